@@ -1,0 +1,112 @@
+"""The GRPO loss on tensors: clipped surrogate, KL to a reference, entropy, and how steps are aggregated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.distributed import all_sum, world
+
+Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
+
+
+def aggregation_weights(mask: Tensor, aggregation: Aggregation, max_length: int | None = None) -> Tensor:
+    """Weights of the steps in the loss: the loss is the weighted sum over the steps of all answers.
+
+    With N answers on all processes, answer i of length L_i:
+
+    - ``sequence_sum``: 1/N, the paper's equation (a sum over steps, divided by the number of answers)
+    - ``sequence_mean``: 1/(N L_i), GRPO as published (Shao et al., 2024)
+    - ``token_mean``: 1/sum(L), DAPO (Yu et al., 2025); for single-step units the mean of PPO code
+    - ``constant``: 1/(N max_length), Dr. GRPO (Liu et al., 2025)
+
+    Args:
+        mask: ``[B, G, T]`` bool, this process's steps.
+        max_length: the length that ``constant`` divides by, by default T.
+
+    Returns:
+        ``[B, G, T]``, scaled by the number of processes, over which gradients are averaged.
+    """
+    lengths = mask.sum(-1).double()
+    sequences, tokens = all_sum(torch.stack([torch.ones_like(lengths).sum(), lengths.sum()])).unbind()
+    if aggregation == "token_mean":
+        per_sequence = torch.ones_like(lengths) / tokens.clamp(min=1)
+    elif aggregation == "sequence_mean":
+        per_sequence = 1 / (sequences * lengths.clamp(min=1))
+    elif aggregation == "sequence_sum":
+        per_sequence = torch.ones_like(lengths) / sequences
+    elif aggregation == "constant":
+        per_sequence = torch.ones_like(lengths) / (sequences * (max_length or mask.shape[-1]))
+    else:
+        raise ValueError(
+            "Expected aggregation to be token_mean, sequence_mean, sequence_sum or constant, but got "
+            f"'{aggregation}'."
+        )
+    weights = (per_sequence * world()[1]).float()
+    return weights[..., None] * mask
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """Named parts of a loss, and sums for the diagnostics (all scalars)."""
+
+    loss: Tensor
+    kl: Tensor
+    entropy: Tensor
+    clip_fraction: Tensor
+
+
+def grpo_loss(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    weights: Tensor,
+    *,
+    clip: tuple[float, float] = (0.2, 0.2),
+    reference_log_probs: Tensor | None = None,
+    kl_weight: float = 0.0,
+    entropy: Tensor | None = None,
+    entropy_weight: float = 0.0,
+) -> LossTerms:
+    """Clipped surrogate with KL and entropy terms (paper, section 3, eq. J_GRPO), to be minimized.
+
+    -sum w [min(r A, clip(r, 1 - clip[0], 1 + clip[1]) A) - kl_weight KL + entropy_weight H] with r = exp(log_probs -
+    old_log_probs) and KL by the k3 estimator exp(d) - d - 1, d = reference - log_probs (Schulman, 2020), which is
+    non-negative and unbiased under the current policy.
+
+    Args:
+        log_probs: of the actions taken, under the policy being trained, any shape ``[...]``; the others are alike.
+        weights: from `aggregation_weights`; 0 for padding, whose other entries are then ignored.
+        clip: how far the ratio may go below and above 1.
+        entropy: of the policy at each step; None leaves the term out.
+
+    Returns:
+        `LossTerms`, each a weighted sum like the loss (so a mean where the weights sum to 1).
+    """
+    valid = weights > 0
+    difference = torch.where(valid, log_probs - old_log_probs, 0)
+    ratio = difference.exp()
+    clipped = ratio.clamp(1 - clip[0], 1 + clip[1])
+    surrogate = torch.minimum(ratio * advantages, clipped * advantages)
+    total = surrogate
+    zero = torch.zeros((), dtype=log_probs.dtype, device=log_probs.device)
+    kl_sum, entropy_sum = zero, zero
+    if reference_log_probs is not None:
+        distance = torch.where(valid, reference_log_probs - log_probs, 0)
+        kl = distance.exp() - distance - 1
+        kl_sum = (weights * kl).sum().detach()
+        if kl_weight:
+            total = total - kl_weight * kl
+    if entropy is not None:
+        bonus = torch.where(valid, entropy, 0)
+        entropy_sum = (weights * bonus).sum().detach()
+        if entropy_weight:
+            total = total + entropy_weight * bonus
+    with torch.no_grad():
+        # Fraction of steps at which clipping removes the gradient.
+        is_clipped = clipped * advantages < ratio * advantages
+        clip_fraction = (weights * is_clipped).sum()
+    return LossTerms(-(weights * total).sum(), kl_sum, entropy_sum, clip_fraction)

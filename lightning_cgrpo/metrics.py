@@ -1,0 +1,55 @@
+"""Behavior rates as a torchmetrics accumulator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+
+class BehaviorRate(Metric):
+    """Pooled rates of several behaviors: sum of violations / sum of opportunities, over batches and processes.
+
+    Counts are float64, so sums of up to 2^53 events are exact and every process computes identical rates.
+
+    Args:
+        size: number of behaviors K.
+
+    Example:
+        >>> rate = BehaviorRate(1)
+        >>> rate.update(torch.tensor([1.0]), torch.tensor([4.0]))
+        >>> rate.update(torch.tensor([2.0]), torch.tensor([2.0]))
+        >>> rate.compute()
+        tensor([0.5000], dtype=torch.float64)
+    """
+
+    full_state_update = False
+    violations: Tensor
+    opportunities: Tensor
+
+    def __init__(self, size: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        for state in ("violations", "opportunities"):
+            self.add_state(state, torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum", persistent=True)
+
+    def update(self, violations: Tensor, opportunities: Tensor) -> None:
+        """Add counts ``[K]``.
+
+        Raises:
+            ValueError: if a count is not finite, or violations aren't between 0 and opportunities.
+        """
+        violations, opportunities = violations.to(self.violations), opportunities.to(self.opportunities)
+        # The negation catches NaN as well.
+        if not bool(((violations >= 0) & (violations <= opportunities) & opportunities.isfinite()).all()):
+            raise ValueError(
+                "Expected counts with 0 <= violations <= opportunities, all finite, but got "
+                f"{violations.tolist()} of {opportunities.tolist()}."
+            )
+        self.violations += violations
+        self.opportunities += opportunities
+
+    def compute(self) -> Tensor:
+        """Rates ``[K]`` float64, NaN where there was no opportunity."""
+        return self.violations / self.opportunities

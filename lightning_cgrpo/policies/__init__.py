@@ -1,0 +1,45 @@
+"""Policies: distributions over actions and log-probabilities of actions taken; they know neither reward nor sampler."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from lightning_cgrpo.rollout import Examples, Rollouts
+
+
+@dataclass(frozen=True)
+class PolicyOutput:
+    """Log-probabilities of the actions taken and entropies of the distributions, both ``[N]`` or ``[N, T]``."""
+
+    log_probs: Tensor
+    entropy: Tensor
+
+
+class Policy(nn.Module, ABC):
+    """A policy under training."""
+
+    def load(self) -> None:
+        """Make the weights, or read them. Called once, before training, in the process that will use them; so a
+        wrong objective is reported before gigabytes are read. Must be harmless when called again."""
+
+    @abstractmethod
+    def examples(self, rollouts: Rollouts) -> Examples:
+        """The training units of a rollout: its steps or its answers, without the padding where that is possible."""
+
+    @abstractmethod
+    def forward(self, examples: Examples) -> PolicyOutput:
+        """Log-probabilities of `examples.actions`, differentiable. Entries outside the mask may be anything finite."""
+
+    def scatter(self, rollouts: Rollouts, values: Tensor) -> Tensor:
+        """Values of the examples, back in the rollout's shape ``[B, G, T]`` (0 for padding)."""
+        out = values.new_zeros(rollouts.mask.shape)
+        out[rollouts.mask] = values if values.dim() == 1 else values[:, : rollouts.mask.shape[-1]][rollouts.mask.flatten(0, 1)]
+        return out
+
+    def __call__(self, *args: Any, **kwargs: Any) -> PolicyOutput:
+        output: PolicyOutput = super().__call__(*args, **kwargs)
+        return output

@@ -1,0 +1,37 @@
+"""Counter-based randomness: what is drawn depends on what it is for, not on what was drawn before.
+
+Every draw names its purpose by numbers, (seed, stream, update, prompt index). A resumed run needs no generator state,
+and the number of processes does not change what is sampled.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Stream(IntEnum):
+    """What randomness is used for; draws for different purposes never coincide."""
+
+    PROMPTS = 0
+    ORDER = 1
+    ROLLOUT = 2
+    MINIBATCHES = 3
+    VALIDATION = 4
+    TEST = 5
+    INITIAL_RATES = 6
+    PREDICT = 7
+
+
+def generator(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
+    """A generator of its own for every combination of numbers >= 0."""
+    return np.random.default_rng((seed, int(stream), *counters))
+
+
+def uniform(seed: int, stream: Stream, update: int, index: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Uniform numbers in [0, 1), float64 ``[B, *shape]``, drawn for every prompt of `index` by itself."""
+    rows = [generator(seed, stream, update, int(prompt)).random(shape) for prompt in index.tolist()]
+    return torch.from_numpy(np.stack(rows)) if rows else torch.zeros((0, *shape), dtype=torch.float64)

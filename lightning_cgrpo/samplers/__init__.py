@@ -1,0 +1,26 @@
+"""How a policy answers prompts: an environment stepped by the policy, or a generation engine."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from lightning_cgrpo.rollout import PromptGroups, Rollouts
+
+
+class Noise(Protocol):
+    """Gives uniform numbers in [0, 1), float64 ``[B, *shape]``: the only randomness of a rollout.
+
+    They depend on the seed, the update and the prompt's index, so a sampler must draw once, for all its steps.
+    """
+
+    def __call__(self, *shape: int) -> Tensor: ...
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """Answers every prompt G times."""
+
+    def rollout(self, policy: Any, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
+        """Sample ``[B, G]`` answers. Runs under inference mode or no_grad, with the policy in eval mode."""
