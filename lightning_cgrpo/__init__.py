@@ -1,0 +1,38 @@
+"""Constrained GRPO on PyTorch Lightning: state behavior rates, let a Lagrangian do the weighting.
+
+The names below are imported when they are first used, since Lightning takes seconds to import.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "CategoricalMLP": "lightning_cgrpo.policies.categorical_mlp",
+    "CausalLMPolicy": "lightning_cgrpo.policies.causal_lm",
+    "ConstrainedGRPO": "lightning_cgrpo.module",
+    "Constraint": "lightning_cgrpo.objective",
+    "EnvironmentSampler": "lightning_cgrpo.samplers.environment",
+    "FunctionTask": "lightning_cgrpo.tasks.functions",
+    "GDPO": "lightning_cgrpo.advantages",
+    "GenerationSampler": "lightning_cgrpo.samplers.generation",
+    "Objective": "lightning_cgrpo.objective",
+    "ObjectiveError": "lightning_cgrpo.objective",
+    "Optimization": "lightning_cgrpo.optimization",
+    "ScalarizedAdvantages": "lightning_cgrpo.advantages",
+    "ScalarizedRewards": "lightning_cgrpo.advantages",
+}
+__all__ = [*_EXPORTS, "__version__"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'lightning_cgrpo' has no attribute '{name}'")
+    return getattr(importlib.import_module(_EXPORTS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,8 +7,8 @@ deviations (1/G) over the group as in the paper's theorems. A component without 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -67,17 +67,19 @@ def group_statistics(components: Components) -> GroupStatistics:
     return GroupStatistics(deviation * informative[..., None], std * informative, count)
 
 
-class AdvantageEstimator(Protocol):
+class AdvantageEstimator(ABC):
     """How signals and weights become one advantage per answer (or per step)."""
 
+    @abstractmethod
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
         """Advantages ``[B, G]`` or ``[B, G, T]`` from components ``[J, B, G]`` and their weights ``[J]``."""
 
+    @abstractmethod
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         """``[J, B]``: the factor with which each standardized component enters the advantage of each group."""
 
 
-class ScalarizedAdvantages:
+class ScalarizedAdvantages(AdvantageEstimator):
     """The method: standardize each component within its group, then combine.
 
     A_i = sum_j w_j Z_j,i with Z_j = (X_j - mean) / std, costs entering as X = -C (paper, eq. 5). With a single
@@ -93,7 +95,7 @@ class ScalarizedAdvantages:
         return weights[:, None].expand_as(statistics.std)
 
 
-class ScalarizedRewards:
+class ScalarizedRewards(AdvantageEstimator):
     """The failure mode that the paper analyses, kept as a baseline: combine, then standardize the sum.
 
     S_i = sum_j w_j X_j,i, A = (S - mean) / std. Since A = sum_j w~_j Z_j with w~_j = w_j std_j / std_S (the
@@ -111,7 +113,7 @@ class ScalarizedRewards:
         return _divide(weights[:, None] * statistics.std, _std_of_sum(statistics, weights))
 
 
-class GDPO:
+class GDPO(AdvantageEstimator):
     """GDPO (Liu et al., 2026), a baseline: sum of weighted standardized components, whitened over the whole batch.
 
     S_i = sum_j w_j (X_j - mean) / (std_j + eps), A = (S - mean(S)) / (std(S) + eps), the last mean and std over the

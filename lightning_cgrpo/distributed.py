@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -32,3 +34,11 @@ def gather_counts(count: int, device: torch.device) -> list[int]:
     counts[world()[0]] = count
     dist.all_reduce(counts)
     return [int(value) for value in counts]
+
+
+def all_sum_named(sums: Mapping[str, Tensor]) -> dict[str, float]:
+    """Named scalars summed over all processes in one collective; every process must give the same names."""
+    if not sums:
+        return {}
+    total = all_sum(torch.stack([value.double() for value in sums.values()]))
+    return dict(zip(sums, total.tolist(), strict=True))

@@ -45,7 +45,7 @@ def aggregation_weights(mask: Tensor, aggregation: Aggregation, max_length: int 
             "Expected aggregation to be token_mean, sequence_mean, sequence_sum or constant, but got "
             f"'{aggregation}'."
         )
-    weights = (per_sequence * world()[1]).float()
+    weights = (per_sequence * world()[1]).to(torch.get_default_dtype())
     return weights[..., None] * mask
 
 

@@ -12,12 +12,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import Signal, Signals
 
 SignalKind = Literal["indicator", "number", "any"]
 
 
-class ObjectiveError(ValueError):
+class ObjectiveError(UserError):
     """The objective can't be what the user meant: the message says what to change."""
 
 
@@ -171,6 +172,11 @@ class Objective:
         """The J components: ``reward`` (or ``reward/<signal>`` where there are several), then the constraints."""
         rewards = ["reward"] if len(self.rewards) == 1 else [f"reward/{name}" for name in self.rewards]
         return [*rewards, *self.constrained]
+
+    @property
+    def signal_names(self) -> list[str]:
+        """Every signal that the objective refers to, once."""
+        return list(dict.fromkeys([*self.rewards, *(c.signal or name for name, c in self.constraints.items())]))
 
     def check_signals(self, declared: Mapping[str, SignalKind]) -> None:
         """Compare with what the task measures.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,10 @@ class PolicyOutput:
 
     log_probs: Tensor
     entropy: Tensor
+
+
+Reference = Callable[[Examples], PolicyOutput]
+"""A policy that does not move; give it the same examples."""
 
 
 class Policy(nn.Module, ABC):
@@ -39,6 +45,15 @@ class Policy(nn.Module, ABC):
         out = values.new_zeros(rollouts.mask.shape)
         out[rollouts.mask] = values if values.dim() == 1 else values[:, : rollouts.mask.shape[-1]][rollouts.mask.flatten(0, 1)]
         return out
+
+    def reference(self) -> Reference:
+        """This policy as it is now, frozen: what the KL term measures the distance from.
+
+        A copy, with parameters of its own. A policy whose initial weights are still inside it (an adapter that can be
+        switched off) returns a view of itself instead, which is no `nn.Module`, so that assigning it to one registers
+        no parameter twice. Call after `load`, and before the parameters are sharded over processes.
+        """
+        return copy.deepcopy(self).requires_grad_(False).eval()
 
     def __call__(self, *args: Any, **kwargs: Any) -> PolicyOutput:
         output: PolicyOutput = super().__call__(*args, **kwargs)

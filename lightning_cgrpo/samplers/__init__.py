@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -18,9 +19,9 @@ class Noise(Protocol):
     def __call__(self, *shape: int) -> Tensor: ...
 
 
-@runtime_checkable
-class Sampler(Protocol):
+class Sampler(ABC):
     """Answers every prompt G times."""
 
+    @abstractmethod
     def rollout(self, policy: Any, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         """Sample ``[B, G]`` answers. Runs under inference mode or no_grad, with the policy in eval mode."""

@@ -6,20 +6,22 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
 
 from lightning_cgrpo.objective import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 
 
-@runtime_checkable
-class Task(Protocol):
-    """Scores answers."""
+class Task(ABC):
+    """Scores answers.
 
-    @property
-    def signals(self) -> Mapping[str, SignalKind]:
-        """The names of the signals that `score` returns, known before any model is loaded."""
+    Attributes:
+        signals: the names of the signals that `score` returns and their kinds, known before any model is loaded.
+    """
 
+    signals: Mapping[str, SignalKind]
+
+    @abstractmethod
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
         """One signal ``[B, G]`` by name."""

@@ -1,0 +1,129 @@
+"""The callback that owns the multipliers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch import Tensor
+
+from lightning_cgrpo.metrics import BehaviorRate
+from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds
+
+
+class LagrangianCallback(Callback):
+    """Learns the weights of the reward and the constraints from the rates of violation (paper, section 3).
+
+    After each update it adds the update's counts to its `BehaviorRate`, sums them over all processes, and gives the
+    controller v_k = rate_k - threshold_k. The weights that result are read by the next update. Rewards are nowhere in
+    this: adding a constant to the reward changes no multiplier. A constraint without any opportunity keeps its state.
+
+    All of its state (the controller's, the counts since the last dual step) is in the checkpoint.
+
+    Args:
+        controller: how violations move the weights.
+        bounds: floors and caps of the weights that the policy sees.
+        slack: lets thresholds give way that can't be met.
+        stall: warns of a constraint that holds nearly all the weight and doesn't get better.
+        every_n_updates: updates whose counts are pooled for one dual step.
+
+    Raises:
+        ValueError: (when training starts) if the objective has no constraint to enforce.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        bounds: WeightBounds | None = None,
+        slack: ResilientSlack | None = None,
+        stall: StallDetector | None = None,
+        every_n_updates: int = 1,
+    ) -> None:
+        if every_n_updates < 1:
+            raise ValueError(f"Expected argument `every_n_updates` to be at least 1, but got {every_n_updates}.")
+        self.controller, self.bounds, self.slack, self.stall = controller, bounds, slack, stall
+        self.every_n_updates = every_n_updates
+        self.names: list[str] = []
+        self.rates: BehaviorRate | None = None
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        constrained = pl_module.objective.constrained
+        if not constrained:
+            raise ValueError(
+                "Expected the objective to have a constraint with role: constrain for LagrangianCallback, but it has "
+                "none; remove the callback (plain GRPO) or add a constraint."
+            )
+        self.names = list(constrained)
+        self.thresholds = torch.tensor([c.max_violation_rate for c in constrained.values()], dtype=torch.float64)
+        self.controller.setup(len(self.names))
+        if self.stall is not None:
+            self.stall.setup(len(self.names))
+        if self.bounds is not None:
+            self.bounds.resolve(pl_module.objective.weight_names)
+        if self.rates is None:
+            self.rates = BehaviorRate(len(self.names))
+
+    def weights(self) -> Tensor:
+        """``[1 + K]`` float64, what the policy's next update uses."""
+        weights = self.controller.weights
+        return weights if self.bounds is None else self.bounds(weights)
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        assert self.rates is not None
+        # On the policy's device, where the processes' backend can sum them.
+        self.rates.to(pl_module.device)
+        pl_module.weights.copy_(self.weights())
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert self.rates is not None
+        self.rates.update(outputs["violations"], outputs["opportunities"])
+        if trainer.global_step % self.every_n_updates:
+            return
+        rates = self.rates.compute().cpu()
+        self.rates.reset()
+        self._dual_step(rates - self.thresholds)
+        pl_module.weights.copy_(self.weights())
+        self._write(trainer, pl_module)
+
+    def _dual_step(self, violations: Tensor) -> None:
+        observed = ~violations.isnan()
+        weights = self.controller.weights
+        if self.stall is not None:
+            stalled = self.stall.update(weights, violations, observed)
+            if stalled is not None:
+                rank_zero_warn(
+                    f"Constraint '{self.names[stalled]}' has held {self.stall.weight:.0%} of the weight for "
+                    f"{self.stall.updates} updates, is still violated and doesn't get better: it may be infeasible. "
+                    "Loosen its threshold, or use `bounds` or `slack` to keep the other constraints."
+                )
+        if self.slack is not None:
+            violations = self.slack(violations, weights)
+        self.controller.step(violations, observed)
+
+    def _write(self, trainer: Trainer, pl_module: Any) -> None:
+        """Slack, under the number of the update that it came from."""
+        update = trainer.global_step - 1
+        if self.slack is None or update % max(trainer.log_every_n_steps, 1):
+            return
+        slack = self.slack.slack(self.controller.weights).tolist()
+        for logger in pl_module.loggers:
+            logger.log_metrics({f"slack/{n}": s for n, s in zip(self.names, slack, strict=True)}, step=update)
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"controller": self.controller.state_dict()}
+        if self.rates is not None:
+            state["rates"] = self.rates.state_dict()
+        if self.stall is not None:
+            state["stall"] = self.stall.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.controller.load_state_dict(state_dict["controller"])
+        if self.rates is not None and "rates" in state_dict:
+            self.rates.load_state_dict(state_dict["rates"])
+        if self.stall is not None and "stall" in state_dict:
+            self.stall.load_state_dict(state_dict["stall"])

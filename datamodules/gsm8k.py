@@ -1,0 +1,54 @@
+"""GSM8K: grade-school math questions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning_cgrpo.datamodules.prompt import PromptDataModule
+from lightning_cgrpo.records import Record
+from lightning_cgrpo.tasks.gsm8k import prompts
+
+
+class GSM8KDataModule(PromptDataModule):
+    """GSM8K's 7,473 training and 1,319 test questions, or others in its format; columns ``prompt`` and ``answer``.
+
+    A record is ``{"question": …, "answer": "… #### 72"}``. The prompt is a chat, see `tasks.gsm8k.prompts`. GSM8K has
+    no validation split: `val_prompts` of the training questions are held out, as in `PromptDataModule`.
+
+    Args:
+        path: a folder with ``train.jsonl`` and ``test.jsonl`` (or .parquet); or one file of training questions; or a
+            name that `datasets.load_dataset` knows.
+        prompts_per_update: questions of one update (one rollout), over all processes.
+        val_prompts: training questions to hold out for validation. The paper, it seems, holds out none: 0.
+        test_path: test questions, if they aren't in `path`.
+        eval_prompts: questions per batch in validation and test, over all processes.
+        max_eval_prompts: evaluate on at most this many of a split's first questions; all by default.
+        seed: of the order of the questions.
+
+    Raises:
+        RecordError: from `setup`, naming file and line, if a record is malformed or has no gold answer.
+    """
+
+    def __init__(
+        self,
+        path: str = "openai/gsm8k",
+        prompts_per_update: int = 32,
+        val_prompts: int = 500,
+        test_path: str | None = None,
+        eval_prompts: int = 64,
+        max_eval_prompts: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            path,
+            prompts_per_update,
+            subset="main",
+            test_path=test_path,
+            val_prompts=val_prompts,
+            eval_prompts=eval_prompts,
+            max_eval_prompts=max_eval_prompts,
+            seed=seed,
+        )
+
+    def columns(self, record: Record) -> dict[str, Any]:
+        return prompts.columns(record)

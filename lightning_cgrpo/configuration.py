@@ -1,0 +1,141 @@
+"""Configuration files and overrides become one plain configuration, before anything heavy is imported.
+
+Files are stacked by name: a later file, and after all files the command line, changes single values of what came
+before. Where a `class_path` changes, the old class's `init_args` go with it. Interpolations ``${a.b}`` are resolved at
+the very end, so they follow overrides.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning_cgrpo.errors import UserError
+
+PACKAGED = Path(__file__).parent / "configs"
+_CLASS_KEYS = {"class_path", "init_args", "dict_kwargs"}
+
+Config = dict[str, Any]
+
+
+class ConfigError(UserError):
+    """A configuration can't be read or doesn't fit together."""
+
+
+def build(files: Iterable[str], overrides: Iterable[tuple[str, str]]) -> Config:
+    """Merge files and overrides ``(dotted.key, text)``, and resolve interpolations.
+
+    Raises:
+        ConfigError: naming the file, key or interpolation that is wrong.
+    """
+    config: Config = {}
+    for name in files:
+        config = merge(config, read(find(name)))
+    for key, text in overrides:
+        config = merge(config, _nested(key, _parse_value(key, text)))
+    return _resolve(config)
+
+
+def find(name: str) -> Path:
+    """The file of that name, or the packaged one where there is none: ``configs/gridworld.yaml`` works anywhere."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    packaged = PACKAGED / (path.relative_to("configs") if path.parts[:1] == ("configs",) else path)
+    if not path.is_absolute() and packaged.is_file():
+        return packaged
+    known = sorted(str("configs" / file.relative_to(PACKAGED)) for file in PACKAGED.rglob("*.yaml"))
+    raise ConfigError(f"There is no configuration file '{name}'.{did_you_mean(name, known)}")
+
+
+def read(path: Path) -> Config:
+    """A YAML file as plain containers.
+
+    Raises:
+        ConfigError: if it isn't YAML or not a mapping.
+    """
+    import yaml
+    from omegaconf import OmegaConf
+
+    try:
+        content = OmegaConf.load(path)
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} can't be read: {_one_line(error)}") from error
+    plain = OmegaConf.to_container(content, resolve=False)
+    if not isinstance(plain, dict):
+        raise ConfigError(f"Expected {path} to hold a mapping of settings, but got {type(plain).__name__}.")
+    return {str(key): value for key, value in plain.items()}
+
+
+def merge(base: Any, override: Any) -> Any:
+    """`override` laid over `base`, by name."""
+    if isinstance(override, str) and isinstance(base, Mapping) and "class_path" in base:
+        override = {"class_path": override}
+    if not isinstance(base, Mapping) or not isinstance(override, Mapping):
+        return override
+    if "class_path" in base and not _CLASS_KEYS & override.keys():
+        override = {"init_args": override}
+    if _class_name(override, base) != _class_name(base, base):
+        return dict(override)
+    merged = dict(base)
+    for key, value in override.items():
+        merged[key] = merge(base[key], value) if key in base else value
+    return merged
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint to append to an error: the known word most like a misspelled one, if any is."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def _class_name(config: Mapping[str, Any], default: Mapping[str, Any]) -> str:
+    """Short, since a class may be given by its full path in one place and by its name in another."""
+    return str(config.get("class_path", default.get("class_path"))).rpartition(".")[2]
+
+
+def _nested(key: str, value: Any) -> Config:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    nested: Config = value
+    return nested
+
+
+def _parse_value(key: str, text: str) -> Any:
+    import yaml
+    from omegaconf import OmegaConf
+
+    try:
+        # OmegaConf's YAML reads 1e-3 as a number.
+        return OmegaConf.to_container(OmegaConf.create(f"value: {text}"), resolve=False)["value"]  # type: ignore[call-overload,index]
+    except yaml.YAMLError:
+        return text
+
+
+def _resolve(config: Config) -> Config:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None) or "?"
+        words = [part for part in _all_keys(config)]
+        missing = str(error).split("'")[1] if "'" in str(error) else ""
+        hint = did_you_mean(missing, words)
+        raise ConfigError(f"The value of '{key}' can't be resolved: {_one_line(error)}.{hint}") from error
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+def _all_keys(config: Any, prefix: str = "") -> Iterable[str]:
+    if isinstance(config, Mapping):
+        for key, value in config.items():
+            yield f"{prefix}{key}"
+            yield from _all_keys(value, f"{prefix}{key}.")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split("\n")[0].split()).rstrip(".")

@@ -1,0 +1,319 @@
+"""ConstrainedGRPO: the LightningModule that owns the policy, the reference and the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from lightning_cgrpo.advantages import AdvantageEstimator, ScalarizedAdvantages
+from lightning_cgrpo.losses import aggregation_weights, grpo_loss
+from lightning_cgrpo.measurement import RunningSums, behavior_metrics, behavior_sums, isolate_faults
+from lightning_cgrpo.objective import Objective
+from lightning_cgrpo.optimization import Optimization, micro_batches, minibatches, put_rows, with_targets
+from lightning_cgrpo.policies import Policy
+from lightning_cgrpo.randomness import Stream, uniform
+from lightning_cgrpo.rollout import Examples, PromptGroups, Rollouts, Signal
+from lightning_cgrpo.samplers import Sampler
+from lightning_cgrpo.tasks import Task
+from lightning_cgrpo.telemetry import UpdateReport
+
+OptimizerCallable = Callable[[Iterable[Any]], Optimizer]
+LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
+
+
+class ConstrainedGRPO(LightningModule):
+    """Group-relative policy optimization of a reward under behavior-rate constraints.
+
+    One training step is one *update*: sample G answers to each prompt, score them, estimate advantages with the
+    current `weights`, and take the optimizer steps of all epochs and minibatches. Lightning's ``global_step`` counts
+    updates, so ``max_steps``, checkpoint and logging intervals mean updates.
+
+    The module reads its ``weights [1 + K]`` buffer (the reward's weight, then the constraints') and never changes it:
+    that is for callbacks. Without one, the weights stay at (1, 0, ..., 0), which is plain GRPO on the reward.
+
+    A step's output, for callbacks' ``on_train_batch_end``: ``prompts``, ``rollouts``, ``signals``, ``advantages``,
+    and ``violations`` and ``opportunities``, this process's counts ``[K]`` of the constraints that have a multiplier.
+
+    Args:
+        policy: what is trained.
+        sampler: how the policy answers prompts.
+        task: scores answers into signals.
+        objective: which signal is the reward, and which are constrained to which rates.
+        estimator: how signals and weights become advantages.
+        optimizer: makes the optimizer from parameters.
+        lr_scheduler: makes a learning-rate schedule from the optimizer, stepped once per update.
+        optimization: epochs, minibatches, clipping, KL and entropy.
+        group_size: answers per prompt (G) in training.
+        eval_group_size: answers per prompt in validation, test and prediction.
+        seed: of rollouts and minibatches.
+
+    Raises:
+        ObjectiveError: if objective and task don't fit, before the policy's weights are loaded.
+    """
+
+    weights: Tensor
+
+    def __init__(
+        self,
+        policy: Policy,
+        sampler: Sampler,
+        task: Task,
+        objective: Objective,
+        optimizer: OptimizerCallable,
+        estimator: AdvantageEstimator | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        optimization: Optimization = Optimization(),  # noqa: B008 (frozen)
+        group_size: int = 8,
+        eval_group_size: int = 1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        objective.check_signals(task.signals)
+        for name, value, least in (("group_size", group_size, 2), ("eval_group_size", eval_group_size, 1)):
+            if value < least:
+                raise ValueError(f"Expected argument `{name}` to be at least {least}, but got {value}.")
+        self.automatic_optimization = False
+        self.policy = policy
+        self.reference: nn.Module | None = None
+        self.sampler, self.task, self.objective = sampler, task, objective
+        self.estimator: AdvantageEstimator = ScalarizedAdvantages() if estimator is None else estimator
+        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
+        self.optimization = optimization
+        self.group_size, self.eval_group_size, self.seed = group_size, eval_group_size, seed
+        initial = torch.zeros(len(objective.weight_names), dtype=torch.float64)
+        initial[0] = 1
+        self.register_buffer("weights", initial)
+        self.latest_metrics: dict[str, float] = {}
+        self._sums = RunningSums()
+
+    # ------------------------------------------------------------------ set-up
+
+    def configure_model(self) -> None:
+        """Load the policy's weights (once), and freeze a reference if the KL term needs one."""
+        self.policy.load()
+        if self.optimization.kl_weight and self.reference is None:
+            self.reference = self.policy.reference()
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
+        if self.make_scheduler is None:
+            return optimizer
+        return [optimizer], [self.make_scheduler(optimizer)]
+
+    # ------------------------------------------------------------------ an update
+
+    def training_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
+        update = self.trainer.global_step
+        report = UpdateReport(self, update)
+        with report.time("rollout"):
+            rollouts = self.sample(prompts, self.group_size, Stream.ROLLOUT, update)
+        with report.time("score"):
+            signals = self.score(prompts, rollouts, report)
+            components = self.objective.components(signals)
+            weights = self.objective.component_weights(self.weights)
+            advantages = self.estimator(rollouts, components, weights)
+            violations, opportunities = self.objective.violations(signals, self.objective.constrained)
+        with report.time("optimize"):
+            self._optimize(rollouts, advantages, update, report)
+        report.write(rollouts, signals, components, weights)
+        return {
+            "prompts": prompts,
+            "rollouts": rollouts,
+            "signals": signals,
+            "advantages": advantages,
+            "violations": violations,
+            "opportunities": opportunities,
+        }
+
+    def sample(self, prompts: PromptGroups, group_size: int, stream: Stream, update: int) -> Rollouts:
+        """Answer every prompt `group_size` times, with the randomness of (seed, stream, update, prompt)."""
+
+        def noise(*shape: int) -> Tensor:
+            return uniform(self.seed, stream, update, prompts.index, shape).to(prompts.index.device)
+
+        self.policy.eval()
+        with torch.no_grad():
+            rollouts = self.sampler.rollout(self.policy, prompts, group_size, noise)
+        self.policy.train()
+        return rollouts
+
+    def score(
+        self, prompts: PromptGroups, rollouts: Rollouts, report: UpdateReport | None = None
+    ) -> dict[str, Signal]:
+        """The task's signals, in which entries that aren't finite are reported as faults and do not apply."""
+        signals, faults = isolate_faults(self.task.score(prompts, rollouts))
+        if any(faults.values()):
+            found = {name: int(count) for name, count in faults.items() if count}
+            rank_zero_warn(f"Signal values were not finite and are left out: {found}. The tags faults/* count them.")
+        if report is not None:
+            report.faults = faults
+        return signals
+
+    def _optimize(self, rollouts: Rollouts, advantages: Tensor, update: int, report: UpdateReport) -> None:
+        """All optimizer steps on one rollout; the last one is the one that Lightning counts."""
+        how = self.optimization
+        examples = self._training_examples(rollouts, advantages)
+        epochs = [
+            list(minibatches(examples, how.minibatch_size, self.group_size, self.seed, update, epoch))
+            for epoch in range(how.epochs)
+        ]
+        # With a single minibatch, the first pass sees the policy that sampled: its log-probabilities come for free.
+        record = "old_log_probs" not in examples.targets
+        if record:
+            record = len(epochs[0]) == 1
+            old = torch.zeros_like(examples.targets["weights"]) if record else self._log_probs(self.policy, examples)
+            examples.targets["old_log_probs"] = old
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        remaining = sum(len(parts) for parts in epochs)
+        for parts in epochs:
+            for rows, scale in parts:
+                report.next_minibatch()
+                self._backward(examples, rows, scale, record, report)
+                self._clip_gradients(report)
+                remaining -= 1
+                # Lightning counts the steps of its wrapper as global_step, which is to count updates.
+                (optimizer.optimizer if remaining else optimizer).step()
+                optimizer.zero_grad()
+            record = False
+        scheduler = self.lr_schedulers()
+        if scheduler is not None:
+            assert isinstance(scheduler, LRScheduler)
+            scheduler.step()
+
+    def _training_examples(self, rollouts: Rollouts, advantages: Tensor) -> Examples:
+        how = self.optimization
+        if advantages.dim() == 2:
+            advantages = advantages[..., None].expand(rollouts.mask.shape)
+        known = {} if rollouts.log_probs is None else {"old_log_probs": rollouts.log_probs}
+        examples = with_targets(
+            self.policy.examples(rollouts),
+            rollouts,
+            advantages=advantages,
+            weights=aggregation_weights(rollouts.mask, how.aggregation, how.max_length),
+            **known,
+        )
+        if self.reference is not None:
+            examples.targets["reference_log_probs"] = self._log_probs(self.reference, examples)
+        return examples
+
+    def _log_probs(self, model: nn.Module, examples: Examples) -> Tensor:
+        """Log-probabilities of all examples, without gradients, 0 where there is no action."""
+        out = torch.zeros_like(examples.targets["weights"])
+        rows = torch.arange(len(examples), device=out.device)
+        with torch.no_grad():
+            for piece in micro_batches(rows, self.optimization.micro_batch_size):
+                part = examples[piece]
+                put_rows(out, piece, torch.where(part.mask, model(part).log_probs, 0))
+        return out
+
+    def _backward(self, examples: Examples, rows: Tensor, scale: float, record: bool, report: UpdateReport) -> None:
+        """Gradients of a minibatch, accumulated over its micro-batches."""
+        pieces = micro_batches(rows, self.optimization.micro_batch_size)
+        for number, piece in enumerate(pieces):
+            with self._gradient_sync(number == len(pieces) - 1):
+                if len(piece):
+                    loss = self._loss(examples, piece, scale, record, report)
+                else:
+                    # The minibatch's units are on other processes, which wait for this one's gradients.
+                    loss = torch.stack([p.sum() * 0 for p in self.policy.parameters() if p.requires_grad]).sum()
+                self.manual_backward(loss)
+
+    def _loss(self, examples: Examples, piece: Tensor, scale: float, record: bool, report: UpdateReport) -> Tensor:
+        how = self.optimization
+        part = examples[piece]
+        output = self.policy(part)
+        old = part.targets["old_log_probs"]
+        if record:
+            old = torch.where(part.mask, output.log_probs.detach(), 0)
+            put_rows(examples.targets["old_log_probs"], piece, old)
+        terms = grpo_loss(
+            output.log_probs,
+            old,
+            part.targets["advantages"],
+            part.targets["weights"],
+            clip=how.clip,
+            reference_log_probs=part.targets.get("reference_log_probs"),
+            kl_weight=how.kl_weight,
+            entropy=output.entropy,
+            entropy_weight=how.entropy_weight,
+        )
+        report.add_terms(terms, scale)
+        return terms.loss * scale
+
+    def _gradient_sync(self, wanted: bool) -> AbstractContextManager[Any]:
+        """Leaves the gradients on their process until the last micro-batch (DDP)."""
+        wrapped = self.trainer.strategy.model
+        return nullcontext() if wanted or not isinstance(wrapped, DistributedDataParallel) else wrapped.no_sync()
+
+    def _clip_gradients(self, report: UpdateReport) -> None:
+        """Scale gradients down to `max_grad_norm`; drop them if they aren't finite, and say so."""
+        limit = self.optimization.max_grad_norm
+        parameters = [p for p in self.policy.parameters() if p.grad is not None]
+        norm = nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit)
+        if bool(norm.isfinite()):
+            report.grad_norms.append(norm)
+            return
+        report.skipped_steps += 1
+        rank_zero_warn(f"The gradient of update {report.update} is not finite; an optimizer step is skipped.")
+        for parameter in parameters:
+            parameter.grad = None
+
+    # ------------------------------------------------------------------ evaluation
+
+    def on_validation_epoch_start(self) -> None:
+        self._sums.clear()
+
+    def on_test_epoch_start(self) -> None:
+        self._sums.clear()
+
+    def validation_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
+        return self._evaluate(prompts, Stream.VALIDATION)
+
+    def test_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
+        return self._evaluate(prompts, Stream.TEST)
+
+    def predict_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
+        return self._evaluate(prompts, Stream.PREDICT)
+
+    def on_validation_epoch_end(self) -> None:
+        self._finish_evaluation("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._finish_evaluation("test")
+
+    def _evaluate(self, prompts: PromptGroups, stream: Stream) -> dict[str, Any]:
+        """Sampled rollouts, with the same randomness at every evaluation."""
+        rollouts = self.sample(prompts, self.eval_group_size, stream, 0)
+        signals = self.score(prompts, rollouts)
+        self._sums.add(behavior_sums(self.objective, signals, rollouts))
+        return {"prompts": prompts, "rollouts": rollouts, "signals": signals}
+
+    def _finish_evaluation(self, split: str) -> None:
+        metrics = behavior_metrics(self.objective, self._sums.total())
+        self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, rank_zero_only=False)
+
+    # ------------------------------------------------------------------ for reports
+
+    @property
+    def learning_rate(self) -> float:
+        """The current one, of the first parameter group."""
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(optimizer, Optimizer)
+        return float(optimizer.param_groups[0]["lr"])
+
+    def write_metrics(self, metrics: dict[str, float], update: int) -> None:
+        """Send metrics to all loggers, and keep them for the progress bar."""
+        self.latest_metrics = metrics
+        for logger in self.loggers:
+            logger.log_metrics(metrics, step=update)

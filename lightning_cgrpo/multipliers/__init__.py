@@ -1,0 +1,22 @@
+"""Controllers of the multipliers, one per file, behind the protocol `Controller`; `guards` go around any of them."""
+
+from lightning_cgrpo.multipliers.controller import Controller
+from lightning_cgrpo.multipliers.exponentiated_gradient import ExponentiatedGradient
+from lightning_cgrpo.multipliers.guards import ResilientSlack, StallDetector, WeightBounds, bounded
+from lightning_cgrpo.multipliers.nupi import NuPI
+from lightning_cgrpo.multipliers.pid import PID
+from lightning_cgrpo.multipliers.projected import ProjectedAscent
+from lightning_cgrpo.multipliers.softmax import SoftmaxAdam
+
+__all__ = [
+    "PID",
+    "Controller",
+    "ExponentiatedGradient",
+    "NuPI",
+    "ProjectedAscent",
+    "ResilientSlack",
+    "SoftmaxAdam",
+    "StallDetector",
+    "WeightBounds",
+    "bounded",
+]

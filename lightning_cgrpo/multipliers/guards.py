@@ -1,0 +1,231 @@
+"""Guards against a constraint that can't be met: bounds on the weights, slack, and a detector that says so.
+
+An infeasible constraint grows its weight for as long as training lasts, and the reward and the other constraints lose
+theirs. Bounds keep a part of the weight for everybody; slack lets the threshold give way; the detector changes nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lightning_cgrpo.multipliers.controller import expect
+
+ROUNDING = 1e-9
+"""Sums of bounds this close to 1 count as 1: ten floors of 0.1 are feasible."""
+
+
+def bounded(weights: Tensor, floor: Tensor, cap: Tensor) -> Tensor:
+    """The weights within floor <= x <= cap, sum x = 1, that are closest in KL divergence.
+
+    argmin KL(x || weights) is x_j = clip(c weights_j, floor_j, cap_j) with the c for which the sum is 1: weights that
+    meet no bound keep their ratios. It is found exactly, by fixing at each turn the side (floors or caps) that all in
+    all is missed by more, at most 1 + K turns (Bitran & Hax, 1981). If all positive weights are at their caps and
+    there is mass left, those of weight 0 share it alike, as would equal infinitesimal weights.
+
+    Reduces to the identity, bit for bit, where the weights are within the bounds.
+
+    Args:
+        weights: ``[1 + K]``, none negative, of sum 1.
+        floor: ``[1 + K]``, of sum <= 1.
+        cap: ``[1 + K]``, of sum >= 1.
+
+    Raises:
+        ValueError: if no weights satisfy the bounds.
+
+    Example:
+        >>> floor, cap = torch.tensor([0.1, 0.1, 0.0]), torch.ones(3)
+        >>> bounded(torch.tensor([0.00, 0.25, 0.75]), floor, cap)
+        tensor([0.1000, 0.2250, 0.6750])
+    """
+    _check_feasible(floor, cap)
+    floor, cap = floor.to(weights), cap.to(weights)
+    if bool(((floor <= weights) & (weights <= cap)).all()):
+        return weights
+    result = weights.clone()
+    free = torch.ones_like(weights, dtype=torch.bool)
+    while bool(free.any()):
+        mass = (1 - result[~free].sum()).clamp(min=0)
+        shares = torch.where(free, weights, 0)
+        if not bool(shares.any()):
+            shares = free.to(weights)
+        scaled = shares * (mass / shares.sum())
+        missing = torch.where(free, floor - scaled, 0).clamp(min=0)
+        excess = torch.where(free, scaled - cap, 0).clamp(min=0)
+        met, bound = (missing > 0, floor) if bool(missing.sum() >= excess.sum()) else (excess > 0, cap)
+        if not bool(met.any()):
+            return torch.where(free, scaled, result)
+        result = torch.where(met, bound, result)
+        free = free & ~met
+    return result
+
+
+class WeightBounds:
+    """Floors and caps on the weights that the policy sees, by name.
+
+    Guards a controller's output, whose state they leave alone: give `bounded` weights to the policy, while slack and
+    stall detector look at the controller's own. Choose a controller whose state is bounded too (not SoftmaxAdam's).
+
+    Args:
+        floor: least weight, of all components or by name (``reward`` or a constraint's); others 0.
+        cap: greatest weight, likewise; others 1.
+
+    Example:
+        >>> bounds = WeightBounds(floor={"reward": 0.2})
+        >>> bounds.resolve(["reward", "lava"])
+        >>> bounds(torch.tensor([0.1, 0.9]))
+        tensor([0.2000, 0.8000])
+    """
+
+    def __init__(self, floor: float | dict[str, float] = 0.0, cap: float | dict[str, float] = 1.0) -> None:
+        for argument, bound in (("floor", floor), ("cap", cap)):
+            for value in bound.values() if isinstance(bound, dict) else [bound]:
+                expect(0 <= value <= 1, argument, "in [0, 1], a share of the weight", value)
+        self.floor, self.cap = floor, cap
+        self._bounds: tuple[Tensor, Tensor] | None = None
+
+    def resolve(self, names: list[str]) -> None:
+        """Look up the names of the 1 + K weights, the reward's first.
+
+        Raises:
+            ValueError: if a bound names none of them, or no weights satisfy the bounds.
+        """
+        floor, cap = self._vector("floor", self.floor, 0.0, names), self._vector("cap", self.cap, 1.0, names)
+        _check_feasible(floor, cap, names)
+        self._bounds = floor, cap
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        """`bounded` weights ``[1 + K]``."""
+        if self._bounds is None:
+            raise RuntimeError("Expected `resolve` before the first use of WeightBounds, but got no names yet.")
+        return bounded(weights, *self._bounds)
+
+    @staticmethod
+    def _vector(argument: str, bound: float | dict[str, float], default: float, names: list[str]) -> Tensor:
+        if not isinstance(bound, dict):
+            return torch.full((len(names),), bound, dtype=torch.float64)
+        for name in bound:
+            if name not in names:
+                close = difflib.get_close_matches(name, names, n=1)
+                hint = f", did you mean '{close[0]}'?" if close else "."
+                raise ValueError(
+                    f"Expected argument `{argument}` to name weights among {names}, but got '{name}'{hint}"
+                )
+        return torch.tensor([bound.get(name, default) for name in names], dtype=torch.float64)
+
+
+def _check_feasible(floor: Tensor, cap: Tensor, names: list[str] | None = None) -> None:
+    crossed = (floor > cap).nonzero().flatten().tolist()
+    if crossed:
+        j = crossed[0]
+        raise ValueError(
+            f"Expected floors below caps, but got floor {floor[j]:g} and cap {cap[j]:g} for "
+            f"{f'weight {j}' if names is None else repr(names[j])}."
+        )
+    if floor.sum() > 1 + ROUNDING:
+        raise ValueError(
+            f"Expected the floors of all {len(floor)} weights to sum to 1 at most, but got {floor.sum():g}, "
+            "because weights sum to 1, try lower floors."
+        )
+    if cap.sum() < 1 - ROUNDING:
+        raise ValueError(
+            f"Expected the caps of all {len(cap)} weights to sum to 1 at least, but got {cap.sum():g}, "
+            "because weights sum to 1, try higher caps."
+        )
+
+
+class ResilientSlack:
+    """v_k <- v_k - lambda_k / alpha: a threshold gives way in proportion to its weight (Hounie et al., 2023).
+
+    The dual of a constraint relaxed by u_k >= 0 at the price alpha u_k^2 / 2, whose optimum is u_k = lambda_k / alpha.
+    To the controller it is a leak: in equilibrium an infeasible constraint has the weight alpha (rate - threshold)
+    rather than everything. The price is that rates of feasible constraints settle lambda_k / alpha above their
+    thresholds, too: report the slack.
+
+    Reduces to no slack with alpha -> inf.
+
+    Args:
+        alpha: stiffness. Weights are at most 1 and slack at most 1 / alpha, so a constraint that misses its threshold
+            by more than 1 / alpha still takes all the weight: choose alpha < 1 / (worst gap expected).
+    """
+
+    def __init__(self, alpha: float = 2.0) -> None:
+        expect(0 < alpha < math.inf, "alpha", "positive", alpha)
+        self.alpha = alpha
+
+    def slack(self, weights: Tensor) -> Tensor:
+        """``[K]``, by how much the thresholds have given way, from the controller's weights ``[1 + K]``."""
+        return weights[1:] / self.alpha
+
+    def __call__(self, violations: Tensor, weights: Tensor) -> Tensor:
+        """Violations ``[K]`` of the relaxed thresholds, for the controller's next step."""
+        return violations - self.slack(weights).to(violations)
+
+
+class StallDetector(nn.Module):
+    """Tells once of each constraint that has most of the weight and is still violated, without progress.
+
+    Such a constraint is likely infeasible. It has kept at least `weight` for `updates` consecutive updates in which it
+    was observed; its mean violation over the second half of them is positive and less than `improvement` (relative)
+    below that over the first half. If it did improve, another `updates` begin.
+
+    Args:
+        weight: share of the weight that counts as most of it, in (0.5, 1].
+        updates: how long.
+        improvement: relative decrease of the violation that counts as progress.
+    """
+
+    count: Tensor
+    first_half: Tensor
+    second_half: Tensor
+    told: Tensor
+
+    def __init__(self, weight: float = 0.9, updates: int = 200, improvement: float = 0.05) -> None:
+        super().__init__()
+        expect(0.5 < weight <= 1, "weight", "in (0.5, 1]", weight)
+        expect(updates >= 2, "updates", "at least 2", updates)
+        expect(0 <= improvement < 1, "improvement", "in [0, 1)", improvement)
+        self.weight, self.updates, self.improvement = weight, updates, improvement
+        self.size: int | None = None
+
+    def setup(self, size: int) -> None:
+        """Allocate the state of K = `size` constraints, before `load_state_dict`."""
+        if self.size == size:
+            return
+        self.register_buffer("count", torch.zeros(size, dtype=torch.int64))
+        self.register_buffer("first_half", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("second_half", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("told", torch.zeros(size, dtype=torch.bool))
+        self.size = size
+
+    def update(self, weights: Tensor, violations: Tensor, observed: Tensor) -> int | None:
+        """Look at one update.
+
+        Args:
+            weights: ``[1 + K]``, the controller's, before any `WeightBounds` (under which none may reach `weight`).
+            violations: ``[K]``, without slack.
+            observed: ``[K]`` bool; others neither count nor break a constraint's series.
+
+        Returns:
+            The index of a constraint that has stalled, when that is first so; otherwise None.
+        """
+        if self.size is None:
+            raise RuntimeError("Expected `setup` before `update`, but got no number of constraints yet.")
+        weights, violations = weights.to(self.first_half), violations.to(self.first_half)
+        observed = observed.to(self.count.device)
+        half = self.updates // 2
+        holds = observed & (weights[1:] >= self.weight)
+        self.first_half += torch.where(holds & (self.count < half), violations, 0)
+        self.second_half += torch.where(holds & (self.count >= self.updates - half), violations, 0)
+        self.count += holds
+        complete = self.count == self.updates
+        enough = (1 - self.improvement) * self.first_half
+        stalled = complete & ~self.told & (self.second_half > 0) & (self.second_half >= enough)
+        over = complete | (observed & ~holds)
+        for state in (self.count, self.first_half, self.second_half):
+            state.masked_fill_(over, 0)
+        self.told |= stalled
+        return int(stalled.nonzero()[0]) if bool(stalled.any()) else None

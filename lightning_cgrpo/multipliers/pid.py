@@ -1,0 +1,77 @@
+"""PID control of the multipliers."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.multipliers.controller import Controller, expect, normalized
+
+
+class PID(Controller):
+    """lambda_k = clip(kp s_k + I_k + kd max(0, s_k - s'_k), 0, max_multiplier) (Stooke et al., 2020, algorithm 2).
+
+    s_k is the violation smoothed by an exponential moving average, s <- a s + (1 - a) v, and s' its value one update
+    earlier; I_k <- clip(I_k + ki v_k, 0, max_multiplier). Weights are (1, lambda) / (1 + sum lambda), as in the paper.
+    The proportional term damps the oscillation of integral control, the derivative one answers a rise at once.
+
+    s starts at the FIRST violation: at 0, the derivative would kick. The integral rests while lambda_k is above its cap
+    and v_k still positive (conditional integration), so that lambda_k leaves its cap as soon as the violation falls.
+
+    Reduces to ProjectedAscent(lr=ki) with kp = kd = 0, bit for bit.
+
+    Args:
+        kp: proportional gain, lambda per unit of violation.
+        ki: integral gain, lambda per unit of violation and update.
+        kd: derivative gain, lambda per rise of the violation in one update. Its positive part turns noise into a bias,
+            so use it with smoothing.
+        max_multiplier: cap on lambda_k and on the integral, relative to the reward's 1.
+        smoothing: a, in [0, 1); 0 takes violations as they are. The authors' code has 0.95.
+    """
+
+    multipliers: Tensor
+    integral: Tensor
+    smoothed: Tensor
+    started: Tensor
+
+    def __init__(
+        self,
+        kp: float = 1.0,
+        ki: float = 0.05,
+        kd: float = 0.0,
+        max_multiplier: float = 5.0,
+        smoothing: float = 0.0,
+    ) -> None:
+        super().__init__()
+        expect(0 <= kp < math.inf, "kp", "non-negative", kp)
+        expect(0 < ki < math.inf, "ki", "positive (without it rates don't settle at their thresholds)", ki)
+        expect(0 <= kd < math.inf, "kd", "non-negative", kd)
+        expect(0 < max_multiplier < math.inf, "max_multiplier", "positive and finite", max_multiplier)
+        expect(0 <= smoothing < 1, "smoothing", "in [0, 1)", smoothing)
+        self.kp, self.ki, self.kd = kp, ki, kd
+        self.max_multiplier, self.smoothing = max_multiplier, smoothing
+
+    @property
+    def weights(self) -> Tensor:
+        return normalized(self.multipliers)
+
+    def _allocate(self, size: int) -> None:
+        for name in ("multipliers", "integral", "smoothed"):
+            self.register_buffer(name, torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("started", torch.zeros(size, dtype=torch.bool))
+
+    def _update(self, violations: Tensor, observed: Tensor) -> None:
+        previous = torch.where(self.started, self.smoothed, violations)
+        smoothed = self.smoothing * previous + (1 - self.smoothing) * violations
+        reflex = self.kp * smoothed + self.kd * (smoothed - previous).clamp(min=0)
+        integral = (self.integral + self.ki * violations).clamp(0, self.max_multiplier)
+        winding = (reflex + integral > self.max_multiplier) & (violations > 0)
+        integral = torch.where(winding, self.integral, integral)
+        multipliers = (reflex + integral).clamp(0, self.max_multiplier)
+
+        self.multipliers = torch.where(observed, multipliers, self.multipliers)
+        self.integral = torch.where(observed, integral, self.integral)
+        self.smoothed = torch.where(observed, smoothed, self.smoothed)
+        self.started = self.started | observed

@@ -1,0 +1,46 @@
+"""Projected gradient ascent on the multipliers: the textbook's dual method."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.multipliers.controller import Controller, expect, normalized
+
+
+class ProjectedAscent(Controller):
+    """lambda_k <- clip(lambda_k + lr v_k, 0, max_multiplier), weights (1, lambda) / (1 + sum lambda).
+
+    Dual ascent (Arrow, Hurwicz & Uzawa, 1958) with the policy's advantage divided by 1 + sum lambda as in Stooke et al.
+    (2020), so that its scale does not grow with the multipliers. A constraint that holds with room to spare gets weight
+    0 exactly.
+
+    Reduces to fixed weights at v = 0; it is PID with kp = kd = 0 and NuPI with kp = 0.
+
+    Args:
+        lr: step per unit of violation.
+        max_multiplier: cap on each lambda_k, relative to the reward's 1.
+        init: of each lambda_k. With 0, training starts as plain GRPO.
+    """
+
+    multipliers: Tensor
+
+    def __init__(self, lr: float = 0.05, max_multiplier: float = 5.0, init: float = 0.0) -> None:
+        super().__init__()
+        expect(0 < lr < math.inf, "lr", "positive", lr)
+        expect(0 < max_multiplier < math.inf, "max_multiplier", "positive and finite", max_multiplier)
+        expect(0 <= init <= max_multiplier, "init", f"between 0 and max_multiplier, {max_multiplier}", init)
+        self.lr, self.max_multiplier, self.init = lr, max_multiplier, init
+
+    @property
+    def weights(self) -> Tensor:
+        return normalized(self.multipliers)
+
+    def _allocate(self, size: int) -> None:
+        self.register_buffer("multipliers", torch.full((size,), self.init, dtype=torch.float64))
+
+    def _update(self, violations: Tensor, observed: Tensor) -> None:
+        moved = (self.multipliers + self.lr * violations).clamp(0, self.max_multiplier)
+        self.multipliers = torch.where(observed, moved, self.multipliers)

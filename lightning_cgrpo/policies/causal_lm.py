@@ -1,0 +1,268 @@
+"""A language model as a policy: any causal model that Hugging Face transformers loads."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from lightning_cgrpo.policies import Policy, PolicyOutput, Reference
+from lightning_cgrpo.policies.pretrained import LoRA, enable_checkpointing, read, stop_tokens, with_adapters
+from lightning_cgrpo.policies.token_log_probs import token_log_probs
+from lightning_cgrpo.rollout import Examples, Rollouts
+
+if TYPE_CHECKING:
+    from transformers import DynamicCache
+
+Messages = list[dict[str, str]]
+
+
+class CausalLMPolicy(Policy):
+    """Chooses the next token, given a prompt and its own earlier tokens.
+
+    Its unit of training is the whole answer. Prompts are padded on the left and answers on the right, so every answer
+    begins at the same column.
+
+    The model stays in eval mode also while it is trained: dropout would make the log-probabilities of one and the same
+    policy differ between two passes, and so move ratios that should be 1.
+
+    Args:
+        model: a directory that transformers can load, or a name on the Hugging Face hub. Code of a repository is never
+            run, and only safetensors are read. See `from_model` for a model that is already built.
+        temperature: log-probabilities, entropies and samples are those of softmax(logits / temperature).
+        dtype: of the weights; None takes them as they were saved. AdamW's small steps vanish in the rounding of
+            bfloat16 weights (at a rate of 1e-6 nearly all do), so train float32 ones, under mixed precision; with
+            `lora`, whose adapters are float32, "bfloat16" is right for the frozen rest.
+        lora: train low-rank adapters instead of all the weights. Needs peft (the extra `lora`).
+        gradient_checkpointing: recompute activations in the backward pass: less memory, a third more time.
+        max_prompt_tokens: longer prompts are an error, by default none is.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        temperature: float = 1.0,
+        dtype: str | None = "float32",
+        lora: LoRA | None = None,
+        gradient_checkpointing: bool = False,
+        max_prompt_tokens: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not temperature > 0:
+            raise ValueError(f"Expected temperature to be greater than 0, but got {temperature}.")
+        if dtype is not None and not isinstance(getattr(torch, dtype, None), torch.dtype):
+            raise ValueError(f"Expected dtype to name a dtype of torch, but got '{dtype}', try float32 or bfloat16.")
+        if max_prompt_tokens is not None and max_prompt_tokens < 1:
+            raise ValueError(f"Expected max_prompt_tokens to be at least 1, but got {max_prompt_tokens}.")
+        self.name = model
+        self.temperature = temperature
+        self.dtype = dtype
+        self.lora = lora
+        self.gradient_checkpointing = gradient_checkpointing
+        self.max_prompt_tokens = max_prompt_tokens
+        # What `load` finds. Any: a transformers model (or peft's around it) and a tokenizer, without their import.
+        self.model: Any = None
+        self.tokenizer: Any = None
+        self.pad_token = -1
+        self.stop_tokens: tuple[int, ...] = ()
+        self._arguments: frozenset[str] = frozenset()
+        self._checkpointed: list[nn.Module] = []
+
+    @classmethod
+    def from_model(cls, model: nn.Module, tokenizer: Any, **options: Any) -> CausalLMPolicy:
+        """A policy over a transformers model and its tokenizer, used as they are; options as in the constructor."""
+        policy = cls(type(model).__name__, dtype=None, **options)
+        policy.model, policy.tokenizer = model, tokenizer
+        policy.load()
+        return policy
+
+    def load(self) -> None:
+        """Read the weights and the tokenizer.
+
+        Raises:
+            OSError: there is no such model, here or (where there is a network) on the hub.
+        """
+        if self.stop_tokens:
+            return
+        if self.model is None:
+            self.model, self.tokenizer = read(self.name, self.dtype)
+        stops = stop_tokens(self.model, self.tokenizer)
+        padding = self.tokenizer.pad_token_id
+        known = padding is not None and padding < self.model.get_input_embeddings().num_embeddings
+        self.pad_token = padding if known else stops[0]
+        self._arguments = frozenset(inspect.signature(self.model.forward).parameters)
+        if self.gradient_checkpointing:
+            self._checkpointed = enable_checkpointing(self.model)
+        if self.lora is not None:
+            self.model = with_adapters(self.model, self.lora)
+        self.stop_tokens = stops
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> CausalLMPolicy:
+        """Only says so: the model itself stays in eval mode, see above."""
+        super().train(mode)
+        if self.model is not None:
+            self.model.eval()
+        for layer in self._checkpointed:
+            layer.training = True  # what transformers asks before it checkpoints; its sublayers stay in eval mode
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        if self.model is None:
+            raise RuntimeError(f"Expected '{self.name}' to be loaded, but it is not, try `policy.load()` first.")
+        device: torch.device = next(self.model.parameters()).device
+        return device
+
+    @property
+    def context_length(self) -> int | None:
+        """Tokens of prompt and answer that the model has positions for, None if it does not say."""
+        length: int | None = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        return length
+
+    # --- text to tokens and back
+
+    def encode(self, prompts: Sequence[str | Messages], index: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Tokens ``[B, P]`` int64 and mask ``[B, P]`` bool of prompts, padded on the left.
+
+        Args:
+            prompts: texts, or lists of messages (role and content) that go through the tokenizer's chat template.
+            index: ``[B]`` the prompts' numbers, for the errors; by default their rows.
+
+        Raises:
+            ValueError: a prompt is empty or has more than `max_prompt_tokens` tokens, or there is no chat template.
+        """
+        device = self.device
+        numbers = list(range(len(prompts))) if index is None else index.tolist()
+        rows = [self._tokens(prompt, number) for prompt, number in zip(prompts, numbers, strict=True)]
+        width = max((len(row) for row in rows), default=1)
+        ids = torch.full((len(rows), width), self.pad_token)
+        mask = torch.zeros((len(rows), width), dtype=torch.bool)
+        for i, row in enumerate(rows):
+            ids[i, width - len(row) :] = torch.tensor(row)
+            mask[i, width - len(row) :] = True
+        return ids.to(device), mask.to(device)
+
+    def _tokens(self, prompt: str | Messages, number: int) -> list[int]:
+        if isinstance(prompt, str):
+            tokens: list[int] = self.tokenizer(prompt).input_ids
+        elif self.tokenizer.chat_template is None:
+            raise ValueError(
+                f"Expected prompt {number} to be a text, but got messages, and the tokenizer of '{self.name}' has no "
+                "chat template, try a model tuned for chat, or plain text."
+            )
+        else:
+            text = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+            tokens = self.tokenizer(text, add_special_tokens=False).input_ids  # the template wrote them
+        if not tokens:
+            raise ValueError(f"Expected prompt {number} to have at least one token, but got an empty one.")
+        if self.max_prompt_tokens is not None and len(tokens) > self.max_prompt_tokens:
+            raise ValueError(
+                f"Expected prompts of at most {self.max_prompt_tokens} tokens, but got {len(tokens)} in prompt "
+                f"{number}, try a larger max_prompt_tokens, or leave the prompt out of the data."
+            )
+        return tokens
+
+    def decode(self, actions: Tensor, mask: Tensor) -> list[str]:
+        """The texts of N answers, special tokens left out, from tokens and mask ``[N, T]``."""
+        rows = [row[kept].tolist() for row, kept in zip(actions, mask, strict=True)]
+        return [
+            self.tokenizer.decode(row, skip_special_tokens=True, clean_up_tokenization_spaces=False) for row in rows
+        ]
+
+    # --- tokens to probabilities
+
+    def new_cache(self) -> DynamicCache:
+        """An empty store of keys and values, for `logits`."""
+        from transformers import DynamicCache
+
+        return DynamicCache(config=self.model.config)
+
+    def logits(self, ids: Tensor, mask: Tensor, keep: int, cache: DynamicCache | None = None) -> Tensor:
+        """Logits ``[N, keep, V]`` that follow the last `keep` of the tokens `ids`, before the temperature.
+
+        Args:
+            ids: ``[N, S]``.
+            mask: ``[N, C + S]`` bool, of the C tokens in the cache and of `ids`. Padding has no position.
+        """
+        positions = (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        optional = {"position_ids": positions, "logits_to_keep": keep}
+        with self._checkpointing(cache is None and torch.is_grad_enabled()):
+            output = self.model(
+                input_ids=ids,
+                attention_mask=mask.long(),
+                past_key_values=cache,
+                use_cache=cache is not None,
+                **{name: value for name, value in optional.items() if name in self._arguments},
+            )
+        logits: Tensor = output.logits[:, -keep:]
+        return logits
+
+    @contextmanager
+    def _checkpointing(self, wanted: bool) -> Iterator[None]:
+        """Without it transformers would silently ignore the cache. Restored after, since backward looks again."""
+        for layer in self._checkpointed:
+            layer.training = wanted
+        try:
+            yield
+        finally:
+            for layer in self._checkpointed:
+                layer.training = True
+
+    def examples(self, rollouts: Rollouts) -> Examples:
+        """N = B G answers in the order (b, g), which share the tokens of their prompts."""
+        prompts, group_size, _ = rollouts.actions.shape
+        group = torch.arange(prompts, device=rollouts.actions.device).repeat_interleave(group_size)
+        shared = {name: rollouts.inputs[name] for name in ("prompt_ids", "prompt_mask")}
+        return Examples({}, rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), group, shared)
+
+    def forward(self, examples: Examples) -> PolicyOutput:
+        """Log-probabilities and entropies ``[N, T]``, at least float32, of answers given their prompts.
+
+        Columns in which no answer has a token are not computed, and come back as 0.
+        """
+        steps = max(int(examples.mask.sum(-1).max()), 1)
+        prompt_mask = examples.shared["prompt_mask"][examples.group]
+        width = int(prompt_mask.sum(-1).max())
+        # No input of the model is a tensor of the rollout, which may have been made under inference mode.
+        ids = torch.cat([examples.shared["prompt_ids"][examples.group][:, -width:], examples.actions[:, :steps]], 1)
+        mask = torch.cat([prompt_mask[:, -width:], examples.mask[:, :steps]], 1)
+        logits = self.logits(ids[:, :-1], mask[:, :-1], keep=steps)  # [N, steps, V]
+        log_probs, entropy = token_log_probs(logits, ids[:, -steps:], self.temperature)
+        unused = (0, examples.actions.shape[1] - steps)
+        return PolicyOutput(pad(log_probs, unused), pad(entropy, unused))
+
+    # --- copies
+
+    def reference(self) -> Reference:
+        """A frozen copy; with LoRA no copy but the base model, which is this one with its adapters off."""
+        return super().reference() if self.lora is None else _BaseModel(self)
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write model and tokenizer as a directory that transformers loads, and this policy too.
+
+        Adapters are merged into a copy of the weights, so that the directory does not depend on the base model's.
+        """
+        model = self.model if self.lora is None else copy.deepcopy(self.model).merge_and_unload()
+        model.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+
+
+class _BaseModel:
+    """A policy with its adapters off. Not an `nn.Module`: its parameters are the policy's."""
+
+    def __init__(self, policy: CausalLMPolicy) -> None:
+        self._policy = policy
+
+    @torch.no_grad()
+    def __call__(self, examples: Examples) -> PolicyOutput:
+        with self._policy.model.disable_adapter():
+            return self._policy(examples)

@@ -1,0 +1,156 @@
+"""A tiny language model with random weights, to try things out and to test with, made without a network."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+
+CHAT_TEMPLATE = """\
+{%- for message in messages %}
+    {%- if message['role'] not in ['system', 'user', 'assistant'] %}
+        {{- raise_exception('Expected the role system, user or assistant, but got ' + message['role'] + '.') }}
+    {%- endif %}
+    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}"""
+
+TEXTS = [
+    "Tom has 3 apples and buys 4 more apples. How many apples does he have now?",
+    "Anna reads 12 pages every day. How many pages does she read in 5 days?",
+    "A farmer has 20 eggs. He sells 8 eggs and gives 2 eggs to a friend. How many eggs are left?",
+    "There are 6 boxes with 7 pencils each. How many pencils are there in total?",
+    "Ben is 9 years old. His sister is twice as old as Ben. How old is she in 3 years?",
+    "A book costs 15 dollars and a pen costs 2 dollars. How much do 2 books and 3 pens cost?",
+    "Think step by step inside <think> and </think>, then give the final integer inside <answer> and </answer>.",
+    "<think>He has 3 apples first. Then he buys 4 more, so 3 + 4 = <<3+4=7>>7.</think>\n<answer>7</answer>",
+    "<think>She reads 12 pages a day, so 12 * 5 = <<12*5=60>>60 pages.</think>\n<answer>60</answer>",
+    "<think>He sells 8 and gives away 2, so 20 - 8 - 2 = <<20-8-2=10>>10 eggs are left.</think>\n<answer>10</answer>",
+    "system\nuser\nassistant\n#### 42",
+]
+"""What the tokenizer is trained on by default: grade-school questions, and answers in the format of the task gsm8k."""
+
+
+def make_tiny_model(
+    directory: str | Path,
+    texts: Sequence[str] | None = None,
+    hidden_size: int = 64,
+    layers: int = 2,
+    heads: int = 4,
+    vocabulary: int = 512,
+    context_length: int = 2048,
+    seed: int = 0,
+) -> Path:
+    """Write a Qwen2 with random weights and a tokenizer of its own as a directory that transformers loads.
+
+    The defaults give some 130 thousand parameters, and a directory of 0.6 MB.
+
+    Args:
+        directory: is created; it may exist if it is empty.
+        texts: what the tokenizer (byte-level BPE, so that it can write any text) is trained on, by default `TEXTS`.
+        hidden_size: a multiple of twice the heads; the feed-forward layers are three times as wide.
+        heads: query heads; there are half as many for keys and values where their number is even.
+        vocabulary: tokens at most, 259 (the bytes, and three special ones) at least.
+        context_length: positions, for prompt and answer.
+        seed: of the weights.
+
+    Raises:
+        FileExistsError: the directory has something in it.
+    """
+    path = Path(directory)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(
+            f"Expected a new or empty directory, but got '{path}', which has something in it, try another name."
+        )
+    if hidden_size % (2 * heads):
+        raise ValueError(
+            f"Expected hidden_size to be a multiple of twice the number of heads ({2 * heads}), but got {hidden_size}."
+        )
+    if vocabulary < 259:
+        raise ValueError(f"Expected vocabulary to be at least 259, but got {vocabulary}.")
+
+    from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
+
+    tokenizer = _train_tokenizer(TEXTS if texts is None else texts, vocabulary)
+    end_of_text, turn_end = tokenizer.convert_tokens_to_ids([END_OF_TEXT, TURN_END])
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        intermediate_size=3 * hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads if heads % 2 else heads // 2,
+        max_position_embeddings=context_length,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=turn_end,
+        pad_token_id=end_of_text,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(config)
+    # As in Qwen's chat models, answers end at either token.
+    model.generation_config = GenerationConfig(eos_token_id=[turn_end, end_of_text], pad_token_id=end_of_text)
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def _train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
+    """A byte-level BPE that splits text as Qwen2 does, in every detail.
+
+    Around the saved vocabulary AutoTokenizer builds just that for any model of this type, whatever the file says.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+    from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        special_tokens=[END_OF_TEXT, TURN_START, TURN_END],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=TURN_END, pad_token=END_OF_TEXT, chat_template=CHAT_TEMPLATE
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command ``python -m lightning_cgrpo tiny-model``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lightning_cgrpo tiny-model",
+        description="Make a tiny language model with random weights, as a directory that transformers loads.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="where to write it; must be new or empty")
+    parser.add_argument("--hidden-size", type=int, default=64, help="width, a multiple of 8")
+    parser.add_argument("--layers", type=int, default=2, help="number of layers")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights")
+    parser.add_argument("--texts", metavar="FILE", type=Path, help="a text to train the tokenizer on, line by line")
+    given = parser.parse_args(argv)
+    try:
+        texts = given.texts and given.texts.read_text(encoding="utf-8").splitlines()
+        path = make_tiny_model(given.directory, texts, given.hidden_size, given.layers, seed=given.seed)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    size = sum(file.stat().st_size for file in path.iterdir())
+    print(f"Wrote a model with random weights to {path} ({size / 1e6:.1f} MB).")

@@ -1,0 +1,66 @@
+"""From logits over a vocabulary to what the loss needs of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def token_log_probs(logits: Tensor, actions: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of tokens, and entropies, of softmax(logits / temperature).
+
+    Args:
+        logits: ``[..., V]``.
+        actions: ``[...]`` int64.
+
+    Returns:
+        Log-probabilities and entropies ``[...]``, computed and returned in float32 (float64 for float64 logits), both
+        differentiable once.
+
+    Example:
+        >>> token_log_probs(torch.zeros(1, 4), torch.tensor([2]))
+        (tensor([-1.3863]), tensor([1.3863]))
+    """
+    log_probs, entropy = _TokenLogProbs.apply(logits, actions, temperature)
+    return log_probs, entropy
+
+
+class _TokenLogProbs(torch.autograd.Function):
+    """Keeps only the logits themselves for the backward pass, in the model's dtype.
+
+    Autograd would keep a float32 copy of all the logits for each operation of the entropy. With
+    z = logits / temperature, p = softmax(z), action a and entropy H:
+
+        d log p_a / dz_j = [j = a] - p_j        d H / dz_j = -p_j (log p_j + H)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, actions: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+        normalizer = scaled.logsumexp(-1, keepdim=True)
+        log_probs = scaled.gather(-1, actions[..., None]) - normalizer
+        entropy = torch.special.entr(scaled.sub_(normalizer).exp_()).sum(-1, keepdim=True)
+        ctx.save_for_backward(logits, actions, normalizer, entropy)
+        ctx.temperature = temperature
+        ctx.set_materialize_grads(False)
+        return log_probs[..., 0], entropy[..., 0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_log_probs: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, None, None]:
+        logits, actions, normalizer, entropy = ctx.saved_tensors
+        probs = (logits.to(normalizer.dtype) / ctx.temperature).sub_(normalizer).exp_()
+        mass = torch.zeros_like(normalizer)
+        grad: Tensor | float = 0.0
+        if of_entropy is not None:
+            grad = torch.special.entr(probs).mul_(of_entropy[..., None])
+            mass = entropy * of_entropy[..., None]
+        if of_log_probs is not None:
+            mass = mass + of_log_probs[..., None]
+        result = probs.mul_(-mass).add_(grad)
+        if of_log_probs is not None:
+            result.scatter_add_(-1, actions[..., None], of_log_probs[..., None])
+        return result.div_(ctx.temperature).to(logits.dtype), None, None

@@ -1,0 +1,178 @@
+"""Checks a configuration's keys against the signatures of the classes it names, reading their source only.
+
+Importing Lightning takes seconds; a misspelled key is answered without.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lightning_cgrpo.configuration import Config, ConfigError, did_you_mean
+
+TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
+ROOT_KEYS = ("seed_everything", "trainer", "model", "data", "callbacks", "ckpt_path", "weights_only")
+
+
+@dataclass
+class Parameter:
+    """A parameter's class, where its annotation names one: of the value itself, or of a mapping's values."""
+
+    type: str | None = None
+    values_type: str | None = None
+
+
+@dataclass
+class Signature:
+    """What a class accepts, or that nobody can tell (`**kwargs`)."""
+
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    open: bool = False
+
+
+def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
+    """Raises:
+    ConfigError: for the first key that its class doesn't take, with a suggestion.
+    """
+    known = (*ROOT_KEYS, *extra)
+    for key in config:
+        if key not in known:
+            raise ConfigError(f"Unknown key '{key}'.{did_you_mean(key, known)} Known here: {', '.join(known)}.")
+    if isinstance(config.get("trainer"), Mapping):
+        _check_arguments("trainer", config["trainer"], TRAINER)
+    for key in ("model", "data", "callbacks"):
+        _check_value(key, config.get(key), Parameter())
+
+
+def _check_value(where: str, value: Any, parameter: Parameter) -> None:
+    if isinstance(value, Mapping) and "class_path" in value:
+        arguments = value.get("init_args") or {}
+        if isinstance(arguments, Mapping):
+            _check_arguments(where, arguments, str(value["class_path"]))
+    elif isinstance(value, Mapping) and parameter.type is not None:
+        _check_arguments(where, value, parameter.type)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_value(f"{where}.{key}", item, Parameter(type=parameter.values_type))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            _check_value(f"{where}[{number}]", item, Parameter())
+
+
+def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) -> None:
+    signature = signature_of(class_path)
+    if signature is None:
+        return
+    for key, value in arguments.items():
+        if key not in signature.parameters and not signature.open:
+            name = class_path.rpartition(".")[2]
+            raise ConfigError(
+                f"Unknown key '{key}' in {where} ({name}).{did_you_mean(key, signature.parameters)} "
+                f"{name} takes: {', '.join(signature.parameters) or 'nothing'}."
+            )
+        _check_value(f"{where}.{key}", value, signature.parameters.get(key, Parameter()))
+
+
+@cache
+def signature_of(class_path: str) -> Signature | None:
+    """The constructor's signature, or None where the source can't be found without importing."""
+    located = _locate(class_path)
+    if located is None:
+        return None
+    module, node = located
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            names = [*item.args.posonlyargs, *item.args.args, *item.args.kwonlyargs][1:]
+            return Signature({a.arg: _parameter(a.annotation, module) for a in names}, item.args.kwarg is not None)
+    if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+        fields = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
+        return Signature({ast.unparse(f.target): _parameter(f.annotation, module) for f in fields})
+    for base in node.bases:
+        inherited = signature_of(_absolute(ast.unparse(base), module) or "")
+        if inherited is not None:
+            return inherited
+    return Signature() if not node.bases else None
+
+
+@dataclass(frozen=True)
+class _Module:
+    name: str
+    is_package: bool
+    tree: ast.Module
+
+
+@cache
+def _module(name: str) -> _Module | None:
+    top, *rest = name.split(".")
+    spec = importlib.util.find_spec(top) if top.isidentifier() else None
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent.joinpath(*rest) if rest else Path(spec.origin)
+    package = not rest or (path / "__init__.py").is_file()
+    file = path if not rest else (path / "__init__.py" if package else path.with_suffix(".py"))
+    if not file.is_file() or file.suffix != ".py":
+        return None
+    return _Module(name, package, ast.parse(file.read_bytes()))
+
+
+def _locate(class_path: str) -> tuple[_Module, ast.ClassDef] | None:
+    module_name, _, name = class_path.rpartition(".")
+    module = _module(module_name) if module_name else None
+    if module is None:
+        return None
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return module, node
+    target = _absolute(name, module)
+    return _locate(target) if target is not None and target != class_path else None
+
+
+def _absolute(name: str, module: _Module) -> str | None:
+    """The full path of a name as it is used in a module: defined there, or imported."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return f"{node.module}.{alias.name}"
+        # The table of lazily imported names in lightning_cgrpo/__init__.py.
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == name and isinstance(value, ast.Constant):
+                    return f"{value.value}.{name}"
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return f"{module.name}.{name}"
+    return None
+
+
+def _parameter(annotation: ast.expr | None, module: _Module) -> Parameter:
+    """Classes of this package that an annotation names: ``X``, ``X | None``, ``dict[str, X]``."""
+    parameter = Parameter()
+    for part in _alternatives(annotation):
+        if isinstance(part, ast.Name):
+            parameter.type = parameter.type or _dataclass_path(part.id, module)
+        elif isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Tuple):
+            value = part.slice.elts[-1]
+            if ast.unparse(part.value) == "dict" and isinstance(value, ast.Name):
+                parameter.values_type = _dataclass_path(value.id, module)
+    return parameter
+
+
+def _alternatives(annotation: ast.expr | None) -> Iterator[ast.expr]:
+    if isinstance(annotation, ast.BinOp):
+        yield from _alternatives(annotation.left)
+        yield from _alternatives(annotation.right)
+    elif annotation is not None:
+        yield annotation
+
+
+def _dataclass_path(name: str, module: _Module) -> str | None:
+    path = _absolute(name, module)
+    located = _locate(path) if path and path.startswith("lightning_cgrpo.") else None
+    if located is None or not any("dataclass" in ast.unparse(d) for d in located[1].decorator_list):
+        return None
+    return path

@@ -1,0 +1,130 @@
+"""Find reward functions by name and call them, asynchronous ones all at once."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import inspect
+import os
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lightning_cgrpo.errors import UserError
+
+RewardFunction = Callable[..., Any]
+
+
+def import_function(path: str, signal: str) -> RewardFunction:
+    """The function at an import path like ``package.module.function``.
+
+    Args:
+        path: of the function.
+        signal: that it measures, for messages.
+
+    Raises:
+        UserError: if it can't be imported, or isn't a function.
+    """
+    module, _, name = path.rpartition(".")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        hint = "try an import path like my_package.my_module.my_function"
+        if "/" in path or Path(path).is_dir():
+            hint = (
+                "a reward model is given as "
+                f"{{class_path: lightning_cgrpo.tasks.functions.RewardModel, init_args: {{model: {path}}}}}"
+            )
+        raise UserError(
+            f"Expected signal '{signal}' to be a function or its import path, but got '{path}', "
+            f"which can't be imported ({error}): {hint}."
+        ) from error
+    if not callable(function) or isinstance(function, type):
+        raise UserError(
+            f"Expected signal '{signal}' to be a function, but got '{path}', a {type(function).__name__}: "
+            "give a class by `class_path` and `init_args`."
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def call_functions(functions: Mapping[str, RewardFunction], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What each function returns, by signal.
+
+    A function gets those of the arguments that it names, or all if it has ``**kwargs``. Functions that return an
+    awaitable run concurrently, also with the ordinary functions after them. An exception is the function's own, with
+    a note that names the signal.
+
+    Raises:
+        UserError: if a function requires an argument that there isn't.
+    """
+    results: dict[str, Any] = {}
+    try:
+        for signal, function in functions.items():
+            accepted = _accepted(signal, function, arguments)
+            with _named(signal):
+                result = function(**accepted)
+            results[signal] = _submit(result) if inspect.isawaitable(result) else result
+        for signal, result in results.items():
+            if isinstance(result, Future):
+                with _named(signal):
+                    results[signal] = result.result()
+    finally:
+        for result in results.values():
+            if isinstance(result, Future):
+                result.cancel()
+    return results
+
+
+@contextmanager
+def _named(signal: str) -> Iterator[None]:
+    """Adds to an exception which signal it comes from."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"Raised by the reward function of signal '{signal}'.")
+        raise
+
+
+def _accepted(signal: str, function: RewardFunction, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # Some functions written in C have none.
+        return arguments
+    missing = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and (name not in arguments or parameter.kind is parameter.POSITIONAL_ONLY)
+    ]
+    if missing:
+        raise UserError(
+            f"Expected the function of signal '{signal}' to ask for some of {list(arguments)} by name, "
+            f"but it requires {missing}: is a column missing in the data?"
+        )
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return arguments
+    return {name: value for name, value in arguments.items() if name in parameters}
+
+
+def _submit(awaitable: Awaitable[Any]) -> Future[Any]:
+    async def completed() -> Any:
+        return await awaitable
+
+    return asyncio.run_coroutine_threadsafe(completed(), _event_loop(os.getpid()))
+
+
+@functools.cache
+def _event_loop(process: int) -> asyncio.AbstractEventLoop:
+    """A loop in a thread of its own, so that it runs in a notebook too, where another one is running already.
+
+    It lives on, since clients keep connections that belong to their loop; and a thread doesn't survive a fork, so each
+    process has its own.
+    """
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="asynchronous reward functions", daemon=True).start()
+    return loop

@@ -1,0 +1,71 @@
+"""Prompts of any data set: texts or chats, with whatever else a record holds handed on to the task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from lightning_cgrpo.records import Record
+from lightning_cgrpo.rollout import PromptGroups
+
+Chat = list[dict[str, Any]]
+
+
+class Prompts:
+    """Prompts in memory. Columns are lists.
+
+    Args:
+        rows: the columns of each prompt; one that a prompt lacks is None there.
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.rows = rows
+        self.columns = list(dict.fromkeys(name for row in rows for name in row))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def groups(self, index: Tensor) -> PromptGroups:
+        rows = [self.rows[prompt] for prompt in index.tolist()]
+        return PromptGroups(index, {name: [row.get(name) for row in rows] for name in self.columns})
+
+
+def columns(record: Record, prompt_column: str = "prompt", system_prompt: str | None = None) -> dict[str, Any]:
+    """What sampler and task get of a record: ``prompt``, a text or a chat, and its other fields.
+
+    Args:
+        record: of a data set.
+        prompt_column: the field with the text or the chat.
+        system_prompt: makes a text a chat, whose first message it is, and precedes a chat that has none of its own.
+
+    Raises:
+        RecordError: if the prompt is neither text nor chat, or another field is called ``prompt``.
+    """
+    others = {name: value for name, value in record.values.items() if name != prompt_column}
+    if "prompt" in others:
+        raise record.error(f"Expected no field 'prompt' beside '{prompt_column}', but got one: rename it.")
+    prompt = record.field(prompt_column)
+    if not isinstance(prompt, list):
+        text = record.check_text(prompt, f"field '{prompt_column}'")
+        prompt = text if system_prompt is None else [{"role": "user", "content": text}]
+    if isinstance(prompt, list):
+        prompt = _check_chat(record, prompt, prompt_column)
+        if system_prompt is not None and prompt[0]["role"] != "system":
+            prompt = [{"role": "system", "content": system_prompt}, *prompt]
+    return {"prompt": prompt, **others}
+
+
+def _check_chat(record: Record, messages: list[Any], column: str) -> Chat:
+    if not messages:
+        raise record.error(f"Expected field '{column}' to be a text or messages, but got an empty list.")
+    for number, message in enumerate(messages, 1):
+        what = f"message {number} of field '{column}'"
+        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+            raise record.error(f"Expected {what} to be an object with 'role' and 'content', but got {message!r:.80}.")
+        record.check_text(message["role"], f"'role' in {what}")
+        # A list holds the parts of a message with images.
+        if not isinstance(message["content"], list):
+            record.check_text(message["content"], f"'content' in {what}")
+    return messages

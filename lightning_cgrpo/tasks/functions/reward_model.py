@@ -1,0 +1,77 @@
+"""A reward model as a reward function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lightning_cgrpo.errors import UserError
+
+
+class RewardModel:
+    """Scores completions by a sequence classifier with one output (`AutoModelForSequenceClassification`).
+
+    It is loaded when first called, in each process, and is no part of checkpoints. A chat goes through the chat
+    template of the model's tokenizer; a text prompt is followed by its completion as it is.
+
+    Args:
+        model: a folder, or a name on the Hugging Face hub.
+        batch_size: completions per forward pass.
+        device: where it runs; by default on the process's accelerator, if there is one.
+        dtype: of its weights, like ``bfloat16``; by default as they are stored.
+
+    Raises:
+        UserError: when called, if the model has several outputs, or a text has no tokens.
+    """
+
+    def __init__(self, model: str, batch_size: int = 16, device: str | None = None, dtype: str = "auto") -> None:
+        if batch_size < 1:
+            raise ValueError(f"Expected argument `batch_size` to be at least 1, but got {batch_size}.")
+        self.model, self.batch_size, self.device, self.dtype = model, batch_size, device, dtype
+        self._loaded: tuple[Any, Any] | None = None
+
+    def __call__(self, prompts: list[Any], completions: list[Any]) -> list[float]:
+        """Rewards of `completions`: texts after texts, or messages after chats."""
+        network, tokenizer = self._load()
+        rewards: list[float] = []
+        for first in range(0, len(prompts), self.batch_size):
+            rows = slice(first, first + self.batch_size)
+            pairs = list(zip(prompts[rows], completions[rows], strict=True))
+            chats = not isinstance(prompts[first], str)
+            batch = tokenizer(
+                [tokenizer.apply_chat_template(p + c, tokenize=False) if chats else p + c for p, c in pairs],
+                padding=True,
+                padding_side="right",
+                # A chat template writes them itself.
+                add_special_tokens=not chats,
+                return_tensors="pt",
+            ).to(network.device)
+            if bool((batch["attention_mask"].sum(-1) == 0).any()):
+                raise UserError(f"Expected a tokenizer that gives tokens from '{self.model}', but got none of a text.")
+            with torch.no_grad():
+                rewards += network(**batch).logits[:, 0].float().tolist()
+        return rewards
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which loads the model itself."""
+        return {**self.__dict__, "_loaded": None}
+
+    def _load(self) -> tuple[Any, Any]:
+        if self._loaded is None:
+            from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+            network = AutoModelForSequenceClassification.from_pretrained(self.model, dtype=self.dtype)
+            if network.config.num_labels != 1:
+                raise UserError(
+                    f"Expected '{self.model}' to be a reward model, with one output, "
+                    f"but got a classifier with {network.config.num_labels}."
+                )
+            tokenizer = AutoTokenizer.from_pretrained(self.model)
+            if tokenizer.pad_token is None:
+                tokenizer.pad_token = tokenizer.eos_token
+            # Classifiers find a text's last token by it.
+            network.config.pad_token_id = tokenizer.pad_token_id
+            accelerator = torch.accelerator.current_accelerator(check_available=True)
+            self._loaded = network.eval().to(self.device or accelerator or "cpu"), tokenizer
+        return self._loaded

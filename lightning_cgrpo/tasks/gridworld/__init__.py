@@ -1,0 +1,7 @@
+"""The paper's gridworld: reach the goal, avoid lava, keep the battery charged."""
+
+from lightning_cgrpo.tasks.gridworld.environment import Gridworld
+from lightning_cgrpo.tasks.gridworld.prompts import Layouts
+from lightning_cgrpo.tasks.gridworld.task import GridworldTask
+
+__all__ = ["Gridworld", "GridworldTask", "Layouts"]

@@ -1,0 +1,49 @@
+"""Layouts: where the agent, the goal and the lava are."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.randomness import Stream, generator
+from lightning_cgrpo.rollout import PromptGroups
+
+
+class Layouts:
+    """Random layouts, each determined by its index, the split and the seed.
+
+    Columns: ``start [B]`` and ``goal [B]``, cells counted row by row, and ``lava [B, size * size]`` bool. Lava never
+    lies under start or goal, which differ.
+
+    Args:
+        count: number of layouts.
+        split: layouts of different splits are drawn independently.
+        seed: of the whole data set.
+        size: side of the square grid.
+        lava: number of lava tiles.
+
+    Raises:
+        ValueError: if the grid is too small for its lava.
+    """
+
+    def __init__(self, count: int, split: int = 0, seed: int = 0, size: int = 10, lava: int = 20) -> None:
+        if not 0 <= lava <= size * size - 2:
+            raise ValueError(
+                f"Expected argument `lava` to leave room for start and goal on a {size}x{size} grid, "
+                f"at most {size * size - 2} tiles, but got {lava}."
+            )
+        self.count, self.split, self.seed, self.size, self.lava = count, split, seed, size, lava
+
+    def __len__(self) -> int:
+        return self.count
+
+    def groups(self, index: Tensor) -> PromptGroups:
+        cells = self.size * self.size
+        drawn = np.empty((len(index), cells), dtype=np.int64)
+        for row, prompt in enumerate(index.tolist()):
+            drawn[row] = generator(self.seed, Stream.PROMPTS, self.split, prompt).permutation(cells)
+        chosen = torch.from_numpy(drawn)
+        lava = torch.zeros(len(index), cells, dtype=torch.bool)
+        lava.scatter_(1, chosen[:, 2 : 2 + self.lava], True)
+        return PromptGroups(index, {"start": chosen[:, 0], "goal": chosen[:, 1], "lava": lava})

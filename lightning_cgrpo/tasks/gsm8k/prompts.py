@@ -1,0 +1,36 @@
+"""GSM8K's questions as chats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning_cgrpo.records import Record
+from lightning_cgrpo.tasks.gsm8k.scoring import GOLD_MARK, gold_answer, read_number
+
+# What the recipe behind the paper's experiment asks for, in our words.
+SYSTEM_PROMPT = """\
+You solve math problems. Work through the problem step by step first, then give the final answer, which is an integer.
+
+Reply in exactly this format:
+<think>your reasoning, step by step</think>
+<answer>the final answer, an integer and nothing else</answer>"""
+
+
+def chat(question: str) -> list[dict[str, str]]:
+    """The messages that ask `question`; the model's own chat template makes a text of them."""
+    return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": question}]
+
+
+def columns(record: Record) -> dict[str, Any]:
+    """What sampler and task get of a record: ``prompt``, the chat, and ``answer``, the gold answer alone.
+
+    Raises:
+        RecordError: if a field is missing, or its answer does not end in ``#### <a number>``.
+    """
+    question, answer = record.text("question"), record.text("answer")
+    if GOLD_MARK not in answer:
+        raise record.error(f"Expected field 'answer' to end in '{GOLD_MARK} <number>', but got ...{answer[-40:]!r}.")
+    gold = gold_answer(answer)
+    if read_number(gold) is None:
+        raise record.error(f"Expected a number after the '{GOLD_MARK}' of field 'answer', but got {gold!r}.")
+    return {"prompt": chat(question), "answer": gold}

@@ -1,0 +1,102 @@
+"""What is written of an update. The tags are an interface: docs/tensorboard.md lists them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.advantages import group_statistics
+from lightning_cgrpo.distributed import all_sum_named, world
+from lightning_cgrpo.losses import LossTerms
+from lightning_cgrpo.measurement import behavior_metrics, behavior_sums
+from lightning_cgrpo.objective import Components
+from lightning_cgrpo.rollout import Rollouts, Signals
+
+if TYPE_CHECKING:
+    from lightning_cgrpo.module import ConstrainedGRPO
+
+POLICY_TERMS = ("loss", "kl", "entropy", "clip_fraction")
+
+
+class UpdateReport:
+    """Collects what is worth telling of one update, and writes it to every logger at once.
+
+    ``self.log`` costs 0.3 ms a call, so this goes straight to the loggers, once per `log_every_n_steps` updates; in
+    the other updates nothing is computed. The values are those of this update alone, at its number (from 0): rates,
+    rewards and weights are those of the policy and multipliers before the update.
+    """
+
+    def __init__(self, module: ConstrainedGRPO, update: int) -> None:
+        self.module, self.update = module, update
+        self.due = update % max(module.trainer.log_every_n_steps, 1) == 0
+        self.times: dict[str, float] = {}
+        self.terms: list[dict[str, Tensor]] = []
+        self.grad_norms: list[Tensor] = []
+        self.faults: dict[str, Tensor] = {}
+        self.skipped_steps = 0
+
+    @contextmanager
+    def time(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.times[name] = time.perf_counter() - started
+
+    def add_terms(self, terms: LossTerms, scale: float) -> None:
+        """Adds a pass's terms to those of the minibatch that `next_minibatch` began."""
+        if self.due:
+            for name in POLICY_TERMS:
+                self.terms[-1][name] += scale * getattr(terms, name).detach()
+
+    def next_minibatch(self) -> None:
+        if self.due:
+            zero = torch.zeros((), device=self.module.device)
+            self.terms.append({name: zero.clone() for name in POLICY_TERMS})
+
+    def write(self, rollouts: Rollouts, signals: Signals, components: Components, weights: Tensor) -> None:
+        """Log, if it is this update's turn. Collective: every process takes part."""
+        if not self.due:
+            return
+        module, objective = self.module, self.module.objective
+        sums = behavior_sums(objective, signals, rollouts)
+        sums |= {f"policy/{name}": torch.stack([t[name] for t in self.terms]).mean() for name in POLICY_TERMS}
+        sums |= {f"faults/{name}": count for name, count in self.faults.items()}
+        statistics = group_statistics(components)
+        effective = module.estimator.effective_weights(statistics, weights)
+        informative = statistics.informative
+        sums["groups"] = torch.tensor(float(informative.shape[1]), device=informative.device)
+        for row, name in enumerate(objective.component_names):
+            sums[f"informative/{name}"] = informative[row].sum()
+            sums[f"effective/{name}"] = effective[row][informative[row]].sum()
+        total = all_sum_named(sums)
+
+        metrics = behavior_metrics(objective, total)
+        for name, constraint in objective.constraints.items():
+            if constraint.bound is not None:
+                metrics[f"threshold/{name}"] = constraint.bound
+        metrics |= {
+            f"multiplier/{name}": value
+            for name, value in zip(objective.weight_names, module.weights.tolist(), strict=True)
+        }
+        for name in objective.component_names:
+            metrics[f"groups/informative/{name}"] = total[f"informative/{name}"] / total["groups"]
+            if total[f"informative/{name}"]:
+                metrics[f"effective_weight/{name}"] = total[f"effective/{name}"] / total[f"informative/{name}"]
+        metrics |= {f"policy/{name}": total[f"policy/{name}"] / world()[1] for name in POLICY_TERMS}
+        if module.reference is None:
+            del metrics["policy/kl"]
+        if self.grad_norms:
+            metrics["policy/grad_norm"] = torch.stack(self.grad_norms).mean().item()
+        metrics["policy/learning_rate"] = module.learning_rate
+        metrics |= {tag: total[tag] for tag in total if tag.startswith("faults/") and total[tag]}
+        if self.skipped_steps:
+            metrics["faults/skipped_steps"] = self.skipped_steps
+        seconds = sum(self.times.values())
+        metrics |= {f"time/{name}": value for name, value in self.times.items()}
+        metrics["throughput/answers_per_second"] = total["answers"] / seconds
+        metrics["throughput/steps_per_second"] = total["steps"] / seconds
+        module.write_metrics(metrics, self.update)

@@ -1,0 +1,49 @@
+"""Package metadata. Exact versions of everything are in constraints.txt."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+
+EXTRAS = {
+    "lora": ["peft>=0.21"],
+    "data": ["datasets>=5.2", "pyarrow>=26.0"],
+}
+EXTRAS["dev"] = [
+    *EXTRAS["lora"],
+    *EXTRAS["data"],
+    "build>=1.6",
+    "hypothesis>=6.170",
+    "mypy>=2.4",
+    "pytest>=9.2",
+    "ruff>=0.17",
+]
+
+setup(
+    name="lightning_cgrpo",
+    version="0.1.0",
+    description="Constrained GRPO on PyTorch Lightning: state behavior rates, let a Lagrangian do the weighting",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    # callbacks, datamodules and configs are links to the folders at the top; setuptools follows them.
+    packages=find_packages(include=["lightning_cgrpo", "lightning_cgrpo.*"]),
+    package_data={"lightning_cgrpo": ["py.typed", "configs/*.yaml", "configs/**/*.yaml"]},
+    install_requires=[
+        "jsonargparse[signatures]>=4.53",
+        "lightning>=2.6",
+        "matplotlib>=3.11",
+        "numpy>=2.0",
+        "omegaconf>=2.4",
+        "rich>=15.0",
+        "tensorboard>=2.21",
+        "torch>=2.13",
+        "torchmetrics>=1.9",
+        "transformers>=5.23",
+    ],
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["lightning_cgrpo = lightning_cgrpo.__main__:run"]},
+)

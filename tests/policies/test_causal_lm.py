@@ -1,0 +1,409 @@
+"""The policy over language models: equal to transformers answer by answer, and honest about what it cannot do."""
+
+import copy
+import json
+import shutil
+import sys
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA  # noqa: E402
+from lightning_cgrpo.policies.tiny import make_tiny_model  # noqa: E402
+from lightning_cgrpo.policies.token_log_probs import token_log_probs  # noqa: E402
+from lightning_cgrpo.rollout import Examples, Rollouts  # noqa: E402
+
+TEMPERATURE = 0.7
+PROMPT_LENGTHS, ANSWER_LENGTHS = (5, 1, 3), ((4, 1, 6), (2, 6, 3), (1, 5, 5))
+
+SIZES = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+}
+
+
+def config(family):
+    if family == "GPT2":
+        return transformers.GPT2Config(vocab_size=300, n_positions=64, n_embd=32, n_layer=2, n_head=4, eos_token_id=2)
+    if family == "OPT":
+        return transformers.OPTConfig(
+            vocab_size=300, hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4,
+            max_position_embeddings=64, word_embed_proj_dim=32, eos_token_id=2, pad_token_id=1,
+        )  # fmt: skip
+    if family == "Gemma3":
+        return transformers.Gemma3TextConfig(**SIZES, sliding_window=4, layer_types=["sliding_attention", "full_attention"])
+    return getattr(transformers, f"{family}Config")(**SIZES)
+
+
+def build(family, dtype=torch.float64):
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config(family), dtype=dtype, attn_implementation="sdpa")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(4)  # far from uniform
+    return model
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, context_length=64)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(directory):
+    return transformers.AutoTokenizer.from_pretrained(directory)
+
+
+@pytest.fixture
+def policy(directory):
+    made = CausalLMPolicy(str(directory), temperature=TEMPERATURE, dtype="float64")
+    made.load()
+    return made
+
+
+def ragged(seed=0, steps=8):
+    """Rollouts of three prompts with three answers each, all of different lengths; no answer fills all columns."""
+    draw = torch.Generator().manual_seed(seed)
+    actions = torch.randint(3, 250, (3, 3, steps), generator=draw)
+    mask = torch.arange(steps) < torch.tensor(ANSWER_LENGTHS)[..., None]
+    ids = torch.randint(3, 250, (3, 6), generator=draw)  # a column more than the longest prompt
+    prompt_mask = torch.arange(6) >= 6 - torch.tensor(PROMPT_LENGTHS)[:, None]
+    return Rollouts(actions * mask, mask, {"prompt_ids": ids * prompt_mask, "prompt_mask": prompt_mask})
+
+
+def naive(model, rollouts, temperature):
+    """Log-probabilities and entropies, one unpadded sequence at a time, by transformers and autograd alone."""
+    log_probs = torch.zeros(rollouts.mask.shape, dtype=torch.float64)
+    entropy = torch.zeros_like(log_probs)
+    for b in range(rollouts.mask.shape[0]):
+        prompt = rollouts.inputs["prompt_ids"][b][rollouts.inputs["prompt_mask"][b]]
+        for g in range(rollouts.mask.shape[1]):
+            answer = rollouts.actions[b, g][rollouts.mask[b, g]]
+            logits = model(torch.cat([prompt, answer])[None]).logits[0, len(prompt) - 1 : -1] / temperature
+            full = logits.log_softmax(-1)
+            log_probs[b, g, : len(answer)] = full.gather(-1, answer[:, None])[:, 0]
+            entropy[b, g, : len(answer)] = -(full.exp() * full).sum(-1)
+    return log_probs, entropy
+
+
+def gradients(model, loss):
+    return torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
+
+
+@pytest.mark.parametrize("family", ["Qwen2", "Llama", "Gemma3", "GPT2", "OPT"])
+def test_equals_transformers_without_padding(family, tokenizer):
+    model = build(family)
+    policy = CausalLMPolicy.from_model(model, tokenizer, temperature=TEMPERATURE)
+    policy.train()
+    rollouts = ragged()
+    examples = policy.examples(rollouts)
+    output = policy(examples)
+    expected = naive(model, rollouts, TEMPERATURE)
+    coefficients = torch.randn(2, *rollouts.mask.shape, dtype=torch.float64) * rollouts.mask
+
+    for ours, theirs in zip((output.log_probs, output.entropy), expected, strict=True):
+        assert ours.shape == examples.actions.shape
+        assert ours.isfinite().all()
+        torch.testing.assert_close(policy.scatter(rollouts, ours), theirs, rtol=0, atol=1e-10)
+    ours = (torch.stack([output.log_probs, output.entropy]) * coefficients.flatten(1, 2)).sum()
+    theirs = (torch.stack(expected) * coefficients).sum()
+    for one, other in zip(gradients(model, ours), gradients(model, theirs), strict=True):
+        # The norms and rotations of these models are computed in float32, whatever the dtype.
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_gradient_of_token_log_probs():
+    torch.manual_seed(0)
+    logits = torch.randn(3, 2, 7, dtype=torch.float64, requires_grad=True)
+    actions = torch.randint(7, (3, 2))
+    assert torch.autograd.gradcheck(lambda x: token_log_probs(x, actions, 0.7), logits)
+    for one in range(2):  # either output alone
+        assert torch.autograd.gradcheck(lambda x, one=one: token_log_probs(x, actions, 1.3)[one], logits)
+
+
+def test_half_precision_logits_are_reduced_in_float32():
+    logits = torch.randn(4, 50).bfloat16().requires_grad_()
+    actions = torch.arange(4)
+    log_probs, entropy = token_log_probs(logits, actions)
+    expected = logits.detach().float().log_softmax(-1)
+    torch.testing.assert_close(log_probs, expected.gather(-1, actions[:, None])[:, 0])
+    torch.testing.assert_close(entropy, -(expected.exp() * expected).sum(-1))
+    (log_probs.sum() + entropy.sum()).backward()
+    assert logits.grad.dtype == torch.bfloat16
+
+
+def test_impossible_tokens_are_harmless():
+    logits = torch.tensor([[0.0, -torch.inf, 0.0]], requires_grad=True)
+    log_probs, entropy = token_log_probs(logits, torch.tensor([0]))
+    (log_probs + entropy).sum().backward()
+    assert entropy.item() == pytest.approx(torch.tensor(2.0).log().item())
+    assert logits.grad.isfinite().all()
+
+
+def test_a_unit_does_not_depend_on_the_others(policy):
+    examples = policy.examples(ragged())
+    together = policy(examples)
+    for row in range(len(examples)):
+        alone = policy(examples[torch.tensor([row])])
+        steps = int(examples.mask[row].sum())
+        assert alone.log_probs.shape == (1, steps)
+        torch.testing.assert_close(alone.log_probs[0], together.log_probs[row, :steps], rtol=0, atol=1e-12)
+
+
+def test_rollouts_of_inference_mode_can_be_trained_on(policy):
+    with torch.inference_mode():
+        rollouts = ragged()
+    policy(policy.examples(rollouts)).log_probs.sum().backward()
+    assert policy.model.get_input_embeddings().weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("family", ["GPT2", "OPT"])
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_dropout_is_inactive_and_checkpointing_changes_nothing(family, gradient_checkpointing, tokenizer):
+    model = build(family)  # with dropout of 0.1
+    plain = CausalLMPolicy.from_model(copy.deepcopy(model), tokenizer)
+    policy = CausalLMPolicy.from_model(model, tokenizer, gradient_checkpointing=gradient_checkpointing)
+    policy.train()
+    examples = policy.examples(ragged())
+    reference = policy.reference()
+    output = policy(examples).log_probs
+    torch.testing.assert_close(output, plain(examples).log_probs, rtol=0, atol=0)
+    with torch.no_grad():  # between forward and backward, as in a training step
+        torch.testing.assert_close(reference(examples).log_probs, output, rtol=0, atol=1e-12)
+    ours = gradients(policy.model, output.sum())
+    for one, other in zip(ours, gradients(plain.model, plain(examples).log_probs.sum()), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_checkpointing_recomputes(tokenizer):
+    policy = CausalLMPolicy.from_model(build("Qwen2"), tokenizer, gradient_checkpointing=True)
+    policy.train()
+    calls = []
+    policy.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
+    policy(policy.examples(ragged())).log_probs.sum().backward()
+    assert len(calls) == 2
+
+
+# --- the reference
+
+
+def test_reference_is_a_frozen_copy(policy):
+    examples = policy.examples(ragged())
+    reference = policy.reference()
+    before = policy(examples).log_probs
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(1.1)
+    output = reference(examples)
+    assert not output.log_probs.requires_grad
+    torch.testing.assert_close(output.log_probs, before.detach(), rtol=0, atol=1e-12)
+    assert (policy(examples).log_probs - before).abs().max() > 1e-3
+
+
+def with_lora(directory, **options):
+    pytest.importorskip("peft")
+    policy = CausalLMPolicy(str(directory), dtype="float64", lora=LoRA(rank=4, alpha=8), **options)
+    policy.load()
+    return policy
+
+
+def perturb(policy):
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+
+
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_reference_of_adapters_is_the_base_model(directory, gradient_checkpointing):
+    policy = with_lora(directory, gradient_checkpointing=gradient_checkpointing)
+    base = CausalLMPolicy(str(directory), dtype="float64")
+    base.load()
+    examples = policy.examples(ragged())
+    expected = base(examples).log_probs
+    torch.testing.assert_close(policy(examples).log_probs, expected, rtol=0, atol=1e-12)  # B = 0
+    perturb(policy)
+    output = policy(examples).log_probs
+    assert (output - expected).abs().max() > 1e-3
+    torch.testing.assert_close(policy.reference()(examples).log_probs, expected.detach(), rtol=0, atol=1e-12)
+    # The adapters are on again, and trained alone.
+    torch.testing.assert_close(policy(examples).log_probs, output, rtol=0, atol=0)
+    trained = {name for name, parameter in policy.named_parameters() if parameter.requires_grad}
+    assert trained
+    assert all("lora_" in name for name in trained)
+    output.sum().backward()
+    assert all(parameter.grad is not None for parameter in policy.parameters() if parameter.requires_grad)
+
+
+def test_reference_of_adapters_registers_nothing(directory):
+    holder = torch.nn.Module()
+    holder.policy = with_lora(directory)
+    names = list(holder.state_dict())
+    holder.reference = holder.policy.reference()
+    assert list(holder.state_dict()) == names
+
+
+def test_adapters_start_alike_whatever_the_seed_of_the_process(directory):
+    torch.manual_seed(1)
+    one = with_lora(directory).state_dict()
+    torch.manual_seed(2)
+    other = with_lora(directory).state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+# --- saving and loading
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_save_pretrained_round_trip(directory, tmp_path, lora):
+    policy = with_lora(directory) if lora else CausalLMPolicy(str(directory), dtype="float64")
+    policy.load()
+    perturb(policy)
+    examples = policy.examples(ragged())
+    expected = policy(examples).log_probs
+    policy.save_pretrained(tmp_path / "saved")
+    torch.testing.assert_close(policy(examples).log_probs, expected, rtol=0, atol=0)  # left as it was
+    again = CausalLMPolicy(str(tmp_path / "saved"), dtype=None)
+    again.load()
+    assert next(again.parameters()).dtype == torch.float64
+    torch.testing.assert_close(again(examples).log_probs, expected, rtol=0, atol=1e-12)
+    assert again.stop_tokens == policy.stop_tokens
+    assert again.tokenizer("Tom has 3 pears.").input_ids == policy.tokenizer("Tom has 3 pears.").input_ids
+    transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+
+
+def test_loads_once_and_late(directory):
+    policy = CausalLMPolicy(str(directory))
+    assert not list(policy.parameters())
+    with pytest.raises(RuntimeError, match="policy.load()"):
+        policy.encode(["a"])
+    policy.load()
+    weight = policy.model.get_input_embeddings().weight
+    policy.load()
+    assert policy.model.get_input_embeddings().weight is weight
+    assert weight.dtype == torch.float32
+
+
+def test_a_missing_model_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for name in (str(tmp_path / "nowhere"), "./nowhere", "nobody/nothing", str(tmp_path)):
+        with pytest.raises(OSError, match=r"Expected model to be a directory.* but got .*tiny-model DIR") as caught:
+            CausalLMPolicy(name).load()
+        assert name in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert caught.value.__suppress_context__
+
+
+def test_a_tokenizer_that_transformers_would_rebuild_is_read_from_its_file(directory, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<end>": 0, "Tom": 1, "has": 2, "?": 3}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    transformers.AutoModelForCausalLM.from_pretrained(directory).save_pretrained(tmp_path)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>").save_pretrained(tmp_path)
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path)("Tom has").input_ids != [1, 2]  # the trap
+    policy = CausalLMPolicy(str(tmp_path))
+    policy.load()
+    assert policy.encode(["Tom has"])[0].tolist() == [[1, 2]]
+    assert 0 in policy.stop_tokens
+    assert policy.pad_token == 0  # the tokenizer has none
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.0}, "Expected temperature to be greater than 0, but got 0.0"),
+        ({"dtype": "float33"}, "Expected dtype to name a dtype of torch, but got 'float33'"),
+        ({"max_prompt_tokens": 0}, "Expected max_prompt_tokens to be at least 1"),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_read(options, message):
+    with pytest.raises(ValueError, match=message):
+        CausalLMPolicy("nowhere", **options)
+
+
+# --- text
+
+
+def test_encode_pads_on_the_left(policy):
+    texts = ["Tom has 3 apples.", "Tom"]
+    ids, mask = policy.encode(texts)
+    for row, kept, text in zip(ids, mask, texts, strict=True):
+        assert kept.tolist() == sorted(kept.tolist())
+        assert policy.tokenizer.decode(row[kept]) == text
+    assert policy.decode(ids, mask) == texts
+
+
+def test_encode_applies_the_chat_template(policy):
+    messages = [{"role": "system", "content": "Think."}, {"role": "user", "content": "1 + 1?"}]
+    ids, mask = policy.encode([messages, "x"])
+    text = policy.tokenizer.decode(ids[0][mask[0]])
+    assert text == (
+        "<|im_start|>system\nThink.<|im_end|>\n<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert "<|im_start|>" not in policy.decode(ids, mask)[0]
+
+
+def test_bad_prompts_are_named(policy):
+    policy.max_prompt_tokens = 3
+    with pytest.raises(ValueError, match=r"at most 3 tokens, but got \d+ in prompt 1, try"):
+        policy.encode(["Tom", "Tom has many, many apples"])
+    with pytest.raises(ValueError, match="in prompt 4711, try"):
+        policy.encode(["Tom", "Tom has many, many apples"], torch.tensor([5, 4711]))
+    with pytest.raises(ValueError, match="Expected prompt 1 to have at least one token"):
+        policy.encode(["Tom", ""])
+    policy.tokenizer.chat_template = None
+    with pytest.raises(ValueError, match="Expected prompt 0 to be a text, but got messages"):
+        policy.encode([[{"role": "user", "content": "Tom"}]])
+
+
+def test_stop_tokens_are_the_tokenizers_and_the_generation_configs(directory, tmp_path, policy):
+    ends = policy.tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
+    assert policy.stop_tokens == tuple(sorted(ends))
+    model = build("Llama")
+    model.generation_config.eos_token_id = 77
+    assert CausalLMPolicy.from_model(model, policy.tokenizer).stop_tokens == tuple(sorted({ends[1], 77}))
+    model.generation_config.eos_token_id = None
+    nameless = copy.deepcopy(policy.tokenizer)
+    nameless.eos_token = None
+    with pytest.raises(ValueError, match="name a token that ends an answer"):
+        CausalLMPolicy.from_model(model, nameless)
+
+
+def test_empty_answers_give_finite_values(policy):
+    rollouts = ragged()
+    rollouts.mask[0] = False
+    examples = policy.examples(rollouts)
+    assert isinstance(examples, Examples)
+    assert policy(examples).log_probs.isfinite().all()
+    rollouts.mask[:] = False
+    assert policy(policy.examples(rollouts)).log_probs.isfinite().all()
+
+
+def test_lora_without_peft_says_what_to_install(directory, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ModuleNotFoundError, match=r"lightning_cgrpo\[lora\]"):
+        CausalLMPolicy(str(directory), lora=LoRA()).load()
+
+
+def test_no_code_of_a_repository_is_run(directory, tmp_path):
+    evil = tmp_path / "evil"
+    shutil.copytree(directory, evil)
+    values = json.loads((evil / "config.json").read_text())
+    values["model_type"] = "evil"
+    values["auto_map"] = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+    (evil / "config.json").write_text(json.dumps(values))
+    (evil / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises((OSError, ValueError)):
+        CausalLMPolicy(str(evil)).load()
+    assert not (tmp_path / "ran").exists()
