@@ -2,5 +2,19 @@
 
 from lightning_cgrpo.callbacks.fixed_weights import FixedWeights
 from lightning_cgrpo.callbacks.lagrangian import LagrangianCallback
+from lightning_cgrpo.callbacks.predictions import WritePredictions
+from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar
+from lightning_cgrpo.callbacks.tables import EvaluationTable, InitialRates
+from lightning_cgrpo.callbacks.tensorboard import Pictures, SampleAnswers, TensorBoardLayout
 
-__all__ = ["FixedWeights", "LagrangianCallback"]
+__all__ = [
+    "EvaluationTable",
+    "FixedWeights",
+    "InitialRates",
+    "LagrangianCallback",
+    "ObjectiveProgressBar",
+    "Pictures",
+    "SampleAnswers",
+    "TensorBoardLayout",
+    "WritePredictions",
+]

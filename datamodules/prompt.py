@@ -75,9 +75,10 @@ class PromptDataModule(GroupDataModule):
     def source(self, split: Split) -> PromptSource:
         if split == "val" and not self._has_validation:
             raise UserError("Expected argument `val_prompts` or `val_path`, to have prompts to validate on.")
-        if split in ("train", "val"):
-            return Prompts(self._train_and_val[split == "val"])
-        return Prompts(self._test)
+        if split not in ("train", "val"):
+            return Prompts(self._test)
+        train, val = self._train_and_val
+        return Prompts(train if split == "train" else val)
 
     def val_dataloader(self) -> EVAL_DATALOADERS:
         return super().val_dataloader() if self._has_validation else []

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import yaml
 from jsonargparse import ArgumentError
+from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
@@ -46,6 +47,12 @@ class CommandLine(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--callbacks", type=dict[str, Callback | None], default={}, help="Callbacks by name.")
+        parser.add_argument("--threads", type=PositiveInt | None, help="PyTorch's CPU threads; null leaves its default.")
+
+    def before_instantiate_classes(self) -> None:
+        threads = self._get(self.config, "threads")
+        if threads is not None:
+            torch.set_num_threads(threads)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         try:

@@ -94,6 +94,7 @@ class ConstrainedGRPO(LightningModule):
         initial[0] = 1
         self.register_buffer("weights", initial)
         self.latest_metrics: dict[str, float] = {}
+        self.evaluated_answers = 0
         self._sums = RunningSums()
 
     # ------------------------------------------------------------------ set-up
@@ -300,7 +301,9 @@ class ConstrainedGRPO(LightningModule):
         return {"prompts": prompts, "rollouts": rollouts, "signals": signals}
 
     def _finish_evaluation(self, split: str) -> None:
-        metrics = behavior_metrics(self.objective, self._sums.total())
+        total = self._sums.total()
+        metrics = behavior_metrics(self.objective, total)
+        self.evaluated_answers = int(total["answers"])
         self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, rank_zero_only=False)
 
     # ------------------------------------------------------------------ for reports

@@ -59,6 +59,12 @@ class Constraint:
         """A rate of violations, in the user's orientation."""
         return violation_rate if self.at_least is None else 1.0 - violation_rate
 
+    def met_by(self, shown_rate: float) -> bool:
+        """Whether a rate in the user's orientation meets the bound; without a bound, any does."""
+        if self.at_least is not None:
+            return shown_rate >= self.at_least
+        return self.at_most is None or shown_rate <= self.at_most
+
     def check(self, name: str) -> None:
         """Raises:
         ObjectiveError: naming the constraint and what to change.

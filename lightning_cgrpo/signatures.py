@@ -16,7 +16,7 @@ from typing import Any
 from lightning_cgrpo.configuration import Config, ConfigError, did_you_mean
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
-ROOT_KEYS = ("seed_everything", "trainer", "model", "data", "callbacks", "ckpt_path", "weights_only")
+ROOT_KEYS = ("seed_everything", "threads", "trainer", "model", "data", "callbacks", "ckpt_path", "weights_only")
 
 
 @dataclass
@@ -42,7 +42,8 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
     known = (*ROOT_KEYS, *extra)
     for key in config:
         if key not in known:
-            raise ConfigError(f"Unknown key '{key}'.{did_you_mean(key, known)} Known here: {', '.join(known)}.")
+            hint = did_you_mean(key, known) or f" Known here: {', '.join(known)}."
+            raise ConfigError(f"Unknown key '{key}'.{hint}")
     if isinstance(config.get("trainer"), Mapping):
         _check_arguments("trainer", config["trainer"], TRAINER)
     for key in ("model", "data", "callbacks"):
@@ -71,10 +72,9 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) 
     for key, value in arguments.items():
         if key not in signature.parameters and not signature.open:
             name = class_path.rpartition(".")[2]
-            raise ConfigError(
-                f"Unknown key '{key}' in {where} ({name}).{did_you_mean(key, signature.parameters)} "
-                f"{name} takes: {', '.join(signature.parameters) or 'nothing'}."
-            )
+            takes = f" It takes: {', '.join(signature.parameters) or 'nothing'}."
+            hint = did_you_mean(key, signature.parameters) or takes
+            raise ConfigError(f"Unknown key '{key}' in {where} ({name}).{hint}")
         _check_value(f"{where}.{key}", value, signature.parameters.get(key, Parameter()))
 
 

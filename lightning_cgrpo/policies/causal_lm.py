@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies import Policy, PolicyOutput, Reference
 from lightning_cgrpo.policies.pretrained import LoRA, enable_checkpointing, read, stop_tokens, with_adapters
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
@@ -87,7 +88,7 @@ class CausalLMPolicy(Policy):
         """Read the weights and the tokenizer.
 
         Raises:
-            OSError: there is no such model, here or (where there is a network) on the hub.
+            UserError: there is no such model, or nothing ends its answers, or peft is wanted and missing.
         """
         if self.stop_tokens:
             return
@@ -138,7 +139,7 @@ class CausalLMPolicy(Policy):
             index: ``[B]`` the prompts' numbers, for the errors; by default their rows.
 
         Raises:
-            ValueError: a prompt is empty or has more than `max_prompt_tokens` tokens, or there is no chat template.
+            UserError: a prompt is empty or has more than `max_prompt_tokens` tokens, or there is no chat template.
         """
         device = self.device
         numbers = list(range(len(prompts))) if index is None else index.tolist()
@@ -155,7 +156,7 @@ class CausalLMPolicy(Policy):
         if isinstance(prompt, str):
             tokens: list[int] = self.tokenizer(prompt).input_ids
         elif self.tokenizer.chat_template is None:
-            raise ValueError(
+            raise UserError(
                 f"Expected prompt {number} to be a text, but got messages, and the tokenizer of '{self.name}' has no "
                 "chat template, try a model tuned for chat, or plain text."
             )
@@ -163,9 +164,9 @@ class CausalLMPolicy(Policy):
             text = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
             tokens = self.tokenizer(text, add_special_tokens=False).input_ids  # the template wrote them
         if not tokens:
-            raise ValueError(f"Expected prompt {number} to have at least one token, but got an empty one.")
+            raise UserError(f"Expected prompt {number} to have at least one token, but got an empty one.")
         if self.max_prompt_tokens is not None and len(tokens) > self.max_prompt_tokens:
-            raise ValueError(
+            raise UserError(
                 f"Expected prompts of at most {self.max_prompt_tokens} tokens, but got {len(tokens)} in prompt "
                 f"{number}, try a larger max_prompt_tokens, or leave the prompt out of the data."
             )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
 from torch import nn
+
+from lightning_cgrpo.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -31,33 +36,71 @@ def read(name: str, dtype: str | None) -> tuple[Any, Any]:
     """A model and its tokenizer, from a directory or the hub.
 
     Raises:
-        OSError: in one line, why not.
+        UserError: there is no such model, here or (where there is a network) on the hub.
     """
+    from huggingface_hub.errors import HFValidationError
     from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-    path = Path(name).expanduser()
-    local = path.is_dir()
-    options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local}
-    source = str(path) if local else name
     try:
-        if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-            raise FileNotFoundError("there is no such directory")
-        if local and not (path / "config.json").is_file():
-            raise FileNotFoundError("the directory has no config.json")
+        path = _directory(name)
+        source = str(path or name)
+        options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": path is not None}
         # sdpa, since eager attention gives NaN for left padding in float64.
         model = AutoModelForCausalLM.from_pretrained(
             source, dtype=dtype or "auto", attn_implementation="sdpa", use_safetensors=True, **options
         )
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
-    except OSError as error:
-        reason = str(error).strip().split("\n")[0]
-        raise OSError(
+    except (OSError, HFValidationError) as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise UserError(
             f"Expected model to be a directory with a Hugging Face model, or a name on the hub, but got '{name}' "
             f"({reason}), try another one, or create a tiny one with `python -m lightning_cgrpo tiny-model DIR`."
         ) from None
-    if local and not _as_saved(tokenizer, path / "tokenizer.json"):
+    if path is not None and not _as_saved(tokenizer, path / "tokenizer.json"):
         tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
     return model, tokenizer
+
+
+def _directory(name: str) -> Path | None:
+    """Where a model is on this machine; None if it is to come from the hub.
+
+    Without a network that is the hub's cache: its client would retry for minutes before it looked there.
+
+    Raises:
+        OSError: it is neither here nor reachable.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise FileNotFoundError("the directory has no config.json")
+        return path
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise FileNotFoundError("there is no such directory")
+    if _hub_answers():
+        return None
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except LocalEntryNotFoundError:
+        raise FileNotFoundError("there is no such directory, and the hub does not answer") from None
+
+
+def _hub_answers() -> bool:
+    """Whether there is a network; behind a proxy it is assumed."""
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode():
+        return False
+    if getproxies():
+        return True
+    address = urlsplit(constants.ENDPOINT)
+    try:
+        socket.create_connection((address.hostname, address.port or 443), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def _as_saved(tokenizer: Any, file: Path) -> bool:
@@ -79,12 +122,12 @@ def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
     """The tokens that end an answer: the tokenizer's, and those of the generation config.
 
     Raises:
-        ValueError: there is none.
+        UserError: there is none.
     """
     configured = model.generation_config.eos_token_id
     named = {tokenizer.eos_token_id, *(configured if isinstance(configured, (list, tuple)) else [configured])} - {None}
     if not named:
-        raise ValueError(
+        raise UserError(
             "Expected the tokenizer or the generation config to name a token that ends an answer, but neither does, "
             "try setting tokenizer.eos_token."
         )
@@ -106,11 +149,15 @@ def enable_checkpointing(model: Any) -> list[nn.Module]:
 
 
 def with_adapters(model: Any, lora: LoRA) -> Any:
-    """The model, frozen, with trainable adapters in it."""
+    """The model, frozen, with trainable adapters in it.
+
+    Raises:
+        UserError: peft is not installed.
+    """
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
-        raise ModuleNotFoundError(
+        raise UserError(
             'Expected peft to be installed for lora, but it is not, try `pip install "lightning_cgrpo[lora]"`.'
         ) from None
     config = LoraConfig(

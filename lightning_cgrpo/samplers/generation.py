@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.samplers import Noise
+from lightning_cgrpo.samplers import Noise, Sampler
 
 
-class GenerationSampler:
+class GenerationSampler(Sampler):
     """Reads each prompt once and continues it G times, until a stop token or `max_new_tokens`.
 
     Prompts are the column ``prompt``: texts, or lists of chat messages. Each token is the inverse of the cumulative
@@ -49,18 +50,18 @@ class GenerationSampler:
         """Sample ``[B, G]`` answers.
 
         Raises:
-            ValueError: a prompt is too long for the policy.
+            UserError: a prompt is too long for the policy, or there is no column of that name.
             FloatingPointError: the policy's logits are not finite.
         """
         if "prompt" not in prompts.columns:
-            raise ValueError(
+            raise UserError(
                 f"Expected prompts to have the column 'prompt', but got {sorted(prompts.columns)}, try another "
                 "datamodule, or rename the column."
             )
         ids, mask = policy.encode(prompts.columns["prompt"], prompts.index)
         limit = policy.context_length
         if limit is not None and ids.shape[1] + self.max_new_tokens > limit:
-            raise ValueError(
+            raise UserError(
                 f"Expected prompt and answer to fit into the {limit} positions of '{policy.name}', but got a prompt of "
                 f"{ids.shape[1]} tokens and max_new_tokens {self.max_new_tokens}, try less of either."
             )
@@ -91,6 +92,8 @@ class GenerationSampler:
         group_size, draws = shape[1], draws.flatten(0, 1)  # [B G, T]
         actions = torch.full(draws.shape, policy.pad_token, device=ids.device)
         taken = torch.zeros_like(actions, dtype=torch.bool)
+        if len(ids) == 0:  # this process has got none
+            return actions.view(shape), taken.view(shape), taken.view(shape)[:, :, 0]
         stops = torch.tensor(policy.stop_tokens, device=ids.device)
         # The prompts are read once each; then rows are answers, those that go on.
         cache = policy.new_cache()

@@ -9,8 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
+from typing import TYPE_CHECKING
+
 from lightning_cgrpo.objective import SignalKind
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
+from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, Signals
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Task(ABC):
@@ -25,3 +30,11 @@ class Task(ABC):
     @abstractmethod
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
         """One signal ``[B, G]`` by name."""
+
+
+class Renderer(ABC):
+    """Shows answers to a person."""
+
+    @abstractmethod
+    def render(self, prompts: PromptGroups, rollouts: Rollouts, signals: Signals, row: int) -> Figure:
+        """A picture of the answers to prompt `row` of the batch."""

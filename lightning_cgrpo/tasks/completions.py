@@ -14,13 +14,12 @@ LENGTH_SIGNALS: Mapping[str, SignalKind] = {"length": "number", "tokens": "numbe
 """What `length_signals` measures."""
 
 
-def check_max_completion_tokens(value: int) -> int:
+def check_max_completion_tokens(value: int | None) -> None:
     """Raises:
     ValueError: if it is no number of tokens.
     """
-    if value < 1:
+    if value is not None and value < 1:
         raise ValueError(f"Expected argument `max_completion_tokens` to be at least 1, but got {value}.")
-    return value
 
 
 def texts(rollouts: Rollouts) -> list[list[str]]:

@@ -10,6 +10,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
+from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA  # noqa: E402
 from lightning_cgrpo.policies.tiny import make_tiny_model  # noqa: E402
 from lightning_cgrpo.policies.token_log_probs import token_log_probs  # noqa: E402
@@ -42,7 +43,8 @@ def config(family):
             max_position_embeddings=64, word_embed_proj_dim=32, eos_token_id=2, pad_token_id=1,
         )  # fmt: skip
     if family == "Gemma3":
-        return transformers.Gemma3TextConfig(**SIZES, sliding_window=4, layer_types=["sliding_attention", "full_attention"])
+        layers = ["sliding_attention", "full_attention"]
+        return transformers.Gemma3TextConfig(**SIZES, sliding_window=4, layer_types=layers)
     return getattr(transformers, f"{family}Config")(**SIZES)
 
 
@@ -286,7 +288,7 @@ def test_save_pretrained_round_trip(directory, tmp_path, lora):
 def test_loads_once_and_late(directory):
     policy = CausalLMPolicy(str(directory))
     assert not list(policy.parameters())
-    with pytest.raises(RuntimeError, match="policy.load()"):
+    with pytest.raises(RuntimeError, match=r"policy\.load\(\)"):
         policy.encode(["a"])
     policy.load()
     weight = policy.model.get_input_embeddings().weight
@@ -296,13 +298,27 @@ def test_loads_once_and_late(directory):
 
 
 def test_a_missing_model_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for name in (str(tmp_path / "nowhere"), "./nowhere", "nobody/nothing", str(tmp_path)):
-        with pytest.raises(OSError, match=r"Expected model to be a directory.* but got .*tiny-model DIR") as caught:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
+    monkeypatch.setattr("lightning_cgrpo.policies.pretrained.getproxies", dict)
+    for name in (str(tmp_path / "nowhere"), "./nowhere", "nobody/nothing", "no name", str(tmp_path)):
+        with pytest.raises(UserError, match=r"Expected model to be a directory.* but got .*tiny-model DIR") as caught:
             CausalLMPolicy(name).load()
         assert name in str(caught.value)
         assert "\n" not in str(caught.value)
         assert caught.value.__suppress_context__
+
+
+def test_without_a_network_the_cache_of_the_hub_is_read(directory, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("lightning_cgrpo.policies.pretrained.getproxies", dict)
+    cache = tmp_path / "models--somebody--tiny"
+    shutil.copytree(directory, cache / "snapshots" / "0123")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("0123")
+    policy = CausalLMPolicy("somebody/tiny")
+    policy.load()
+    assert len(policy.encode(["Tom"])[0]) == 1
 
 
 def test_a_tokenizer_that_transformers_would_rebuild_is_read_from_its_file(directory, tmp_path):
@@ -348,22 +364,20 @@ def test_encode_applies_the_chat_template(policy):
     messages = [{"role": "system", "content": "Think."}, {"role": "user", "content": "1 + 1?"}]
     ids, mask = policy.encode([messages, "x"])
     text = policy.tokenizer.decode(ids[0][mask[0]])
-    assert text == (
-        "<|im_start|>system\nThink.<|im_end|>\n<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n"
-    )
+    assert text == ("<|im_start|>system\nThink.<|im_end|>\n<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n")
     assert "<|im_start|>" not in policy.decode(ids, mask)[0]
 
 
 def test_bad_prompts_are_named(policy):
     policy.max_prompt_tokens = 3
-    with pytest.raises(ValueError, match=r"at most 3 tokens, but got \d+ in prompt 1, try"):
+    with pytest.raises(UserError, match=r"at most 3 tokens, but got \d+ in prompt 1, try"):
         policy.encode(["Tom", "Tom has many, many apples"])
-    with pytest.raises(ValueError, match="in prompt 4711, try"):
+    with pytest.raises(UserError, match="in prompt 4711, try"):
         policy.encode(["Tom", "Tom has many, many apples"], torch.tensor([5, 4711]))
-    with pytest.raises(ValueError, match="Expected prompt 1 to have at least one token"):
+    with pytest.raises(UserError, match="Expected prompt 1 to have at least one token"):
         policy.encode(["Tom", ""])
     policy.tokenizer.chat_template = None
-    with pytest.raises(ValueError, match="Expected prompt 0 to be a text, but got messages"):
+    with pytest.raises(UserError, match="Expected prompt 0 to be a text, but got messages"):
         policy.encode([[{"role": "user", "content": "Tom"}]])
 
 
@@ -376,7 +390,7 @@ def test_stop_tokens_are_the_tokenizers_and_the_generation_configs(directory, tm
     model.generation_config.eos_token_id = None
     nameless = copy.deepcopy(policy.tokenizer)
     nameless.eos_token = None
-    with pytest.raises(ValueError, match="name a token that ends an answer"):
+    with pytest.raises(UserError, match="name a token that ends an answer"):
         CausalLMPolicy.from_model(model, nameless)
 
 
@@ -392,7 +406,7 @@ def test_empty_answers_give_finite_values(policy):
 
 def test_lora_without_peft_says_what_to_install(directory, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ModuleNotFoundError, match=r"lightning_cgrpo\[lora\]"):
+    with pytest.raises(UserError, match=r"lightning_cgrpo\[lora\]"):
         CausalLMPolicy(str(directory), lora=LoRA()).load()
 
 

@@ -45,7 +45,7 @@ def import_function(path: str, signal: str) -> RewardFunction:
         ) from error
     if not callable(function) or isinstance(function, type):
         raise UserError(
-            f"Expected signal '{signal}' to be a function, but got '{path}', a {type(function).__name__}: "
+            f"Expected signal '{signal}' to be a function, but got '{path}', which is {function!r:.80}: "
             "give a class by `class_path` and `init_args`."
         )
     return function  # type: ignore[no-any-return]

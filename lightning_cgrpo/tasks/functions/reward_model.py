@@ -22,7 +22,7 @@ class RewardModel:
         dtype: of its weights, like ``bfloat16``; by default as they are stored.
 
     Raises:
-        UserError: when called, if the model has several outputs, or a text has no tokens.
+        UserError: when called, if there is no such model, it has several outputs, or a text has no tokens.
     """
 
     def __init__(self, model: str, batch_size: int = 16, device: str | None = None, dtype: str = "auto") -> None:
@@ -61,13 +61,18 @@ class RewardModel:
         if self._loaded is None:
             from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-            network = AutoModelForSequenceClassification.from_pretrained(self.model, dtype=self.dtype)
+            try:
+                network = AutoModelForSequenceClassification.from_pretrained(self.model, dtype=self.dtype)
+                tokenizer = AutoTokenizer.from_pretrained(self.model)
+            except OSError as error:
+                raise UserError(
+                    f"Expected a folder with a reward model, or its name on the hub, but got '{self.model}': {error}"
+                ) from error
             if network.config.num_labels != 1:
                 raise UserError(
                     f"Expected '{self.model}' to be a reward model, with one output, "
                     f"but got a classifier with {network.config.num_labels}."
                 )
-            tokenizer = AutoTokenizer.from_pretrained(self.model)
             if tokenizer.pad_token is None:
                 tokenizer.pad_token = tokenizer.eos_token
             # Classifiers find a text's last token by it.

@@ -11,13 +11,14 @@ from torch import Tensor
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.objective import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
+from lightning_cgrpo.tasks import Task
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, check_max_completion_tokens, length_signals, texts
 from lightning_cgrpo.tasks.functions.calls import call_functions, import_function
 
 RESERVED = ("prompts", "completions", "completion_ids")
 
 
-class FunctionTask:
+class FunctionTask(Task):
     """Signals measured by functions ``f(prompts, completions, completion_ids, **columns) -> list[float | None]``.
 
     The functions are called as TRL's `GRPOTrainer` calls its reward functions, with one element per completion, a
@@ -55,7 +56,7 @@ class FunctionTask:
 
     def __init__(
         self,
-        signals: dict[str, Callable[..., Any] | str],
+        signals: dict[str, str | Callable[..., Any]],
         kinds: dict[str, SignalKind] | None = None,
         max_completion_tokens: int | None = None,
     ) -> None:
@@ -68,9 +69,11 @@ class FunctionTask:
             name: import_function(function, name) if isinstance(function, str) else function
             for name, function in signals.items()
         }
-        self.max_completion_tokens = max_completion_tokens and check_max_completion_tokens(max_completion_tokens)
-        built_in = {name: kind for name, kind in LENGTH_SIGNALS.items() if name != "length" or max_completion_tokens}
-        self.signals: Mapping[str, SignalKind] = {**{name: kinds.get(name, "any") for name in signals}, **built_in}
+        check_max_completion_tokens(max_completion_tokens)
+        self.max_completion_tokens = max_completion_tokens
+        self.signals: Mapping[str, SignalKind] = {name: kinds.get(name, "any") for name in signals} | {
+            name: kind for name, kind in LENGTH_SIGNALS.items() if name != "length" or max_completion_tokens is not None
+        }
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
         # A process may have got no prompts, and a function need not be made for that.
@@ -87,10 +90,11 @@ class FunctionTask:
         values = _numbers(name, output, shape.numel())
         applicable = torch.tensor([value is not None for value in values], dtype=torch.bool, device=device)
         value = torch.tensor([value or 0.0 for value in values], dtype=torch.float32, device=device)
-        if self.signals[name] == "indicator" and not bool(((value == 0) | (value == 1) | value.isnan()).all()):
+        others = value[(value != 0) & (value != 1) & ~value.isnan()]
+        if self.signals[name] == "indicator" and len(others):
             raise UserError(
                 f"Expected the function of signal '{name}' to return 0 or 1, since its kind is 'indicator', "
-                f"but got values from {float(value.min()):g} to {float(value.max()):g}."
+                f"but got {float(others[0]):g}."
             )
         return Signal(value.view(shape), applicable=applicable.view(shape))
 
@@ -107,7 +111,7 @@ def _arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
         raise UserError(f"Expected columns of the data to be called other than {RESERVED}, but got {taken}.")
     group = rollouts.mask.shape[1]
     repeated = _repeat(prompts.columns["prompt"], group)
-    actions, taken = rollouts.actions.flatten(0, 1).cpu(), rollouts.mask.flatten(0, 1).cpu()
+    actions, masks = rollouts.actions.flatten(0, 1).cpu(), rollouts.mask.flatten(0, 1).cpu()
     answers = [text for row in texts(rollouts) for text in row]
     return {
         "prompts": repeated,
@@ -115,7 +119,7 @@ def _arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
             answer if isinstance(prompt, str) else [{"role": "assistant", "content": answer}]
             for prompt, answer in zip(repeated, answers, strict=True)
         ],
-        "completion_ids": [tokens[mask].tolist() for tokens, mask in zip(actions, taken, strict=True)],
+        "completion_ids": [tokens[mask].tolist() for tokens, mask in zip(actions, masks, strict=True)],
         **{name: _repeat(column, group) for name, column in columns.items()},
     }
 

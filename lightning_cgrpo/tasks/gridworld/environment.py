@@ -58,7 +58,7 @@ class GridworldEpisodes:
         self._recharge = recharge
         self._observations = _observations(lava, goal)
         self._lava = lava.flatten()
-        self._next = (_moves(math.isqrt(cells)).to(lava.device) + first[:, None, None]).flatten()
+        self._next = (moves(math.isqrt(cells)).to(lava.device) + first[:, None, None]).flatten()
         self._cell = (start + first).repeat_interleave(group_size)
         self._goal = (goal + first).repeat_interleave(group_size)
         self._battery = torch.full_like(self._cell, FULL_CHARGE)
@@ -79,7 +79,7 @@ class GridworldEpisodes:
         self._cell, self._goal, self._battery = self._cell[rows], self._goal[rows], self._battery[rows]
 
 
-def _moves(size: int) -> Tensor:
+def moves(size: int) -> Tensor:
     """The cell reached from each cell by each action, ``[cells, actions]``."""
     cell = torch.arange(size * size)
     y, x = cell // size, cell % size

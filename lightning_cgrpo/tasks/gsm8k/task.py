@@ -9,11 +9,12 @@ import torch
 
 from lightning_cgrpo.objective import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
+from lightning_cgrpo.tasks import Task
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, check_max_completion_tokens, length_signals, texts
 from lightning_cgrpo.tasks.gsm8k.scoring import Profile, score_completion
 
 
-class GSM8KTask:
+class GSM8KTask(Task):
     """Signals: ``correctness``, ``format``, ``integer``; ``length``, ``tokens``, ``truncated``.
 
     The paper maximizes brevity (``length``) and constrains the first three. A limit on tokens is a constraint on
@@ -34,7 +35,8 @@ class GSM8KTask:
     def __init__(self, max_completion_tokens: int, profile: Profile = "robust") -> None:
         if profile not in get_args(Profile):
             raise ValueError(f"Expected argument `profile` to be one of {get_args(Profile)}, but got '{profile}'.")
-        self.max_completion_tokens, self.profile = check_max_completion_tokens(max_completion_tokens), profile
+        check_max_completion_tokens(max_completion_tokens)
+        self.max_completion_tokens, self.profile = max_completion_tokens, profile
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
         scores = [

@@ -1,0 +1,54 @@
+"""Answers on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import BasePredictionWriter
+
+
+class WritePredictions(BasePredictionWriter):
+    """Writes a line of JSON per answer in `predict`: prompt index, answer (text, or actions), and signals.
+
+    Args:
+        path: of the file; with several processes each appends its rank to the name.
+    """
+
+    def __init__(self, path: str = "predictions.jsonl") -> None:
+        super().__init__("batch")
+        self.path = Path(path)
+
+    def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
+        if trainer.world_size > 1:
+            self.path = self.path.with_name(f"{self.path.stem}.{trainer.global_rank}{self.path.suffix}")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text("")
+
+    def write_on_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: Any,
+        prediction: Any,
+        batch_indices: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int,
+    ) -> None:
+        rollouts, signals = prediction["rollouts"], prediction["signals"]
+        texts = rollouts.info.get("text")
+        with self.path.open("a", encoding="utf-8") as file:
+            for row, prompt in enumerate(prediction["prompts"].index.tolist()):
+                for column in range(rollouts.mask.shape[1]):
+                    mask = rollouts.mask[row, column]
+                    answer = texts[row][column] if texts else rollouts.actions[row, column][mask].tolist()
+                    values = {
+                        name: None
+                        if signal.applicable is not None and not bool(signal.applicable[row, column])
+                        else float(signal.value[row, column])
+                        for name, signal in signals.items()
+                    }
+                    record = {"prompt": prompt, "answer": answer, "signals": values}
+                    file.write(json.dumps(record, ensure_ascii=False) + "\n")

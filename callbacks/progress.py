@@ -1,0 +1,47 @@
+"""A progress bar that shows what matters: the reward, each rate against its threshold, and the multipliers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTheme
+
+from lightning_cgrpo.objective import Objective
+
+
+class ObjectiveProgressBar(RichProgressBar):
+    """Shows the last logged values: ``reward .91 | lava .012 <= .01 x.22`` (a rate, its bound, its multiplier).
+
+    A rate that violates its bound is marked with ``!``.
+
+    Args:
+        refresh_rate: updates between redraws.
+    """
+
+    def __init__(self, refresh_rate: int = 10) -> None:
+        super().__init__(refresh_rate=refresh_rate, theme=RichProgressBarTheme(metrics_text_delimiter=" | "))
+
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        objective, latest = pl_module.objective, pl_module.latest_metrics
+        assert isinstance(objective, Objective) and isinstance(latest, dict)
+        shown: dict[str, Any] = {}
+        if "reward/mean" in latest:
+            shown["reward"] = f"{latest['reward/mean']:.3g} x{latest['multiplier/reward']:.2g}"
+        for name, constraint in objective.constraints.items():
+            if f"rate/{name}" not in latest:
+                continue
+            rate = latest[f"rate/{name}"]
+            text = f"{rate:.3g}"
+            if constraint.bound is not None:
+                sign = "<=" if constraint.at_least is None else ">="
+                text += f" {sign} {constraint.bound:g}{'' if constraint.met_by(rate) else ' !'}"
+            if f"multiplier/{name}" in latest:
+                text += f" x{latest[f'multiplier/{name}']:.2g}"
+            shown[name] = text
+        return shown
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        # Epochs mean little here, and without a maximum the original counts "0/-2".
+        return "Updates"

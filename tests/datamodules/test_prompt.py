@@ -1,0 +1,184 @@
+import json
+from itertools import chain, pairwise
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+from lightning_cgrpo.datamodules import base
+from lightning_cgrpo.datamodules.prompt import PromptDataModule, held_out
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.records import RecordError
+
+CHAT = [{"role": "user", "content": "Hi"}]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path / "train.jsonl", [{"prompt": f"train {n}", "n": n} for n in range(10)])
+    write(tmp_path / "test.jsonl", [{"prompt": f"test {n}"} for n in range(5)])
+    return str(tmp_path)
+
+
+def everything(source):
+    return source.groups(torch.arange(len(source)))
+
+
+def prompts(source):
+    return everything(source).columns["prompt"]
+
+
+def test_prompts_and_their_other_columns(tmp_path):
+    path = write(
+        tmp_path / "a.jsonl", [{"prompt": "a", "n": 1}, {"prompt": CHAT, "tags": ["x"]}, {"prompt": "c", "n": 3}]
+    )
+    source = PromptDataModule(path).source("train")
+    groups = source.groups(torch.tensor([2, 0, 1]))
+    assert groups.index.tolist() == [2, 0, 1]
+    assert groups.columns == {"prompt": ["c", "a", CHAT], "n": [3, 1, None], "tags": [None, None, ["x"]]}
+    # The same for the same index, and no columns are lost where there are no prompts.
+    assert source.groups(torch.tensor([2])).columns == {"prompt": ["c"], "n": [3], "tags": [None]}
+    assert source.groups(torch.zeros(0, dtype=torch.int64)).columns == {"prompt": [], "n": [], "tags": []}
+
+
+def test_another_column_and_a_system_prompt(tmp_path):
+    kept = [{"role": "system", "content": "Be terse."}, *CHAT]
+    path = write(tmp_path / "a.jsonl", [{"question": "Hi"}, {"question": CHAT}, {"question": kept}])
+    first, second, third = prompts(
+        PromptDataModule(path, prompt_column="question", system_prompt="Be kind.").source("train")
+    )
+    assert first == second == [{"role": "system", "content": "Be kind."}, *CHAT]
+    assert third == kept
+    assert prompts(PromptDataModule(path, prompt_column="question").source("train")) == ["Hi", CHAT, kept]
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"text": "x"}, "Expected a field 'prompt', but got text"),
+        ({"prompt": ""}, "Expected field 'prompt' to be a text, but it is empty"),
+        ({"prompt": 3}, "Expected field 'prompt' to be a string, but got int"),
+        ({"prompt": []}, "Expected field 'prompt' to be a text or messages, but got an empty list"),
+        (
+            {"prompt": ["Hi"]},
+            "Expected message 1 of field 'prompt' to be an object with 'role' and 'content', but got 'Hi'",
+        ),
+        ({"prompt": [*CHAT, {"role": "user"}]}, "Expected message 2 of field 'prompt' to be an object"),
+        (
+            {"prompt": [{"role": "user", "content": ""}]},
+            "Expected 'content' in message 1 of field 'prompt' to be a text",
+        ),
+        ({"prompt": [{"role": 1, "content": "Hi"}]}, "Expected 'role' in message 1 of field 'prompt' to be a string"),
+    ],
+)
+def test_a_malformed_prompt_is_named_before_training(tmp_path, row, problem):
+    path = write(tmp_path / "a.jsonl", [{"prompt": "fine"}, row])
+    with pytest.raises(RecordError) as error:
+        PromptDataModule(path).setup("fit")
+    assert str(error.value).startswith(f"{path}:2: {problem}")
+
+
+def test_a_column_that_would_be_overwritten_is_named(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"question": "Hi", "prompt": "Ho"}])
+    with pytest.raises(RecordError, match=r"a\.jsonl:1: Expected no field 'prompt' beside 'question'"):
+        PromptDataModule(path, prompt_column="question").setup("fit")
+
+
+def test_held_out_prompts_are_those_of_the_rule_and_not_trained_on(folder):
+    data = PromptDataModule(folder, val_prompts=3)
+    assert prompts(data.source("val")) == ["train 0", "train 3", "train 6"]
+    assert prompts(data.source("train")) == [f"train {n}" for n in (1, 2, 4, 5, 7, 8, 9)]
+    assert prompts(data.source("test")) == prompts(data.source("predict")) == [f"test {n}" for n in range(5)]
+    again = PromptDataModule(folder, val_prompts=3, seed=1)
+    for split in ("train", "val", "test"):
+        assert everything(data.source(split)).columns == everything(again.source(split)).columns
+
+
+@pytest.mark.parametrize("total", [1, 2, 7, 7473])
+def test_the_rule_spreads_over_the_file(total):
+    for count in (0, 1, total // 2, total):
+        rows = held_out(total, count)
+        assert len(set(rows)) == count and set(rows) <= set(range(total))
+        gaps = {after - before for before, after in pairwise(rows)}
+        assert len(gaps) <= 2
+    with pytest.raises(UserError, match=f"at most {total} prompts"):
+        held_out(total, total + 1)
+
+
+def test_repetitions_of_a_held_out_prompt_are_not_trained_on(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"prompt": text} for text in "abcabdee"])
+    data = PromptDataModule(path, val_prompts=1)
+    assert prompts(data.source("val")) == ["a"]
+    assert prompts(data.source("train")) == ["b", "c", "b", "d", "e", "e"]
+
+
+def test_separate_files(tmp_path, folder):
+    val = write(tmp_path / "other.jsonl", [{"prompt": "val"}])
+    data = PromptDataModule(f"{folder}/train.jsonl", val_path=val, test_path=f"{folder}/test.jsonl")
+    assert len(data.source("train")) == 10
+    assert prompts(data.source("val")) == ["val"]
+    assert len(data.source("test")) == 5
+
+
+def test_splits_that_there_are_not(folder, tmp_path):
+    with pytest.raises(UserError, match=r"`test_path`, since `path` is a file of training prompts: .*train\.jsonl"):
+        PromptDataModule(f"{folder}/train.jsonl").setup("test")
+    with pytest.raises(UserError, match="`val_prompts` or `val_path`"):
+        PromptDataModule(folder).setup("validate")
+    with pytest.raises(ValueError, match="`val_prompts` to be at least 0, but got -1"):
+        PromptDataModule(folder, val_prompts=-1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_batches_are_shared_by_the_processes_without_overlap(folder, monkeypatch, size):
+    def batches(rank, size, loader):
+        monkeypatch.setattr(base, "world", lambda: (rank, size))
+        return [groups.columns["prompt"] for groups in getattr(PromptDataModule(folder, 4, val_prompts=2), loader)()]
+
+    for loader, count in (("train_dataloader", 8), ("val_dataloader", 2), ("test_dataloader", 5)):
+        whole = batches(0, 1, loader)
+        shares = [batches(rank, size, loader) for rank in range(size)]
+        assert [list(chain(*parts)) for parts in zip(*shares, strict=True)] == whole
+        assert len({prompt for batch in whole for prompt in batch}) == count
+
+
+class Records(LightningModule):
+    """Notes the prompts that it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.seen = {"train": [], "val": []}
+
+    def training_step(self, batch, index):
+        self.seen["train"] += batch.columns["prompt"]
+
+    def validation_step(self, batch, index):
+        self.seen["val"] += batch.columns["prompt"]
+
+    def configure_optimizers(self):
+        return []
+
+
+@pytest.mark.parametrize("val_prompts", [0, 2])
+def test_a_trainer_trains_with_and_without_validation(folder, val_prompts, tmp_path):
+    module = Records()
+    trainer = Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(module, datamodule=PromptDataModule(folder, prompts_per_update=4, val_prompts=val_prompts))
+    assert len(set(module.seen["train"])) == 8
+    assert module.seen["val"] == ["train 0", "train 5"][:val_prompts]
+    assert not set(module.seen["train"]) & set(module.seen["val"])

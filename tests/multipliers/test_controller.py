@@ -1,0 +1,258 @@
+"""What every controller promises."""
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+
+from lightning_cgrpo.multipliers import PID, Controller, ExponentiatedGradient, NuPI, ProjectedAscent, SoftmaxAdam
+
+MAKE = {
+    "softmax": SoftmaxAdam,
+    "exponentiated_gradient": ExponentiatedGradient,
+    "projected": ProjectedAscent,
+    "pid": PID,
+    "pid_smoothed": lambda: PID(kp=0.7, ki=0.1, kd=2.0, smoothing=0.8),
+    "nupi": NuPI,
+    "nupi_smoothed": lambda: NuPI(kp=0.7, ki=0.1, nu=0.8, init=0.3),
+}
+each_controller = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE.keys())
+
+ALL = torch.ones(3, dtype=torch.bool)
+
+
+def batches(updates: int, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Violations of 3 constraints with some unobserved ones, which are NaN."""
+    generator = torch.Generator().manual_seed(seed)
+    violations = 0.1 + 0.3 * torch.randn(updates, 3, generator=generator, dtype=torch.float64)
+    observed = torch.rand(updates, 3, generator=generator) < 0.7
+    return list(zip(violations.where(observed, math.nan), observed, strict=True))
+
+
+def run(controller: Controller, steps: list[tuple[torch.Tensor, torch.Tensor]]) -> Controller:
+    controller.setup(3)
+    for violations, observed in steps:
+        controller.step(violations, observed)
+    return controller
+
+
+def saved_and_loaded(state: dict) -> dict:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def flat(state: dict) -> dict[str, torch.Tensor]:
+    """The state as tensors by name, those of extra state included."""
+    tensors = {}
+    for name, value in state.items():
+        tensors |= {f"{name}.{key}": v for key, v in flat(value).items()} if isinstance(value, dict) else {name: value}
+    return tensors
+
+
+def own_state(controller: Controller, k: int) -> dict[str, torch.Tensor]:
+    """A snapshot of what belongs to constraint k."""
+    own = {}
+    for name, tensor in flat(controller.state_dict()).items():
+        if tensor.dim() == 1:
+            own[name] = tensor[k].clone()
+        elif str(k + 1) in name.split("."):
+            own[name] = tensor.clone()
+    assert own
+    return own
+
+
+def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+@each_controller
+def test_resume_is_exact(make) -> None:
+    steps = batches(100)
+    straight = run(make(), steps)
+    state = saved_and_loaded(run(make(), steps[:50]).state_dict())
+    resumed = make()
+    resumed.setup(3)
+    resumed.load_state_dict(state)
+    resumed.setup(3)
+    run(resumed, steps[50:])
+    assert torch.equal(resumed.weights, straight.weights)
+    assert_same(flat(resumed.state_dict()), flat(straight.state_dict()))
+
+
+@each_controller
+def test_loaded_state_is_a_copy(make) -> None:
+    source = run(make(), batches(10))
+    state = source.state_dict()
+    before = copy.deepcopy(flat(state))
+    other = make()
+    other.setup(3)
+    other.load_state_dict(state)
+    run(other, batches(10, seed=1))
+    assert_same(flat(source.state_dict()), before)
+
+
+@each_controller
+def test_deep_copy_goes_its_own_way(make) -> None:
+    original = run(make(), batches(10))
+    twin = copy.deepcopy(original)
+    run(twin, batches(5, seed=1))
+    assert not torch.equal(twin.weights, original.weights)
+    run(original, batches(5, seed=1))
+    assert_same(flat(twin.state_dict()), flat(original.state_dict()))
+
+
+@each_controller
+def test_weights_are_a_distribution(make) -> None:
+    controller = make()
+    controller.setup(3)
+    for violations, observed in batches(200):
+        weights = controller.weights
+        assert weights.shape == (4,) and weights.dtype == torch.float64 and not weights.requires_grad
+        assert (weights >= 0).all()
+        assert weights.sum() == pytest.approx(1, abs=1e-15)
+        controller.step(violations, observed)
+
+
+@each_controller
+def test_weight_follows_violation(make) -> None:
+    controller = make()
+    controller.setup(2)
+    start = controller.weights
+    violated_met = torch.tensor([0.3, -0.3], dtype=torch.float64)
+    for _ in range(20):
+        controller.step(violated_met, ALL[:2])
+    assert controller.weights[1] > start[1]
+    assert controller.weights[2] < controller.weights[1]
+    peak = controller.weights
+    for _ in range(60):
+        controller.step(-violated_met, ALL[:2])
+    assert controller.weights[1] < peak[1]
+    assert controller.weights[2] > peak[2]
+
+
+@each_controller
+def test_unobserved_constraint_keeps_its_state(make) -> None:
+    controller = run(make(), batches(20))
+    before, others = own_state(controller, 1), own_state(controller, 0)
+    for _ in range(5):
+        controller.step(torch.tensor([0.3, math.nan, -0.2]), torch.tensor([True, False, True]))
+    assert_same(own_state(controller, 1), before)
+    assert any(not torch.equal(tensor, others[name]) for name, tensor in own_state(controller, 0).items())
+
+
+@each_controller
+@pytest.mark.parametrize("unread", [math.inf, 0.7, -1e300])
+def test_unobserved_violation_is_not_read(make, unread: float) -> None:
+    steps = batches(20)
+    with_nan = run(make(), steps)
+    other = run(make(), [(v.nan_to_num(unread), observed) for v, observed in steps])
+    assert_same(flat(other.state_dict()), flat(with_nan.state_dict()))
+
+
+@each_controller
+def test_nothing_observed_changes_nothing(make) -> None:
+    for steps in ([], batches(20)):
+        controller = run(make(), steps)
+        before = copy.deepcopy(flat(controller.state_dict()))
+        controller.step(torch.full((3,), math.nan), ~ALL)
+        assert_same(flat(controller.state_dict()), before)
+
+
+@each_controller
+@pytest.mark.parametrize("fault", [math.nan, math.inf, -math.inf])
+def test_faulty_rate_is_refused(make, fault: float) -> None:
+    controller = run(make(), batches(20))
+    before = copy.deepcopy(flat(controller.state_dict()))
+    with pytest.raises(ValueError, match="Expected finite violations"):
+        controller.step(torch.tensor([0.1, fault, 0.1]), ALL)
+    assert_same(flat(controller.state_dict()), before)
+
+
+@each_controller
+def test_order_of_constraints_does_not_matter(make) -> None:
+    steps, order = batches(100), [2, 0, 1]
+    weights = run(make(), steps).weights
+    permuted = run(make(), [(v[order], observed[order]) for v, observed in steps]).weights
+    assert torch.allclose(permuted[1:], weights[1:][order], rtol=1e-9, atol=0)
+    assert torch.allclose(permuted[0], weights[0], rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("name", MAKE.keys() - {"softmax"})
+def test_constraints_are_independent(name: str) -> None:
+    """All but the softmax's gradient treat each constraint as if it were alone, gaps in its observation left out."""
+    together = run(MAKE[name](), batches(50))
+    for k in range(3):
+        alone = MAKE[name]()
+        alone.setup(1)
+        for violations, observed in batches(50):
+            if observed[k]:
+                alone.step(violations[k : k + 1], observed[k : k + 1])
+        assert_same(own_state(alone, 0), own_state(together, k))
+
+
+@each_controller
+def test_setup(make) -> None:
+    controller = make()
+    with pytest.raises(RuntimeError, match="Expected `setup`"):
+        controller.step(torch.zeros(3), ALL)
+    controller = run(controller, batches(5))
+    before = copy.deepcopy(flat(controller.state_dict()))
+    controller.setup(3)
+    assert_same(flat(controller.state_dict()), before)
+    with pytest.raises(ValueError, match="set up for 3 constraints"):
+        controller.setup(2)
+    with pytest.raises(ValueError, match="of 3 constraints"):
+        controller.step(torch.zeros(2), ALL[:2])
+
+
+@each_controller
+def test_no_constraints(make) -> None:
+    controller = make()
+    controller.setup(0)
+    controller.step(torch.zeros(0), torch.zeros(0, dtype=torch.bool))
+    assert controller.weights.tolist() == [1.0]
+
+
+@each_controller
+def test_state_is_float64_and_moves_with_the_module(make) -> None:
+    controller = run(make(), batches(3))
+    for name, tensor in flat(controller.state_dict()).items():
+        # Adam counts its steps in float32, exact up to 2^24.
+        assert tensor.dtype in (torch.float64, torch.bool) or name.endswith("step")
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: SoftmaxAdam(lr=0), "lr"),
+        (lambda: SoftmaxAdam(lr=math.nan), "lr"),
+        (lambda: SoftmaxAdam(init=math.inf), "init"),
+        (lambda: SoftmaxAdam(betas=(0.9, 1.0)), "betas"),
+        (lambda: ExponentiatedGradient(lr=-1), "lr"),
+        (lambda: ExponentiatedGradient(clip=0), "clip"),
+        (lambda: ExponentiatedGradient(bound=0), "bound"),
+        (lambda: ExponentiatedGradient(bound=1, init=2), "init"),
+        (lambda: ProjectedAscent(lr=0), "lr"),
+        (lambda: ProjectedAscent(max_multiplier=math.inf), "max_multiplier"),
+        (lambda: ProjectedAscent(init=-0.1), "init"),
+        (lambda: PID(kp=-1), "kp"),
+        (lambda: PID(ki=0), "ki"),
+        (lambda: PID(kd=math.nan), "kd"),
+        (lambda: PID(max_multiplier=0), "max_multiplier"),
+        (lambda: PID(smoothing=1), "smoothing"),
+        (lambda: NuPI(kp=-1), "kp"),
+        (lambda: NuPI(ki=0), "ki"),
+        (lambda: NuPI(nu=1), "nu"),
+        (lambda: NuPI(max_multiplier=0), "max_multiplier"),
+        (lambda: NuPI(init=6), "init"),
+    ],
+)
+def test_hyperparameters_are_checked(make, argument: str) -> None:
+    with pytest.raises(ValueError, match=f"Expected argument `{argument}` to be .*, but got"):
+        make()

@@ -1,0 +1,70 @@
+"""Exponentiated gradient against its equation."""
+
+import math
+
+import pytest
+import torch
+
+from lightning_cgrpo.multipliers import ExponentiatedGradient
+
+ALL = torch.ones(2, dtype=torch.bool)
+
+
+def controller(**arguments) -> ExponentiatedGradient:
+    made = ExponentiatedGradient(**arguments)
+    made.setup(2)
+    return made
+
+
+def step(made: ExponentiatedGradient, *violations: float) -> None:
+    made.step(torch.tensor(violations, dtype=torch.float64), ALL)
+
+
+def test_steps_by_hand() -> None:
+    made = controller(lr=2.0, clip=0.1, bound=0.45)
+    step(made, 0.05, -0.3)
+    assert made.logits.tolist() == pytest.approx([0.1, -0.2])
+    step(made, 0.7, -0.3)
+    assert made.logits.tolist() == pytest.approx([0.3, -0.4])
+    step(made, 0.1, -0.1)
+    assert made.logits.tolist() == pytest.approx([0.45, -0.45])
+    total = 1 + math.exp(0.45) + math.exp(-0.45)
+    assert made.weights.tolist() == pytest.approx([1 / total, math.exp(0.45) / total, math.exp(-0.45) / total])
+
+
+def test_starts_uniform() -> None:
+    assert controller().weights.tolist() == pytest.approx([1 / 3] * 3)
+    assert controller(init=math.log(2)).weights.tolist() == pytest.approx([0.2, 0.4, 0.4])
+
+
+def test_reduces_to_multiplicative_weights() -> None:
+    made = controller(lr=0.7, clip=math.inf, bound=math.inf)
+    expected = torch.full((3,), 1 / 3, dtype=torch.float64)
+    for violations in torch.randn(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64):
+        made.step(violations, ALL)
+        expected = expected * torch.cat([torch.ones(1), (0.7 * violations).exp()])
+        expected /= expected.sum()
+        assert torch.allclose(made.weights, expected, rtol=1e-12)
+
+
+def test_step_does_not_depend_on_the_weight() -> None:
+    """No attenuation: near 0 the logit moves as everywhere."""
+    middle, edge = controller(), controller(init=-4.9)
+    step(middle, 0.03, 0.03)
+    step(edge, 0.03, 0.03)
+    assert (edge.logits + 4.9).tolist() == pytest.approx(middle.logits.tolist())
+
+
+def test_clipped_violations_rise_alike() -> None:
+    made = controller(clip=0.05)
+    for _ in range(10):
+        step(made, 0.06, 0.9)
+    assert made.weights[1] == made.weights[2] > made.weights[0]
+
+
+def test_returns_from_the_bound_at_once() -> None:
+    made = controller(lr=1.0, clip=0.1, bound=1.0)
+    for _ in range(1000):
+        step(made, 0.5, -0.5)
+    step(made, -0.5, 0.5)
+    assert made.logits.tolist() == pytest.approx([0.9, -0.9])

@@ -1,0 +1,248 @@
+"""Guards: the projection's optimality, names and feasibility, slack, and when a stall is told."""
+
+import io
+import math
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from lightning_cgrpo.multipliers import ResilientSlack, StallDetector, WeightBounds, bounded
+
+
+def tensor(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+@st.composite
+def problems(draw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Weights, zeros among them, with feasible floors and caps."""
+    size = draw(st.integers(1, 6))
+    share = st.one_of(st.just(0.0), st.floats(1e-6, 1.0))
+
+    def vector() -> torch.Tensor:
+        return tensor(*draw(st.lists(share, min_size=size, max_size=size)))
+
+    weights, inside = vector(), vector()
+    assume(weights.sum() > 0 and inside.sum() > 0)
+    weights, inside = weights / weights.sum(), inside / inside.sum()
+    return weights, inside * vector(), inside + (1 - inside) * vector()
+
+
+def by_bisection(weights: torch.Tensor, floor: torch.Tensor, cap: torch.Tensor) -> torch.Tensor:
+    """clip(c (weights + tiny), floor, cap) for the c that makes the sum 1."""
+    weights = weights + 1e-200
+    low, high = -500.0, 500.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        total = torch.minimum(torch.maximum(math.exp(middle) * weights, floor), cap).sum()
+        low, high = (middle, high) if total < 1 else (low, middle)
+    return torch.minimum(torch.maximum(math.exp(high) * weights, floor), cap)
+
+
+class TestBounded:
+    @pytest.mark.parametrize(
+        ("weights", "floor", "cap", "expected"),
+        [
+            # One floor: the rest keep their ratio.
+            ((0.0, 0.25, 0.75), (0.1, 0.0, 0.0), (1, 1, 1), (0.1, 0.225, 0.675)),
+            # A captured simplex.
+            ((0.0, 0.0, 1.0), (0.1, 0.1, 0.1), (1, 1, 1), (0.1, 0.1, 0.8)),
+            # A cap: the rest rise in ratio.
+            ((0.1, 0.1, 0.8), (0, 0, 0), (1, 1, 0.5), (0.25, 0.25, 0.5)),
+            # Lifting the second to its floor presses the third below its own.
+            ((0.8, 0.0, 0.2), (0.0, 0.4, 0.2), (1, 1, 1), (0.4, 0.4, 0.2)),
+            # A floor and a cap at once.
+            ((0.9, 0.08, 0.02), (0, 0, 0.1), (0.6, 1, 1), (0.6, 0.3, 0.1)),
+            # Mass that only weights of 0 can take.
+            ((1.0, 0.0, 0.0), (0, 0, 0), (0.6, 1, 1), (0.6, 0.2, 0.2)),
+            ((1.0, 0.0, 0.0), (0, 0, 0), (0.6, 1, 0.1), (0.6, 0.3, 0.1)),
+            # No freedom left.
+            ((0.2, 0.3, 0.5), (0.5, 0.25, 0.25), (1, 1, 1), (0.5, 0.25, 0.25)),
+        ],
+    )
+    def test_by_hand(self, weights, floor, cap, expected) -> None:
+        assert bounded(tensor(*weights), tensor(*floor), tensor(*cap)).tolist() == pytest.approx(expected, abs=1e-15)
+
+    @settings(max_examples=300, deadline=None, derandomize=True)
+    @given(problems())
+    def test_is_the_projection(self, problem) -> None:
+        weights, floor, cap = problem
+        result = bounded(weights, floor, cap)
+        assert (result >= floor).all() and (result <= cap).all()
+        assert result.sum() == pytest.approx(1, abs=1e-12)
+        assert torch.allclose(result, by_bisection(weights, floor, cap), atol=1e-9)
+
+    @settings(max_examples=100, deadline=None, derandomize=True)
+    @given(problems())
+    def test_projects_once(self, problem) -> None:
+        weights, floor, cap = problem
+        once = bounded(weights, floor, cap)
+        assert bounded(once, floor, cap) is once
+
+    @settings(max_examples=100, deadline=None, derandomize=True)
+    @given(problems(), st.randoms())
+    def test_order_does_not_matter(self, problem, random) -> None:
+        weights, floor, cap = problem
+        order = random.sample(range(len(weights)), len(weights))
+        permuted = bounded(weights[order], floor[order], cap[order])
+        assert torch.allclose(permuted, bounded(weights, floor, cap)[order], rtol=1e-9, atol=1e-12)
+
+    def test_identity_where_nothing_binds(self) -> None:
+        weights = tensor(0.1, 0.2, 0.7)
+        assert bounded(weights, tensor(0.1, 0.1, 0.1), tensor(0.7, 0.7, 0.7)) is weights
+
+    def test_does_not_change_its_input(self) -> None:
+        weights = tensor(0.0, 1.0)
+        bounded(weights, tensor(0.2, 0.2), tensor(1, 1))
+        assert weights.tolist() == [0.0, 1.0]
+
+    def test_ten_floors_of_a_tenth_are_feasible(self) -> None:
+        weights = torch.zeros(10, dtype=torch.float64)
+        weights[3] = 1
+        assert bounded(weights, torch.full((10,), 0.1), torch.ones(10)).tolist() == pytest.approx([0.1] * 10)
+
+    def test_infeasible_bounds(self) -> None:
+        weights = tensor(0.2, 0.8)
+        with pytest.raises(ValueError, match="floors of all 2 weights to sum to 1 at most, but got 1.2"):
+            bounded(weights, tensor(0.6, 0.6), tensor(1, 1))
+        with pytest.raises(ValueError, match="caps of all 2 weights to sum to 1 at least, but got 0.8"):
+            bounded(weights, tensor(0, 0), tensor(0.4, 0.4))
+        with pytest.raises(ValueError, match="floor 0.5 and cap 0.4 for weight 1"):
+            bounded(weights, tensor(0, 0.5), tensor(1, 0.4))
+
+
+class TestWeightBounds:
+    names = ["reward", "lava", "battery"]
+
+    def test_one_number_bounds_all(self) -> None:
+        bounds = WeightBounds(floor=0.1)
+        bounds.resolve(self.names)
+        assert bounds(tensor(0, 0, 1)).tolist() == pytest.approx([0.1, 0.1, 0.8])
+
+    def test_by_name(self) -> None:
+        bounds = WeightBounds(floor={"reward": 0.3}, cap={"battery": 0.5})
+        bounds.resolve(self.names)
+        assert bounds(tensor(0, 0.1, 0.9)).tolist() == pytest.approx([0.3, 0.2, 0.5])
+
+    def test_no_bounds_by_default(self) -> None:
+        bounds = WeightBounds()
+        bounds.resolve(self.names)
+        weights = tensor(0, 0, 1)
+        assert bounds(weights) is weights
+
+    def test_unknown_name(self) -> None:
+        with pytest.raises(ValueError, match="`floor` to name weights.*but got 'batery', did you mean 'battery'?"):
+            WeightBounds(floor={"batery": 0.1}).resolve(self.names)
+        with pytest.raises(ValueError, match="`cap` to name weights.*but got 'zebra'."):
+            WeightBounds(cap={"zebra": 0.1}).resolve(self.names)
+
+    def test_infeasible(self) -> None:
+        with pytest.raises(ValueError, match="floors of all 3 weights"):
+            WeightBounds(floor=0.4).resolve(self.names)
+        with pytest.raises(ValueError, match="caps of all 3 weights"):
+            WeightBounds(cap=0.3).resolve(self.names)
+        with pytest.raises(ValueError, match="for 'lava'"):
+            WeightBounds(floor={"lava": 0.4}, cap=0.39).resolve(self.names)
+
+    @pytest.mark.parametrize("arguments", [{"floor": -0.1}, {"cap": 1.5}, {"floor": {"reward": math.nan}}])
+    def test_arguments_are_checked(self, arguments) -> None:
+        with pytest.raises(ValueError, match="Expected argument `(floor|cap)` to be in"):
+            WeightBounds(**arguments)
+
+    def test_names_come_first(self) -> None:
+        with pytest.raises(RuntimeError, match="Expected `resolve`"):
+            WeightBounds()(tensor(1))
+
+
+class TestResilientSlack:
+    def test_by_hand(self) -> None:
+        slack, weights = ResilientSlack(alpha=4.0), tensor(0.4, 0.1, 0.5)
+        assert slack.slack(weights).tolist() == pytest.approx([0.025, 0.125])
+        assert slack(tensor(0.2, 0.1), weights).tolist() == pytest.approx([0.175, -0.025])
+
+    def test_reduces_to_none(self) -> None:
+        violations = tensor(0.2, 0.1)
+        assert torch.allclose(ResilientSlack(1e12)(violations, tensor(0.4, 0.1, 0.5)), violations)
+
+    def test_unobserved_stays_unobserved(self) -> None:
+        assert ResilientSlack()(tensor(math.nan, 0.1), tensor(0.4, 0.1, 0.5)).isnan().tolist() == [True, False]
+
+    @pytest.mark.parametrize("alpha", [0.0, -1.0, math.inf, math.nan])
+    def test_alpha_is_checked(self, alpha: float) -> None:
+        with pytest.raises(ValueError, match="Expected argument `alpha`"):
+            ResilientSlack(alpha)
+
+
+class TestStallDetector:
+    captured = tensor(0.02, 0.03, 0.95)
+    balanced = tensor(0.4, 0.3, 0.3)
+    both = torch.tensor([True, True])
+
+    def detector(self, **arguments) -> StallDetector:
+        made = StallDetector(**({"updates": 10} | arguments))
+        made.setup(2)
+        return made
+
+    def feed(self, made: StallDetector, violations: list[float], weights: torch.Tensor | None = None) -> list:
+        weights = self.captured if weights is None else weights
+        return [made.update(weights, tensor(0.1, v), self.both) for v in violations]
+
+    def test_tells_once_and_in_time(self) -> None:
+        made = self.detector()
+        assert self.feed(made, [0.3] * 40) == [None] * 9 + [1] + [None] * 30
+
+    def test_noise_is_no_progress(self) -> None:
+        assert 1 in self.feed(self.detector(updates=100), (0.3 + 0.1 * torch.randn(100).sin()).tolist())
+
+    def test_silent_while_it_improves(self) -> None:
+        assert set(self.feed(self.detector(), [0.3 * 0.95**t for t in range(100)])) == {None}
+
+    def test_tells_when_it_stops_improving(self) -> None:
+        told = self.feed(self.detector(), [0.3 * 0.9 ** min(t, 20) for t in range(60)])
+        assert [t for t, k in enumerate(told) if k == 1] == [39]
+
+    def test_silent_once_met(self) -> None:
+        assert set(self.feed(self.detector(), [0.0] * 30 + [-0.1] * 30)) == {None}
+
+    def test_consecutive(self) -> None:
+        made = self.detector()
+        assert set(self.feed(made, [0.3] * 9)) == {None}
+        assert self.feed(made, [0.3], self.balanced) == [None]
+        assert set(self.feed(made, [0.3] * 9)) == {None}
+        assert self.feed(made, [0.3]) == [1]
+
+    def test_unobserved_updates_do_not_count(self) -> None:
+        made = self.detector()
+        self.feed(made, [0.3] * 5)
+        for _ in range(20):
+            assert made.update(self.captured, tensor(0.1, math.nan), torch.tensor([True, False])) is None
+        assert self.feed(made, [0.3] * 5) == [None] * 4 + [1]
+
+    def test_silent_where_weights_are_shared(self) -> None:
+        assert set(self.feed(self.detector(), [0.3] * 50, self.balanced)) == {None}
+
+    def test_resume_is_exact(self) -> None:
+        made, file = self.detector(), io.BytesIO()
+        self.feed(made, [0.3] * 7)
+        torch.save(made.state_dict(), file)
+        file.seek(0)
+        resumed = self.detector()
+        resumed.load_state_dict(torch.load(file, weights_only=True))
+        assert self.feed(resumed, [0.3] * 20) == self.feed(made, [0.3] * 20) == [None] * 2 + [1] + [None] * 17
+
+    def test_one_constraint_at_a_time(self) -> None:
+        made = self.detector()
+        self.feed(made, [0.3] * 10)
+        other = tensor(0.02, 0.95, 0.03)
+        assert [made.update(other, tensor(0.1, 0.3), self.both) for _ in range(10)] == [None] * 9 + [0]
+
+    @pytest.mark.parametrize("arguments", [{"weight": 0.5}, {"weight": 1.1}, {"updates": 1}, {"improvement": 1.0}])
+    def test_arguments_are_checked(self, arguments) -> None:
+        with pytest.raises(ValueError, match=f"Expected argument `{next(iter(arguments))}`"):
+            StallDetector(**arguments)
+
+    def test_setup_comes_first(self) -> None:
+        with pytest.raises(RuntimeError, match="Expected `setup`"):
+            StallDetector().update(self.captured, tensor(0.1, 0.1), self.both)

@@ -1,0 +1,96 @@
+"""PID against the recursion of Stooke et al. (2020), algorithm 2, and its start-up and saturation."""
+
+import pytest
+import torch
+
+from lightning_cgrpo.multipliers import PID, ProjectedAscent
+
+ONE = torch.ones(1, dtype=torch.bool)
+
+
+def controller(**arguments) -> PID:
+    made = PID(**arguments)
+    made.setup(1)
+    return made
+
+
+def step(made: PID, violation: float) -> float:
+    made.step(torch.tensor([violation], dtype=torch.float64), ONE)
+    return made.multipliers.item()
+
+
+def random(size: int) -> torch.Tensor:
+    return 0.05 + 0.3 * torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def test_steps_by_hand() -> None:
+    made = controller(kp=1.0, ki=0.5, kd=2.0)
+    assert made.weights.tolist() == [1, 0]
+    assert step(made, 0.2) == pytest.approx(0.2 + 0.1)  # no derivative at the start
+    assert step(made, 0.3) == pytest.approx(0.3 + 0.25 + 2 * 0.1)
+    assert step(made, 0.1) == pytest.approx(0.1 + 0.3)  # the derivative's positive part only
+    assert made.weights.tolist() == pytest.approx([1 / 1.4, 0.4 / 1.4])
+    assert step(made, -0.4) == pytest.approx(0)  # -0.4 + 0.1 < 0
+    assert made.integral.item() == pytest.approx(0.1)
+    assert step(made, -0.4) == 0
+    assert made.integral.item() == 0
+    assert step(made, 0.1) == pytest.approx(0.1 + 0.05 + 2 * 0.5)
+
+
+def test_smoothing_by_hand() -> None:
+    made = controller(kp=1.0, ki=0.5, kd=2.0, smoothing=0.75)
+    assert step(made, 0.2) == pytest.approx(0.2 + 0.1)  # the average starts at the first violation
+    smoothed = 0.75 * 0.2 + 0.25 * 0.6
+    assert step(made, 0.6) == pytest.approx(smoothed + 0.4 + 2 * (smoothed - 0.2))
+
+
+def test_equals_the_published_recursion_between_its_bounds() -> None:
+    made = controller(kp=0.4, ki=0.1, kd=0.6)
+    violations = random(100).tolist()
+    integral, previous = 0.0, violations[0]
+    for v in violations:
+        integral = max(0.0, integral + 0.1 * v)
+        expected = max(0.0, 0.4 * v + integral + 0.6 * max(0.0, v - previous))
+        previous = v
+        assert step(made, v) == pytest.approx(expected)
+    assert expected < 5
+
+
+@pytest.mark.parametrize("first", [0.9, -0.9])
+def test_derivative_does_not_kick_at_the_start(first: float) -> None:
+    calm = controller(kp=0.0, kd=100.0)
+    plain = controller(kp=0.0, kd=0.0)
+    assert step(calm, first) == step(plain, first)
+
+
+def test_derivative_after_a_gap_starts_at_the_last_observation() -> None:
+    made = PID(kp=0.0, ki=0.1, kd=1.0)
+    made.setup(2)
+    both, one = torch.tensor([True, True]), torch.tensor([True, False])
+    made.step(torch.tensor([0.1, 0.2]), one)
+    made.step(torch.tensor([0.1, 0.2]), both)
+    assert made.multipliers[1].item() == pytest.approx(0.02)  # its first: no derivative
+
+
+def test_integral_does_not_wind_up() -> None:
+    made = controller(kp=1.0, ki=0.1, max_multiplier=2.0)
+    for _ in range(1000):
+        saturated = step(made, 0.5)
+    assert saturated == 2.0
+    # It rests where, with the proportional term, the cap was reached: at most a step short of 1.5.
+    assert 1.4 < made.integral.item() <= 1.5
+    assert step(made, 0.3) < 2.0
+    assert step(made, -0.1) < 1.5
+
+
+def test_reduces_to_projected_ascent() -> None:
+    made, projected = controller(kp=0.0, ki=0.7, kd=0.0, max_multiplier=1.0), ProjectedAscent(0.7, max_multiplier=1.0)
+    projected.setup(1)
+    seen = set()
+    for v in random(300):
+        step(made, v.item())
+        projected.step(v[None], ONE)
+        assert torch.equal(made.multipliers, projected.multipliers)
+        assert torch.equal(made.weights, projected.weights)
+        seen.add(made.multipliers.item())
+    assert {0.0, 1.0} < seen  # both bounds were met

@@ -1,0 +1,47 @@
+"""Projected ascent against its equation."""
+
+import pytest
+import torch
+
+from lightning_cgrpo.multipliers import ProjectedAscent
+
+ALL = torch.ones(2, dtype=torch.bool)
+
+
+def controller(**arguments) -> ProjectedAscent:
+    made = ProjectedAscent(**arguments)
+    made.setup(2)
+    return made
+
+
+def step(made: ProjectedAscent, *violations: float) -> None:
+    made.step(torch.tensor(violations, dtype=torch.float64), ALL)
+
+
+def test_steps_by_hand() -> None:
+    made = controller(lr=0.5, max_multiplier=0.6)
+    assert made.weights.tolist() == [1, 0, 0]
+    step(made, 0.4, -0.2)
+    assert made.multipliers.tolist() == pytest.approx([0.2, 0])
+    step(made, 0.6, 0.2)
+    assert made.multipliers.tolist() == pytest.approx([0.5, 0.1])
+    step(made, 0.6, 0.8)
+    assert made.multipliers.tolist() == pytest.approx([0.6, 0.5])
+    assert made.weights.tolist() == pytest.approx([1 / 2.1, 0.6 / 2.1, 0.5 / 2.1])
+    step(made, -0.4, -2.0)
+    assert made.multipliers.tolist() == pytest.approx([0.4, 0])
+
+
+def test_reduces_to_fixed_weights_at_the_thresholds() -> None:
+    made = controller(init=0.5)
+    for _ in range(10):
+        step(made, 0.0, 0.0)
+    assert made.weights.tolist() == [0.5, 0.25, 0.25]
+
+
+def test_is_linear_between_its_bounds() -> None:
+    once, twice = controller(init=1.0), controller(init=1.0)
+    step(once, 0.3, -0.1)
+    for _ in range(2):
+        step(twice, 0.15, -0.05)
+    assert torch.allclose(once.multipliers, twice.multipliers, rtol=1e-14)

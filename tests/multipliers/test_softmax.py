@@ -1,0 +1,125 @@
+"""The paper's controller against its equations."""
+
+import math
+
+import pytest
+import torch
+
+from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.multipliers.softmax import softmax_gradient
+
+ALL = torch.ones(2, dtype=torch.bool)
+
+
+def controller(**arguments) -> SoftmaxAdam:
+    made = SoftmaxAdam(**arguments)
+    made.setup(2)
+    return made
+
+
+def logits(made: SoftmaxAdam) -> list[float]:
+    return [logit.item() for logit in made.logits]
+
+
+def step(made: SoftmaxAdam, *violations: float) -> None:
+    made.step(torch.tensor(violations, dtype=torch.float64), ALL)
+
+
+def random(seed: int, size: int) -> torch.Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gradient_is_that_of_the_dual_function(seed: int) -> None:
+    z, v = (3 * random(seed, 5)).requires_grad_(), random(seed + 100, 4)
+    (torch.softmax(z, 0)[1:] * v).sum().backward()
+    assert torch.allclose(softmax_gradient(z.detach(), v), z.grad, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gradient_does_not_see_a_constant_added_to_all_logits(seed: int) -> None:
+    z, v = random(seed, 5), random(seed + 100, 4)
+    assert softmax_gradient(z, v).sum() == pytest.approx(0, abs=1e-15)
+    assert torch.allclose(softmax_gradient(z + 7, v), softmax_gradient(z, v), rtol=1e-12, atol=1e-15)
+
+
+def test_gradient_by_hand() -> None:
+    # lambda = 1/3 each, mean violation (0 + .1 + .4)/3 = 1/6.
+    expected = [-1 / 18, (0.1 - 1 / 6) / 3, (0.4 - 1 / 6) / 3]
+    gradient = softmax_gradient(torch.zeros(3, dtype=torch.float64), torch.tensor([0.1, 0.4], dtype=torch.float64))
+    assert gradient.tolist() == pytest.approx(expected)
+    # Mass capture begins here: the first constraint is violated, and its logit goes down.
+    assert gradient[1] < 0
+
+
+def test_starts_uniform_from_the_papers_logits() -> None:
+    made = controller()
+    assert logits(made) == [0.02] * 3
+    assert made.weights.tolist() == pytest.approx([1 / 3] * 3)
+
+
+def test_first_step_by_hand() -> None:
+    made = controller(lr=0.01)
+    step(made, 0.1, 0.4)
+    g = [-1 / 18, -1 / 45, 7 / 90]
+    # Adam's bias-corrected first step: lr g / (|g| + eps).
+    assert logits(made) == pytest.approx([0.02 + 0.01 * x / (abs(x) + 1e-8) for x in g], abs=1e-15)
+
+
+def test_many_steps_by_hand() -> None:
+    lr, (b1, b2) = 0.05, (0.8, 0.95)
+    made = controller(lr=lr, betas=(b1, b2))
+    z, m, s = [0.02] * 3, [0.0] * 3, [0.0] * 3
+    for t, violations in enumerate(random(0, 60).view(30, 2).tolist(), 1):
+        total = sum(math.exp(x) for x in z)
+        weights = [math.exp(x) / total for x in z]
+        mean = weights[1] * violations[0] + weights[2] * violations[1]
+        g = [w * (v - mean) for w, v in zip(weights, [0.0, *violations], strict=True)]
+        m = [b1 * a + (1 - b1) * x for a, x in zip(m, g, strict=True)]
+        s = [b2 * a + (1 - b2) * x * x for a, x in zip(s, g, strict=True)]
+        z = [
+            x + lr * (a / (1 - b1**t)) / (math.sqrt(b / (1 - b2**t)) + 1e-8)
+            for x, a, b in zip(z, m, s, strict=True)
+        ]
+        step(made, *violations)
+        assert logits(made) == pytest.approx(z, abs=1e-12)
+
+
+def test_unobserved_constraint_enters_no_sum() -> None:
+    made = controller()
+    made.step(torch.tensor([0.3, math.nan]), torch.tensor([True, False]))
+    # v = .3/3 = .1: the reward goes down, the first constraint up.
+    assert [math.copysign(1, x - 0.02) for x in logits(made)[:2]] == [-1, 1]
+    assert logits(made)[2] == 0.02
+    steps = {i: int(state["step"]) for i, state in made.get_extra_state().items()}
+    assert steps == {0: 1, 1: 1}
+
+
+def test_reduces_to_signs_without_moments() -> None:
+    made = controller(lr=0.01, betas=(0.0, 0.0))
+    before = torch.tensor(logits(made), dtype=torch.float64)
+    for violations in random(1, 20).view(10, 2):
+        g = softmax_gradient(before, violations)
+        made.step(violations, ALL)
+        after = torch.tensor(logits(made), dtype=torch.float64)
+        assert torch.allclose(after - before, 0.01 * g.sign(), rtol=1e-4)
+        before = after
+
+
+def test_is_blind_to_scale() -> None:
+    """The fault that other controllers cure: a violation of 1e-4 moves logits as fast as one of 0.5."""
+    large, small = controller(), controller()
+    for _ in range(50):
+        step(large, 0.5, -0.1)
+        step(small, 0.5e-3, -0.1e-3)
+    assert logits(small) == pytest.approx(logits(large), abs=0.01)
+
+
+def test_learning_rate_is_no_state() -> None:
+    """A resumed run may change it."""
+    source, changed = controller(lr=0.01), controller(lr=0.5)
+    step(source, 0.3, 0.1)
+    changed.load_state_dict(source.state_dict())
+    before = logits(changed)
+    step(changed, 0.3, 0.1)
+    assert abs(logits(changed)[2] - before[2]) > 0.05

@@ -1,0 +1,279 @@
+"""Generation: exact draws from the policy's distribution, whatever else is in the batch."""
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from lightning_cgrpo.errors import UserError  # noqa: E402
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
+from lightning_cgrpo.policies.tiny import make_tiny_model  # noqa: E402
+from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
+from lightning_cgrpo.rollout import PromptGroups  # noqa: E402
+from lightning_cgrpo.samplers import Sampler  # noqa: E402
+from lightning_cgrpo.samplers.generation import GenerationSampler, nucleus, sample  # noqa: E402
+
+TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day. How many in 5 days?"]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, context_length=256)
+
+
+@pytest.fixture(scope="module")
+def policy(directory):
+    """Peaked enough that answers differ in length, with many stop tokens."""
+    made = CausalLMPolicy(str(directory), temperature=0.8, dtype="float64")
+    made.load()
+    with torch.no_grad():
+        made.model.get_input_embeddings().weight.mul_(6)
+    made.stop_tokens = tuple(sorted({*made.stop_tokens, *range(40, 100)}))
+    return made
+
+
+def groups(texts=TEXTS, index=None):
+    return PromptGroups(torch.arange(len(texts)) if index is None else torch.tensor(index), {"prompt": list(texts)})
+
+
+def noise_for(prompts, seed=0):
+    return lambda *shape: uniform(seed, Stream.ROLLOUT, 0, prompts.index, shape)
+
+
+def answers(rollouts, b):
+    return [row[kept].tolist() for row, kept in zip(rollouts.actions[b], rollouts.mask[b], strict=True)]
+
+
+def test_shapes_masks_and_stops(policy):
+    prompts = groups()
+    rollouts = GenerationSampler(12).rollout(policy, prompts, 16, noise_for(prompts))
+    assert isinstance(GenerationSampler(12), Sampler)
+    assert rollouts.actions.shape == rollouts.mask.shape == (3, 16, 12)
+    assert rollouts.log_probs is None
+    assert rollouts.inputs["prompt_ids"].shape == rollouts.inputs["prompt_mask"].shape
+    assert rollouts.info["prompt_tokens"] == rollouts.inputs["prompt_mask"].sum()
+    is_stop = torch.isin(rollouts.actions, torch.tensor(policy.stop_tokens)) & rollouts.mask
+    ends = rollouts.lengths - 1
+    # Masks are prefixes; the only stop token of an answer is its last one; without one it is truncated.
+    assert torch.equal(rollouts.mask, torch.arange(12) < rollouts.lengths[..., None])
+    assert (rollouts.lengths >= 1).all()
+    assert (is_stop.sum(-1) <= 1).all()
+    at_end = is_stop.gather(-1, ends[..., None]).squeeze(-1)
+    assert torch.equal(at_end, is_stop.any(-1))
+    assert torch.equal(rollouts.info["truncated"], ~at_end)
+    assert (rollouts.lengths[rollouts.info["truncated"]] == 12).all()
+    # The test means something: some answers stop at once, by several tokens, and some never.
+    assert (rollouts.lengths == 1).any()
+    assert rollouts.info["truncated"].any()
+    assert len(rollouts.actions[is_stop].unique()) > 1
+    for b in range(3):
+        texts = [policy.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in answers(rollouts, b)]
+        assert rollouts.info["text"][b] == texts
+
+
+def test_a_stop_token_in_the_last_place_is_no_truncation(policy):
+    prompts = groups(TEXTS[:1])
+    probabilities = policy.logits(*policy.encode(TEXTS[:1]), keep=1)[0, 0].div(policy.temperature).softmax(-1)
+    stop = policy.stop_tokens[3]
+    draw = probabilities[:stop].sum() + probabilities[stop] / 2
+    rollouts = GenerationSampler(1).rollout(policy, prompts, 2, lambda *shape: draw.expand(1, *shape))
+    assert rollouts.actions.unique().tolist() == [stop]
+    assert not rollouts.info["truncated"].any()
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 8])
+def test_independent_of_the_batch(policy, batch_size):
+    prompts = groups()
+    together = GenerationSampler(10, top_p=0.95).rollout(policy, prompts, 4, noise_for(prompts))
+    sampler = GenerationSampler(10, top_p=0.95, batch_size=batch_size)
+    again = sampler.rollout(policy, prompts, 4, noise_for(prompts))
+    for name in ("actions", "mask"):
+        assert torch.equal(getattr(again, name), getattr(together, name))
+    assert torch.equal(again.info["truncated"], together.info["truncated"])
+    order = [2, 0]
+    some = groups([TEXTS[i] for i in order], order)
+    reordered = sampler.rollout(policy, some, 4, noise_for(some))
+    for row, b in enumerate(order):
+        alone = groups([TEXTS[b]], [b])
+        single = sampler.rollout(policy, alone, 4, noise_for(alone))
+        assert answers(single, 0) == answers(together, b) == answers(reordered, row)
+        assert single.info["text"][0] == together.info["text"][b]
+
+
+def test_another_seed_gives_other_answers(policy):
+    prompts = groups()
+    one, other = (GenerationSampler(6).rollout(policy, prompts, 2, noise_for(prompts, seed)) for seed in (0, 1))
+    assert not torch.equal(one.actions, other.actions)
+
+
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_each_token_is_the_inverse_cdf_under_the_training_forward(directory, policy, gradient_checkpointing):
+    """Decoding with the cache agrees with the full forward: redraw every token from the latter's distribution."""
+    trained = CausalLMPolicy(
+        str(directory), temperature=0.8, dtype="float64", gradient_checkpointing=gradient_checkpointing
+    )
+    trained.load()
+    trained.load_state_dict(policy.state_dict())
+    trained.train()
+    prompts = groups()
+    noise = noise_for(prompts)
+    rollouts = GenerationSampler(8).rollout(trained, prompts, 4, noise)
+    examples = trained.examples(rollouts)
+    ids = torch.cat([examples.shared["prompt_ids"][examples.group], examples.actions], 1)
+    mask = torch.cat([examples.shared["prompt_mask"][examples.group], examples.mask], 1)
+    probabilities = (trained.logits(ids[:, :-1], mask[:, :-1], keep=8) / 0.8).softmax(-1)
+    expected = sample(probabilities.flatten(0, 1), noise(4, 8).flatten()).view(12, 8)
+    assert torch.equal(expected[examples.mask], examples.actions[examples.mask])
+    taken = probabilities.gather(-1, examples.actions[..., None]).squeeze(-1).log()
+    ours = trained(examples).log_probs
+    torch.testing.assert_close(ours[examples.mask], taken[examples.mask], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 2.0])
+def test_distribution(directory, temperature):
+    """With one draw per cell of a uniform grid, counts are the probabilities, up to one draw at each border."""
+    policy = CausalLMPolicy(str(directory), temperature=temperature, dtype="float64")
+    policy.load()
+    with torch.no_grad():
+        policy.model.get_input_embeddings().weight.mul_(6)
+    draws = 4000
+    grid = ((torch.arange(draws, dtype=torch.float64) + 0.5) / draws).view(1, draws, 1)
+    rollouts = GenerationSampler(1).rollout(policy, groups(TEXTS[:1]), draws, lambda *shape: grid)
+    counts = torch.bincount(rollouts.actions.flatten(), minlength=len(policy.tokenizer))
+    logits = policy.model(policy.encode(TEXTS[:1])[0]).logits[0, -1]
+    expected = (logits / temperature).softmax(-1) * draws
+    assert ((counts - expected).abs() <= 1).all()
+    assert (expected > 5).sum() > 5
+
+
+def test_top_p_support_and_distribution(directory):
+    policy = CausalLMPolicy(str(directory), dtype="float64")
+    policy.load()
+    with torch.no_grad():
+        policy.model.get_input_embeddings().weight.mul_(6)
+    draws = 2000
+    grid = ((torch.arange(draws, dtype=torch.float64) + 0.5) / draws).view(1, draws, 1)
+    rollouts = GenerationSampler(1, top_p=0.6).rollout(policy, groups(TEXTS[:1]), draws, lambda *shape: grid)
+    probabilities = policy.model(policy.encode(TEXTS[:1])[0]).logits[0, -1].softmax(-1)
+    ordered, order = probabilities.sort(descending=True)
+    size = int((ordered.cumsum(0) < 0.6).sum()) + 1
+    assert 1 < size < 100
+    inside = torch.zeros_like(probabilities).index_put((order[:size],), ordered[:size])
+    counts = torch.bincount(rollouts.actions.flatten(), minlength=len(probabilities))
+    assert ((counts - draws * inside / inside.sum()).abs() <= 1).all()
+    assert (counts[inside == 0] == 0).all()
+
+
+def test_nucleus():
+    probabilities = torch.tensor([[0.1, 0.4, 0.4, 0.1], [0.97, 0.01, 0.01, 0.01]], dtype=torch.float64)
+    for top_p, kept in ((0.4, [[1], [0]]), (0.41, [[1, 2], [0]]), (0.85, [[0, 1, 2], [0]]), (1e-9, [[1], [0]])):
+        result = nucleus(probabilities, top_p)
+        assert [row.nonzero().flatten().tolist() for row in result] == kept
+        assert torch.equal(result[result > 0], probabilities[result > 0])
+    assert nucleus(probabilities, 1.0) is probabilities
+
+
+def test_sample_at_the_borders():
+    weights = torch.tensor([[0.0, 0.5, 0.0, 0.25, 0.0]], dtype=torch.float64)
+    largest = 1 - 2.0**-53
+    draws = torch.tensor([0.0, 0.6, 2 / 3 + 1e-12, largest], dtype=torch.float64)
+    assert sample(weights.expand(4, -1), draws).tolist() == [1, 1, 3, 3]
+    for total in torch.rand(200, dtype=torch.float64).tolist():  # the last draw never falls on the empty tail
+        row = torch.tensor([[total, total / 3, 0.0]], dtype=torch.float64)
+        assert sample(row, torch.tensor([largest], dtype=torch.float64)).item() == 1
+
+
+def test_padding_is_not_sampled_unless_it_stops(policy, monkeypatch):
+    prompts = groups(TEXTS[:1])
+    grid = ((torch.arange(5000, dtype=torch.float64) + 0.5) / 5000).view(1, 5000, 1)
+    logits = policy.logits(*policy.encode(TEXTS[:1]), keep=1)[0, 0]
+    monkeypatch.setattr(policy, "pad_token", int(logits.argmax()))
+    for stops, sampled in (((2,), False), ((2, policy.pad_token), True)):
+        monkeypatch.setattr(policy, "stop_tokens", stops)
+        rollouts = GenerationSampler(1).rollout(policy, prompts, 5000, lambda *shape: grid)
+        assert bool((rollouts.actions == policy.pad_token).any()) == sampled
+
+
+def test_chat_prompts_and_no_prompts(policy):
+    prompts = groups([[{"role": "user", "content": "Tom"}]])
+    rollouts = GenerationSampler(3).rollout(policy, prompts, 2, noise_for(prompts))
+    assert rollouts.actions.shape == (1, 2, 3)
+    nobody = groups([])
+    rollouts = GenerationSampler(3).rollout(policy, nobody, 2, noise_for(nobody))
+    assert rollouts.actions.shape == (0, 2, 3)
+    assert rollouts.info["text"] == []
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma3", "GPT2"])
+def test_other_families(policy, family):
+    sizes = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "eos_token_id": 2}
+    config = {
+        "Llama": lambda: transformers.LlamaConfig(**sizes, intermediate_size=48, num_key_value_heads=2),
+        # The window is shorter than prompt and answer, and the cache forgets.
+        "Gemma3": lambda: transformers.Gemma3TextConfig(
+            **sizes, intermediate_size=48, num_key_value_heads=2, head_dim=8, sliding_window=5,
+            layer_types=["sliding_attention", "full_attention"],
+        ),
+        "GPT2": lambda: transformers.GPT2Config(vocab_size=300, n_embd=32, n_layer=2, n_head=4, eos_token_id=2),
+    }[family]()  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    other = CausalLMPolicy.from_model(model, policy.tokenizer)
+    other.stop_tokens = (0, 2, *range(20, 50))
+    ids = {text: torch.arange(3, 4 + i * 4) for i, text in enumerate(TEXTS)}
+    other.tokenizer = FakeTokenizer(ids)
+    prompts = groups()
+    noise = noise_for(prompts)
+    rollouts = GenerationSampler(9).rollout(other, prompts, 4, noise)
+    draws = noise(4, 9)
+    for b, text in enumerate(TEXTS):
+        for g, answer in enumerate(answers(rollouts, b)):
+            logits = model(torch.cat([ids[text], torch.tensor(answer)])[None]).logits[0, len(ids[text]) - 1 : -1]
+            assert sample(logits.softmax(-1), draws[b, g, : len(answer)]).tolist() == answer
+
+
+class FakeTokenizer:
+    def __init__(self, ids):
+        self.ids = ids
+
+    def __call__(self, text):
+        return transformers.BatchEncoding({"input_ids": self.ids[text].tolist()})
+
+    def decode(self, tokens, **_):
+        return " ".join(map(str, tokens))
+
+
+def test_diverged_weights_are_an_error(directory):
+    policy = CausalLMPolicy(str(directory))
+    policy.load()
+    with torch.no_grad():
+        policy.model.model.norm.weight.fill_(torch.nan)
+    prompts = groups()
+    with pytest.raises(FloatingPointError, match="Expected finite logits"):
+        GenerationSampler(2).rollout(policy, prompts, 2, noise_for(prompts))
+
+
+def test_errors_name_what_is_wrong(policy):
+    prompts = groups()
+    with pytest.raises(UserError, match=r"column 'prompt', but got \['question'\]"):
+        GenerationSampler(2).rollout(policy, PromptGroups(prompts.index, {"question": TEXTS}), 2, noise_for(prompts))
+    with pytest.raises(UserError, match=r"256 positions.*max_new_tokens 250"):
+        GenerationSampler(250).rollout(policy, prompts, 2, noise_for(prompts))
+    for options, message in (
+        ({"max_new_tokens": 0}, "`max_new_tokens` to be at least 1, but got 0"),
+        ({"max_new_tokens": 4, "top_p": 0.0}, r"`top_p` to be in \(0, 1\], but got 0.0"),
+        ({"max_new_tokens": 4, "batch_size": 0}, "`batch_size` to be at least 1, but got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            GenerationSampler(**options)
+
+
+def test_no_gradients_and_no_inference_tensors(policy):
+    prompts = groups()
+    rollouts = GenerationSampler(4).rollout(policy, prompts, 2, noise_for(prompts))
+    assert not rollouts.actions.is_inference()
+    policy(policy.examples(rollouts)).log_probs.sum().backward()
+    policy.zero_grad()

@@ -1,0 +1,316 @@
+import asyncio
+import copy
+import math
+import pickle
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.tasks import Task
+from lightning_cgrpo.tasks.functions import FunctionTask, RewardModel
+
+CHAT = [{"role": "user", "content": "Hi"}]
+
+
+def make_prompts(prompts=("Once", "Twice"), **columns):
+    return PromptGroups(torch.arange(len(prompts)), {"prompt": list(prompts), **columns})
+
+
+def make_rollouts(batch=2):
+    """Three answers a prompt, of 1 + the prompt's row tokens, which are 10 * row + column of the answer."""
+    lengths = torch.arange(1, batch + 1)[:, None].expand(batch, 3)
+    mask = torch.arange(batch) < lengths[..., None]
+    actions = (10 * torch.arange(batch)[:, None] + torch.arange(3))[..., None] * mask.long()
+    text = [[f"{row}{column}" for column in range(3)] for row in range(batch)]
+    truncated = torch.zeros(batch, 3, dtype=torch.bool)
+    truncated[-1:, -1] = True
+    return Rollouts(actions, mask, {}, info={"text": text, "truncated": truncated})
+
+
+def value(function, kind="any", prompts=None, rollouts=None):
+    task = FunctionTask({"it": function}, kinds={"it": kind})
+    return task.score(prompts or make_prompts(), rollouts or make_rollouts())["it"]
+
+
+def test_functions_get_what_trl_gives_them():
+    given = []
+
+    def spy(prompts, completions, completion_ids, **columns):
+        given.append((prompts, completions, completion_ids, columns))
+        return [float(row) for row in range(len(prompts))]
+
+    prompts = make_prompts(["Once", CHAT], answer=["a", None], level=torch.tensor([1, 2]))
+    signal = value(spy, prompts=prompts)
+    ((repeated, completions, ids, columns),) = given
+    assert repeated == ["Once"] * 3 + [CHAT] * 3
+    assert completions == ["00", "01", "02", *([{"role": "assistant", "content": text}] for text in ("10", "11", "12"))]
+    assert ids == [[0], [1], [2], [10, 10], [11, 11], [12, 12]]
+    assert columns == {"answer": ["a"] * 3 + [None] * 3, "level": [1] * 3 + [2] * 3}
+    assert signal.value.dtype == torch.float32
+    assert signal.value.tolist() == [[0, 1, 2], [3, 4, 5]] and signal.applicable.all()
+
+
+def test_a_function_without_kwargs_gets_what_it_names():
+    assert value(lambda completions: [float(text) for text in completions]).value.tolist() == [[0, 1, 2], [10, 11, 12]]
+    assert value(lambda *, level=7, **_: [level] * 6).value.unique().tolist() == [7]
+    assert value(lambda prompts, level: level, prompts=make_prompts(level=[1, 2])).value.tolist() == [[1] * 3, [2] * 3]
+
+
+def test_the_built_in_signals():
+    task = FunctionTask({}, max_completion_tokens=4)
+    assert task.signals == {"length": "number", "tokens": "number", "truncated": "indicator"}
+    signals = task.score(make_prompts(), make_rollouts())
+    assert isinstance(task, Task) and signals.keys() == task.signals.keys()
+    assert signals["tokens"].value.tolist() == [[1, 1, 1], [2, 2, 2]]
+    assert signals["truncated"].value.tolist() == [[0, 0, 0], [0, 0, 1]]
+    assert signals["length"].value.tolist() == [[-0.25] * 3, [-0.5, -0.5, -1]]
+    assert "length" not in FunctionTask({}).score(make_prompts(), make_rollouts())
+
+
+def test_none_does_not_apply_and_nan_is_a_fault():
+    signal = value(lambda prompts: [1.0, None, math.nan, 0.0, None, 2])
+    assert signal.applicable.tolist() == [[True, False, True], [True, False, True]]
+    torch.testing.assert_close(signal.value, torch.tensor([[1, 0, math.nan], [0, 0, 2]]), equal_nan=True)
+    count, opportunities = value(lambda prompts: [1.0, None, 0.0, 0.0, None, 1], "indicator").counts()
+    assert count.sum() == 2 and opportunities.sum() == 4
+
+
+@pytest.mark.parametrize(
+    "output", [[True] * 6, (1,) * 6, torch.ones(6), np.ones(6), [np.float64(1)] * 6, [torch.tensor(1.0)] * 6]
+)
+def test_numbers_of_any_kind(output):
+    assert value(lambda prompts: output).value.tolist() == [[1] * 3] * 2
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        ([1.0] * 5, "a list of 6 numbers, one per completion, but got 5"),
+        ([1.0] * 7, "but got 7"),
+        (torch.ones(2, 3), "but got 2"),
+        (1.0, "but got a float"),
+        (torch.tensor(1.0), "but got a float"),
+        (None, "but got a NoneType"),
+        ("123456", "but got a str"),
+        (dict.fromkeys(range(6), 1.0), "but got a dict"),
+        ([1.0, "1", 1, 1, 1, 1], "numbers or None, but got '1' for completion 1"),
+        ([1.0, [1], 1, 1, 1, 1], r"but got \[1\] for completion 1"),
+        (torch.ones(6, 1), r"but got \[1.0\] for completion 0"),
+    ],
+)
+def test_other_outputs_are_refused(output, problem):
+    with pytest.raises(UserError, match=f"^Expected the function of signal 'it' to return .*{problem}"):
+        value(lambda prompts: output)
+
+
+def test_an_indicator_is_zero_or_one():
+    value(lambda prompts: [0, 1, None, math.nan, True, 0.0], "indicator")
+    with pytest.raises(UserError, match=r"signal 'it' to return 0 or 1, .* but got 2"):
+        value(lambda prompts: [0, 1, 2, 1, 1, 1], "indicator")
+
+
+def test_asynchronous_functions_run_at_once():
+    # Each waits for the other, and for the ordinary function after them: one by one they would wait forever.
+    meeting = threading.Barrier(3, timeout=20)
+
+    async def waits(prompts):
+        await asyncio.get_running_loop().run_in_executor(None, meeting.wait)
+        return [1.0] * len(prompts)
+
+    def ordinary(prompts):
+        meeting.wait()
+        return [0.0] * len(prompts)
+
+    task = FunctionTask({"a": waits, "b": waits, "c": ordinary})
+    signals = task.score(make_prompts(), make_rollouts())
+    assert [signals[name].value.unique().item() for name in "abc"] == [1, 1, 0]
+    assert list(signals)[:3] == ["a", "b", "c"]
+
+
+def test_asynchronous_functions_run_inside_a_running_loop_and_keep_theirs():
+    loops = []
+
+    async def spy(prompts):
+        loops.append(asyncio.get_running_loop())
+        return [1.0] * len(prompts)
+
+    async def notebook():
+        for _ in range(2):
+            value(spy)
+
+    asyncio.run(notebook())
+    assert len(loops) == 2 and loops[0] is loops[1]
+
+
+def test_an_exception_keeps_its_kind_and_names_the_signal():
+    async def late(prompts):
+        raise KeyError("late")
+
+    def early(prompts):
+        raise ZeroDivisionError("early")
+
+    with pytest.raises(KeyError) as error:
+        value(late)
+    assert error.value.__notes__ == ["Raised by the reward function of signal 'it'."]
+    with pytest.raises(ZeroDivisionError) as error:
+        FunctionTask({"slow": late, "it": early}).score(make_prompts(), make_rollouts())
+    assert error.value.__notes__ == ["Raised by the reward function of signal 'it'."]
+
+
+def test_what_a_function_requires_must_be_there():
+    with pytest.raises(
+        UserError, match=r"signal 'it' to ask for some of \['prompts', .*'answer'\].* requires \['anwser'\]"
+    ):
+        value(lambda completions, anwser, **_: [], prompts=make_prompts(answer=["a", "b"]))
+    with pytest.raises(UserError, match=r"other than .*, but got \['completions'\]"):
+        value(lambda **_: [], prompts=make_prompts(completions=["a", "b"]))
+    with pytest.raises(UserError, match=r"in the column 'prompt', but got \['question'\]"):
+        value(lambda **_: [], prompts=PromptGroups(torch.arange(2), {"question": ["a", "b"]}))
+
+
+def test_a_process_without_prompts_calls_nothing():
+    task = FunctionTask({"it": lambda prompts: 1 / 0})
+    signals = task.score(make_prompts([]), make_rollouts(0))
+    assert all(signal.value.shape == (0, 3) for signal in signals.values())
+
+
+@pytest.fixture
+def my_rewards(monkeypatch):
+    module = types.ModuleType("my_rewards")
+    module.brief = lambda completions: [float(len(text) < 3) for text in completions]
+    module.Never = type("Never", (), {"__call__": lambda self, prompts: [0.0] * len(prompts)})
+    module.number = 3
+    monkeypatch.setitem(sys.modules, "my_rewards", module)
+
+
+def test_a_string_is_an_import_path(my_rewards):
+    assert value("my_rewards.brief", "indicator").value.unique().tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        (
+            "my_rewards.breif",
+            r"'my_rewards.breif', which can't be imported \(.*no attribute 'breif'\): try an import path",
+        ),
+        ("no_rewards.brief", r"can't be imported \(No module named 'no_rewards'\)"),
+        ("brief", "can't be imported"),
+        ("", "can't be imported"),
+        ("my_rewards.number", "a function, but got 'my_rewards.number', which is 3"),
+        ("my_rewards.Never", "a function, but got 'my_rewards.Never', which is <class"),
+        ("org/reward-model", r"RewardModel, init_args: \{model: org/reward-model\}"),
+        ("./models/reward", r"RewardModel, init_args: \{model: ./models/reward\}"),
+    ],
+)
+def test_a_string_that_is_no_import_path_is_refused(my_rewards, path, problem):
+    with pytest.raises(UserError, match=f"^Expected signal 'it' to be .*{problem}"):
+        FunctionTask({"it": path})
+
+
+def test_names():
+    with pytest.raises(UserError, match=r"other names than .*, but got \['tokens'\]"):
+        FunctionTask({"tokens": len})
+    with pytest.raises(UserError, match=r"`kinds` to name signals of \['it'\], but got \['that'\]"):
+        FunctionTask({"it": len}, kinds={"that": "number"})
+    with pytest.raises(ValueError, match="`max_completion_tokens` to be at least 1"):
+        FunctionTask({}, max_completion_tokens=0)
+
+
+def test_configuration(my_rewards):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--task", type=Task)
+    config = parser.parse_object(
+        {
+            "task": {
+                "class_path": "lightning_cgrpo.tasks.functions.FunctionTask",
+                "init_args": {
+                    "signals": {
+                        "brief": "my_rewards.brief",
+                        "liked": {
+                            "class_path": "lightning_cgrpo.tasks.functions.RewardModel",
+                            "init_args": {"model": "org/reward-model"},
+                        },
+                    },
+                    "kinds": {"brief": "indicator"},
+                },
+            }
+        }
+    )
+    task = parser.instantiate(config).task
+    assert task.signals["brief"] == "indicator" and task.signals["liked"] == "any"
+    assert task.functions["brief"] is sys.modules["my_rewards"].brief
+    assert isinstance(task.functions["liked"], RewardModel)
+    assert "brief: my_rewards.brief" in parser.dump(config)
+
+
+@pytest.fixture(scope="module")
+def reward_model(tmp_path_factory):
+    """A classifier with one output and random weights, in a folder."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, Qwen2Config
+
+    from lightning_cgrpo.policies.tiny import make_tiny_model
+
+    folder = make_tiny_model(tmp_path_factory.mktemp("language"), hidden_size=16, heads=2, layers=1)
+    config = Qwen2Config.from_pretrained(folder, num_labels=1)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = AutoModelForSequenceClassification.from_config(config).double()
+    path = tmp_path_factory.mktemp("reward")
+    network.save_pretrained(path)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 16])
+def test_a_reward_model_scores_each_completion_as_by_itself(reward_model, batch_size):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(reward_model)
+    network = AutoModelForSequenceClassification.from_pretrained(reward_model).eval()
+    prompts, completions = ["Hi", "Tell me more than that, please", "So"], [" there", " of it", ", what is it to be?"]
+    task = FunctionTask({"liked": RewardModel(str(reward_model), batch_size, device="cpu")})
+
+    def expected(text):
+        with torch.no_grad():
+            return network(**tokenizer(text, return_tensors="pt")).logits.item()
+
+    rollouts = make_rollouts(3)
+    rollouts.info["text"] = [completions] * 3
+    got = task.score(make_prompts(prompts), rollouts)["liked"].value
+    torch.testing.assert_close(got, torch.tensor([[expected(p + c) for c in completions] for p in prompts]))
+    assert got.std() > 0
+
+    chats = [[{"role": "system", "content": "Be kind."}, {"role": "user", "content": prompt}] for prompt in prompts]
+    answers = [{"role": "assistant", "content": completion} for completion in completions]
+    got = task.score(make_prompts(chats), rollouts)["liked"].value
+    texts = [[tokenizer.apply_chat_template([*chat, a], tokenize=False) for a in answers] for chat in chats]
+    torch.testing.assert_close(got, torch.tensor([[expected(text) for text in row] for row in texts]))
+
+
+def test_a_reward_model_is_loaded_when_called_and_by_each_process(reward_model):
+    model = RewardModel(str(reward_model), device="cpu")
+    assert model._loaded is None
+    rewards = model(["Hi"], [" there"])
+    for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert copied._loaded is None and copied(["Hi"], [" there"]) == rewards
+
+
+def test_what_is_no_reward_model_is_refused(reward_model, tmp_path):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    AutoModelForSequenceClassification.from_pretrained(
+        reward_model, num_labels=3, ignore_mismatched_sizes=True
+    ).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(reward_model).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"to be a reward model, with one output, but got a classifier with 3"):
+        RewardModel(str(tmp_path))(["Hi"], [" there"])
+    with pytest.raises(UserError, match=rf"^Expected a folder with a reward model, .*{tmp_path}/none"):
+        RewardModel(f"{tmp_path}/none")(["Hi"], [" there"])

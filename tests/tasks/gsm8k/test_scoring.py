@@ -1,0 +1,245 @@
+import json
+import re
+import subprocess
+import sys
+import time
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_cgrpo.tasks.gsm8k.scoring import TAGS, gold_answer, read_number, score_completion
+
+
+def asked_format(answer: str, thought: str = "So it is.") -> str:
+    return f"<think>{thought}</think>\n<answer>{answer}</answer>"
+
+
+def scores(completion: str, answer: str, profile: str = "robust") -> tuple[float, float, float]:
+    score = score_completion(completion, answer, profile)
+    assert list(score) == ["correctness", "format", "integer"]
+    return tuple(score.values())
+
+
+NUMBERS = [
+    # answer, gold, correct and integer under robust, correct and integer under authors
+    ("72", "72", (1, 1), (1, 1)),
+    (" 72\n", "72", (1, 1), (1, 1)),
+    ("73", "72", (0, 1), (0, 1)),
+    ("", "72", (0, 0), (0, 0)),
+    ("1,234", "1,234", (1, 1), (1, 0)),
+    ("1234", "1,234", (1, 1), (0, 1)),
+    ("1,234", "1234", (1, 1), (0, 0)),
+    ("1,234,567", "1234567", (1, 1), (0, 0)),
+    ("12,34", "1234", (0, 0), (0, 0)),
+    ("1,2345", "12345", (0, 0), (0, 0)),
+    ("1234,567", "1234567", (0, 0), (0, 0)),
+    (",123", "123", (0, 0), (0, 0)),
+    ("-10", "-10", (1, 1), (1, 0)),
+    ("\N{MINUS SIGN}10", "-10", (1, 0), (0, 0)),
+    ("10", "-10", (0, 1), (0, 1)),
+    ("+10", "10", (1, 1), (0, 0)),
+    ("--10", "10", (0, 0), (0, 0)),
+    ("007", "7", (1, 1), (0, 1)),
+    ("72.", "72", (1, 0), (0, 0)),
+    ("72.0", "72", (1, 0), (0, 0)),
+    ("72.00", "72", (1, 0), (0, 0)),
+    ("72.5", "72", (0, 0), (0, 0)),
+    (".5", "0.5", (1, 0), (0, 0)),
+    ("72..", "72", (0, 0), (0, 0)),
+    ("7.2.0", "7.2", (0, 0), (0, 0)),
+    ("$72", "72", (1, 0), (0, 0)),
+    ("$ 72", "72", (1, 0), (0, 0)),
+    ("-$72", "-72", (1, 0), (0, 0)),
+    ("€1,072.50", "1072.5", (1, 0), (0, 0)),
+    ("£72", "72", (1, 0), (0, 0)),
+    ("$€72", "72", (0, 0), (0, 0)),
+    ("72%", "72", (1, 0), (0, 0)),
+    ("72 %", "72", (1, 0), (0, 0)),
+    ("72 dollars", "72", (1, 0), (0, 0)),
+    ("72 dollars.", "72", (1, 0), (0, 0)),
+    ("$72 per day", "72", (1, 0), (0, 0)),
+    ("72km/h", "72", (1, 0), (0, 0)),
+    ("72 m²", "72", (1, 0), (0, 0)),
+    ("72 °C", "72", (1, 0), (0, 0)),
+    ("8 o'clock", "8", (1, 0), (0, 0)),
+    ("72²", "72", (0, 0), (0, 1)),
+    ("72½", "72", (0, 0), (0, 0)),
+    ("72 thousand", "72", (0, 0), (0, 0)),
+    ("72k", "72", (0, 0), (0, 0)),
+    ("72 or more", "72", (0, 0), (0, 0)),
+    ("7 and a half", "7", (0, 0), (0, 0)),
+    ("72 eggs, I think", "72", (0, 0), (0, 0)),
+    ("72 is what I get after all of that", "72", (0, 0), (0, 0)),
+    ("72 73", "72", (0, 0), (0, 0)),
+    ("72 = 72", "72", (0, 0), (0, 0)),
+    ("7e1", "70", (0, 0), (0, 0)),
+    ("0x48", "72", (0, 0), (0, 0)),
+    ("7_2", "72", (0, 0), (0, 0)),
+    ("Infinity", "72", (0, 0), (0, 0)),
+    ("NaN", "NaN", (0, 0), (1, 0)),
+    ("seventy-two", "72", (0, 0), (0, 0)),
+    ("²", "2", (0, 0), (0, 1)),
+    ("٧٢", "72", (0, 0), (0, 1)),
+    ("1" * 32, "1" * 32, (1, 1), (1, 1)),
+    ("1" * 33, "1" * 33, (1, 0), (1, 1)),
+    ("111," * 10 + "111", "111" * 11, (1, 0), (0, 0)),
+    ("1" * 5_000, "1" * 5_000, (0, 0), (1, 1)),
+]
+
+
+@pytest.mark.parametrize(("answer", "gold", "robust", "authors"), NUMBERS)
+def test_correctness_and_integer(answer, gold, robust, authors):
+    for profile, expected in (("robust", robust), ("authors", authors)):
+        correct, well_formed, integer = scores(asked_format(answer), f"Because.\n#### {gold}", profile)
+        assert (correct, integer) == expected, profile
+        assert well_formed == 1
+        assert scores(asked_format(answer), gold, profile) == (correct, well_formed, integer)
+
+
+COMPLETIONS = [
+    # completion to gold 7: correctness, format and integer under robust, and under authors
+    ("<think>a</think>\n<answer>7</answer>", (1, 1, 1), (1, 1, 1)),
+    ("<think>a</think>\n<answer>7</answer>\n", (1, 1, 1), (1, 1, 1)),
+    ("<think>a</think>\n<answer>7</answer>\n\n", (1, 0, 1), (1, 0, 1)),
+    ("<think></think>\n<answer></answer>", (0, 1, 0), (0, 1, 0)),
+    ("<think>a\n\nb</think>\n<answer>\n7\n</answer>", (1, 1, 1), (1, 1, 1)),
+    ("\n<think>a</think>\n<answer>7</answer>", (1, 0, 1), (1, 0, 1)),
+    ("<think>a</think><answer>7</answer>", (1, 0, 1), (1, 0, 1)),
+    ("<think>a</think>\n\n<answer>7</answer>", (1, 0, 1), (1, 0, 1)),
+    ("<think>a</think>\r\n<answer>7</answer>", (1, 0, 1), (1, 0, 1)),
+    ("<think>a</think>\n<answer>7</answer> done", (1, 0, 1), (1, 0, 1)),
+    ("<Think>a</Think>\n<Answer>7</Answer>", (0, 0, 0), (0, 0, 0)),
+    ("<think>a<think>b</think>\n<answer>7</answer>", (1, 0, 1), (1, 1, 1)),
+    ("<think>a</think>b</think>\n<answer>7</answer>", (1, 0, 1), (1, 1, 1)),
+    ("<think>a</think>\n<answer>6</answer><answer>7</answer>", (1, 0, 1), (1, 0, 1)),
+    ("<think>a</think>\n<answer>7</answer></answer>", (1, 0, 1), (1, 0, 1)),
+    ("<think>a<answer>b</think>\n<answer>7</answer>", (1, 0, 1), (1, 0, 1)),
+    ("<answer>6</answer> no, <answer>7</answer>", (1, 0, 1), (1, 0, 1)),
+    ("<think>a</think>\n<answer>7", (1, 0, 1), (1, 0, 1)),
+    ("<think>a</think>\n<answer>", (0, 0, 0), (0, 0, 0)),
+    ("<think>a</think>\n<ans", (0, 0, 0), (0, 0, 0)),
+    ("<think>a", (0, 0, 0), (0, 0, 0)),
+    ("", (0, 0, 0), (0, 0, 0)),
+    # Without the opening tag, robust finds nothing and authors takes the text.
+    ("7", (0, 0, 0), (1, 0, 1)),
+    ("7</answer>8", (0, 0, 0), (1, 0, 1)),
+    ("</answer><answer>7", (1, 0, 1), (1, 0, 1)),
+    ("\ud800<answer>7</answer>", (1, 0, 1), (1, 0, 1)),
+]
+
+
+@pytest.mark.parametrize(("completion", "robust", "authors"), COMPLETIONS)
+def test_extraction_and_format(completion, robust, authors):
+    assert scores(completion, "#### 7") == robust
+    assert scores(completion, "#### 7", "authors") == authors
+
+
+# Fragments of the format, for texts that nearly have it.
+near_format = st.lists(st.sampled_from([*TAGS, "\n", "</think>\n<answer>", "7", "a", ""]), max_size=9).map("".join)
+
+
+@given(near_format | near_format.map(lambda text: f"<think>{text}</answer>"))
+def test_format_is_what_the_regular_expressions_say(text):
+    body = r"(?:(?!</?think>|</?answer>).)*"
+    robust = re.fullmatch(rf"<think>{body}</think>\n<answer>{body}</answer>\n?", text, re.DOTALL)
+    assert score_completion(text, "7")["format"] == float(robust is not None)
+    authors = re.search(r"^<think>.*?</think>\n<answer>.*?</answer>$", text, re.DOTALL)
+    one_pair = text.count("<answer>") == text.count("</answer>") == 1
+    assert score_completion(text, "7", "authors")["format"] == float(authors is not None and one_pair)
+
+
+@given(
+    st.text(max_size=60) | near_format | st.text("0123456789,.+-$% ½²", max_size=20).map(asked_format),
+    st.text(max_size=30) | st.text("0123456789,.-# ", max_size=20),
+    st.sampled_from(["robust", "authors"]),
+)
+def test_any_text_gets_zeros_and_ones(completion, answer, profile):
+    assert set(scores(completion, answer, profile)) <= {0.0, 1.0}
+    assert all(type(value) is float for value in score_completion(completion, answer, profile).values())
+
+
+@given(st.decimals(-(10**9), 10**9, places=2), st.sampled_from(["{}", "{}.", "{} eggs", "{}%", " {} "]))
+def test_a_number_is_read_exactly_however_it_is_written(number, form):
+    assert read_number(form.format(f"{number:,}")) == read_number(form.format(f"{number:f}")) == number
+
+
+@pytest.mark.parametrize("count", [10**6])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda n: asked_format("1" * n),
+        lambda n: asked_format("1," * n),
+        lambda n: asked_format("1,111" * n),
+        lambda n: asked_format("0." + "0" * n),
+        lambda n: asked_format("7 " + "eggs " * n),
+        lambda n: asked_format(" " * n + "7" + " " * n),
+        lambda n: asked_format("7" + " " * n + "!"),
+        lambda n: "<think>" * n,
+        lambda n: "<answer>" * n,
+        lambda n: "</answer>" * n,
+        lambda n: "<think>" + "</think>\n<answer>" * n,
+        lambda n: "<think>" + "</think>\n<answer>x" * n + "</answer>",
+        lambda n: "<think>a</think>\n" * n + "<answer>7</answer>" * n,
+        lambda n: "<answer" * n,
+        lambda n: "\ud800\udc00" * n,
+        lambda n: "#### " * n,
+    ],
+)
+def test_hostile_text_is_scored_in_linear_time(build, count):
+    text = build(count)
+    for profile in ("robust", "authors"):
+        # The best of three, lest another process's work be counted; quadratic time would be minutes.
+        times = []
+        for _ in range(3):
+            start = time.process_time()
+            score_completion(text, "#### 7", profile)
+            times.append(time.process_time() - start)
+        assert min(times) < 0.5
+    start = time.process_time()
+    score_completion("<answer>7</answer>", text)
+    assert time.process_time() - start < 1
+
+
+def test_an_unknown_profile_is_refused():
+    with pytest.raises(
+        ValueError, match=r"Expected argument `profile` to be one of .*robust.*authors.* but got 'strict'"
+    ):
+        score_completion("", "7", "strict")
+
+
+def test_gold_answers_are_what_follows_the_mark():
+    assert gold_answer("a\n#### 1,234\n") == gold_answer(" 1,234 ") == "1,234"
+    assert gold_answer("a #### 1 #### 2") == "1"
+    assert read_number("1,234") == Decimal(1234)
+
+
+@pytest.mark.parametrize(("split", "size", "commas", "negatives"), [("train", 7473, 79, 3), ("test", 1319, 14, 2)])
+def test_the_real_gold_answers(shared_data, split, size, commas, negatives):
+    with (shared_data / "gsm8k" / f"{split}.jsonl").open(encoding="utf-8") as lines:
+        answers = [json.loads(line)["answer"] for line in lines]
+    golds = [gold_answer(answer) for answer in answers]
+    assert len(golds) == size
+    assert sum("," in gold for gold in golds) == commas
+    assert sum(gold.startswith("-") for gold in golds) == negatives
+    failures = 0
+    for answer, gold in zip(answers, golds, strict=True):
+        completion = asked_format(gold, thought=answer)
+        assert scores(completion, answer) == scores(completion, gold) == (1, 1, 1)
+        plain = gold.replace(",", "")
+        assert scores(asked_format(plain), answer) == (1, 1, 1)
+        # Whatever is written, it is not both: an integer there has digits only, and must equal the gold string.
+        both = [scores(asked_format(text), answer, "authors") == (1, 1, 1) for text in (gold, plain, plain.strip("-"))]
+        failures += not any(both)
+    assert failures == commas + negatives
+
+
+def test_scoring_needs_neither_lightning_nor_transformers():
+    script = (
+        "import sys, lightning_cgrpo.tasks.gsm8k as gsm8k\n"
+        "gsm8k.score_completion('<answer>7</answer>', '7')\n"
+        "print(sorted({'lightning', 'transformers', 'datasets', 'pyarrow'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,114 @@
+import pytest
+import torch
+
+from lightning_cgrpo.objective import Constraint, Objective, ObjectiveError
+from lightning_cgrpo.records import Record, RecordError
+from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.tasks import Task
+from lightning_cgrpo.tasks.gsm8k import GSM8KTask, chat
+from lightning_cgrpo.tasks.gsm8k.prompts import columns
+
+GOOD = "<think>a</think>\n<answer>7</answer>"
+
+
+@pytest.fixture
+def prompts():
+    return PromptGroups(torch.tensor([3, 4]), {"answer": ["So.\n#### 7", "1,234"]})
+
+
+@pytest.fixture
+def rollouts():
+    lengths = torch.tensor([[4, 1, 3], [2, 4, 4]])
+    mask = torch.arange(4) < lengths[..., None]
+    text = [[GOOD, "7", "<answer>8</answer>"], ["<answer>1234</answer>", GOOD, "<answer>$1,234"]]
+    truncated = torch.tensor([[False, False, True], [False, False, True]])
+    return Rollouts(mask.long(), mask, {}, info={"text": text, "truncated": truncated})
+
+
+def test_scores(prompts, rollouts):
+    task = GSM8KTask(max_completion_tokens=4)
+    signals = task.score(prompts, rollouts)
+    assert isinstance(task, Task) and signals.keys() == task.signals.keys()
+    expected = {
+        "correctness": [[1, 0, 0], [1, 0, 1]],
+        "format": [[1, 0, 0], [0, 1, 0]],
+        "integer": [[1, 0, 1], [1, 1, 0]],
+        "tokens": [[4, 1, 3], [2, 4, 4]],
+        "truncated": [[0, 0, 1], [0, 0, 1]],
+        # The third of the first prompt counts as 4 of 4, being truncated.
+        "length": [[-1, -0.25, -1], [-0.5, -1, -1]],
+    }
+    for name, values in expected.items():
+        signal = signals[name]
+        torch.testing.assert_close(signal.value, torch.tensor(values, dtype=torch.float32), rtol=0, atol=0)
+        if task.signals[name] == "indicator":
+            assert [count.sum().item() for count in signal.counts()] == [torch.tensor(values).sum().item(), 6]
+
+
+def test_profile(prompts, rollouts):
+    signals = GSM8KTask(max_completion_tokens=4, profile="authors").score(prompts, rollouts)
+    assert signals["correctness"].value.tolist() == [[1, 1, 0], [0, 0, 0]]
+
+
+def test_no_prompts():
+    mask = torch.zeros(0, 2, 4, dtype=torch.bool)
+    rollouts = Rollouts(mask.long(), mask, {}, info={"text": [], "truncated": torch.zeros(0, 2, dtype=torch.bool)})
+    signals = GSM8KTask(4).score(PromptGroups(torch.zeros(0, dtype=torch.int64), {"answer": []}), rollouts)
+    assert all(signal.value.shape == (0, 2) for signal in signals.values())
+
+
+def test_the_papers_objective_and_a_token_limit_fit(prompts, rollouts):
+    task = GSM8KTask(4)
+    objective = Objective(
+        "length",
+        {
+            "correctness": Constraint(at_least=0.75),
+            "format": Constraint(at_least=0.99),
+            "integer": Constraint(at_least=0.99),
+            "short": Constraint(at_most=0.1, signal="tokens", violated_above=3),
+        },
+    )
+    objective.check_signals(task.signals)
+    violations, opportunities = objective.violations(task.score(prompts, rollouts))
+    assert violations.tolist() == [3, 4, 2, 3] and opportunities.tolist() == [6] * 4
+    with pytest.raises(ObjectiveError, match="violated_above"):
+        Objective("length", {"tokens": Constraint(at_most=0.1)}).check_signals(task.signals)
+
+
+def test_refusals(prompts, rollouts):
+    with pytest.raises(ValueError, match="`max_completion_tokens` to be at least 1, but got 0"):
+        GSM8KTask(0)
+    with pytest.raises(ValueError, match="`profile` to be one of"):
+        GSM8KTask(4, profile="strict")
+    with pytest.raises(ValueError, match=r"at most 3 tokens.* but got one of 4"):
+        GSM8KTask(3).score(prompts, rollouts)
+    del rollouts.info["text"]
+    with pytest.raises(ValueError, match="report 'text'"):
+        GSM8KTask(4).score(prompts, rollouts)
+
+
+def test_prompts():
+    system, user = chat("1 + 1?")
+    assert system["role"] == "system" and user == {"role": "user", "content": "1 + 1?"}
+    for tag in ("<think>", "</think>\n<answer>", "</answer>"):
+        assert tag in system["content"]
+    record = Record({"question": "1 + 1?", "answer": "1 + 1 = 2\n#### 2"}, "a.jsonl:3")
+    assert columns(record) == {"prompt": chat("1 + 1?"), "answer": "2"}
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"answer": "#### 2"}, "Expected a field 'question'"),
+        ({"question": "1 + 1?"}, "Expected a field 'answer'"),
+        ({"question": "1 + 1?", "answer": "2"}, "to end in '#### <number>', but got ...'2'"),
+        (
+            {"question": "1 + 1?", "answer": "two ####"},
+            "Expected a number after the '####' of field 'answer', but got ''",
+        ),
+        ({"question": "1 + 1?", "answer": "#### two"}, "Expected a number after the '####'.* but got 'two'"),
+    ],
+)
+def test_a_record_without_question_or_gold_is_named(values, problem):
+    with pytest.raises(RecordError, match=r"^a\.jsonl:3: .*" + problem):
+        columns(Record(values, "a.jsonl:3"))
