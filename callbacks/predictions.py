@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch import Callback, Trainer
 
 
-class WritePredictions(BasePredictionWriter):
+class WritePredictions(Callback):
     """Writes a line of JSON per answer in `predict`: prompt index, answer (text, or actions), and signals.
 
     Args:
@@ -18,7 +17,6 @@ class WritePredictions(BasePredictionWriter):
     """
 
     def __init__(self, path: str = "predictions.jsonl") -> None:
-        super().__init__("batch")
         self.path = Path(path)
 
     def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -27,20 +25,13 @@ class WritePredictions(BasePredictionWriter):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text("")
 
-    def write_on_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: Any,
-        prediction: Any,
-        batch_indices: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int,
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        rollouts, signals = prediction["rollouts"], prediction["signals"]
+        rollouts, signals = outputs["rollouts"], outputs["signals"]
         texts = rollouts.info.get("text")
         with self.path.open("a", encoding="utf-8") as file:
-            for row, prompt in enumerate(prediction["prompts"].index.tolist()):
+            for row, prompt in enumerate(outputs["prompts"].index.tolist()):
                 for column in range(rollouts.mask.shape[1]):
                     mask = rollouts.mask[row, column]
                     answer = texts[row][column] if texts else rollouts.actions[row, column][mask].tolist()

@@ -1,5 +1,7 @@
 """Prompts and their splits, and nothing else."""
 
 from lightning_cgrpo.datamodules.gridworld import GridworldDataModule
+from lightning_cgrpo.datamodules.gsm8k import GSM8KDataModule
+from lightning_cgrpo.datamodules.prompt import PromptDataModule
 
-__all__ = ["GridworldDataModule"]
+__all__ = ["GSM8KDataModule", "GridworldDataModule", "PromptDataModule"]

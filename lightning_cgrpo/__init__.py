@@ -17,11 +17,13 @@ _EXPORTS = {
     "Constraint": "lightning_cgrpo.objective",
     "EnvironmentSampler": "lightning_cgrpo.samplers.environment",
     "FunctionTask": "lightning_cgrpo.tasks.functions",
+    "GSM8KTask": "lightning_cgrpo.tasks.gsm8k",
     "GDPO": "lightning_cgrpo.advantages",
     "GenerationSampler": "lightning_cgrpo.samplers.generation",
     "Objective": "lightning_cgrpo.objective",
     "ObjectiveError": "lightning_cgrpo.objective",
     "Optimization": "lightning_cgrpo.optimization",
+    "RewardModel": "lightning_cgrpo.tasks.functions",
     "ScalarizedAdvantages": "lightning_cgrpo.advantages",
     "ScalarizedRewards": "lightning_cgrpo.advantages",
 }

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +15,9 @@ from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from lightning_cgrpo.configuration import Config, ConfigError
+import lightning_cgrpo
+from lightning_cgrpo.callbacks import EvaluationTable
+from lightning_cgrpo.configuration import Config, ConfigError, did_you_mean
 from lightning_cgrpo.errors import UserError
 
 
@@ -58,19 +63,20 @@ class CommandLine(LightningCLI):
         try:
             self.config = parser.parse_args(self._arguments)
         except ArgumentError as error:
-            raise ConfigError(str(error)) from error
+            raise ConfigError(explain(error)) from error
 
     def instantiate_classes(self) -> None:
         try:
             super().instantiate_classes()
-        except (UserError, ArgumentError):
-            raise
-        except (ValueError, TypeError) as error:
-            raise ConfigError(str(error)) from error
+        except (ArgumentError, ValueError, TypeError) as error:
+            raise ConfigError(explain(error)) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         named = self._get(self.config_init, "callbacks") or {}
         extra = [callback for callback in named.values() if callback is not None]
+        if any(isinstance(callback, EvaluationTable) for callback in extra) and "verbose" in self.config[self.subcommand]:
+            # The table says the same in the user's terms.
+            self.config[self.subcommand]["verbose"] = False
         config = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         return self._instantiate_trainer(config, extra)
 
@@ -80,11 +86,60 @@ def main(subcommand: str, config: Config, flags: list[str]) -> None:
     config.setdefault("weights_only", True)
     if torch.get_float32_matmul_precision() == "highest" and torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")
+    if config.get("ckpt_path") == "last":
+        config["ckpt_path"] = str(last_checkpoint(config))
+    quiet()
     CommandLine(subcommand, config, flags)
 
 
-def _shorten(message: str) -> str:
-    """jsonargparse's innermost complaint, on one line."""
-    lines = [line.strip(" -") for line in message.splitlines() if line.strip()]
-    telling = [line for line in lines if re.search(r"expected|got|not|invalid|missing|required", line, re.IGNORECASE)]
-    return " ".join((telling or lines)[:1] + (telling or lines)[-1:]) if len(lines) > 1 else message
+def last_checkpoint(config: Config) -> Path:
+    """The newest `last.ckpt` of all versions of this run (the same logger folder and name).
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    logger = (config.get("trainer", {}).get("logger") or {}) if isinstance(config.get("trainer"), dict) else {}
+    arguments = logger.get("init_args", {}) if isinstance(logger, dict) else {}
+    run = Path(arguments.get("save_dir", "lightning_logs")) / str(arguments.get("name", ""))
+    found = sorted(run.glob("version_*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise ConfigError(f"Expected a checkpoint {run}/version_*/checkpoints/last.ckpt to go on from, but found none.")
+    return found[-1]
+
+
+def quiet() -> None:
+    """Silences what Lightning says of things that are meant to be as they are here."""
+    for message in (
+        "Using ModelCheckpoint with manual optimization",  # Saving after the update is what resuming needs.
+        "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
+        "The dirpath has changed from",
+        "The '.*_dataloader' does not have many workers",
+    ):
+        warnings.filterwarnings("ignore", message=message)
+    # Advertisements.
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(lambda record: "Tip:" not in record.getMessage())
+
+
+def explain(error: BaseException) -> str:
+    """One line of what jsonargparse wraps in many: the innermost error, or its key and first real complaint."""
+    chain = [error]
+    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(inner)
+    for link in chain:
+        if isinstance(link, UserError):
+            return str(link)
+    keys: list[str] = []
+    for line in (line.strip(" -") for line in str(error).splitlines()):
+        if key := re.match(r'Parser key "(.*)":', line):
+            keys.append(key[1])
+        elif line and not re.match(r"Problem with given class_path|Does not validate|Subtypes:|Errors:", line):
+            complaint = line.replace("Expected a dot import path string:", "There is no class")
+            hint = did_you_mean(complaint.rpartition(" ")[2], _class_names()) if complaint != line else ""
+            return ".".join(keys) + ": " * bool(keys) + complaint + hint
+    return str(error)
+
+
+def _class_names() -> list[str]:
+    from lightning_cgrpo import callbacks, datamodules, multipliers
+
+    return [*lightning_cgrpo.__all__, *callbacks.__all__, *datamodules.__all__, *multipliers.__all__]

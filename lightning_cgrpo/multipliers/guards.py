@@ -173,7 +173,8 @@ class StallDetector(nn.Module):
     below that over the first half. If it did improve, another `updates` begin.
 
     Args:
-        weight: share of the weight that counts as most of it, in (0.5, 1].
+        weight: share of the weight that counts as most of it, in (0.5, 1]. A controller with `max_multiplier` c gives a
+            constraint c / (1 + c) at most, 0.83 with c = 5, so ask less of those.
         updates: how long.
         improvement: relative decrease of the violation that counts as progress.
     """

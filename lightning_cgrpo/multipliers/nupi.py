@@ -19,7 +19,7 @@ class NuPI(Controller):
     Unlike in PID, what the projection cuts off is forgotten: there is no integral that could wind up.
 
     Reduces to ProjectedAscent(lr=ki) with kp = 0, bit for bit; with nu = 0 and kp = ki to optimistic gradient ascent,
-    lambda + ki (2 v_t - v_{t-1}); before it meets a bound, with nu = 0, to PID(kp, ki) less its constant kp v_0.
+    lambda + ki (2 v_t - v_{t-1}); before it meets a bound, to PID(kp, ki, smoothing=nu) less the constant kp v_0.
 
     Args:
         kp: proportional gain, lambda per unit of violation.

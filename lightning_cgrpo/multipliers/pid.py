@@ -17,8 +17,8 @@ class PID(Controller):
     earlier; I_k <- clip(I_k + ki v_k, 0, max_multiplier). Weights are (1, lambda) / (1 + sum lambda), as in the paper.
     The proportional term damps the oscillation of integral control, the derivative one answers a rise at once.
 
-    s starts at the FIRST violation: at 0, the derivative would kick. The integral rests while lambda_k is above its cap
-    and v_k still positive (conditional integration), so that lambda_k leaves its cap as soon as the violation falls.
+    s starts at the FIRST violation: at 0, the derivative would kick. The integral rises no further than to where the sum
+    reaches the cap (conditional integration), so that lambda_k leaves its cap as soon as the violation falls.
 
     Reduces to ProjectedAscent(lr=ki) with kp = kd = 0, bit for bit.
 
@@ -67,8 +67,7 @@ class PID(Controller):
         smoothed = self.smoothing * previous + (1 - self.smoothing) * violations
         reflex = self.kp * smoothed + self.kd * (smoothed - previous).clamp(min=0)
         integral = (self.integral + self.ki * violations).clamp(0, self.max_multiplier)
-        winding = (reflex + integral > self.max_multiplier) & (violations > 0)
-        integral = torch.where(winding, self.integral, integral)
+        integral = torch.minimum(integral, torch.maximum(self.integral, self.max_multiplier - reflex))
         multipliers = (reflex + integral).clamp(0, self.max_multiplier)
 
         self.multipliers = torch.where(observed, multipliers, self.multipliers)

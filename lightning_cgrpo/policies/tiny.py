@@ -50,7 +50,7 @@ def make_tiny_model(
 ) -> Path:
     """Write a Qwen2 with random weights and a tokenizer of its own as a directory that transformers loads.
 
-    The defaults give some 130 thousand parameters, and a directory of 0.6 MB.
+    The defaults give some 130 thousand parameters, and a directory of 0.5 MB.
 
     Args:
         directory: is created; it may exist if it is empty.

@@ -61,7 +61,7 @@ def play(
     *,
     bounds: WeightBounds | None = None,
     slack: ResilientSlack | None = None,
-    updates: int = 1500,
+    updates: int = 1000,
     prompts: int = 32,
     group: int = 16,
     lr: float = 1.0,

@@ -220,7 +220,7 @@ def test_no_constraints(make) -> None:
 
 
 @each_controller
-def test_state_is_float64_and_moves_with_the_module(make) -> None:
+def test_state_is_float64(make) -> None:
     controller = run(make(), batches(3))
     for name, tensor in flat(controller.state_dict()).items():
         # Adam counts its steps in float32, exact up to 2^24.

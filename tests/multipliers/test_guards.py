@@ -101,7 +101,7 @@ class TestBounded:
     def test_ten_floors_of_a_tenth_are_feasible(self) -> None:
         weights = torch.zeros(10, dtype=torch.float64)
         weights[3] = 1
-        assert bounded(weights, torch.full((10,), 0.1), torch.ones(10)).tolist() == pytest.approx([0.1] * 10)
+        assert bounded(weights, tensor(*[0.1] * 10), torch.ones(10)).tolist() == pytest.approx([0.1] * 10)
 
     def test_infeasible_bounds(self) -> None:
         weights = tensor(0.2, 0.8)
@@ -201,7 +201,7 @@ class TestStallDetector:
 
     def test_tells_when_it_stops_improving(self) -> None:
         told = self.feed(self.detector(), [0.3 * 0.9 ** min(t, 20) for t in range(60)])
-        assert [t for t, k in enumerate(told) if k == 1] == [39]
+        assert [t for t, k in enumerate(told) if k == 1] == [29]
 
     def test_silent_once_met(self) -> None:
         assert set(self.feed(self.detector(), [0.0] * 30 + [-0.1] * 30)) == {None}

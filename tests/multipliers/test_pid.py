@@ -77,10 +77,18 @@ def test_integral_does_not_wind_up() -> None:
     for _ in range(1000):
         saturated = step(made, 0.5)
     assert saturated == 2.0
-    # It rests where, with the proportional term, the cap was reached: at most a step short of 1.5.
-    assert 1.4 < made.integral.item() <= 1.5
-    assert step(made, 0.3) < 2.0
-    assert step(made, -0.1) < 1.5
+    assert made.integral.item() == pytest.approx(1.5)  # kp v = .5 does the rest
+    assert step(made, 0.3) == pytest.approx(0.3 + 1.53)
+    assert step(made, -0.1) == pytest.approx(-0.1 + 1.52)
+
+
+def test_spike_does_not_empty_the_integral() -> None:
+    made = controller(kp=10.0, ki=0.1, max_multiplier=2.0)
+    for _ in range(20):
+        step(made, 0.1)
+    before = made.integral.item()
+    assert step(made, 0.9) == 2.0
+    assert made.integral.item() == before
 
 
 def test_reduces_to_projected_ascent() -> None:
