@@ -31,7 +31,8 @@ def objective_table(objective: Objective, metrics: Mapping[str, float], title: s
         bound = "" if constraint.bound is None else f"{'<=' if constraint.at_least is None else '>='} {constraint.bound:g}"
         verdict = "monitored" if constraint.role == "monitor" else ""
         if rate is not None and constraint.bound is not None:
-            verdict = f"{verdict} {'met' if constraint.met_by(rate) else '[bold red]missed[/]'}".strip()
+            met = 'met' if constraint.met_by(rate) else '[bold red]missed[/]'
+            verdict = f"{verdict}, {met}" if verdict else met
         table.add_row(f"rate of {name}", _number(rate), bound, verdict)
     table.add_row("steps per answer", _number(metrics.get("rollout/length")), "", "")
     return table

@@ -65,6 +65,9 @@ def main(arguments: list[str]) -> None:
         _tool(command)(rest)
         return
     config, flags = read_arguments(command, rest)
+    # A user's own classes and functions are found in the folder where the command runs, as with python -m.
+    if "" not in sys.path:
+        sys.path.insert(0, "")
     from lightning_cgrpo.cli import main as run_command
 
     run_command(command, config, flags)

@@ -20,7 +20,7 @@ from lightning_cgrpo.losses import aggregation_weights, grpo_loss
 from lightning_cgrpo.measurement import RunningSums, behavior_metrics, behavior_sums, isolate_faults
 from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.optimization import Optimization, micro_batches, minibatches, put_rows, with_targets
-from lightning_cgrpo.policies import Policy
+from lightning_cgrpo.policies import Policy, Reference
 from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.rollout import Examples, PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers import Sampler
@@ -84,7 +84,7 @@ class ConstrainedGRPO(LightningModule):
                 raise ValueError(f"Expected argument `{name}` to be at least {least}, but got {value}.")
         self.automatic_optimization = False
         self.policy = policy
-        self.reference: nn.Module | None = None
+        self.reference: Reference | None = None
         self.sampler, self.task, self.objective = sampler, task, objective
         self.estimator: AdvantageEstimator = ScalarizedAdvantages() if estimator is None else estimator
         self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
@@ -208,7 +208,7 @@ class ConstrainedGRPO(LightningModule):
             examples.targets["reference_log_probs"] = self._log_probs(self.reference, examples)
         return examples
 
-    def _log_probs(self, model: nn.Module, examples: Examples) -> Tensor:
+    def _log_probs(self, model: Reference, examples: Examples) -> Tensor:
         """Log-probabilities of all examples, without gradients, 0 where there is no action."""
         out = torch.zeros_like(examples.targets["weights"])
         rows = torch.arange(len(examples), device=out.device)

@@ -221,7 +221,7 @@ class Objective:
             values.append(constraint.component(signal))
             applicable.append(signal.applicable)
         everywhere = torch.ones_like(values[0], dtype=torch.bool)
-        dtype = torch.promote_types(values[0].dtype, torch.float32)
+        dtype = torch.promote_types(values[0].dtype, torch.get_default_dtype())
         return Components(
             torch.stack([value.to(dtype) for value in values]),
             torch.stack([everywhere if mask is None else mask for mask in applicable]),

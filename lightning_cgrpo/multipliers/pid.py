@@ -17,8 +17,8 @@ class PID(Controller):
     earlier; I_k <- clip(I_k + ki v_k, 0, max_multiplier). Weights are (1, lambda) / (1 + sum lambda), as in the paper.
     The proportional term damps the oscillation of integral control, the derivative one answers a rise at once.
 
-    s starts at the FIRST violation: at 0, the derivative would kick. The integral rises no further than to where the sum
-    reaches the cap (conditional integration), so that lambda_k leaves its cap as soon as the violation falls.
+    s starts at the FIRST violation: at 0, the derivative would kick. The integral rises only to where the sum reaches
+    the cap (conditional integration), so that lambda_k leaves its cap as soon as the violation falls.
 
     Reduces to ProjectedAscent(lr=ki) with kp = kd = 0, bit for bit.
 

@@ -29,8 +29,11 @@ class Policy(nn.Module, ABC):
     """A policy under training."""
 
     def load(self) -> None:
-        """Make the weights, or read them. Called once, before training, in the process that will use them; so a
-        wrong objective is reported before gigabytes are read. Must be harmless when called again."""
+        """Make the weights, or read them; harmless when called again.
+
+        Called before training in the process that will use them, so a wrong objective is reported before gigabytes are
+        read.
+        """
 
     @abstractmethod
     def examples(self, rollouts: Rollouts) -> Examples:
@@ -39,12 +42,6 @@ class Policy(nn.Module, ABC):
     @abstractmethod
     def forward(self, examples: Examples) -> PolicyOutput:
         """Log-probabilities of `examples.actions`, differentiable. Entries outside the mask may be anything finite."""
-
-    def scatter(self, rollouts: Rollouts, values: Tensor) -> Tensor:
-        """Values of the examples, back in the rollout's shape ``[B, G, T]`` (0 for padding)."""
-        out = values.new_zeros(rollouts.mask.shape)
-        out[rollouts.mask] = values if values.dim() == 1 else values[:, : rollouts.mask.shape[-1]][rollouts.mask.flatten(0, 1)]
-        return out
 
     def reference(self) -> Reference:
         """This policy as it is now, frozen: what the KL term measures the distance from.

@@ -72,15 +72,16 @@ def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor])
 
 
 @each_controller
-def test_resume_is_exact(make) -> None:
+@pytest.mark.parametrize("after", [0, 50])
+def test_resume_is_exact(make, after: int) -> None:
     steps = batches(100)
     straight = run(make(), steps)
-    state = saved_and_loaded(run(make(), steps[:50]).state_dict())
+    state = saved_and_loaded(run(make(), steps[:after]).state_dict())
     resumed = make()
     resumed.setup(3)
     resumed.load_state_dict(state)
     resumed.setup(3)
-    run(resumed, steps[50:])
+    run(resumed, steps[after:])
     assert torch.equal(resumed.weights, straight.weights)
     assert_same(flat(resumed.state_dict()), flat(straight.state_dict()))
 

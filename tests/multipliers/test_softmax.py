@@ -77,10 +77,7 @@ def test_many_steps_by_hand() -> None:
         g = [w * (v - mean) for w, v in zip(weights, [0.0, *violations], strict=True)]
         m = [b1 * a + (1 - b1) * x for a, x in zip(m, g, strict=True)]
         s = [b2 * a + (1 - b2) * x * x for a, x in zip(s, g, strict=True)]
-        z = [
-            x + lr * (a / (1 - b1**t)) / (math.sqrt(b / (1 - b2**t)) + 1e-8)
-            for x, a, b in zip(z, m, s, strict=True)
-        ]
+        z = [x + lr * (a / (1 - b1**t)) / (math.sqrt(b / (1 - b2**t)) + 1e-8) for x, a, b in zip(z, m, s, strict=True)]
         step(made, *violations)
         assert logits(made) == pytest.approx(z, abs=1e-12)
 

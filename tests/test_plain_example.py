@@ -1,0 +1,70 @@
+"""The library against the same algorithm written out in one file, examples/plain_cgrpo.py."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+
+from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "plain_cgrpo.py"
+
+
+class Multipliers(Callback):
+    def __init__(self):
+        self.history = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.history.append(pl_module.weights.clone())
+
+
+@pytest.fixture
+def plain():
+    spec = importlib.util.spec_from_file_location("plain_cgrpo", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_library_equals_the_plain_loop(plain):
+    updates = 6
+    torch.manual_seed(0)
+    policy = CategoricalMLP(30, 5).double()
+    network = plain.make_policy().double()
+    network.load_state_dict(policy.net.state_dict())
+    torch.set_default_dtype(torch.float64)
+    try:
+        expected = plain.train(updates, network, torch.optim.Adam(network.parameters(), lr=5e-4))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+    module = ConstrainedGRPO(
+        policy,
+        EnvironmentSampler(Gridworld()),
+        GridworldTask(),
+        Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.01)}),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=5e-4),
+        optimization=Optimization(epochs=2, minibatch_size=2048, entropy_weight=0.001, aggregation="token_mean"),
+    )
+    seen = Multipliers()
+    Trainer(
+        accelerator="cpu",
+        precision="64-true",
+        max_steps=updates,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        callbacks=[LagrangianCallback(SoftmaxAdam(lr=0.01)), seen],
+    ).fit(module, GridworldDataModule())
+
+    torch.testing.assert_close(torch.stack(seen.history), expected, rtol=0, atol=1e-12)
+    for ours, theirs in zip(policy.net.parameters(), network.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
