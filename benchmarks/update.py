@@ -2,9 +2,9 @@
 
     python benchmarks/update.py            # about two minutes; fails if the library costs more than 1.5 x the loop
 
-Both compute the same numbers (tests/test_plain_example.py), here with a fresh policy and with a trained one, in turns in
-one process, on one thread. Times are CPU seconds of the process, so a busy machine matters little. The library runs
-`configs/gridworld.yaml`: Lightning's loop, logging, progress bar, checkpoints and all.
+Both compute the same numbers (tests/test_plain_example.py), here with a fresh policy and with a trained one, in turns
+in one process, on one thread. Times are CPU seconds of the process, which a busy machine still inflates: compare within
+a run. The library runs `configs/gridworld.yaml`: Lightning's loop, logging, progress bar, checkpoints and all.
 """
 
 from __future__ import annotations
@@ -61,8 +61,13 @@ class Run(CommandLine):
         self.weights, self.clock = weights, Clock()
         config, flags = read_arguments(
             "fit",
-            ["-c", "configs/gridworld.yaml", f"--trainer.max_steps={updates}"]
-            + [f"--trainer.logger.save_dir={folder}", "--callbacks.initial_rates=null"],
+            [
+                "-c",
+                "configs/gridworld.yaml",
+                f"--trainer.max_steps={updates}",
+                f"--trainer.logger.save_dir={folder}",
+                "--callbacks.initial_rates=null",
+            ],
         )
         super().__init__("fit", config, flags)
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_cgrpo.metrics import BehaviorRate
 from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds
+from lightning_cgrpo.telemetry import logging_due
 
 
 class LagrangianCallback(Callback):
@@ -76,9 +77,7 @@ class LagrangianCallback(Callback):
         self.rates.to(pl_module.device)
         pl_module.weights.copy_(self.weights())
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         assert self.rates is not None
         self.rates.update(outputs["violations"], outputs["opportunities"])
         if trainer.global_step % self.every_n_updates:
@@ -107,7 +106,7 @@ class LagrangianCallback(Callback):
     def _write(self, trainer: Trainer, pl_module: Any) -> None:
         """Slack, under the number of the update that it came from."""
         update = trainer.global_step - 1
-        if self.slack is None or update % max(trainer.log_every_n_steps, 1):
+        if self.slack is None or not logging_due(trainer, update):
             return
         slack = self.slack.slack(self.controller.weights).tolist()
         for logger in pl_module.loggers:

@@ -28,10 +28,12 @@ def objective_table(objective: Objective, metrics: Mapping[str, float], title: s
     table.add_row(f"reward ({names})", _number(metrics.get("reward/mean")), "", "")
     for name, constraint in objective.constraints.items():
         rate = metrics.get(f"rate/{name}")
-        bound = "" if constraint.bound is None else f"{'<=' if constraint.at_least is None else '>='} {constraint.bound:g}"
+        bound = (
+            "" if constraint.bound is None else f"{'<=' if constraint.at_least is None else '>='} {constraint.bound:g}"
+        )
         verdict = "monitored" if constraint.role == "monitor" else ""
         if rate is not None and constraint.bound is not None:
-            met = 'met' if constraint.met_by(rate) else '[bold red]missed[/]'
+            met = "met" if constraint.met_by(rate) else "[bold red]missed[/]"
             verdict = f"{verdict}, {met}" if verdict else met
         table.add_row(f"rate of {name}", _number(rate), bound, verdict)
     table.add_row("steps per answer", _number(metrics.get("rollout/length")), "", "")
@@ -60,10 +62,12 @@ class InitialRates(Callback):
         if trainer.global_step > 0 or trainer.train_dataloader is None:
             return
         sums = RunningSums()
-        for number, prompts in enumerate(islice(trainer.train_dataloader, self.batches)):
-            prompts = prompts.to(pl_module.device)
-            rollouts = pl_module.sample(prompts, pl_module.group_size, Stream.INITIAL_RATES, number)
-            sums.add(behavior_sums(pl_module.objective, pl_module.score(prompts, rollouts), rollouts))
+        # Lightning sets the precision up for its own steps only.
+        with trainer.precision_plugin.forward_context():
+            for number, prompts in enumerate(islice(trainer.train_dataloader, self.batches)):
+                prompts = prompts.to(pl_module.device)
+                rollouts = pl_module.sample(prompts, pl_module.group_size, Stream.INITIAL_RATES, number)
+                sums.add(behavior_sums(pl_module.objective, pl_module.score(prompts, rollouts), rollouts))
         total = sums.total()
         metrics = behavior_metrics(pl_module.objective, total)
         for logger in trainer.loggers:

@@ -57,9 +57,7 @@ class SampleAnswers(Callback):
                 raise ValueError(f"Expected argument `{name}` to be at least 1, but got {value}.")
         self.every_n_updates, self.prompts, self.answers = every_n_updates, prompts, answers
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         update = trainer.global_step - 1
         if update % self.every_n_updates == 0:
             for writer in writers(trainer):
@@ -96,9 +94,7 @@ class Pictures(Callback):
                 raise ValueError(f"Expected argument `{name}` to be at least 1, but got {value}.")
         self.renderer, self.every_n_updates, self.prompts = renderer, every_n_updates, prompts
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         update = trainer.global_step - 1
         if update % self.every_n_updates:
             return

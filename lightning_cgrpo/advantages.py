@@ -29,11 +29,13 @@ class GroupStatistics:
         deviation: ``[J, B, G]`` value - group mean, 0 where not applicable.
         std: ``[J, B]`` population standard deviation over the applicable entries, exactly 0 without variance.
         count: ``[J, B]`` applicable entries.
+        used: ``[B, G]`` bool, answers to which any component applies.
     """
 
     deviation: Tensor
     std: Tensor
     count: Tensor
+    used: Tensor
 
     @property
     def informative(self) -> Tensor:
@@ -64,7 +66,7 @@ def group_statistics(components: Components) -> GroupStatistics:
     std = (deviation.square().sum(-1) / count.clamp(min=1)).sqrt()
     scale = torch.where(applicable, values.abs(), 0).amax(-1)
     informative = std > RELATIVE_ZERO * scale
-    return GroupStatistics(deviation * informative[..., None], std * informative, count)
+    return GroupStatistics(deviation * informative[..., None], std * informative, count, applicable.any(0))
 
 
 class AdvantageEstimator(ABC):
@@ -130,20 +132,24 @@ class GDPO(AdvantageEstimator):
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
         statistics = group_statistics(components)
         total = _weighted(weights, statistics.deviation / (_sample_std(statistics) + self.eps)[..., None])
-        used = components.applicable.any(0)
-        mean, std = _batch_moments(total, used)
-        return torch.where(used, (total - mean) / (std + self.eps), 0)
+        mean, std = _batch_moments(total, statistics.used)
+        return torch.where(statistics.used, (total - mean) / (std + self.eps), 0)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         """Up to the batch's mean, which shifts all advantages alike."""
         sample = _sample_std(statistics)
         deviations = statistics.deviation / (sample + self.eps)[..., None]
-        _, std = _batch_moments(_weighted(weights, deviations), torch.ones_like(deviations[0], dtype=torch.bool))
+        _, std = _batch_moments(_weighted(weights, deviations), statistics.used)
         return weights[:, None] * statistics.std / (sample + self.eps) / (std + self.eps)
 
 
 def _divide(numerator: Tensor, std: Tensor) -> Tensor:
     return torch.where(std > 0, numerator / torch.where(std > 0, std, 1), 0)
+
+
+def _sqrt(variance: Tensor) -> Tensor:
+    """With gradient 0 at 0, where that of the root is infinite."""
+    return torch.where(variance > 0, torch.where(variance > 0, variance, 1).sqrt(), 0)
 
 
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:
@@ -152,10 +158,11 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
 
 def _std_of_sum(statistics: GroupStatistics, weights: Tensor) -> Tensor:
     """``[B]`` standard deviation of S, 0 where S is constant but for rounding."""
-    total = _weighted(weights, statistics.deviation)
-    std = (total.square().sum(-1) / statistics.count.amax(0).clamp(min=1)).sqrt()
-    scale = (weights.abs()[:, None].to(std.dtype) * statistics.std).sum(0)
-    return std * (std > RELATIVE_ZERO * scale)
+    # Relative to sum_j |w_j| std_j, so that squares of tiny weights don't underflow.
+    scale = (weights.detach().abs()[:, None].to(statistics.std.dtype) * statistics.std).sum(0)
+    relative = _divide(_weighted(weights, statistics.deviation), scale[:, None])
+    variance = relative.square().sum(-1) / statistics.used.sum(-1).clamp(min=1)
+    return scale * _sqrt(torch.where(variance > RELATIVE_ZERO**2, variance, 0))
 
 
 def _sample_std(statistics: GroupStatistics) -> Tensor:
@@ -169,4 +176,4 @@ def _batch_moments(values: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
     total, count = all_sum(torch.stack([selected.sum(), used.sum().double()])).unbind()
     mean = total / count.clamp(min=1)
     squares = all_sum((selected - mean).square().sum())
-    return mean.to(values.dtype), (squares / (count - 1).clamp(min=1)).sqrt().to(values.dtype)
+    return mean.to(values.dtype), _sqrt(squares / (count - 1).clamp(min=1)).to(values.dtype)

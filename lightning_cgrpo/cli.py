@@ -52,7 +52,9 @@ class CommandLine(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--callbacks", type=dict[str, Callback | None], default={}, help="Callbacks by name.")
-        parser.add_argument("--threads", type=PositiveInt | None, help="PyTorch's CPU threads; null leaves its default.")
+        parser.add_argument(
+            "--threads", type=PositiveInt | None, help="PyTorch's CPU threads; null leaves its default."
+        )
 
     def before_instantiate_classes(self) -> None:
         threads = self._get(self.config, "threads")
@@ -74,7 +76,10 @@ class CommandLine(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         named = self._get(self.config_init, "callbacks") or {}
         extra = [callback for callback in named.values() if callback is not None]
-        if any(isinstance(callback, EvaluationTable) for callback in extra) and "verbose" in self.config[self.subcommand]:
+        if (
+            any(isinstance(callback, EvaluationTable) for callback in extra)
+            and "verbose" in self.config[self.subcommand]
+        ):
             # The table says the same in the user's terms.
             self.config[self.subcommand]["verbose"] = False
         config = {**self._get(self.config_init, "trainer", default={}), **kwargs}
@@ -117,7 +122,9 @@ def quiet() -> None:
     ):
         warnings.filterwarnings("ignore", message=message)
     # Advertisements.
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(lambda record: "Tip:" not in record.getMessage())
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
+        lambda record: "Tip:" not in record.getMessage()
+    )
 
 
 def explain(error: BaseException) -> str:

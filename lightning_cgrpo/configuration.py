@@ -15,7 +15,7 @@ from typing import Any
 from lightning_cgrpo.errors import UserError
 
 PACKAGED = Path(__file__).parent / "configs"
-_CLASS_KEYS = {"class_path", "init_args", "dict_kwargs"}
+CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
 
 Config = dict[str, Any]
 
@@ -58,11 +58,12 @@ def read(path: Path) -> Config:
     """
     import yaml
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     try:
         content = OmegaConf.load(path)
-    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} can't be read: {_one_line(error)}") from error
+    except (yaml.YAMLError, OSError, UnicodeDecodeError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{path} can't be read: {_one_line(error)}.") from error
     plain = OmegaConf.to_container(content, resolve=False)
     if not isinstance(plain, dict):
         raise ConfigError(f"Expected {path} to hold a mapping of settings, but got {type(plain).__name__}.")
@@ -73,9 +74,11 @@ def merge(base: Any, override: Any) -> Any:
     """`override` laid over `base`, by name."""
     if isinstance(override, str) and isinstance(base, Mapping) and "class_path" in base:
         override = {"class_path": override}
+    if isinstance(override, Mapping) and _is_class(base) and base not in override:
+        base = {"class_path": base}
     if not isinstance(base, Mapping) or not isinstance(override, Mapping):
         return override
-    if "class_path" in base and not _CLASS_KEYS & override.keys():
+    if "class_path" in base and override.keys().isdisjoint(CLASS_KEYS):
         override = {"init_args": override}
     if _class_name(override, base) != _class_name(base, base):
         return dict(override)
@@ -89,6 +92,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint to append to an error: the known word most like a misspelled one, if any is."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def _is_class(value: Any) -> bool:
+    name = value.rpartition(".")[2] if isinstance(value, str) else ""
+    return name.isidentifier() and name[0].isupper()
 
 
 def _class_name(config: Mapping[str, Any], default: Mapping[str, Any]) -> str:
@@ -106,12 +114,15 @@ def _nested(key: str, value: Any) -> Config:
 def _parse_value(key: str, text: str) -> Any:
     import yaml
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     try:
         # OmegaConf's YAML reads 1e-3 as a number.
         return OmegaConf.to_container(OmegaConf.create(f"value: {text}"), resolve=False)["value"]  # type: ignore[call-overload,index]
     except yaml.YAMLError:
         return text
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"The value of '{key}' can't be read: {_one_line(error)}.") from error
 
 
 def _resolve(config: Config) -> Config:
@@ -122,7 +133,7 @@ def _resolve(config: Config) -> Config:
         resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or "?"
-        words = [part for part in _all_keys(config)]
+        words = list(_all_keys(config))
         missing = str(error).split("'")[1] if "'" in str(error) else ""
         hint = did_you_mean(missing, words)
         raise ConfigError(f"The value of '{key}' can't be resolved: {_one_line(error)}.{hint}") from error
@@ -138,4 +149,8 @@ def _all_keys(config: Any, prefix: str = "") -> Iterable[str]:
 
 
 def _one_line(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:
+        problem = getattr(error, "problem", None) or getattr(error, "context", None)
+        return f"line {mark.line + 1}: {problem}"
     return " ".join(str(error).split("\n")[0].split()).rstrip(".")

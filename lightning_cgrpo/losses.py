@@ -42,8 +42,7 @@ def aggregation_weights(mask: Tensor, aggregation: Aggregation, max_length: int 
         per_sequence = torch.ones_like(lengths) / (sequences * (max_length or mask.shape[-1]))
     else:
         raise ValueError(
-            "Expected aggregation to be token_mean, sequence_mean, sequence_sum or constant, but got "
-            f"'{aggregation}'."
+            f"Expected aggregation to be token_mean, sequence_mean, sequence_sum or constant, but got '{aggregation}'."
         )
     weights = (per_sequence * world()[1]).to(torch.get_default_dtype())
     return weights[..., None] * mask
@@ -88,6 +87,7 @@ def grpo_loss(
     """
     valid = weights > 0
     difference = torch.where(valid, log_probs - old_log_probs, 0)
+    advantages = torch.where(valid, advantages, 0)
     ratio = difference.exp()
     clipped = ratio.clamp(1 - clip[0], 1 + clip[1])
     surrogate = torch.minimum(ratio * advantages, clipped * advantages)

@@ -1,5 +1,6 @@
 """What the user sees of a batch: rewards, behavior rates, lengths. First as sums, which add up over batches and
-processes, then as metrics under their tags."""
+processes, then as metrics under their tags.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def behavior_sums(objective: Objective, signals: Signals, rollouts: Rollouts) ->
 def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[str, float]:
     """Metrics by tag: ``rate/<constraint>`` in the user's orientation, ``reward/mean``, ``reward/<signal>`` where there
     are several, ``rollout/length``, and ``inapplicable/<signal>`` (a share) where entries did not apply. What was never
-    observed is left out."""
+    observed is left out.
+    """
     metrics = {}
     rewards = {name: _ratio(sums[f"sum/{name}"], sums[f"count/{name}"]) for name in objective.rewards}
     metrics["reward/mean"] = sum(weight * rewards[name] for name, weight in objective.rewards.items())

@@ -18,11 +18,11 @@ class BehaviorRate(Metric):
         size: number of behaviors K.
 
     Example:
-        >>> rate = BehaviorRate(1)
-        >>> rate.update(torch.tensor([1.0]), torch.tensor([4.0]))
-        >>> rate.update(torch.tensor([2.0]), torch.tensor([2.0]))
+        >>> rate = BehaviorRate(2)
+        >>> rate.update(torch.tensor([1.0, 0.0]), torch.tensor([4.0, 1.0]))
+        >>> rate.update(torch.tensor([2.0, 0.0]), torch.tensor([2.0, 3.0]))
         >>> rate.compute()
-        tensor([0.5000], dtype=torch.float64)
+        tensor([0.5000, 0.0000], dtype=torch.float64)
     """
 
     full_state_update = False
@@ -51,5 +51,5 @@ class BehaviorRate(Metric):
         self.opportunities += opportunities
 
     def compute(self) -> Tensor:
-        """Rates ``[K]`` float64, NaN where there was no opportunity."""
+        """Rates ``[K]`` float64, NaN where there was no opportunity; torchmetrics makes a scalar of a single one."""
         return self.violations / self.opportunities

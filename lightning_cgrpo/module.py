@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -148,9 +148,7 @@ class ConstrainedGRPO(LightningModule):
         self.policy.train()
         return rollouts
 
-    def score(
-        self, prompts: PromptGroups, rollouts: Rollouts, report: UpdateReport | None = None
-    ) -> dict[str, Signal]:
+    def score(self, prompts: PromptGroups, rollouts: Rollouts, report: UpdateReport | None = None) -> dict[str, Signal]:
         """The task's signals, in which entries that aren't finite are reported as faults and do not apply."""
         signals, faults = isolate_faults(self.task.score(prompts, rollouts))
         if any(faults.values()):
@@ -304,7 +302,7 @@ class ConstrainedGRPO(LightningModule):
         total = self._sums.total()
         metrics = behavior_metrics(self.objective, total)
         self.evaluated_answers = int(total["answers"])
-        self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, rank_zero_only=False)
+        self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, sync_dist=True)
 
     # ------------------------------------------------------------------ for reports
 

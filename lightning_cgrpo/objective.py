@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,6 +16,10 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import Signal, Signals
 
 SignalKind = Literal["indicator", "number", "any"]
+Role = Literal["constrain", "monitor"]
+
+ROUNDING = 1e-6
+"""Rates this close to a bound meet it: Lightning keeps metrics in float32, where 0.1 is more than 0.1."""
 
 
 class ObjectiveError(UserError):
@@ -38,7 +42,7 @@ class Constraint:
 
     at_most: float | None = None
     at_least: float | None = None
-    role: Literal["constrain", "monitor"] = "constrain"
+    role: Role = "constrain"
     signal: str | None = None
     violated_above: float | None = None
     violated_below: float | None = None
@@ -62,14 +66,16 @@ class Constraint:
     def met_by(self, shown_rate: float) -> bool:
         """Whether a rate in the user's orientation meets the bound; without a bound, any does."""
         if self.at_least is not None:
-            return shown_rate >= self.at_least
-        return self.at_most is None or shown_rate <= self.at_most
+            return shown_rate >= self.at_least - ROUNDING
+        return self.at_most is None or shown_rate <= self.at_most + ROUNDING
 
     def check(self, name: str) -> None:
         """Raises:
         ObjectiveError: naming the constraint and what to change.
         """
         where = f"constraint '{name}'"
+        if self.role not in get_args(Role):
+            raise ObjectiveError(f"Expected {where} to have role: constrain or monitor, but got '{self.role}'.")
         if self.at_most is not None and self.at_least is not None:
             raise ObjectiveError(
                 f"Expected {where} to have one bound, but got both at_most: {self.at_most} and at_least: "
@@ -83,10 +89,14 @@ class Constraint:
             raise ObjectiveError(f"Expected {where} to have {word} in [0, 1], a rate, but got {self.bound}{hint}.")
         if self.violated_above is not None and self.violated_below is not None:
             raise ObjectiveError(f"Expected {where} to have one of violated_above and violated_below, but got both.")
+        for word, number in (("violated_above", self.violated_above), ("violated_below", self.violated_below)):
+            if number is not None and not math.isfinite(number):
+                raise ObjectiveError(f"Expected {where} to have a finite {word}, but got {number}.")
 
     def violations(self, signal: Signal) -> tuple[Tensor, Tensor]:
         """Violations and opportunities ``[B, G]``, for the rate."""
         count, opportunities = self._indicator(signal).counts()
+        count, opportunities = _number(count), _number(opportunities)
         if self.at_least is not None and not self._from_number:
             count = opportunities - count
         return count, opportunities
@@ -96,7 +106,7 @@ class Constraint:
 
         (A cost 1 - value differs from -value by a constant, which no group advantage sees.)
         """
-        value = self._indicator(signal).value
+        value = _number(self._indicator(signal).value)
         return value if self.at_least is not None and not self._from_number else -value
 
     @property
@@ -221,9 +231,9 @@ class Objective:
             values.append(constraint.component(signal))
             applicable.append(signal.applicable)
         everywhere = torch.ones_like(values[0], dtype=torch.bool)
-        dtype = torch.promote_types(values[0].dtype, torch.get_default_dtype())
+        values = [_number(value) for value in values]
         return Components(
-            torch.stack([value.to(dtype) for value in values]),
+            torch.stack([value.to(values[0].dtype) for value in values]),
             torch.stack([everywhere if mask is None else mask for mask in applicable]),
         )
 
@@ -241,7 +251,9 @@ class Objective:
         counts = []
         for name in self.constraints if names is None else names:
             constraint = self.constraints[name]
-            counts.append(torch.stack([c.double().sum() for c in constraint.violations(signals[constraint.signal or name])]))
+            counts.append(
+                torch.stack([c.double().sum() for c in constraint.violations(signals[constraint.signal or name])])
+            )
         if not counts:
             empty = torch.zeros(0, dtype=torch.float64)
             return empty, empty.clone()
@@ -249,8 +261,15 @@ class Objective:
         return violations, opportunities
 
 
+def _number(tensor: Tensor) -> Tensor:
+    """In floating point: indicators may be bool, counts integers."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.get_default_dtype()))
+
+
 def _check_known(what: str, signal: str, declared: Iterable[str]) -> None:
     if signal not in declared:
         close = difflib.get_close_matches(signal, list(declared), n=1)
         hint = f" Did you mean '{close[0]}'?" if close else ""
-        raise ObjectiveError(f"Expected {what} to name a signal of the task, {sorted(declared)}, but got '{signal}'.{hint}")
+        raise ObjectiveError(
+            f"Expected {what} to name a signal of the task, {sorted(declared)}, but got '{signal}'.{hint}"
+        )

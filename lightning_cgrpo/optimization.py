@@ -21,7 +21,8 @@ class Optimization:
     Args:
         epochs: passes over each rollout.
         minibatch_size: units (steps, or answers; see `Policy.examples`) per optimizer step, over all processes; the
-            rollout is cut into equal parts of at most this size. None: one part.
+            rollout is cut into equal parts of at most this size, groups of answers staying whole where they are no
+            larger. None: one part.
         micro_batch_size: units of one forward and backward pass on a process; gradients accumulate over the passes of
             a minibatch. Changes memory, not the result. None: all at once.
         clip_low: how far the ratio may fall below 1.
@@ -75,7 +76,8 @@ def minibatches(
     """Partitions the units of all processes; yields this process's rows of each part.
 
     The partition is drawn over all processes' units in the order of their prompts, so that it does not depend on how
-    many processes there are. Whole answers stay together with their group, whose prompt they share.
+    many processes there are. Whole answers stay together with their group, whose prompt they share, if a part has
+    room for a group.
 
     Yields:
         Row numbers (possibly none), and the factor by which the part's loss is scaled: all units / units of the part.
@@ -87,11 +89,14 @@ def minibatches(
         return
     draw = generator(seed, Stream.MINIBATCHES, update, epoch)
     if examples.actions.dim() == 1:
-        order = torch.from_numpy(draw.permutation(total))
+        group_size = 1
+    groups = torch.from_numpy(draw.permutation(total // group_size))
+    order = groups[:, None] * group_size + torch.arange(group_size)
+    if size >= group_size:
+        parts = order.tensor_split(-(-len(groups) // (size // group_size)))
     else:
-        groups = torch.from_numpy(draw.permutation(total // group_size))
-        order = (groups[:, None] * group_size + torch.arange(group_size)).flatten()
-    for part in order.tensor_split(-(-total // size)):
+        parts = order.flatten().tensor_split(-(-total // size))
+    for part in (part.flatten() for part in parts):
         rows = part[(part >= first) & (part < first + len(examples))] - first
         yield rows.to(examples.actions.device), total / len(part)
 

@@ -31,7 +31,10 @@ def _map_tensors(value: Any, function: Any) -> Any:
 def _to(data: _D, device: torch.device | str, non_blocking: bool = False) -> _D:
     return replace(
         data,
-        **{f.name: _map_tensors(getattr(data, f.name), lambda t: t.to(device, non_blocking=non_blocking)) for f in fields(data)},
+        **{
+            f.name: _map_tensors(getattr(data, f.name), lambda t: t.to(device, non_blocking=non_blocking))
+            for f in fields(data)
+        },
     )
 
 

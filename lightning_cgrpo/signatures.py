@@ -13,9 +13,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.configuration import Config, ConfigError, did_you_mean
+from lightning_cgrpo.configuration import CLASS_KEYS, Config, ConfigError, did_you_mean
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
+NAMESPACES = (
+    "lightning_cgrpo",
+    "lightning_cgrpo.callbacks",
+    "lightning_cgrpo.datamodules",
+    "lightning_cgrpo.multipliers",
+    "lightning.pytorch.callbacks",
+    "lightning.pytorch.loggers",
+)
+"""Where a class is looked for that is given by its name alone."""
 ROOT_KEYS = ("seed_everything", "threads", "trainer", "model", "data", "callbacks", "ckpt_path", "weights_only")
 
 
@@ -52,6 +61,11 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
 
 def _check_value(where: str, value: Any, parameter: Parameter) -> None:
     if isinstance(value, Mapping) and "class_path" in value:
+        _check_class(where, str(value["class_path"]))
+        for key in value:
+            if key not in CLASS_KEYS:
+                hint = did_you_mean(str(key), CLASS_KEYS) or " Arguments of the class belong under init_args."
+                raise ConfigError(f"Unknown key '{key}' in {where}, beside class_path.{hint}")
         arguments = value.get("init_args") or {}
         if isinstance(arguments, Mapping):
             _check_arguments(where, arguments, str(value["class_path"]))
@@ -73,9 +87,17 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) 
         if key not in signature.parameters and not signature.open:
             name = class_path.rpartition(".")[2]
             takes = f" It takes: {', '.join(signature.parameters) or 'nothing'}."
-            hint = did_you_mean(key, signature.parameters) or takes
+            hint = did_you_mean(str(key), [*signature.parameters, *CLASS_KEYS]) or takes
             raise ConfigError(f"Unknown key '{key}' in {where} ({name}).{hint}")
         _check_value(f"{where}.{key}", value, signature.parameters.get(key, Parameter()))
+
+
+def _check_class(where: str, class_path: str) -> None:
+    """Of this package's modules all names are known."""
+    module_name, _, name = class_path.rpartition(".")
+    module = _module(module_name) if module_name.partition(".")[0] == "lightning_cgrpo" else None
+    if module is not None and _locate(class_path) is None:
+        raise ConfigError(f"There is no class '{class_path}' for {where}.{did_you_mean(name, _names(module))}")
 
 
 @cache
@@ -92,11 +114,12 @@ def signature_of(class_path: str) -> Signature | None:
     if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
         fields = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
         return Signature({ast.unparse(f.target): _parameter(f.annotation, module) for f in fields})
-    for base in node.bases:
+    bases = [base for base in node.bases if ast.unparse(base) not in ("ABC", "object")]
+    for base in bases:
         inherited = signature_of(_absolute(ast.unparse(base), module) or "")
         if inherited is not None:
             return inherited
-    return Signature() if not node.bases else None
+    return Signature() if not bases else None
 
 
 @dataclass(frozen=True)
@@ -122,7 +145,10 @@ def _module(name: str) -> _Module | None:
 
 def _locate(class_path: str) -> tuple[_Module, ast.ClassDef] | None:
     module_name, _, name = class_path.rpartition(".")
-    module = _module(module_name) if module_name else None
+    if not module_name:
+        found = (_locate(f"{namespace}.{name}") for namespace in NAMESPACES)
+        return next((place for place in found if place is not None), None)
+    module = _module(module_name)
     if module is None:
         return None
     for node in ast.walk(module.tree):
@@ -142,11 +168,24 @@ def _absolute(name: str, module: _Module) -> str | None:
         # The table of lazily imported names in lightning_cgrpo/__init__.py.
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
-                if isinstance(key, ast.Constant) and key.value == name and isinstance(value, ast.Constant):
-                    return f"{value.value}.{name}"
+                place = value.value if isinstance(value, ast.Constant) else None
+                if isinstance(key, ast.Constant) and key.value == name and isinstance(place, str):
+                    return f"{place}.{name}"
         if isinstance(node, ast.ClassDef) and node.name == name:
             return f"{module.name}.{name}"
     return None
+
+
+def _names(module: _Module) -> Iterator[str]:
+    """Names that `_absolute` finds."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Dict):
+            keys = (key.value for key in node.keys if isinstance(key, ast.Constant))
+            yield from (key for key in keys if isinstance(key, str))
+        elif isinstance(node, ast.ClassDef):
+            yield node.name
 
 
 def _parameter(annotation: ast.expr | None, module: _Module) -> Parameter:

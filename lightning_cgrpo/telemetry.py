@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
+from lightning.pytorch import Trainer
 from torch import Tensor
 
 from lightning_cgrpo.advantages import group_statistics
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 POLICY_TERMS = ("loss", "kl", "entropy", "clip_fraction")
 
 
+def logging_due(trainer: Trainer, update: int) -> bool:
+    """Whether an update is one of those that are logged: every n-th from the first."""
+    interval: int = trainer.log_every_n_steps  # type: ignore[attr-defined] # set by Lightning's logger connector
+    return update % max(interval, 1) == 0
+
+
 class UpdateReport:
     """Collects what is worth telling of one update, and writes it to every logger at once.
 
@@ -33,7 +40,7 @@ class UpdateReport:
 
     def __init__(self, module: ConstrainedGRPO, update: int) -> None:
         self.module, self.update = module, update
-        self.due = update % max(module.trainer.log_every_n_steps, 1) == 0
+        self.due = logging_due(module.trainer, update)
         self.times: dict[str, float] = {}
         self.terms: list[dict[str, Tensor]] = []
         self.grad_norms: list[Tensor] = []

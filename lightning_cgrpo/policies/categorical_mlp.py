@@ -40,7 +40,7 @@ class CategoricalMLP(Policy):
             inputs={"observations": rollouts.inputs["observations"].flatten(0, 2)[steps]},
             actions=actions,
             mask=torch.ones_like(actions, dtype=torch.bool),
-            group=steps // rollouts.mask[0].numel(),
+            group=steps // (rollouts.mask.shape[1] * rollouts.mask.shape[2]),
         )
 
     def forward(self, examples: Examples) -> PolicyOutput:

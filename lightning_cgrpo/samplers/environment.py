@@ -11,6 +11,7 @@ from torch import Tensor
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.samplers import Noise, Sampler
 
+
 class Episodes(Protocol):
     """M running episodes of a vectorized environment."""
 
@@ -58,9 +59,7 @@ class EnvironmentSampler(Sampler):
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
 
-    def rollout(
-        self, policy: CategoricalPolicy, prompts: PromptGroups, group_size: int, noise: Noise
-    ) -> Rollouts:
+    def rollout(self, policy: CategoricalPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         with torch.inference_mode():
             record = self._run(policy, prompts, group_size, noise)
         # Cloned outside of inference mode, tensors can take part in training.
@@ -83,8 +82,6 @@ class EnvironmentSampler(Sampler):
         rows = torch.arange(episodes, device=draws.device)
         steps: list[dict[str, Tensor]] = []
         for step in range(horizon):
-            if len(rows) == 0:
-                break
             observations = running.observe()
             log_probs = policy.action_log_probs(observations)
             # Inverse CDF; the last action takes what rounding leaves.
@@ -104,6 +101,8 @@ class EnvironmentSampler(Sampler):
                 going_on = (~ended).nonzero().squeeze(-1)
                 rows = rows[going_on]
                 running.keep(going_on)
+            if len(rows) == 0:
+                break
         return _layout(steps, (len(prompts), group_size, horizon))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-
 from typing import TYPE_CHECKING
 
 from lightning_cgrpo.objective import SignalKind

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import unfold
 
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.samplers.environment import Environment
@@ -93,7 +93,7 @@ def _observations(lava: Tensor, goal: Tensor) -> Tensor:
     batch, cells = lava.shape
     size = math.isqrt(cells)
     dtype = torch.get_default_dtype()
-    windows = F.unfold(lava.to(dtype).view(batch, 1, size, size), kernel_size=5, padding=2).transpose(1, 2)
+    windows = unfold(lava.to(dtype).view(batch, 1, size, size), kernel_size=5, padding=2).transpose(1, 2)
     cell = torch.arange(cells, device=lava.device)
 
     def position(index: Tensor) -> Tensor:
