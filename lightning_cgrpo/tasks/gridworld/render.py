@@ -33,7 +33,7 @@ class GridworldRenderer(Renderer):
         start, goal = int(prompts.columns["start"][row]), int(prompts.columns["goal"][row])
         figure = Figure(figsize=(4.4, 4.8), layout="constrained")
         axes = figure.add_subplot()
-        axes.imshow(lava.view(size, size).float(), cmap="Reds", vmin=0, vmax=1.6)
+        axes.imshow(lava.view(size, size).float().numpy(), cmap="Reds", vmin=0, vmax=1.6)
         reached = signals["goal"].value[row].bool()
         count = min(self.episodes, len(reached))
         for episode in range(count):

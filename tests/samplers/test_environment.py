@@ -1,0 +1,211 @@
+"""Episodes sampled all at once equal episodes played one at a time with the same random numbers."""
+
+import pytest
+import torch
+
+from lightning_cgrpo import CategoricalMLP, EnvironmentSampler
+from lightning_cgrpo.policies import Policy, PolicyOutput
+from lightning_cgrpo.randomness import Stream, uniform
+from lightning_cgrpo.rollout import Examples
+from lightning_cgrpo.samplers.environment import Environment
+from lightning_cgrpo.tasks.gridworld import Gridworld, Layouts
+
+HORIZON, GROUP = 25, 4
+INDEX = torch.tensor([11, 2, 30, 7, 23])
+HAPPENED = ("goal", "lava", "battery")
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+class Elementwise(Policy):
+    """Logits by arithmetic on single numbers: the same to the last bit whatever else is in the batch.
+
+    (A matrix product sums in another order for another number of rows.)
+    """
+
+    def action_log_probs(self, observations):
+        x, y, goal_x, goal_y, battery, *window = observations.unbind(-1)
+        stay = (1 - battery) - 3 + window[12]
+        return torch.stack([y - goal_y, goal_y - y, x - goal_x, goal_x - x, stay], -1).log_softmax(-1)
+
+    examples = CategoricalMLP.examples
+    forward = CategoricalMLP.forward
+
+
+def make_policy(name):
+    torch.manual_seed(0)
+    if name == "elementwise":
+        return Elementwise()
+    policy = CategoricalMLP(30, 5, hidden=(16,))
+    with torch.no_grad():
+        policy.net[-1].weight.mul_(4)  # far from uniform
+        policy.net[-1].bias[4] = -3  # recharging seldom
+    return policy
+
+
+def layouts(index=INDEX):
+    # Small, so that some episodes end early and others never.
+    return Layouts(100, size=4, lava=3).groups(index)
+
+
+def noise_of(index, seed=0, update=5):
+    return lambda *shape: uniform(seed, Stream.ROLLOUT, update, index, shape)
+
+
+def rollout(policy, index=INDEX, **options):
+    with torch.no_grad():
+        return EnvironmentSampler(Gridworld(HORIZON)).rollout(policy, layouts(index), GROUP, noise_of(index, **options))
+
+
+def one_at_a_time(policy, index):
+    """Each episode by itself: look, choose by the inverse of the distribution function, act, until it ends."""
+    draws = noise_of(torch.tensor([index]))(GROUP, HORIZON)[0]
+    for member in range(GROUP):
+        episode = Gridworld(HORIZON).reset(layouts(torch.tensor([index])), 1)
+        steps = []
+        for draw in draws[member].tolist():
+            observation = episode.observe()
+            with torch.no_grad():
+                log_probs = policy.action_log_probs(observation)[0]
+            action, mass = 0, log_probs[0].exp().item()
+            while draw >= mass and action < 4:
+                action += 1
+                mass += log_probs[action].exp().item()
+            ended, happened = episode.step(torch.tensor([action]))
+            steps.append({"observation": observation[0], "action": action, "log_prob": log_probs[action].item()})
+            steps[-1] |= {name: bool(happened[name]) for name in HAPPENED}
+            if bool(ended):
+                break
+        yield steps
+
+
+@pytest.mark.parametrize("name", ["elementwise", "mlp"])
+def test_equals_playing_one_episode_at_a_time(name):
+    """Actions, observations, events, lengths, and nothing after an episode's end; log-probabilities to rounding."""
+    policy = make_policy(name)
+    rollouts = rollout(policy)
+    assert rollouts.mask.shape == rollouts.actions.shape == (len(INDEX), GROUP, HORIZON)
+    for row, index in enumerate(INDEX.tolist()):
+        for column, steps in enumerate(one_at_a_time(policy, index)):
+            length = len(steps)
+            where = (row, column, slice(0, length))
+            assert rollouts.mask[row, column].tolist() == [True] * length + [False] * (HORIZON - length)
+            assert rollouts.actions[where].tolist() == [step["action"] for step in steps]
+            assert torch.equal(rollouts.inputs["observations"][where], torch.stack([s["observation"] for s in steps]))
+            expected = torch.tensor([step["log_prob"] for step in steps])
+            torch.testing.assert_close(rollouts.log_probs[where], expected, rtol=0, atol=1e-12)
+            for happened in HAPPENED:
+                assert rollouts.info[happened][where].tolist() == [step[happened] for step in steps]
+    padding = ~rollouts.mask
+    assert not rollouts.inputs["observations"][padding].any() and not rollouts.log_probs[padding].any()
+    assert not any(rollouts.info[happened][padding].any() for happened in HAPPENED)
+    # The comparison covers episodes that end at different times, and some that don't.
+    assert rollouts.lengths.unique().numel() > 3
+    assert (rollouts.lengths == HORIZON).any() and all(rollouts.info[happened].any() for happened in HAPPENED)
+
+
+def test_log_probs_are_those_of_training():
+    """What the sampler reports is the denominator of the ratio, so it must be the policy's own, bit for bit."""
+    policy = make_policy("elementwise")
+    rollouts = rollout(policy)
+    assert torch.equal(policy(policy.examples(rollouts)).log_probs, rollouts.log_probs[rollouts.mask])
+    mlp = make_policy("mlp")
+    rollouts = rollout(mlp)
+    examples = mlp.examples(rollouts)
+    assert len(examples) == rollouts.mask.sum()
+    output = mlp(examples)
+    torch.testing.assert_close(output.log_probs, rollouts.log_probs[rollouts.mask], rtol=0, atol=1e-12)
+    assert output.log_probs.requires_grad and not rollouts.log_probs.requires_grad
+
+
+def test_an_episode_is_the_same_in_any_batch():
+    """Alone, in another order or beside others: bitwise, whatever ends around it."""
+    policy = make_policy("elementwise")
+    whole = rollout(policy)
+    for rows in ([0], [3, 1], [4, 3, 2, 1, 0]):
+        part = rollout(policy, INDEX[rows])
+        assert torch.equal(part.actions, whole.actions[rows])
+        assert torch.equal(part.mask, whole.mask[rows])
+        assert torch.equal(part.log_probs, whole.log_probs[rows])
+        assert torch.equal(part.inputs["observations"], whole.inputs["observations"][rows])
+        assert all(torch.equal(part.info[name], whole.info[name][rows]) for name in HAPPENED)
+
+
+def test_randomness_is_that_of_the_noise_alone():
+    """Neither torch's generator nor what was sampled before matters; another update gives other episodes."""
+    policy = make_policy("mlp")
+    first = rollout(policy)
+    torch.rand(100)
+    assert torch.equal(rollout(policy).actions, first.actions)
+    assert not torch.equal(rollout(policy, update=6).actions, first.actions)
+    assert not torch.equal(rollout(policy, seed=1).actions, first.actions)
+    shapes = []
+
+    def noise(*shape):
+        shapes.append(shape)
+        return noise_of(INDEX)(*shape)
+
+    EnvironmentSampler(Gridworld(HORIZON)).rollout(policy, layouts(), GROUP, noise)
+    assert shapes == [(GROUP, HORIZON)]
+
+
+class Once(Environment):
+    """Two actions, one step."""
+
+    max_steps = 1
+
+    def reset(self, prompts, group_size):
+        return Once.Episodes(len(prompts) * group_size)
+
+    class Episodes:
+        def __init__(self, size):
+            self.size = size
+
+        def observe(self):
+            return torch.zeros(self.size, 1)
+
+        def step(self, actions):
+            return torch.ones_like(actions).bool(), {"action": actions}
+
+        def keep(self, rows):
+            self.size = len(rows)
+
+
+class Biased:
+    """Chooses action 0, 1, 2 with probabilities 0.25, 0, 0.75."""
+
+    def action_log_probs(self, observations):
+        return torch.tensor([[0.25, 0.0, 0.75]]).log().expand(len(observations), -1)
+
+
+def test_probabilities_are_the_policy_s():
+    """The inverse of the distribution function: below 1/4 the first action, never the one of probability 0."""
+    draws = torch.tensor([0.0, 0.2499999, 0.25, 0.9999999]).view(1, 4, 1)
+    prompts = Layouts(1).groups(torch.tensor([0]))
+    rollouts = EnvironmentSampler(Once()).rollout(Biased(), prompts, 4, lambda *shape: draws)
+    assert rollouts.actions.flatten().tolist() == [0, 0, 2, 2]
+    assert rollouts.log_probs.flatten().exp().tolist() == pytest.approx([0.25, 0.25, 0.75, 0.75])
+
+
+def test_rollouts_can_take_part_in_training():
+    """Tensors made under inference mode can't be saved for a backward pass; these are none."""
+    policy = make_policy("mlp")
+    rollouts = rollout(policy)
+    tensors = [rollouts.actions, rollouts.mask, rollouts.log_probs, *rollouts.inputs.values(), *rollouts.info.values()]
+    assert not any(tensor.is_inference() for tensor in tensors)
+    examples = policy.examples(rollouts)
+    assert isinstance(examples, Examples) and isinstance(policy(examples), PolicyOutput)
+    policy(examples).log_probs.sum().backward()
+    assert all(parameter.grad.any() for parameter in policy.parameters())
+
+
+def test_no_prompts():
+    """A process may get none."""
+    rollouts = rollout(make_policy("mlp"), INDEX[:0])
+    assert rollouts.actions.shape == rollouts.mask.shape == (0, GROUP, HORIZON)
+    assert rollouts.inputs["observations"].shape == (0, GROUP, HORIZON, 30)

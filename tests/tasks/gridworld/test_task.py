@@ -1,0 +1,64 @@
+"""Signals of the gridworld, worked out by hand for three episodes of 4, 2 and 3 steps."""
+
+import pytest
+import torch
+
+from lightning_cgrpo.objective import Constraint, Objective
+from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.tasks.gridworld import GridworldTask
+
+PROMPTS = PromptGroups(torch.tensor([0]))
+
+
+@pytest.fixture
+def rollouts():
+    mask = torch.tensor([[[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]]]).bool()
+    info = {
+        "goal": torch.tensor([[[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]]).bool(),
+        "lava": torch.tensor([[[1, 1, 0, 1], [0, 1, 0, 0], [0, 0, 0, 0]]]).bool(),
+        "battery": torch.tensor([[[0, 0, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0]]]).bool(),
+    }
+    return Rollouts(mask.long(), mask, {}, info=info)
+
+
+LAVA = {"sum": [3, 1, 0], "mean": [3 / 4, 1 / 2, 0], "indicator": [1, 1, 0]}
+BATTERY = {"sum": [1, 0, 1], "mean": [1 / 4, 0, 1 / 3], "indicator": [1, 0, 1]}
+
+
+@pytest.mark.parametrize("cost", ["sum", "mean", "indicator"])
+@pytest.mark.parametrize("rate", ["steps", "episodes"])
+def test_cost_and_rate_are_chosen_independently(rollouts, cost, rate):
+    """`cost` decides the value for the advantage, `rate` the counts, each whatever the other."""
+    signals = GridworldTask(cost, rate).score(PROMPTS, rollouts)
+    assert list(signals) == list(GridworldTask.signals)
+    for name, values, per_step, per_episode in (
+        ("lava", LAVA, [3, 1, 0], [1, 1, 0]),
+        ("battery", BATTERY, [1, 0, 1], [1, 0, 1]),
+    ):
+        torch.testing.assert_close(signals[name].value, torch.tensor([values[cost]], dtype=torch.float32))
+        count, opportunities = signals[name].counts()
+        assert count.tolist() == [per_step if rate == "steps" else per_episode]
+        assert opportunities.tolist() == [[4, 2, 3] if rate == "steps" else [1, 1, 1]]
+    assert signals["goal"].value.tolist() == [[0, 1, 1]]
+    assert [c.tolist() for c in signals["goal"].counts()] == [[[0, 1, 1]], [[1, 1, 1]]]
+
+
+@pytest.mark.parametrize(("rate", "lava", "battery"), [("steps", 4 / 9, 2 / 9), ("episodes", 2 / 3, 2 / 3)])
+def test_rates_are_pooled(rollouts, rate, lava, battery):
+    """4 of 9 steps on lava; the mean of the episodes' rates would be (3/4 + 1/2 + 0) / 3 = 5/12."""
+    objective = Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.1)})
+    objective.check_signals(GridworldTask.signals)
+    violations, opportunities = objective.violations(GridworldTask(rate=rate).score(PROMPTS, rollouts))
+    assert (violations / opportunities).tolist() == [lava, battery]
+
+
+def test_by_default_costs_are_sums_and_rates_count_steps(rollouts):
+    """What ALGORITHM.md settles on, and what thresholds of 0.01 refer to."""
+    lava = GridworldTask().score(PROMPTS, rollouts)["lava"]
+    assert lava.value.tolist() == [[3, 1, 0]] and lava.counts()[1].tolist() == [[4, 2, 3]]
+
+
+@pytest.mark.parametrize(("arguments", "name"), [({"cost": "max"}, "cost"), ({"rate": "episode"}, "rate")])
+def test_refuses_unknown_options(arguments, name):
+    with pytest.raises(ValueError, match=f"`{name}` to be .* but got '{arguments[name]}'"):
+        GridworldTask(**arguments)
