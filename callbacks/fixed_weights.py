@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lightning_cgrpo.errors import UserError
+
 
 class FixedWeights(Callback):
     """Keeps the module's weights where they are put: linear scalarization.
@@ -21,7 +23,7 @@ class FixedWeights(Callback):
             reward's 1.
 
     Raises:
-        ValueError: (when training starts) for a name that the objective doesn't have, or a weight that isn't finite.
+        UserError: (when training starts) for a name that the objective doesn't have, or a weight that isn't finite.
     """
 
     def __init__(self, weights: dict[str, float] | None = None) -> None:
@@ -33,9 +35,9 @@ class FixedWeights(Callback):
             if name not in names:
                 close = difflib.get_close_matches(name, names, n=1)
                 hint = f" Did you mean '{close[0]}'?" if close else ""
-                raise ValueError(f"Expected the fixed weights to be of {names}, but got '{name}'.{hint}")
+                raise UserError(f"Expected the fixed weights to be of {names}, but got '{name}'.{hint}")
             if not math.isfinite(weight):
-                raise ValueError(f"Expected a finite weight for '{name}', but got {weight}.")
+                raise UserError(f"Expected a finite weight for '{name}', but got {weight}.")
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         values = [self.weights.get(name, 0.0) for name in pl_module.objective.weight_names]

@@ -9,6 +9,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.metrics import BehaviorRate
 from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds
 from lightning_cgrpo.telemetry import logging_due
@@ -31,7 +32,7 @@ class LagrangianCallback(Callback):
         every_n_updates: updates whose counts are pooled for one dual step.
 
     Raises:
-        ValueError: (when training starts) if the objective has no constraint to enforce.
+        UserError: (when training starts) if the objective has no constraint to enforce.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class LagrangianCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         constrained = pl_module.objective.constrained
         if not constrained:
-            raise ValueError(
+            raise UserError(
                 "Expected the objective to have a constraint with role: constrain for LagrangianCallback, but it has "
                 "none; remove the callback (plain GRPO) or add a constraint."
             )

@@ -11,6 +11,7 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
 from lightning_cgrpo.distributed import world
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.rollout import PromptGroups
 
@@ -51,7 +52,7 @@ class PromptLoader:
         batches, rest = divmod(len(source), batch_size)
         self.batches = batches + bool(rest and not drop_last)
         if self.batches == 0:
-            raise ValueError(
+            raise UserError(
                 f"Expected at least {batch_size if drop_last else 1} prompts, one batch, but got {len(source)}."
             )
 

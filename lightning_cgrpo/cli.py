@@ -78,10 +78,10 @@ class CommandLine(LightningCLI):
         extra = [callback for callback in named.values() if callback is not None]
         if (
             any(isinstance(callback, EvaluationTable) for callback in extra)
-            and "verbose" in self.config[self.subcommand]
+            and "verbose" in self.config_init[self.subcommand]
         ):
             # The table says the same in the user's terms.
-            self.config[self.subcommand]["verbose"] = False
+            self.config_init[self.subcommand]["verbose"] = False
         config = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         return self._instantiate_trainer(config, extra)
 
@@ -91,8 +91,11 @@ def main(subcommand: str, config: Config, flags: list[str]) -> None:
     config.setdefault("weights_only", True)
     if torch.get_float32_matmul_precision() == "highest" and torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")
-    if config.get("ckpt_path") == "last":
+    checkpoint = config.get("ckpt_path")
+    if checkpoint == "last":
         config["ckpt_path"] = str(last_checkpoint(config))
+    elif isinstance(checkpoint, str) and checkpoint.endswith(".ckpt") and not _exists(checkpoint):
+        raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
     quiet()
     CommandLine(subcommand, config, flags)
 
@@ -103,13 +106,23 @@ def last_checkpoint(config: Config) -> Path:
     Raises:
         ConfigError: if there is none.
     """
-    logger = (config.get("trainer", {}).get("logger") or {}) if isinstance(config.get("trainer"), dict) else {}
+    trainer = config.get("trainer") or {}
+    logger = trainer.get("logger")
+    # Where there are several loggers, checkpoints are with the first.
+    logger = logger[0] if isinstance(logger, list) and logger else logger
     arguments = logger.get("init_args", {}) if isinstance(logger, dict) else {}
-    run = Path(arguments.get("save_dir", "lightning_logs")) / str(arguments.get("name", ""))
-    found = sorted(run.glob("version_*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime)
+    folder = arguments.get("save_dir") or trainer.get("default_root_dir") or "."
+    # Lightning's name of a run that has none.
+    run = Path(folder) / str(arguments.get("name", "lightning_logs"))
+    found = sorted(run.glob("*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime)
     if not found:
-        raise ConfigError(f"Expected a checkpoint {run}/version_*/checkpoints/last.ckpt to go on from, but found none.")
+        raise ConfigError(f"Expected a checkpoint {run}/*/checkpoints/last.ckpt to go on from, but found none.")
     return found[-1]
+
+
+def _exists(checkpoint: str) -> bool:
+    """Assumed of a remote one."""
+    return "://" in checkpoint or Path(checkpoint).exists()
 
 
 def quiet() -> None:
@@ -118,6 +131,8 @@ def quiet() -> None:
         "Using ModelCheckpoint with manual optimization",  # Saving after the update is what resuming needs.
         "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
         "The dirpath has changed from",
+        "Found \\d+ module\\(s\\) in eval mode",  # The reference, and language models; see CausalLMPolicy.
+        "You're resuming from a checkpoint that ended before the epoch ended",  # Prompts follow from the update.
         "The '.*_dataloader' does not have many workers",
     ):
         warnings.filterwarnings("ignore", message=message)
@@ -140,13 +155,17 @@ def explain(error: BaseException) -> str:
         if key := re.match(r'Parser key "(.*)":', line):
             keys.append(key[1])
         elif line and not re.match(r"Problem with given class_path|Does not validate|Subtypes:|Errors:", line):
-            complaint = line.replace("Expected a dot import path string:", "There is no class")
-            hint = did_you_mean(complaint.rpartition(" ")[2], _class_names()) if complaint != line else ""
-            return ".".join(keys) + ": " * bool(keys) + complaint + hint
+            name = line.partition("Expected a dot import path string: ")[2]
+            complaint = f"There is no class '{name}'.{did_you_mean(name, _class_names())}" if name else line
+            return ".".join(keys) + ": " * bool(keys) + complaint
     return str(error)
 
 
 def _class_names() -> list[str]:
+    from lightning.pytorch import callbacks as lightning_callbacks
+    from lightning.pytorch import loggers
+
     from lightning_cgrpo import callbacks, datamodules, multipliers
 
-    return [*lightning_cgrpo.__all__, *callbacks.__all__, *datamodules.__all__, *multipliers.__all__]
+    modules = (lightning_cgrpo, callbacks, datamodules, multipliers, lightning_callbacks, loggers)
+    return [name for module in modules for name in module.__all__]

@@ -31,11 +31,27 @@ def build(files: Iterable[str], overrides: Iterable[tuple[str, str]]) -> Config:
         ConfigError: naming the file, key or interpolation that is wrong.
     """
     config: Config = {}
-    for name in files:
-        config = merge(config, read(find(name)))
-    for key, text in overrides:
-        config = merge(config, _nested(key, _parse_value(key, text)))
+    layers = [read(find(name)) for name in files]
+    layers += [_nested(key, _parse_value(key, text)) for key, text in overrides]
+    for layer in layers:
+        _check_callbacks(config, layer)
+        config = merge(config, layer)
     return _resolve(config)
+
+
+def _check_callbacks(config: Config, layer: Config) -> None:
+    """Any name adds a callback, so a misspelled one would leave the callback that is meant as it was."""
+    known, names = config.get("callbacks"), layer.get("callbacks")
+    if not isinstance(known, Mapping) or not isinstance(names, Mapping):
+        return
+    for name in map(str, names):
+        similar = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        # Longer names ("checkpoints_best" beside "checkpoints") are meant as others.
+        if similar and name not in known and not name.startswith(similar[0]):
+            raise ConfigError(
+                f"Unknown key '{name}' in callbacks. Did you mean '{similar[0]}'? (To add another callback, give it "
+                "a name that differs more.)"
+            )
 
 
 def find(name: str) -> Path:

@@ -17,7 +17,7 @@ from lightning_cgrpo.rollout import Rollouts, Signal, Signals
 
 
 def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tensor]]:
-    """Take out values that are not finite: they are faults, not statements.
+    """Take out values (and counts) that are not finite: they are faults, not statements.
 
     Returns:
         The signals, in which faulty entries do not apply, and the number of faults by signal (scalars).
@@ -25,6 +25,9 @@ def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tenso
     clean, faults = {}, {}
     for name, signal in signals.items():
         finite = signal.value.isfinite()
+        for counts in (signal.count, signal.opportunities):
+            if counts is not None:
+                finite &= counts.isfinite()
         if signal.applicable is not None:
             finite |= ~signal.applicable
         faulty = ~finite
@@ -35,6 +38,7 @@ def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tenso
                 signal,
                 value=torch.where(finite, signal.value, 0),
                 count=None if signal.count is None else torch.where(finite, signal.count, 0),
+                opportunities=None if signal.opportunities is None else torch.where(finite, signal.opportunities, 0),
                 applicable=applicable,
             )
         clean[name] = signal

@@ -47,8 +47,9 @@ class BehaviorRate(Metric):
                 "Expected counts with 0 <= violations <= opportunities, all finite, but got "
                 f"{violations.tolist()} of {opportunities.tolist()}."
             )
-        self.violations += violations
-        self.opportunities += opportunities
+        # Not in place: after `load_state_dict` these are the checkpoint's own tensors.
+        self.violations = self.violations + violations
+        self.opportunities = self.opportunities + opportunities
 
     def compute(self) -> Tensor:
         """Rates ``[K]`` float64, NaN where there was no opportunity; torchmetrics makes a scalar of a single one."""

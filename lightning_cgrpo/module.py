@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_cgrpo.advantages import AdvantageEstimator, ScalarizedAdvantages
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.losses import aggregation_weights, grpo_loss
 from lightning_cgrpo.measurement import RunningSums, behavior_metrics, behavior_sums, isolate_faults
 from lightning_cgrpo.objective import Objective
@@ -110,6 +111,21 @@ class ConstrainedGRPO(LightningModule):
         if self.make_scheduler is None:
             return optimizer
         return [optimizer], [self.make_scheduler(optimizer)]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["weight_names"] = self.objective.weight_names
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Raises:
+        UserError: if the checkpoint's weights belong to other constraints.
+        """
+        names = self.objective.weight_names
+        saved = checkpoint.get("weight_names", names)
+        if saved != names:
+            raise UserError(
+                f"Expected a checkpoint with weights of {names}, the objective's reward and constraints, but got one "
+                f"of {saved}, try the configuration that it was trained with."
+            )
 
     # ------------------------------------------------------------------ an update
 

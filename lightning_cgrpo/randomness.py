@@ -27,7 +27,10 @@ class Stream(IntEnum):
 
 
 def generator(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
-    """A generator of its own for every combination of numbers >= 0."""
+    """A generator of its own for every combination of numbers >= 0; a stream always takes equally many.
+
+    (NumPy pads with zeros: 1 and 1, 0 would be the same.)
+    """
     return np.random.default_rng((seed, int(stream), *counters))
 
 

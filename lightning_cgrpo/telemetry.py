@@ -41,6 +41,7 @@ class UpdateReport:
     def __init__(self, module: ConstrainedGRPO, update: int) -> None:
         self.module, self.update = module, update
         self.due = logging_due(module.trainer, update)
+        self.learning_rate = module.learning_rate
         self.times: dict[str, float] = {}
         self.terms: list[dict[str, Tensor]] = []
         self.grad_norms: list[Tensor] = []
@@ -98,7 +99,7 @@ class UpdateReport:
             del metrics["policy/kl"]
         if self.grad_norms:
             metrics["policy/grad_norm"] = torch.stack(self.grad_norms).mean().item()
-        metrics["policy/learning_rate"] = module.learning_rate
+        metrics["policy/learning_rate"] = self.learning_rate
         metrics |= {tag: total[tag] for tag in total if tag.startswith("faults/") and total[tag]}
         if self.skipped_steps:
             metrics["faults/skipped_steps"] = self.skipped_steps

@@ -225,8 +225,7 @@ class TestScalarizedAdvantages:
     def test_several_rewards_are_standardized_one_by_one(self) -> None:
         objective = Objective({"speed": 1.0, "comfort": 0.2}, {"crash": Constraint(at_most=0.1)})
         speed, comfort, crash = (
-            torch.tensor([x], dtype=torch.float64)
-            for x in ([10.0, 20, 30, 60], [0.1, 0.1, 0.3, 0.4], [0.0, 0, 1, 0])
+            torch.tensor([x], dtype=torch.float64) for x in ([10.0, 20, 30, 60], [0.1, 0.1, 0.3, 0.4], [0.0, 0, 1, 0])
         )
         signals = {"speed": Signal(speed), "comfort": Signal(comfort), "crash": Signal(crash)}
         weights = torch.tensor([0.75, 0.25], dtype=torch.float64)

@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.multipliers.controller import expect
 
 ROUNDING = 1e-9
@@ -91,7 +92,7 @@ class WeightBounds:
         """Look up the names of the 1 + K weights, the reward's first.
 
         Raises:
-            ValueError: if a bound names none of them, or no weights satisfy the bounds.
+            UserError: if a bound names none of them, or no weights satisfy the bounds.
         """
         floor, cap = self._vector("floor", self.floor, 0.0, names), self._vector("cap", self.cap, 1.0, names)
         _check_feasible(floor, cap, names)
@@ -111,9 +112,7 @@ class WeightBounds:
             if name not in names:
                 close = difflib.get_close_matches(name, names, n=1)
                 hint = f", did you mean '{close[0]}'?" if close else "."
-                raise ValueError(
-                    f"Expected argument `{argument}` to name weights among {names}, but got '{name}'{hint}"
-                )
+                raise UserError(f"Expected argument `{argument}` to name weights among {names}, but got '{name}'{hint}")
         return torch.tensor([bound.get(name, default) for name in names], dtype=torch.float64)
 
 
@@ -121,17 +120,17 @@ def _check_feasible(floor: Tensor, cap: Tensor, names: list[str] | None = None) 
     crossed = (floor > cap).nonzero().flatten().tolist()
     if crossed:
         j = crossed[0]
-        raise ValueError(
+        raise UserError(
             f"Expected floors below caps, but got floor {floor[j]:g} and cap {cap[j]:g} for "
             f"{f'weight {j}' if names is None else repr(names[j])}."
         )
     if floor.sum() > 1 + ROUNDING:
-        raise ValueError(
+        raise UserError(
             f"Expected the floors of all {len(floor)} weights to sum to 1 at most, but got {floor.sum():g}, "
             "because weights sum to 1, try lower floors."
         )
     if cap.sum() < 1 - ROUNDING:
-        raise ValueError(
+        raise UserError(
             f"Expected the caps of all {len(cap)} weights to sum to 1 at least, but got {cap.sum():g}, "
             "because weights sum to 1, try higher caps."
         )

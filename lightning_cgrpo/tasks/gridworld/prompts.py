@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.rollout import PromptGroups
 
@@ -24,12 +25,12 @@ class Layouts:
         lava: number of lava tiles.
 
     Raises:
-        ValueError: if the grid is too small for its lava.
+        UserError: if the grid is too small for its lava.
     """
 
     def __init__(self, count: int, split: int = 0, seed: int = 0, size: int = 10, lava: int = 20) -> None:
         if not 0 <= lava <= size * size - 2:
-            raise ValueError(
+            raise UserError(
                 f"Expected argument `lava` to leave room for start and goal on a {size}x{size} grid, "
                 f"at most {size * size - 2} tiles, but got {lava}."
             )

@@ -1,0 +1,154 @@
+"""Which prompts an update gets follows from its number alone, whatever the processes."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lightning_cgrpo.datamodules import base
+from lightning_cgrpo.datamodules.base import GroupDataModule, PromptLoader
+from lightning_cgrpo.rollout import PromptGroups
+
+
+class Numbers:
+    """Prompts that are their index."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def groups(self, index: torch.Tensor) -> PromptGroups:
+        return PromptGroups(index, {"square": index**2})
+
+
+def batches(size: int, batch_size: int, start: int = 0, **arguments) -> list[list[int]]:
+    loader = PromptLoader(Numbers(size), batch_size, start=lambda: start, **arguments)
+    return [groups.index.tolist() for groups in loader]
+
+
+def flat(lists: list[list[int]]) -> list[int]:
+    return [prompt for prompts in lists for prompt in prompts]
+
+
+class TestOrder:
+    def test_without_seed_as_they_come(self) -> None:
+        assert batches(7, 3) == [[0, 1, 2], [3, 4, 5], [6]]
+        assert batches(6, 3) == [[0, 1, 2], [3, 4, 5]]
+
+    def test_columns_come_along(self) -> None:
+        (groups,) = PromptLoader(Numbers(3), 3, seed=1)
+        assert torch.equal(groups.columns["square"], groups.index**2)
+
+    def test_each_pass_has_every_prompt_once_in_an_order_of_its_own(self) -> None:
+        passes = [flat(batches(20, 4, start=5 * number, seed=0)) for number in range(4)]
+        assert all(sorted(prompts) == list(range(20)) for prompts in passes)
+        assert len({tuple(prompts) for prompts in [*passes, list(range(20))]}) == 5
+
+    def test_the_seed_decides(self) -> None:
+        assert batches(20, 4, seed=1) == batches(20, 4, seed=1) != batches(20, 4, seed=2)
+
+    def test_drop_last_leaves_out_other_prompts_in_each_pass(self) -> None:
+        passes = [batches(11, 4, start=2 * number, seed=0, drop_last=True) for number in range(3)]
+        assert all([len(prompts) for prompts in lists] == [4, 4] for lists in passes)
+        assert len({tuple(sorted(flat(lists))) for lists in passes}) > 1
+
+    @pytest.mark.parametrize(
+        ("size", "batch_size", "drop_last", "length"),
+        [(8, 4, False, 2), (8, 4, True, 2), (9, 4, False, 3), (9, 4, True, 2), (3, 4, False, 1)],
+    )
+    def test_length(self, size: int, batch_size: int, drop_last: bool, length: int) -> None:
+        loader = PromptLoader(Numbers(size), batch_size, drop_last=drop_last)
+        assert len(loader) == len(list(loader)) == length
+
+    def test_too_few_prompts(self) -> None:
+        with pytest.raises(ValueError, match="Expected at least 4 prompts, one batch, but got 3"):
+            PromptLoader(Numbers(3), 4, drop_last=True)
+        with pytest.raises(ValueError, match="Expected at least 1 prompts, one batch, but got 0"):
+            PromptLoader(Numbers(0), 4)
+
+
+class TestResume:
+    @pytest.mark.parametrize("start", range(12))
+    def test_goes_on_where_it_stopped(self, start: int) -> None:
+        """The batches from any number on are those of a run that was never stopped."""
+        whole = [batch for number in range(0, 15, 5) for batch in batches(22, 4, start=number, seed=3, drop_last=True)]
+        assert len(whole) == 15
+        rest_of_pass = 5 - start % 5
+        assert batches(22, 4, start=start, seed=3, drop_last=True) == whole[start : start + rest_of_pass]
+
+    def test_start_is_asked_when_iteration_begins(self) -> None:
+        done = [0]
+        loader = PromptLoader(Numbers(6), 2, start=lambda: done[0])
+        assert [groups.index.tolist() for groups in loader] == [[0, 1], [2, 3], [4, 5]]
+        done[0] = 4
+        assert [groups.index.tolist() for groups in loader] == [[2, 3], [4, 5]]
+
+
+class TestProcesses:
+    @pytest.mark.parametrize("processes", [1, 2, 3, 5])
+    @pytest.mark.parametrize("seed", [None, 0])
+    def test_share_every_batch_in_order(
+        self, processes: int, seed: int | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        single = batches(22, 4, start=2, seed=seed)
+        shares = []
+        for rank in range(processes):
+            monkeypatch.setattr(base, "world", lambda rank=rank: (rank, processes))
+            shares.append(batches(22, 4, start=2, seed=seed))
+        for number, batch in enumerate(single):
+            parts = [share[number] for share in shares]
+            assert flat(parts) == batch
+            lengths = [len(part) for part in parts]
+            assert max(lengths) - min(lengths) <= 1
+        # Every process takes part in every batch, be it with nothing.
+        assert all(len(share) == len(single) for share in shares)
+
+
+class Module(GroupDataModule):
+    def __init__(self, sizes: dict[str, int], **arguments) -> None:
+        super().__init__(**arguments)
+        self.sizes = sizes
+        self.asked: list[str] = []
+
+    def source(self, split):
+        self.asked.append(split)
+        return Numbers(self.sizes[split])
+
+
+class TestGroupDataModule:
+    SIZES = (("train", 22), ("val", 7), ("test", 5), ("predict", 3))
+
+    def made(self, **arguments) -> Module:
+        return Module(dict(self.SIZES), **{"prompts_per_update": 4, "eval_prompts": 3, "seed": 5, **arguments})
+
+    def test_training_is_shuffled_and_drops_the_rest(self) -> None:
+        loader = self.made().train_dataloader()
+        assert [groups.index.tolist() for groups in loader] == batches(22, 4, seed=5, drop_last=True)
+        assert len(loader) == 5
+
+    def test_training_goes_on_after_the_updates_done(self) -> None:
+        module = self.made()
+        module.trainer = SimpleNamespace(global_step=7)
+        got = [groups.index.tolist() for groups in module.train_dataloader()]
+        assert got == batches(22, 4, start=7, seed=5, drop_last=True)
+        assert len(got) == 3
+
+    @pytest.mark.parametrize(("split", "size"), SIZES[1:])
+    def test_evaluation_sees_every_prompt_in_order(self, split: str, size: int) -> None:
+        module = self.made()
+        module.trainer = SimpleNamespace(global_step=7)
+        got = [groups.index.tolist() for groups in getattr(module, f"{split}_dataloader")()]
+        assert got == batches(size, 3) and module.asked == [split]
+
+    @pytest.mark.parametrize(("limit", "prompts"), [(None, 7), (1, 1), (4, 4), (7, 7), (100, 7)])
+    def test_max_eval_prompts(self, limit: int | None, prompts: int) -> None:
+        loader = self.made(max_eval_prompts=limit).val_dataloader()
+        assert flat([groups.index.tolist() for groups in loader]) == list(range(prompts))
+        assert len(loader) == -(-prompts // 3)
+
+    @pytest.mark.parametrize("name", ["prompts_per_update", "eval_prompts"])
+    def test_refusals(self, name: str) -> None:
+        with pytest.raises(ValueError, match=f"Expected argument `{name}` to be at least 1, but got 0"):
+            self.made(**{name: 0})

@@ -1,0 +1,103 @@
+"""One process of test_processes.py: trains the gridworld, and leaves what the test compares.
+
+    python process_worker.py FOLDER PROMPTS...
+
+Runs once for each number of prompts per update, in the process group that the environment describes as torchrun does.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers.logger import DummyLogger
+
+from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.distributed import world
+from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+
+UPDATES = 20
+
+
+class Memory(DummyLogger):
+    """What is logged, on the first process."""
+
+    def __init__(self):
+        super().__init__()
+        self.updates = []
+
+    def log_metrics(self, metrics, step=None):
+        self.updates.append(metrics)
+
+
+class Multipliers(Callback):
+    """Those of this process after each update, and how many prompts it had."""
+
+    def __init__(self):
+        self.history, self.prompts = [], []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.history.append(pl_module.weights.clone())
+        self.prompts.append(len(batch))
+
+
+def train(prompts: int) -> dict:
+    """The first updates, with everything that could differ between processes: minibatches, clipping, KL, entropy."""
+    torch.manual_seed(0)
+    module = ConstrainedGRPO(
+        CategoricalMLP(30, 5, hidden=(32,)).double(),
+        EnvironmentSampler(Gridworld(max_steps=40)),
+        GridworldTask(),
+        Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.01)}),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        optimization=Optimization(
+            epochs=2,
+            minibatch_size=120 * prompts,
+            micro_batch_size=50 * prompts,
+            kl_weight=0.01,
+            entropy_weight=0.001,
+            aggregation="token_mean",
+            max_grad_norm=0.05,
+        ),
+        group_size=8,
+    )
+    memory, multipliers = Memory(), Multipliers()
+    _, processes = size()
+    trainer = Trainer(
+        accelerator="cpu",
+        strategy="ddp" if processes > 1 else "auto",
+        devices=processes,
+        precision="64-true",
+        max_steps=UPDATES,
+        log_every_n_steps=1,
+        logger=memory,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        use_distributed_sampler=False,
+        callbacks=[LagrangianCallback(SoftmaxAdam()), multipliers],
+    )
+    trainer.fit(module, GridworldDataModule(prompts))
+    assert world()[1] == processes
+    return {
+        "multipliers": torch.stack(multipliers.history),
+        "prompts": multipliers.prompts,
+        "metrics": memory.updates,
+        "parameters": torch.cat([parameter.detach().flatten() for parameter in module.policy.parameters()]),
+    }
+
+
+def size() -> tuple[int, int]:
+    """This process's rank and the number of processes, as the environment says."""
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for number in map(int, sys.argv[2:]):
+        torch.save(train(number), Path(sys.argv[1]) / f"{number}_prompts_rank_{size()[0]}.pt")

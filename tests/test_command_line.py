@@ -1,0 +1,329 @@
+"""The command line from the first word to the files it leaves, run inside this process and in a folder of its own."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from lightning_cgrpo.__main__ import RUNS, TOOLS, main
+from lightning_cgrpo.configuration import PACKAGED
+from lightning_cgrpo.errors import UserError
+
+SMALL = shlex.split(
+    "-c configs/gridworld.yaml --data.prompts_per_update=4 --data.train_prompts=12 --data.val_prompts=6 "
+    "--data.test_prompts=5 --data.eval_prompts=4 --model.group_size=4 --model.eval_group_size=2 "
+    "--model.policy.hidden=[16] --model.sampler.environment.max_steps=20 --callbacks.initial_rates.batches=1 "
+    "--callbacks.progress=null --trainer.enable_progress_bar=false --trainer.enable_model_summary=false"
+)
+ABLATIONS = sorted(path.name for path in (PACKAGED / "ablations").glob("*.yaml"))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def command(name, arguments=""):
+    main([name, *SMALL, *shlex.split(arguments)])
+
+
+def fit(arguments=""):
+    """Trains, and returns the checkpoint after its last update."""
+    command("fit", f"--callbacks.checkpoints.every_n_train_steps=1 {arguments}")
+    newest = max(Path().glob("runs/gridworld/version_*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime)
+    return torch.load(newest, weights_only=True)
+
+
+def refused(name, arguments=""):
+    """The one line that the user sees instead of a run."""
+    with pytest.raises(UserError) as caught:
+        command(name, arguments)
+    text = str(caught.value)
+    assert "\n" not in text and len(text) < 300
+    return text
+
+
+# ---------------------------------------------------------------------- help, and errors without a run
+
+
+def test_help_lists_all_commands(capsys):
+    for arguments in ([], ["--help"], ["-h"], ["help"]):
+        main(arguments)
+        text = capsys.readouterr().out
+        assert text.startswith("usage: python -m lightning_cgrpo COMMAND")
+        assert all(f"\n  {name}" in text for name in (*RUNS, *TOOLS))
+
+
+def test_help_s_examples_name_files_that_exist(capsys):
+    main(["--help"])
+    named = [word for word in capsys.readouterr().out.split() if word.startswith("configs/") and word.endswith("l")]
+    assert len(named) >= 2
+    assert all((PACKAGED.parent / name).is_file() for name in named)
+
+
+@pytest.mark.parametrize(("word", "hint"), [("fitt", "'fit'"), ("tets", "'test'"), ("train", "Try --help")])
+def test_unknown_command(word, hint):
+    with pytest.raises(UserError, match=f"^Unknown command '{word}'.*{hint}"):
+        main([word])
+
+
+MISSPELLED = {
+    # keys
+    "--trainer.max_step=3": "Unknown key 'max_step' in trainer (Trainer). Did you mean 'max_steps'?",
+    "--model.group_sise=4": "Unknown key 'group_sise' in model (ConstrainedGRPO). Did you mean 'group_size'?",
+    "--model.init_args.group_sise=4": "Unknown key 'group_sise' in model (ConstrainedGRPO). Did you mean 'group_size'?",
+    "--model.optimization.epoch=1": "Unknown key 'epoch' in model.optimization (Optimization). Did you mean 'epochs'?",
+    "--model.objective.constraints.lava.at_mots=0.1": "'at_mots' in model.objective.constraints.lava (Constraint). "
+    "Did you mean 'at_most'?",
+    "--data.prompt_per_update=4": "'prompt_per_update' in data (GridworldDataModule). "
+    "Did you mean 'prompts_per_update'?",
+    "--callbacks.multiplers=FixedWeights": "Unknown key 'multiplers' in callbacks. Did you mean 'multipliers'?",
+    "--callbacks.multipliers.controler.lr=1": "'controler' in callbacks.multipliers (LagrangianCallback). "
+    "Did you mean 'controller'?",
+    "--callbacks.multipliers.controller.lrr=1": "'lrr' in callbacks.multipliers.controller (SoftmaxAdam). "
+    "Did you mean 'lr'?",
+    "--modle.group_size=4": "Unknown key 'modle'. Did you mean 'model'?",
+    # classes
+    "--callbacks.multipliers=FixedWeight": "There is no class 'FixedWeight'. Did you mean 'FixedWeights'?",
+    "--callbacks.multipliers.controller=SoftmaxAdm": "There is no class 'SoftmaxAdm'. Did you mean 'SoftmaxAdam'?",
+    "--model.estimator=lightning_cgrpo.ScalarizedReward": "There is no class 'lightning_cgrpo.ScalarizedReward' for "
+    "model.estimator. Did you mean 'ScalarizedRewards'?",
+    "--trainer.logger=CSVLoger": "There is no class 'CSVLoger'. Did you mean 'CSVLogger'?",
+    # values
+    "--trainer.max_steps=abc": "trainer.max_steps: Expected a <class 'int'>. Got value: abc",
+    "--model.objective.constraints.lava.at_most=1.5": "constraint 'lava' to have at_most in [0, 1], a rate, but got "
+    "1.5 (did you mean 0.015?)",
+    "--model.objective.constraints.lava.at_least=0.5": "constraint 'lava' to have one bound, but got both at_most: "
+    "0.01 and at_least: 0.5",
+    "--model.objective.reward=gaol": "reward 'gaol' to name a signal of the task, ['battery', 'goal', 'lava'], but got "
+    "'gaol'. Did you mean 'goal'?",
+    "--model.objective.constraints.lav.at_most=0.5": "constraint 'lav' to name a signal of the task, "
+    "['battery', 'goal', 'lava'], but got 'lav'. Did you mean 'lava'?",
+    "--model.task.cost=maximum": "model.task.cost: Expected a typing.Literal['sum', 'mean', 'indicator']",
+    "--model.group_size=1": "Expected argument `group_size` to be at least 2, but got 1.",
+    "--model.seed=${seed_everythin}": "The value of 'model.init_args.seed' can't be resolved: Interpolation key "
+    "'seed_everythin' not found. Did you mean 'seed_everything'?",
+    "--callbacks.multipliers=FixedWeights --callbacks.multipliers.weights.lva=1": "the fixed weights to be of "
+    "['reward', 'lava', 'battery'], but got 'lva'. Did you mean 'lava'?",
+    "--data.train_prompts=3": "Expected at least 4 prompts, one batch, but got 3.",
+    # files
+    "-c configs/gridwrld.yaml": "There is no configuration file 'configs/gridwrld.yaml'. Did you mean "
+    "'configs/gridworld.yaml'?",
+    "--ckpt_path=nowhere.ckpt": "There is no checkpoint 'nowhere.ckpt', try --ckpt_path=last.",
+    "--ckpt_path=last": "Expected a checkpoint runs/gridworld/*/checkpoints/last.ckpt to go on from, but found none.",
+    # syntax
+    "fit": "Expected --KEY=VALUE or -c FILE, but got 'fit'.",
+    "--trainer.max_steps": "Expected a value for --trainer.max_steps, as in --trainer.max_steps=VALUE, but got none.",
+}
+
+
+@pytest.mark.parametrize("arguments", MISSPELLED)
+def test_a_mistake_is_answered_by_one_line(folder, arguments):
+    """Which names what was given, and where there is something alike, what is probably meant. Nothing is trained."""
+    assert MISSPELLED[arguments] in refused("fit", arguments)
+    assert not list(folder.glob("**/*.ckpt"))
+
+
+def test_a_mistake_in_a_file_is_answered_likewise(folder):
+    (folder / "mine.yaml").write_text("callbacks:\n  multipliers:\n    contrller: {lr: 0.1}\n")
+    text = refused("fit", "-c mine.yaml")
+    assert "Unknown key 'contrller' in callbacks.multipliers (LagrangianCallback). Did you mean 'controller'?" in text
+    (folder / "mine.yaml").write_text("callbacks:\n  multipler: null\n")
+    assert "'multipler' in callbacks. Did you mean 'multipliers'?" in refused("fit", "-c mine.yaml")
+    (folder / "mine.yaml").write_text("trainer:\n  max_steps: 3\n bad: indent\n")
+    assert refused("fit", "-c mine.yaml").startswith("mine.yaml can't be read: line 3:")
+
+
+def test_a_run_needs_a_model():
+    with pytest.raises(UserError, match=r"with a model, but got none, try -c configs/gridworld\.yaml"):
+        main(["fit", "--trainer.max_steps=3"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "answer"),
+    [("--help", 0, "usage: "), ("fit -c configs/gridworld.yaml --trainer.max_step=3", 2, "Did you mean 'max_steps'?")],
+)
+def test_quick_answers_import_nothing_heavy(folder, arguments, code, answer):
+    """Help and misspelled keys must not wait seconds for torch, Lightning or transformers."""
+    script = (
+        "import sys; from lightning_cgrpo.__main__ import run; sys.argv[1:] = sys.argv[1].split()\n"
+        "try: run()\n"
+        "finally: print('HEAVY', sorted({'torch', 'lightning', 'transformers', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == code
+    assert answer in done.stdout + done.stderr
+    assert "HEAVY []" in done.stdout
+    if code:
+        assert done.stderr.startswith("lightning_cgrpo: error: ") and done.stderr.count("\n") == 1
+
+
+# ---------------------------------------------------------------------- a run and what it leaves
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with one run of five updates, checkpoints every two, validation every two."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        command(
+            "fit",
+            "--trainer.max_steps=5 --trainer.log_every_n_steps=1 --trainer.val_check_interval=2 "
+            "--callbacks.checkpoints.every_n_train_steps=2 --callbacks.checkpoints.save_top_k=-1",
+        )
+    return folder
+
+
+def test_intervals_mean_updates(trained):
+    """With two epochs per update, three updates per pass and validation inside."""
+    run = trained / "runs" / "gridworld" / "version_0"
+    steps = {
+        path.name: torch.load(path, weights_only=True)["global_step"]
+        for path in (run / "checkpoints").glob("*.ckpt")
+        if path.name != "last.ckpt"
+    }
+    assert steps == {"step=2.ckpt": 2, "step=4.ckpt": 4}
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run))
+    events.Reload()
+    assert [event.step for event in events.Scalars("reward/mean")] == [0, 1, 2, 3, 4]
+    # Validation comes after two and four updates, and is logged under the last of them.
+    assert [event.step for event in events.Scalars("val/reward/mean")] == [1, 3]
+
+
+def test_the_configuration_is_kept_with_overrides(trained):
+    kept = yaml.safe_load((trained / "runs/gridworld/version_0/config.yaml").read_text())
+    assert kept["trainer"]["max_steps"] == 5
+    assert kept["model"]["init_args"]["group_size"] == 4
+    assert kept["model"]["init_args"]["sampler"]["init_args"]["environment"]["init_args"]["max_steps"] == 20
+    assert kept["callbacks"]["progress"] is None
+
+
+def test_validate_and_test(trained, monkeypatch, capsys):
+    """Both print one table with the objective in the user's terms, and not Lightning's as well."""
+    monkeypatch.chdir(trained)
+    for name, title, answers in (("validate", "Validation", 12), ("test", "Test", 10)):
+        command(name, "--ckpt_path=last")
+        text = capsys.readouterr().out
+        assert f"{title}, {answers} answers" in text
+        assert "reward (goal)" in text and "rate of lava" in text and "<= 0.01" in text
+        assert f"{name.capitalize()} metric" not in text
+
+
+def test_a_policy_is_measured_as_it_was_saved(trained, monkeypatch, capsys):
+    """The same checkpoint twice gives the same table; the untrained policy another."""
+    monkeypatch.chdir(trained)
+    tables = []
+    for checkpoint in ("last", "last", "null"):
+        command("test", f"--ckpt_path={checkpoint}")
+        tables.append(capsys.readouterr().out)
+    assert tables[0] == tables[1] != tables[2]
+
+
+def test_predictions(trained, monkeypatch):
+    """A line per answer: five prompts with two each."""
+    monkeypatch.chdir(trained)
+    command("predict", "--ckpt_path=last --callbacks.predictions.path=answers/new.jsonl")
+    lines = [json.loads(line) for line in Path("answers/new.jsonl").read_text().splitlines()]
+    assert [line["prompt"] for line in lines] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    for line in lines:
+        assert list(line) == ["prompt", "answer", "signals"]
+        assert list(line["signals"]) == ["goal", "lava", "battery"]
+        assert 1 <= len(line["answer"]) <= 20 and set(line["answer"]) <= set(range(5))
+        assert line["signals"]["goal"] == (len(line["answer"]) < 20) or len(line["answer"]) == 20
+        assert 0 <= line["signals"]["lava"] <= len(line["answer"])
+
+
+def test_another_objective_s_checkpoint_is_refused(trained, monkeypatch):
+    """Weights of other constraints, or of the same in another order, would be taken for these."""
+    monkeypatch.chdir(trained)
+    text = refused("test", "--ckpt_path=last --model.objective.constraints.battery.role=monitor")
+    assert "weights of ['reward', 'lava']" in text and "one of ['reward', 'lava', 'battery']" in text
+    swapped = yaml.safe_load(Path("runs/gridworld/version_0/config.yaml").read_text())
+    constraints = swapped["model"]["init_args"]["objective"]["constraints"]
+    swapped["model"]["init_args"]["objective"]["constraints"] = dict(reversed(constraints.items()))
+    Path("swapped.yaml").write_text(yaml.safe_dump(swapped, sort_keys=False))
+    with pytest.raises(UserError, match=r"weights of \['reward', 'battery', 'lava'\].* of \['reward', 'lava', 'batt"):
+        main(["fit", "-c", "swapped.yaml", "--ckpt_path=last", "--trainer.max_steps=6"])
+
+
+def test_last_is_the_newest_checkpoint_of_the_run(folder):
+    """Of several versions the one written last, whatever its number; training goes on from there."""
+    assert fit("--trainer.max_steps=1")["global_step"] == 1
+    assert fit("--trainer.max_steps=3 --callbacks.pictures=null")["global_step"] == 3
+    # As if version_0 were the newer.
+    newer, older = (Path(f"runs/gridworld/version_{n}/checkpoints/last.ckpt") for n in (0, 1))
+    content = newer.read_bytes()
+    newer.unlink()
+    newer.write_bytes(content)
+    assert fit("--trainer.max_steps=2 --ckpt_path=last")["global_step"] == 2
+    assert older.is_file()
+
+
+# ---------------------------------------------------------------------- configurations
+
+
+def test_nested_overrides_reach_what_they_name(folder):
+    """The controller's learning rate and nothing else of it; another class by its name; none at all."""
+
+    def weights(arguments):
+        checkpoint = fit(f"--trainer.max_steps=2 {arguments}")
+        return checkpoint["state_dict"]["weights"], checkpoint["callbacks"]
+
+    default, callbacks = weights("--callbacks.pictures=null")
+    assert set(callbacks) >= {"LagrangianCallback"}
+    slow, _ = weights("--callbacks.pictures=null --callbacks.multipliers.controller.lr=1e-3")
+    # Two steps of Adam move a logit by about lr each: a tenth of the rate, a tenth of the way from a third.
+    assert (slow - 1 / 3).abs().max() < 0.15 * (default - 1 / 3).abs().max()
+    assert (slow - 1 / 3).abs().max() > 0.05 * (default - 1 / 3).abs().max()
+    fixed, callbacks = weights("--callbacks.multipliers=FixedWeights --callbacks.multipliers.weights.lava=0.25")
+    assert fixed.tolist() == [1, 0.25, 0] and "LagrangianCallback" not in callbacks
+    plain, callbacks = weights("--callbacks.multipliers=null")
+    assert plain.tolist() == [1, 0, 0] and "LagrangianCallback" not in callbacks
+
+
+def test_a_callback_can_be_taken_out(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def images(arguments):
+        fit(f"--trainer.max_steps=1 {arguments}")
+        newest = max(Path("runs/gridworld").glob("version_*"))
+        events = EventAccumulator(str(newest))
+        events.Reload()
+        return events.Tags()["images"]
+
+    assert images("") == ["episodes/0"]
+    assert images("--callbacks.pictures=null") == []
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_ablations_train(folder, name):
+    """Each shipped override file, stacked on the gridworld, builds what it says and trains."""
+    quiet = "--callbacks.pictures=null --callbacks.layout=null --callbacks.initial_rates=null"
+    checkpoint = fit(f"-c configs/ablations/{name} --trainer.max_steps=1 --trainer.limit_val_batches=0 {quiet}")
+    assert checkpoint["global_step"] == 1
+    kept = yaml.safe_load(next(Path().glob("runs/gridworld/version_0/config.yaml")).read_text())
+
+    def missing(given, effective):
+        """Values of the file that the run did not use; a class given by its name is one with that class_path."""
+        if isinstance(effective, dict) and "class_path" in effective:
+            if isinstance(given, str):
+                given = {"class_path": given}
+            if not {"class_path", "init_args"} & given.keys():
+                given = {"init_args": given}
+        if isinstance(given, dict):
+            return {key: value for key, value in given.items() if missing(value, (effective or {}).get(key))}
+        return given != effective
+
+    given = yaml.safe_load((PACKAGED / "ablations" / name).read_text())
+    assert given and not missing(given, kept)

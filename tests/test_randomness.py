@@ -1,0 +1,69 @@
+"""What is drawn depends on what it is for, and on nothing that was drawn before."""
+
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_cgrpo.randomness import Stream, generator, uniform
+
+
+def draw(index: list[int], seed: int = 0, stream: Stream = Stream.ROLLOUT, update: int = 3) -> torch.Tensor:
+    return uniform(seed, stream, update, torch.tensor(index, dtype=torch.int64), (4, 5))
+
+
+def test_a_prompts_numbers_do_not_depend_on_its_batch() -> None:
+    alone = {prompt: draw([prompt])[0] for prompt in (2, 7, 100_000)}
+    together = draw([7, 100_000, 2])
+    assert torch.equal(together, torch.stack([alone[7], alone[100_000], alone[2]]))
+    # Nor on what was drawn in the meantime, nor on the global generators.
+    torch.manual_seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    assert torch.equal(draw([2])[0], alone[2])
+
+
+@pytest.mark.parametrize("shares", [2, 3, 5, 9])
+def test_shares_of_a_batch_draw_what_the_whole_does(shares: int) -> None:
+    index = [5, 3, 8, 1, 9, 2, 6]
+    parts = torch.tensor(index).tensor_split(shares)
+    assert any(len(part) == 0 for part in parts) == (shares > len(index))
+    assert torch.equal(torch.cat([draw(part.tolist()) for part in parts]), draw(index))
+
+
+def test_every_number_makes_a_difference() -> None:
+    drawn = [
+        draw([index], seed, stream, update)[0]
+        for seed, stream, update, index in product((0, 1), (Stream.ROLLOUT, Stream.VALIDATION), (0, 1), (0, 1))
+    ]
+    assert len({tuple(numbers.flatten().tolist()) for numbers in drawn}) == len(drawn) == 16
+
+
+def test_streams_differ() -> None:
+    drawn = {tuple(generator(0, stream, 1, 2).random(4)) for stream in Stream}
+    assert len(drawn) == len(Stream)
+    # Nor are they a permutation of the same numbers.
+    assert len({tuple(generator(*numbers).random(4)) for numbers in permutations((0, Stream.ORDER, 2, 3))}) == 24
+
+
+def test_streams_keep_their_numbers() -> None:
+    """A changed number would change every run made before."""
+    assert {stream.name: int(stream) for stream in Stream} == {
+        "PROMPTS": 0,
+        "ORDER": 1,
+        "ROLLOUT": 2,
+        "MINIBATCHES": 3,
+        "VALIDATION": 4,
+        "TEST": 5,
+        "INITIAL_RATES": 6,
+        "PREDICT": 7,
+    }
+
+
+def test_shape_type_and_range() -> None:
+    numbers = draw(list(range(200)))
+    assert numbers.shape == (200, 4, 5) and numbers.dtype == torch.float64
+    assert 0 <= numbers.min() < 1e-2 and 1 - 1e-2 < numbers.max() < 1
+    # 4000 uniform numbers: the mean is within 5 standard errors.
+    assert abs(numbers.mean().item() - 0.5) < 5 / (12 * 4000) ** 0.5
+    assert draw([]).shape == (0, 4, 5) and draw([]).dtype == torch.float64

@@ -1,0 +1,67 @@
+"""The README does what it says."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_cgrpo.__main__ import RUNS, TOOLS, read_arguments
+from lightning_cgrpo.policies.tiny import make_tiny_model
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+COMMANDS = [
+    line.partition("-m lightning_cgrpo ")[2]
+    for kind, block in BLOCKS
+    if kind == "bash"
+    for line in block.splitlines()
+    if "-m lightning_cgrpo " in line
+]
+
+
+def test_quick_start_is_two_commands_that_install_themselves():
+    section = README.partition("## Quick start")[2].partition("\n## ")[0]
+    commands = [block.strip() for kind, block in re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL)]
+    assert len(commands) == 2
+    assert all("\n" not in command and "pip install" in command for command in commands)
+    assert "lightning_cgrpo fit" in commands[0]
+    assert commands[1].endswith("-m pytest")
+
+
+def test_ci_finds_the_test_command():
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    pattern = re.search(r"grep -m1 '(.*?)' README.md", script)
+    assert pattern is not None
+    assert [line for line in README.splitlines() if re.search(pattern[1], line)][0].startswith("python3 -m venv")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_understood(command):
+    name, *arguments = shlex.split(command)
+    assert name in {**RUNS, **TOOLS}
+    if name in RUNS:
+        config, _ = read_arguments(name, arguments)
+        assert config["model"]["class_path"] == "lightning_cgrpo.ConstrainedGRPO"
+
+
+def test_python_example_runs(tmp_path):
+    (example,) = [block for kind, block in BLOCKS if kind == "python"]
+    make_tiny_model(tmp_path / "models" / "tiny-qwen2")
+    records = [{"prompt": f"Say {word}.", "wanted": word} for word in ("yes", "no", "maybe") for _ in range(4)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n", encoding="utf-8")
+    (tmp_path / "example.py").write_text(example, encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert "`max_steps=3` reached" in run.stderr + run.stdout
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)h][^)]*)\)", README))
+def test_links_lead_somewhere(link):
+    assert (ROOT / link).is_file()

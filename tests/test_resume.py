@@ -1,0 +1,159 @@
+"""Kill a run at any moment and resume it: what follows is what would have followed, to the last bit."""
+
+import csv
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightning_cgrpo.__main__ import main
+
+EVERY = 5
+# Three updates per pass over the prompts, so passes end between checkpoints; validation inside; a schedule.
+ARGUMENTS = shlex.split(
+    "fit -c configs/gridworld.yaml --data.prompts_per_update=4 --data.train_prompts=12 --data.val_prompts=6 "
+    "--model.group_size=4 --model.policy.hidden=[32] --model.sampler.environment.max_steps=30 "
+    "--model.optimization.minibatch_size=200 --model.lr_scheduler=torch.optim.lr_scheduler.StepLR "
+    "--model.lr_scheduler.step_size=4 --trainer.val_check_interval=4 --trainer.log_every_n_steps=1 "
+    "--trainer.logger=lightning.pytorch.loggers.CSVLogger --trainer.logger.save_dir=runs --trainer.logger.name=resumed "
+    "--callbacks.initial_rates.batches=1 --callbacks.layout=null --callbacks.pictures=null --callbacks.progress=null "
+    "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
+    f"--callbacks.checkpoints.every_n_train_steps={EVERY} --callbacks.checkpoints.save_top_k=-1"
+)
+
+
+def launch(folder, *arguments):
+    """The command in a process of its own; what it says goes to a file."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "output.txt").open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "lightning_cgrpo", *ARGUMENTS, *arguments],
+            cwd=folder,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+
+def rows(folder, version, first):
+    """What was logged from update `first` on, as written, but for how long it took."""
+    with (folder / f"runs/resumed/version_{version}/metrics.csv").open() as file:
+        logged = [
+            {tag: value for tag, value in row.items() if value and not tag.startswith(("time/", "throughput/"))}
+            for row in csv.DictReader(file)
+        ]
+    return [row for row in logged if int(row["step"]) >= first]
+
+
+def checkpoint(folder, version, step):
+    return torch.load(folder / f"runs/resumed/version_{version}/checkpoints/step={step}.ckpt", weights_only=True)
+
+
+def assert_identical(ours, theirs, where=""):
+    assert type(ours) is type(theirs), where
+    if isinstance(ours, torch.Tensor):
+        assert ours.dtype == theirs.dtype and torch.equal(ours, theirs), where
+    elif isinstance(ours, dict):
+        assert list(ours) == list(theirs), where
+        for key in ours:
+            assert_identical(ours[key], theirs[key], f"{where}.{key}")
+    elif isinstance(ours, (list, tuple)):
+        assert len(ours) == len(theirs), where
+        for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            assert_identical(one, other, f"{where}[{number}]")
+    else:
+        assert ours == theirs, where
+
+
+def assert_same_state(ours, theirs, updates):
+    """Policy, weights, optimizer, schedule, position; and of all callbacks but the one that remembers paths."""
+    assert ours["global_step"] == theirs["global_step"] == updates
+    for name in ("state_dict", "optimizer_states", "lr_schedulers", "epoch", "weight_names"):
+        assert_identical(ours[name], theirs[name], name)
+    duals = [state["callbacks"]["LagrangianCallback"] for state in (ours, theirs)]
+    assert_identical(*duals, "LagrangianCallback")
+    assert {"controller", "rates"} <= set(duals[0])
+    # Something has happened to all of them.
+    assert not (ours["state_dict"]["weights"] == ours["state_dict"]["weights"][0]).all()
+    assert ours["lr_schedulers"][0]["last_epoch"] == updates
+
+
+def test_killed_and_resumed_equals_uninterrupted(tmp_path, monkeypatch):
+    """SIGKILL once there is a checkpoint; --ckpt_path=last in a fresh process; against one run in this process.
+
+    Compared are all metrics after the checkpoint as strings of a CSV file, validation's included, and the whole state
+    ten updates later.
+    """
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    process = launch(killed, "--trainer.max_steps=1000000")
+    last = killed / "runs/resumed/version_0/checkpoints/last.ckpt"
+    deadline = time.monotonic() + 120
+    try:
+        while not last.is_file() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        process.kill()
+    assert process.wait(timeout=60) == -signal.SIGKILL, (killed / "output.txt").read_text()
+    resumed_at = torch.load(last, weights_only=True)["global_step"]
+    assert resumed_at > 0 and resumed_at % EVERY == 0
+    updates = resumed_at + 2 * EVERY
+
+    process = launch(killed, "--ckpt_path=last", f"--trainer.max_steps={updates}")
+    try:
+        whole.mkdir()
+        monkeypatch.chdir(whole)
+        main([*ARGUMENTS, f"--trainer.max_steps={updates}"])
+        assert process.wait(timeout=120) == 0, (killed / "output.txt").read_text()
+    finally:
+        process.kill()
+
+    resumed, expected = rows(killed, 1, 0), rows(whole, 0, resumed_at)
+    assert resumed == expected
+    steps = [int(row["step"]) for row in expected]
+    assert set(steps) == set(range(resumed_at, updates))
+    assert (
+        sum("val/rate/lava" in row for row in expected) >= 2
+        and len({row["rate/lava"] for row in expected if "rate/lava" in row}) > 5
+    )
+    assert_same_state(checkpoint(killed, 1, updates), checkpoint(whole, 0, updates), updates)
+
+
+@pytest.mark.parametrize(
+    "multipliers",
+    [
+        "--callbacks.multipliers.controller=PID --callbacks.multipliers.controller.kd=0.5 "
+        "--callbacks.multipliers.controller.smoothing=0.5",
+        "--callbacks.multipliers.controller=NuPI --callbacks.multipliers.slack=ResilientSlack "
+        "--callbacks.multipliers.stall=StallDetector --callbacks.multipliers.stall.updates=2",
+    ],
+    ids=["PID", "NuPI with slack and stall detector"],
+)
+def test_state_between_dual_steps_is_resumed(tmp_path, monkeypatch, multipliers):
+    """A dual step every three updates, checkpoints every five: counts of two updates wait in the checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    arguments = [*ARGUMENTS, *shlex.split(multipliers), "--callbacks.multipliers.every_n_updates=3"]
+    main([*arguments, "--trainer.max_steps=10"])
+    middle = checkpoint(tmp_path, 0, EVERY)
+    waiting = middle["callbacks"]["LagrangianCallback"]["rates"]
+    assert all(counts.sum() > 0 for name, counts in waiting.items() if name.startswith("opport")) and waiting
+    main([*arguments, "--trainer.max_steps=10", f"--ckpt_path=runs/resumed/version_0/checkpoints/step={EVERY}.ckpt"])
+    assert rows(tmp_path, 1, 0) == rows(tmp_path, 0, EVERY)
+    assert_same_state(checkpoint(tmp_path, 1, 10), checkpoint(tmp_path, 0, 10), 10)
+
+
+def test_what_was_lost_would_be_noticed(tmp_path, monkeypatch):
+    """The comparison above can fail: a checkpoint without the callbacks' state is continued differently."""
+    monkeypatch.chdir(tmp_path)
+    main([*ARGUMENTS, "--trainer.max_steps=10"])
+    path = Path(f"runs/resumed/version_0/checkpoints/step={EVERY}.ckpt")
+    incomplete = torch.load(path, weights_only=True)
+    del incomplete["callbacks"]["LagrangianCallback"]
+    torch.save(incomplete, "incomplete.ckpt")
+    main([*ARGUMENTS, "--trainer.max_steps=10", "--ckpt_path=incomplete.ckpt"])
+    assert rows(tmp_path, 1, 0) != rows(tmp_path, 0, EVERY)
