@@ -1,6 +1,6 @@
 """Means of a run's tags over its last updates, read from its TensorBoard log.
 
-    python benchmarks/last.py runs/gridworld/version_0 --updates 1000
+python benchmarks/last.py runs/gridworld/version_0 --updates 1000
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from lightning_cgrpo.objective import Objective
 
 
 class ObjectiveProgressBar(RichProgressBar):
-    """Shows the last logged values: ``reward .91 | lava .012 <= .01 x.22`` (a rate, its bound, its multiplier).
+    """Shows the last logged values: ``reward 0.91 λ 0.62 | lava 0.012 <= 0.01 ! λ 0.22`` (a rate, its bound, its multiplier).
 
     A rate that violates its bound is marked with ``!``.
 
@@ -28,7 +28,7 @@ class ObjectiveProgressBar(RichProgressBar):
         assert isinstance(objective, Objective) and isinstance(latest, dict)
         shown: dict[str, Any] = {}
         if "reward/mean" in latest:
-            shown["reward"] = f"{latest['reward/mean']:.3g} x{latest['multiplier/reward']:.2g}"
+            shown["reward"] = f"{latest['reward/mean']:.3g} λ {latest['multiplier/reward']:.2g}"
         for name, constraint in objective.constraints.items():
             if f"rate/{name}" not in latest:
                 continue
@@ -38,7 +38,7 @@ class ObjectiveProgressBar(RichProgressBar):
                 sign = "<=" if constraint.at_least is None else ">="
                 text += f" {sign} {constraint.bound:g}{'' if constraint.met_by(rate) else ' !'}"
             if f"multiplier/{name}" in latest:
-                text += f" x{latest[f'multiplier/{name}']:.2g}"
+                text += f" λ {latest[f'multiplier/{name}']:.2g}"
             shown[name] = text
         return shown
 

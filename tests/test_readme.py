@@ -37,7 +37,7 @@ def test_ci_finds_the_test_command():
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     pattern = re.search(r"grep -m1 '(.*?)' README.md", script)
     assert pattern is not None
-    assert [line for line in README.splitlines() if re.search(pattern[1], line)][0].startswith("python3 -m venv")
+    assert next(line for line in README.splitlines() if re.search(pattern[1], line)).startswith("python3 -m venv")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
