@@ -85,9 +85,9 @@ class LagrangianCallback(Callback):
             return
         rates = self.rates.compute().cpu()
         self.rates.reset()
+        self._write(trainer, pl_module)
         self._dual_step(rates - self.thresholds)
         pl_module.weights.copy_(self.weights())
-        self._write(trainer, pl_module)
 
     def _dual_step(self, violations: Tensor) -> None:
         observed = ~violations.isnan()
@@ -105,7 +105,7 @@ class LagrangianCallback(Callback):
         self.controller.step(violations, observed)
 
     def _write(self, trainer: Trainer, pl_module: Any) -> None:
-        """Slack, under the number of the update that it came from."""
+        """The slack that this update's rates are held to, beside the multipliers that it comes from."""
         update = trainer.global_step - 1
         if self.slack is None or not logging_due(trainer, update):
             return

@@ -12,9 +12,9 @@ from lightning_cgrpo.objective import Objective
 
 
 class ObjectiveProgressBar(RichProgressBar):
-    """Shows the last logged values: ``reward 0.91 λ 0.62 | lava 0.012 <= 0.01 ! λ 0.22`` (a rate, its bound, its multiplier).
+    """Shows the last logged values: ``reward 0.91 λ 0.62 | lava 0.012 <= 0.01 ! λ 0.22``.
 
-    A rate that violates its bound is marked with ``!``.
+    That is a rate, its bound and its multiplier; a rate that violates its bound is marked with ``!``.
 
     Args:
         refresh_rate: updates between redraws.

@@ -84,8 +84,9 @@ class GroupDataModule(LightningDataModule, ABC):
         self, prompts_per_update: int, eval_prompts: int = 64, max_eval_prompts: int | None = None, seed: int = 0
     ) -> None:
         super().__init__()
-        for name, value in (("prompts_per_update", prompts_per_update), ("eval_prompts", eval_prompts)):
-            if value < 1:
+        counts = {"prompts_per_update": prompts_per_update, "eval_prompts": eval_prompts}
+        for name, value in {**counts, "max_eval_prompts": max_eval_prompts}.items():
+            if value is not None and value < 1:
                 raise ValueError(f"Expected argument `{name}` to be at least 1, but got {value}.")
         self.prompts_per_update, self.eval_prompts, self.seed = prompts_per_update, eval_prompts, seed
         self.max_eval_prompts = max_eval_prompts

@@ -121,7 +121,10 @@ class TestStandardization:
     )
     def test_rounding_residue_is_no_signal(self, value: float, residue: float, dtype: torch.dtype) -> None:
         assert dtype == torch.float32 or value != residue, "Expected a residue to test."
-        assert z_of(value, value, residue, value, dtype=dtype).eq(0).all()
+        data = components([[[value, value, residue, value]]], dtype=dtype)
+        assert group_statistics(data).standardized.eq(0).all()
+        for estimator in ESTIMATORS:
+            assert estimator(ROLLOUTS, data, torch.ones(1)).eq(0).all()
 
     def test_sums_in_another_order_are_no_signal(self) -> None:
         parts = (np.arange(1, 101) / 7).astype(np.float32)

@@ -293,6 +293,17 @@ class TestCheckpoint:
             assert resumed.update(*counts) == original.update(*counts)
         assert same(saved(resumed.callback), saved(original.callback))
 
+    def test_the_stall_detector_goes_on_counting(self) -> None:
+        def fresh() -> LagrangianCallback:
+            return LagrangianCallback(Frozen(0.01, 0.04, 0.95), stall=StallDetector(weight=0.9, updates=4))
+
+        original = Run(fresh()).start()
+        for _ in range(3):
+            original.update([0, 9], [10, 10])
+        resumed = Run(fresh(), done=3).start(saved(original.callback))
+        with pytest.warns(UserWarning, match="Constraint 'safe' has held"):
+            resumed.update([0, 9], [10, 10])
+
     def test_loading_does_not_change_the_file(self) -> None:
         original = run(SoftmaxAdam())
         original.update(*COUNTS[0])
