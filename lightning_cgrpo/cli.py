@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import re
 import warnings
@@ -15,10 +16,10 @@ from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-import lightning_cgrpo
 from lightning_cgrpo.callbacks import EvaluationTable
 from lightning_cgrpo.configuration import Config, ConfigError, did_you_mean
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.signatures import NAMESPACES
 
 
 class CommandLine(LightningCLI):
@@ -97,6 +98,11 @@ def main(subcommand: str, config: Config, flags: list[str]) -> None:
     elif isinstance(checkpoint, str) and checkpoint.endswith(".ckpt") and not _exists(checkpoint):
         raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
     quiet()
+    # A class that is given by its name alone is found only if it has been imported.
+    for namespace in NAMESPACES:
+        module = importlib.import_module(namespace)
+        for name in module.__all__:
+            getattr(module, name)
     CommandLine(subcommand, config, flags)
 
 
@@ -162,10 +168,5 @@ def explain(error: BaseException) -> str:
 
 
 def _class_names() -> list[str]:
-    from lightning.pytorch import callbacks as lightning_callbacks
-    from lightning.pytorch import loggers
-
-    from lightning_cgrpo import callbacks, datamodules, multipliers
-
-    modules = (lightning_cgrpo, callbacks, datamodules, multipliers, lightning_callbacks, loggers)
+    modules = map(importlib.import_module, NAMESPACES)
     return [name for module in modules for name in module.__all__]

@@ -21,6 +21,7 @@ NAMESPACES = (
     "lightning_cgrpo.callbacks",
     "lightning_cgrpo.datamodules",
     "lightning_cgrpo.multipliers",
+    "lightning_cgrpo.tasks.gridworld",
     "lightning.pytorch.callbacks",
     "lightning.pytorch.loggers",
 )

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lightning_cgrpo.__main__ import RUNS, TOOLS, main
+from lightning_cgrpo.__main__ import RUNS, TOOLS, main, read_arguments
 from lightning_cgrpo.configuration import PACKAGED
 from lightning_cgrpo.errors import UserError
 
@@ -192,8 +193,6 @@ def test_intervals_mean_updates(trained):
         if path.name != "last.ckpt"
     }
     assert steps == {"step=2.ckpt": 2, "step=4.ckpt": 4}
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     events = EventAccumulator(str(run))
     events.Reload()
     assert [event.step for event in events.Scalars("reward/mean")] == [0, 1, 2, 3, 4]
@@ -210,24 +209,23 @@ def test_the_configuration_is_kept_with_overrides(trained):
 
 
 def test_validate_and_test(trained, monkeypatch, capsys):
-    """Both print one table with the objective in the user's terms, and not Lightning's as well."""
+    """Each prints one table with the objective in the user's terms, and not Lightning's as well.
+
+    The same checkpoint twice gives the same table; the untrained policy another.
+    """
     monkeypatch.chdir(trained)
-    for name, title, answers in (("validate", "Validation", 12), ("test", "Test", 10)):
-        command(name, "--ckpt_path=last")
+
+    def table(name, checkpoint):
+        command(name, f"--ckpt_path={checkpoint}")
         text = capsys.readouterr().out
-        assert f"{title}, {answers} answers" in text
         assert "reward (goal)" in text and "rate of lava" in text and "<= 0.01" in text
         assert f"{name.capitalize()} metric" not in text
+        return text
 
-
-def test_a_policy_is_measured_as_it_was_saved(trained, monkeypatch, capsys):
-    """The same checkpoint twice gives the same table; the untrained policy another."""
-    monkeypatch.chdir(trained)
-    tables = []
-    for checkpoint in ("last", "last", "null"):
-        command("test", f"--ckpt_path={checkpoint}")
-        tables.append(capsys.readouterr().out)
-    assert tables[0] == tables[1] != tables[2]
+    assert "Validation, 12 answers" in table("validate", "last")
+    tested = table("test", "last")
+    assert "Test, 10 answers" in tested
+    assert table("test", "last") == tested != table("test", "null")
 
 
 def test_predictions(trained, monkeypatch):
@@ -292,18 +290,35 @@ def test_nested_overrides_reach_what_they_name(folder):
     assert plain.tolist() == [1, 0, 0] and "LagrangianCallback" not in callbacks
 
 
+@pytest.mark.slow
+def test_classes_of_this_package_need_no_path(folder):
+    """Nor do those that nothing has imported yet, hence a new process. Found, they say what is wrong with the rest."""
+    for arguments, answer in (
+        ("--model.policy=CausalLMPolicy --model.policy.model=./nowhere", "model to be a directory with a Hugging Face"),
+        ("--data=GSM8KDataModule --data.path=./nowhere", "Expected a file or a folder at ./nowhere"),
+        ("--model.sampler.environment=Gridworld --model.group_size=1", "`group_size` to be at least 2, but got 1"),
+    ):
+        run = subprocess.run(
+            [sys.executable, "-m", "lightning_cgrpo", "fit", *SMALL, *arguments.split()],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert run.returncode == 2 and answer in run.stderr.splitlines()[-1]
+
+
 def test_a_callback_can_be_taken_out(folder):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    """No pictures, which test_tensorboard.py sees where they are not taken out."""
+    fit("--trainer.max_steps=1 --callbacks.pictures=null")
+    events = EventAccumulator("runs/gridworld/version_0")
+    events.Reload()
+    assert events.Tags()["images"] == [] and "reward/mean" in events.Tags()["scalars"]
 
-    def images(arguments):
-        fit(f"--trainer.max_steps=1 {arguments}")
-        newest = max(Path("runs/gridworld").glob("version_*"))
-        events = EventAccumulator(str(newest))
-        events.Reload()
-        return events.Tags()["images"]
 
-    assert images("") == ["episodes/0"]
-    assert images("--callbacks.pictures=null") == []
+@pytest.mark.parametrize("path", sorted(PACKAGED.rglob("*.yaml")), ids=lambda path: str(path.relative_to(PACKAGED)))
+def test_every_shipped_configuration_is_spelled_right(path):
+    """Ablations are stacked on the gridworld; the others stand alone. (What they train, the tests of each task see.)"""
+    base = ["-c", "configs/gridworld.yaml"] if path.parent.name == "ablations" else []
+    config, flags = read_arguments("fit", [*base, "-c", str(path)])
+    assert config["model"]["class_path"] == "lightning_cgrpo.ConstrainedGRPO" and not flags
 
 
 @pytest.mark.parametrize("name", ABLATIONS)

@@ -186,6 +186,26 @@ def test_an_update_is_one_step_whatever_its_epochs_and_minibatches():
     assert made[0].taken == sum(2 * math.ceil(count / 100) for count in steps)
 
 
+def test_the_loss_of_a_minibatch_is_its_own_mean():
+    """To first order, one step on each of n minibatches goes n times as far as one step on everything."""
+
+    def sgd(parameters):
+        return torch.optim.SGD(parameters, lr=1e-4)
+
+    def way(**optimization):
+        module = make(optimizer=sgd, **optimization).double()
+        start = flat(module)
+        _, record = train(module, updates=1, precision="64-true")
+        return record.parameters[0] - start, int(record.outputs[0]["rollouts"].mask.sum())
+
+    whole, steps = way()
+    parts = math.ceil(steps / 100)
+    assert parts >= 3
+    for pieces in (None, 30):
+        far, _ = way(minibatch_size=100, micro_batch_size=pieces)
+        assert (far - parts * whole).norm() < 0.03 * far.norm()
+
+
 def test_the_schedule_moves_once_per_update():
     """Whatever the number of optimizer steps; the rate in the log is the one that the update used."""
 
