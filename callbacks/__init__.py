@@ -1,5 +1,6 @@
 """What one adds to a run: multipliers, and things that look inside."""
 
+from lightning_cgrpo.callbacks.checkpoints import Checkpoints
 from lightning_cgrpo.callbacks.fixed_weights import FixedWeights
 from lightning_cgrpo.callbacks.lagrangian import LagrangianCallback
 from lightning_cgrpo.callbacks.predictions import WritePredictions
@@ -8,6 +9,7 @@ from lightning_cgrpo.callbacks.tables import EvaluationTable, InitialRates
 from lightning_cgrpo.callbacks.tensorboard import Pictures, SampleAnswers, TensorBoardLayout
 
 __all__ = [
+    "Checkpoints",
     "EvaluationTable",
     "FixedWeights",
     "InitialRates",

@@ -7,12 +7,13 @@ import math
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Trainer
 
+from lightning_cgrpo.callbacks.weights import WeightSetter
 from lightning_cgrpo.errors import UserError
 
 
-class FixedWeights(Callback):
+class FixedWeights(WeightSetter):
     """Keeps the module's weights where they are put: linear scalarization.
 
     Any numbers will do, they are not normalized. Equals a `LagrangianCallback` whose controller is frozen at these
@@ -29,8 +30,9 @@ class FixedWeights(Callback):
     def __init__(self, weights: dict[str, float] | None = None) -> None:
         self.weights = {"reward": 1.0, **(weights or {})}
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        names: list[str] = pl_module.objective.weight_names  # type: ignore[assignment,union-attr]
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        names = pl_module.objective.weight_names
         for name, weight in self.weights.items():
             if name not in names:
                 close = difflib.get_close_matches(name, names, n=1)

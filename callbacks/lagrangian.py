@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from lightning_cgrpo.callbacks.weights import WeightSetter
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.metrics import BehaviorRate
 from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds
 from lightning_cgrpo.telemetry import logging_due
 
 
-class LagrangianCallback(Callback):
+class LagrangianCallback(WeightSetter):
     """Learns the weights of the reward and the constraints from the rates of violation (paper, section 3).
 
     After each update it adds the update's counts to its `BehaviorRate`, sums them over all processes, and gives the
@@ -51,6 +52,7 @@ class LagrangianCallback(Callback):
         self.rates: BehaviorRate | None = None
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
         constrained = pl_module.objective.constrained
         if not constrained:
             raise UserError(

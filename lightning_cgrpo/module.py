@@ -126,6 +126,10 @@ class ConstrainedGRPO(LightningModule):
                 f"Expected a checkpoint with weights of {names}, the objective's reward and constraints, but got one "
                 f"of {saved}, try the configuration that it was trained with."
             )
+        if self.reference is None:
+            # Trained with a KL term, used without.
+            state = checkpoint["state_dict"]
+            checkpoint["state_dict"] = {name: t for name, t in state.items() if not name.startswith("reference.")}
 
     # ------------------------------------------------------------------ an update
 
