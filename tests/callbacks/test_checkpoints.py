@@ -6,12 +6,17 @@ import torch
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.errors import UserError
 
-COMMON = (
-    "-c configs/gridworld.yaml --trainer.logger=lightning.pytorch.loggers.CSVLogger --trainer.logger.save_dir=runs "
-    "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false --callbacks.initial_rates=null "
-    "--callbacks.progress=null --callbacks.pictures=null --data.train_prompts=24 --data.val_prompts=4 "
-    "--callbacks.checkpoints.every_n_train_steps=4"
-).split()
+COMMON = [
+    *("-c", "configs/gridworld.yaml"),
+    "--trainer.logger=lightning.pytorch.loggers.CSVLogger",
+    "--trainer.logger.save_dir=runs",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+    *(f"--callbacks.{name}=null" for name in ("initial_rates", "progress", "pictures")),
+    "--callbacks.checkpoints.every_n_train_steps=4",
+    "--data.train_prompts=24",
+    "--data.val_prompts=4",
+]
 
 
 def fit(name, *arguments):
@@ -54,5 +59,5 @@ def test_a_policy_trained_with_a_reference_is_tested_without(tmp_path, monkeypat
 
 def test_two_callbacks_that_set_weights_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="one callback to set the weights .* LagrangianCallback and FixedWeights"):
+    with pytest.raises(UserError, match=r"one callback to set the weights .* LagrangianCallback and FixedWeights"):
         fit("two", "--trainer.max_steps=1", "--callbacks.others=FixedWeights")

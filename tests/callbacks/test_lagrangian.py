@@ -85,7 +85,7 @@ class Run:
         self.module = SimpleNamespace(
             objective=objective, weights=weights, device=torch.device("cpu"), loggers=[logger]
         )
-        self.trainer = SimpleNamespace(global_step=done, log_every_n_steps=1)
+        self.trainer = SimpleNamespace(global_step=done, log_every_n_steps=1, callbacks=[])
         callback.setup(self.trainer, self.module, "fit")
 
     def start(self, state: dict[str, Any] | None = None) -> "Run":
@@ -332,8 +332,8 @@ class TestFixedWeights:
     def started(self, weights: dict[str, float] | None) -> list[float]:
         callback = FixedWeights(weights)
         module: Any = SimpleNamespace(objective=OBJECTIVE, weights=torch.full((3,), 9.0, dtype=torch.float64))
-        callback.setup(None, module, "fit")
-        callback.on_train_start(None, module)
+        callback.setup(SimpleNamespace(callbacks=[callback]), module, "fit")
+        callback.on_train_start(SimpleNamespace(), module)
         values: list[float] = module.weights.tolist()
         return values
 
