@@ -40,27 +40,29 @@ def rollout(policy: nn.Module, update: int, index: list[int]) -> dict[str, Tenso
     dx, dy = torch.tensor([0, 0, -1, 1, 0]), torch.tensor([-1, 1, 0, 0, 0])
     x, y, battery = start % SIZE, start // SIZE, torch.full((m,), 20)
     goal_x, goal_y = goal % SIZE, goal // SIZE
-    alive = torch.ones(m, dtype=torch.bool)
-    rows = torch.arange(m)
+    rows = torch.arange(m)  # the episodes that go on
     steps = []
     for t in range(HORIZON):
         where = torch.stack([x, y, goal_x, goal_y], 1) / (SIZE - 1)
-        near = padded.gather(1, (y * (SIZE + 4) + x)[:, None] + window)
+        near = padded[rows[:, None], (y * (SIZE + 4) + x)[:, None] + window]
         obs = torch.cat([where, battery[:, None] / 20, near], 1)
         logp = policy(obs).log_softmax(-1)
-        action = (logp[:, :-1].exp().cumsum(-1) <= noise[:, t, None].to(logp.dtype)).sum(-1)
+        action = (logp[:, :-1].exp().cumsum(-1) <= noise[rows, t, None].to(logp.dtype)).sum(-1)
         x, y = (x + dx[action]).clamp(0, SIZE - 1), (y + dy[action]).clamp(0, SIZE - 1)
         battery = (battery + torch.where(action == 4, 4, -1)).clamp(0, 20)
         reached = (x == goal_x) & (y == goal_y)
-        steps.append(
-            (obs, action, logp.gather(1, action[:, None])[:, 0], alive, reached & alive,
-             lava[rows, y * SIZE + x] & alive, (battery < 2) & alive)
-        )  # fmt: skip
-        alive = alive & ~reached
-        if not alive.any():
-            break
-    names = ("obs", "action", "logp", "mask", "goal", "lava", "battery")
-    return {name: torch.stack(column, 1) for name, column in zip(names, zip(*steps, strict=True), strict=True)}
+        logp = logp.gather(1, action[:, None])[:, 0]
+        steps.append((rows * HORIZON + t, obs, action, logp, reached, lava[rows, y * SIZE + x], battery < 2))
+        if reached.any():
+            rows, x, y, goal_x, goal_y, battery = (v[~reached] for v in (rows, x, y, goal_x, goal_y, battery))
+            if len(rows) == 0:
+                break
+    columns = [torch.cat(column) for column in zip(*steps, strict=True)]
+    order = columns[0].argsort()  # episode by episode
+    names = ("episode", "obs", "action", "logp", "goal", "lava", "battery")
+    result = {name: column[order] for name, column in zip(names, columns, strict=True)}
+    result["episode"] //= HORIZON
+    return result
 
 
 # ---------------------------------------------------------------- the method
@@ -80,12 +82,13 @@ def train(updates: int, policy: nn.Module, optimizer: torch.optim.Optimizer, fir
     for update in range(first, first + updates):
         index = order[update * GROUPS : (update + 1) * GROUPS].tolist()
         r = rollout(policy, update, index)
-        mask = r["mask"]
-        reward, *costs = (r[name].sum(1).view(GROUPS, GROUP_SIZE) for name in ("goal", "lava", "battery"))
+        zeros = torch.zeros(GROUPS * GROUP_SIZE)
+        sums = [zeros.index_add(0, r["episode"], r[name].to(zeros.dtype)) for name in ("goal", "lava", "battery")]
+        reward, *costs = (total.view(GROUPS, GROUP_SIZE) for total in sums)
         z = torch.stack([standardize(v.to(torch.get_default_dtype())) for v in (reward, *(-c for c in costs))])
         weights = logits.detach().softmax(-1)
-        advantage = torch.einsum("j,jbg->bg", weights.to(z.dtype), z).flatten()[:, None].expand_as(mask)
-        obs, action, old, advantage = r["obs"][mask], r["action"][mask], r["logp"][mask], advantage[mask]
+        advantage = torch.einsum("j,jbg->bg", weights.to(z.dtype), z).flatten()[r["episode"]]
+        obs, action, old = r["obs"], r["action"], r["logp"]
         for epoch in range(EPOCHS):
             parts = -(-len(action) // MINIBATCH)
             permutation = rng(3, update, epoch).permutation(len(action)) if parts > 1 else np.arange(len(action))
@@ -99,7 +102,7 @@ def train(updates: int, policy: nn.Module, optimizer: torch.optim.Optimizer, fir
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-        rates = torch.stack([c.sum().double() for c in costs]) / mask.sum()
+        rates = torch.stack([c.sum().double() for c in costs]) / len(action)
         multipliers = logits.softmax(-1)
         dual.zero_grad()
         (multipliers[1:] * (rates - THRESHOLDS)).sum().backward()
