@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_cgrpo.callbacks.weights import WeightSetter
+from lightning_cgrpo.distributed import all_sum
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.metrics import BehaviorRate
 from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds
@@ -49,10 +50,12 @@ class LagrangianCallback(WeightSetter):
         self.controller, self.bounds, self.slack, self.stall = controller, bounds, slack, stall
         self.every_n_updates = every_n_updates
         self.names: list[str] = []
+        self.fitting = True
         self.rates: BehaviorRate | None = None
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
+        self.fitting = stage == "fit"
         constrained = pl_module.objective.constrained
         if not constrained:
             raise UserError(
@@ -67,7 +70,7 @@ class LagrangianCallback(WeightSetter):
         if self.bounds is not None:
             self.bounds.resolve(pl_module.objective.weight_names)
         if self.rates is None:
-            self.rates = BehaviorRate(len(self.names))
+            self.rates = BehaviorRate(len(self.names), sync_on_compute=False)
 
     def weights(self) -> Tensor:
         """``[1 + K]`` float64, what the policy's next update uses."""
@@ -82,12 +85,14 @@ class LagrangianCallback(WeightSetter):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         assert self.rates is not None
-        self.rates.update(outputs["violations"], outputs["opportunities"])
+        # Summed over the processes at once: what is left for a later dual step is the same on all, and any one's
+        # checkpoint holds it.
+        self.rates.update(*all_sum(torch.stack([outputs["violations"], outputs["opportunities"]])))
+        self._write(trainer, pl_module)
         if trainer.global_step % self.every_n_updates:
             return
         rates = self.rates.compute().cpu()
         self.rates.reset()
-        self._write(trainer, pl_module)
         self._dual_step(rates - self.thresholds)
         pl_module.weights.copy_(self.weights())
 
@@ -116,7 +121,11 @@ class LagrangianCallback(WeightSetter):
             logger.log_metrics({f"slack/{n}": s for n, s in zip(self.names, slack, strict=True)}, step=update)
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"controller": self.controller.state_dict()}
+        state: dict[str, Any] = {
+            "names": list(self.names),
+            "controller_class": type(self.controller).__name__,
+            "controller": self.controller.state_dict(),
+        }
         if self.rates is not None:
             state["rates"] = self.rates.state_dict()
         if self.stall is not None:
@@ -124,6 +133,17 @@ class LagrangianCallback(WeightSetter):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Raises:
+        UserError: if the state is of other constraints, or of another controller, and training goes on from it.
+        """
+        if not self.fitting:
+            return
+        saved, name = state_dict["names"], type(self.controller).__name__
+        if saved != self.names or state_dict["controller_class"] != name:
+            raise UserError(
+                f"Expected a checkpoint with multipliers of {self.names} by {name}, but got {saved} by "
+                f"{state_dict['controller_class']}, try the configuration that it was trained with."
+            )
         self.controller.load_state_dict(state_dict["controller"])
         if self.rates is not None and "rates" in state_dict:
             self.rates.load_state_dict(state_dict["rates"])

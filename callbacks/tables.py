@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, Trainer
 from rich.console import Console
 from rich.table import Table
 
-from lightning_cgrpo.measurement import RunningSums, behavior_metrics, behavior_sums
+from lightning_cgrpo.measurement import RunningSums, behavior_metrics
 from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.randomness import Stream
 
@@ -66,8 +66,7 @@ class InitialRates(Callback):
         with trainer.precision_plugin.forward_context():
             for number, prompts in enumerate(islice(trainer.train_dataloader, self.batches)):
                 prompts = prompts.to(pl_module.device)
-                rollouts = pl_module.sample(prompts, pl_module.group_size, Stream.INITIAL_RATES, number)
-                sums.add(behavior_sums(pl_module.objective, pl_module.score(prompts, rollouts), rollouts))
+                pl_module.measure(prompts, pl_module.group_size, Stream.INITIAL_RATES, number, sums)
         total = sums.total()
         metrics = behavior_metrics(pl_module.objective, total)
         for logger in trainer.loggers:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from lightning_cgrpo.configuration import Config, ConfigError, build, did_you_mean
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.signatures import check_keys
 
 RUNS = {
@@ -96,8 +98,23 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Config, list[str
     config = build(files, overrides)
     if not flags and "model" not in config:
         raise ConfigError("Expected a configuration with a model, but got none, try -c configs/gridworld.yaml.")
+    objective = _objective(config)
+    if objective is not None:
+        # A constraint is removed like a callback, by null.
+        kept = {name: c for name, c in (objective.get("constraints") or {}).items() if c is not None}
+        objective["constraints"] = kept
     check_keys(config, OPTIONS[command])
+    if objective is not None:
+        Objective.declared(objective)
     return config, flags
+
+
+def _objective(config: Config) -> Config | None:
+    """The part of a configuration that declares the objective, if there is one."""
+    part: Any = config
+    for key in ("model", "init_args", "objective"):
+        part = part.get(key) if isinstance(part, dict) else None
+    return part if isinstance(part, dict) and "class_path" not in part else None
 
 
 def _tool(name: str) -> Callable[[list[str]], None]:

@@ -57,6 +57,11 @@ def group_statistics(components: Components) -> GroupStatistics:
         tensor([[[ 1.7321, -0.5774, -0.5774, -0.5774]]])
     """
     values, applicable = components.values, components.applicable
+    if values.dim() != 3:
+        raise ValueError(
+            f"Expected values of whole answers [J, B, G], but got shape {tuple(values.shape)}: this estimator has no "
+            "use for values of single steps; sum them in the task."
+        )
     count = applicable.sum(-1)
     # Shifted by one of its members, a group of equal values is exactly zero, whatever the rounding of its mean.
     first = applicable.to(torch.uint8).argmax(-1, keepdim=True)

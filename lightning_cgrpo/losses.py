@@ -44,7 +44,7 @@ def aggregation_weights(mask: Tensor, aggregation: Aggregation, max_length: int 
         raise ValueError(
             f"Expected aggregation to be token_mean, sequence_mean, sequence_sum or constant, but got '{aggregation}'."
         )
-    weights = (per_sequence * world()[1]).to(torch.get_default_dtype())
+    weights = (per_sequence * world()[1]).to(torch.promote_types(torch.get_default_dtype(), torch.float32))
     return weights[..., None] * mask
 
 

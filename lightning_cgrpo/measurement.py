@@ -45,8 +45,14 @@ def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tenso
     return clean, faults
 
 
-def behavior_sums(objective: Objective, signals: Signals, rollouts: Rollouts) -> dict[str, Tensor]:
-    """Sums over a batch (scalars), from which `behavior_metrics` makes means and rates."""
+def behavior_sums(
+    objective: Objective, signals: Signals, rollouts: Rollouts, faults: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Sums over a batch (scalars), from which `behavior_metrics` makes means and rates.
+
+    Args:
+        faults: of `isolate_faults`; entries that do not apply for a fault are counted as that and not as inapplicable.
+    """
     violations, opportunities = objective.violations(signals)
     sums = {"answers": torch.tensor(float(rollouts.mask[..., 0].numel())), "steps": rollouts.mask.sum()}
     for row, name in enumerate(objective.constraints):
@@ -63,14 +69,17 @@ def behavior_sums(objective: Objective, signals: Signals, rollouts: Rollouts) ->
     for name in objective.signal_names:
         applicable = signals[name].applicable
         absent = torch.zeros(()) if applicable is None else (~applicable).sum()
+        if faults is not None:
+            sums[f"faults/{name}"] = faults[name]
+            absent = absent - faults[name]
         sums[f"inapplicable/{name}"] = absent
     return {name: value.to(device) for name, value in sums.items()}
 
 
 def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[str, float]:
     """Metrics by tag: ``rate/<constraint>`` in the user's orientation, ``reward/mean``, ``reward/<signal>`` where there
-    are several, ``rollout/length``, and ``inapplicable/<signal>`` (a share) where entries did not apply. What was never
-    observed is left out.
+    are several, ``rollout/length``; ``inapplicable/<signal>`` (a share) and ``faults/<signal>`` (a count) where there
+    were any. What was never observed is left out.
     """
     metrics = {}
     rewards = {name: _ratio(sums[f"sum/{name}"], sums[f"count/{name}"]) for name in objective.rewards}
@@ -82,6 +91,8 @@ def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[st
         metrics[f"rate/{name}"] = constraint.shown_rate(rate)
     metrics["rollout/length"] = _ratio(sums["steps"], sums["answers"])
     for name in objective.signal_names:
+        if faults := sums.get(f"faults/{name}"):
+            metrics[f"faults/{name}"] = faults
         if sums[f"inapplicable/{name}"]:
             metrics[f"inapplicable/{name}"] = sums[f"inapplicable/{name}"] / sums["answers"]
     return {tag: value for tag, value in metrics.items() if not math.isnan(value)}

@@ -7,23 +7,23 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch.accelerators import MPSAccelerator
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lightning_cgrpo.advantages import AdvantageEstimator, ScalarizedAdvantages
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.losses import aggregation_weights, grpo_loss
-from lightning_cgrpo.measurement import RunningSums, behavior_metrics, behavior_sums, isolate_faults
 from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.optimization import Optimization, micro_batches, minibatches, put_rows, with_targets
 from lightning_cgrpo.policies import Policy, Reference
-from lightning_cgrpo.randomness import Stream, uniform
-from lightning_cgrpo.rollout import Examples, PromptGroups, Rollouts, Signal
+from lightning_cgrpo.randomness import Stream
+from lightning_cgrpo.rollout import Examples, PromptGroups, Rollouts
+from lightning_cgrpo.rollout_module import RolloutModule
 from lightning_cgrpo.samplers import Sampler
 from lightning_cgrpo.tasks import Task
 from lightning_cgrpo.telemetry import UpdateReport
@@ -32,7 +32,7 @@ OptimizerCallable = Callable[[Iterable[Any]], Optimizer]
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
 
 
-class ConstrainedGRPO(LightningModule):
+class ConstrainedGRPO(RolloutModule):
     """Group-relative policy optimization of a reward under behavior-rate constraints.
 
     One training step is one *update*: sample G answers to each prompt, score them, estimate advantages with the
@@ -78,30 +78,30 @@ class ConstrainedGRPO(LightningModule):
         eval_group_size: int = 1,
         seed: int = 0,
     ) -> None:
-        super().__init__()
-        objective.check_signals(task.signals)
-        for name, value, least in (("group_size", group_size, 2), ("eval_group_size", eval_group_size, 1)):
-            if value < least:
-                raise ValueError(f"Expected argument `{name}` to be at least {least}, but got {value}.")
+        super().__init__(policy, sampler, task, objective, eval_group_size, seed)
+        if group_size < 2:
+            raise ValueError(f"Expected argument `group_size` to be at least 2, but got {group_size}.")
         self.automatic_optimization = False
-        self.policy = policy
         self.reference: Reference | None = None
-        self.sampler, self.task, self.objective = sampler, task, objective
         self.estimator: AdvantageEstimator = ScalarizedAdvantages() if estimator is None else estimator
         self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
         self.optimization = optimization
-        self.group_size, self.eval_group_size, self.seed = group_size, eval_group_size, seed
+        self.group_size = group_size
         initial = torch.zeros(len(objective.weight_names), dtype=torch.float64)
         initial[0] = 1
-        self.register_buffer("weights", initial)
+        # Not in checkpoints: whoever sets the weights restores them, and without anybody this is plain GRPO.
+        self.register_buffer("weights", initial, persistent=False)
         self.latest_metrics: dict[str, float] = {}
-        self.evaluated_answers = 0
-        self._sums = RunningSums()
 
     # ------------------------------------------------------------------ set-up
 
     def configure_model(self) -> None:
-        """Load the policy's weights (once), and freeze a reference if the KL term needs one."""
+        """Load the policy's weights (once), and freeze a reference if the KL term needs one.
+
+        Raises:
+            UserError: for a precision or a device on which the arithmetic would be wrong.
+        """
+        self._check_arithmetic()
         self.policy.load()
         if self.optimization.kl_weight and self.reference is None:
             self.reference = self.policy.reference()
@@ -110,22 +110,25 @@ class ConstrainedGRPO(LightningModule):
         optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
         if self.make_scheduler is None:
             return optimizer
-        return [optimizer], [self.make_scheduler(optimizer)]
+        scheduler = self.make_scheduler(optimizer)
+        if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+            raise UserError(f"Expected a schedule that follows from the update, but got {type(scheduler).__name__}.")
+        return [optimizer], [scheduler]
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["weight_names"] = self.objective.weight_names
+    def _check_arithmetic(self) -> None:
+        if self._trainer is None:
+            return
+        precision = str(self.trainer.precision)
+        if precision in ("bf16-true", "16-true", "16-mixed"):
+            raise UserError(
+                f"Expected precision 32-true, bf16-mixed or 64-true, but got {precision}: multipliers and ratios need "
+                "more digits than half-precision weights have, and gradients aren't rescaled; try bf16-mixed, or "
+                "bfloat16 weights of the policy alone (policy.dtype, with LoRA)."
+            )
+        if isinstance(self.trainer.accelerator, MPSAccelerator):
+            raise UserError("Expected a CPU or a CUDA device, but got MPS, which has no float64; try accelerator: cpu.")
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raises:
-        UserError: if the checkpoint's weights belong to other constraints.
-        """
-        names = self.objective.weight_names
-        saved = checkpoint.get("weight_names", names)
-        if saved != names:
-            raise UserError(
-                f"Expected a checkpoint with weights of {names}, the objective's reward and constraints, but got one "
-                f"of {saved}, try the configuration that it was trained with."
-            )
         if self.reference is None:
             # Trained with a KL term, used without.
             state = checkpoint["state_dict"]
@@ -139,14 +142,14 @@ class ConstrainedGRPO(LightningModule):
         with report.time("rollout"):
             rollouts = self.sample(prompts, self.group_size, Stream.ROLLOUT, update)
         with report.time("score"):
-            signals = self.score(prompts, rollouts, report)
+            signals, faults = self.score(prompts, rollouts)
             components = self.objective.components(signals)
             weights = self.objective.component_weights(self.weights)
             advantages = self.estimator(rollouts, components, weights)
             violations, opportunities = self.objective.violations(signals, self.objective.constrained)
         with report.time("optimize"):
             self._optimize(rollouts, advantages, update, report)
-        report.write(rollouts, signals, components, weights)
+        report.write(rollouts, signals, faults, components, weights)
         return {
             "prompts": prompts,
             "rollouts": rollouts,
@@ -155,28 +158,6 @@ class ConstrainedGRPO(LightningModule):
             "violations": violations,
             "opportunities": opportunities,
         }
-
-    def sample(self, prompts: PromptGroups, group_size: int, stream: Stream, update: int) -> Rollouts:
-        """Answer every prompt `group_size` times, with the randomness of (seed, stream, update, prompt)."""
-
-        def noise(*shape: int) -> Tensor:
-            return uniform(self.seed, stream, update, prompts.index, shape).to(prompts.index.device)
-
-        self.policy.eval()
-        with torch.no_grad():
-            rollouts = self.sampler.rollout(self.policy, prompts, group_size, noise)
-        self.policy.train()
-        return rollouts
-
-    def score(self, prompts: PromptGroups, rollouts: Rollouts, report: UpdateReport | None = None) -> dict[str, Signal]:
-        """The task's signals, in which entries that aren't finite are reported as faults and do not apply."""
-        signals, faults = isolate_faults(self.task.score(prompts, rollouts))
-        if any(faults.values()):
-            found = {name: int(count) for name, count in faults.items() if count}
-            rank_zero_warn(f"Signal values were not finite and are left out: {found}. The tags faults/* count them.")
-        if report is not None:
-            report.faults = faults
-        return signals
 
     def _optimize(self, rollouts: Rollouts, advantages: Tensor, update: int, report: UpdateReport) -> None:
         """All optimizer steps on one rollout; the last one is the one that Lightning counts."""
@@ -206,8 +187,7 @@ class ConstrainedGRPO(LightningModule):
                 optimizer.zero_grad()
             record = False
         scheduler = self.lr_schedulers()
-        if scheduler is not None:
-            assert isinstance(scheduler, LRScheduler)
+        if isinstance(scheduler, LRScheduler):
             scheduler.step()
 
     def _training_examples(self, rollouts: Rollouts, advantages: Tensor) -> Examples:
@@ -229,6 +209,8 @@ class ConstrainedGRPO(LightningModule):
     def _log_probs(self, model: Reference, examples: Examples) -> Tensor:
         """Log-probabilities of all examples, without gradients, 0 where there is no action."""
         out = torch.zeros_like(examples.targets["weights"])
+        if not len(examples):
+            return out  # This process has got no prompts.
         rows = torch.arange(len(examples), device=out.device)
         with torch.no_grad():
             for piece in micro_batches(rows, self.optimization.micro_batch_size):
@@ -287,42 +269,6 @@ class ConstrainedGRPO(LightningModule):
         rank_zero_warn(f"The gradient of update {report.update} is not finite; an optimizer step is skipped.")
         for parameter in parameters:
             parameter.grad = None
-
-    # ------------------------------------------------------------------ evaluation
-
-    def on_validation_epoch_start(self) -> None:
-        self._sums.clear()
-
-    def on_test_epoch_start(self) -> None:
-        self._sums.clear()
-
-    def validation_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
-        return self._evaluate(prompts, Stream.VALIDATION)
-
-    def test_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
-        return self._evaluate(prompts, Stream.TEST)
-
-    def predict_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
-        return self._evaluate(prompts, Stream.PREDICT)
-
-    def on_validation_epoch_end(self) -> None:
-        self._finish_evaluation("val")
-
-    def on_test_epoch_end(self) -> None:
-        self._finish_evaluation("test")
-
-    def _evaluate(self, prompts: PromptGroups, stream: Stream) -> dict[str, Any]:
-        """Sampled rollouts, with the same randomness at every evaluation."""
-        rollouts = self.sample(prompts, self.eval_group_size, stream, 0)
-        signals = self.score(prompts, rollouts)
-        self._sums.add(behavior_sums(self.objective, signals, rollouts))
-        return {"prompts": prompts, "rollouts": rollouts, "signals": signals}
-
-    def _finish_evaluation(self, split: str) -> None:
-        total = self._sums.total()
-        metrics = behavior_metrics(self.objective, total)
-        self.evaluated_answers = int(total["answers"])
-        self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, sync_dist=True)
 
     # ------------------------------------------------------------------ for reports
 

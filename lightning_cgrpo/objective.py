@@ -1,4 +1,7 @@
-"""The objective, declared once: what is the reward, which behaviors are constrained, and to which rates."""
+"""The objective, declared once: what is the reward, which behaviors are constrained, and to which rates.
+
+Torch is imported where tensors are made, so that the command line can check a declaration at once.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Literal, get_args
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.rollout import Signal, Signals
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lightning_cgrpo.rollout import Signal, Signals
 
 SignalKind = Literal["indicator", "number", "any"]
 Role = Literal["constrain", "monitor"]
@@ -94,8 +98,20 @@ class Constraint:
                 raise ObjectiveError(f"Expected {where} to have a finite {word}, but got {number}.")
 
     def violations(self, signal: Signal) -> tuple[Tensor, Tensor]:
-        """Violations and opportunities ``[B, G]``, for the rate."""
+        """Violations and opportunities ``[B, G]``, for the rate.
+
+        Raises:
+            ObjectiveError: if the signal is a number.
+        """
         count, opportunities = self._indicator(signal).counts()
+        wrong = (count < 0) | (count > opportunities)
+        if signal.count is None and signal.opportunities is None:
+            wrong |= (count != 0) & (count != 1)
+        if bool(wrong.any()):
+            raise ObjectiveError(
+                f"a rate is bounded, so its signal must be 0 or 1, but it was {float(count[wrong][0]):g}; add "
+                "violated_above: or violated_below: to say which numbers violate it"
+            )
         count, opportunities = _number(count), _number(opportunities)
         if self.at_least is not None and not self._from_number:
             count = opportunities - count
@@ -120,6 +136,8 @@ class Constraint:
             violated = signal.value < self.violated_below
         else:
             return signal
+        from lightning_cgrpo.rollout import Signal
+
         return Signal(violated.to(signal.value.dtype), applicable=signal.applicable)
 
 
@@ -165,8 +183,26 @@ class Objective:
                 raise ObjectiveError(f"Expected a finite weight for reward '{name}', but got {weight}.")
         for name, constraint in self.constraints.items():
             constraint.check(name)
-            if name == "reward":
-                raise ObjectiveError("Expected a constraint name other than 'reward', which names the reward's weight.")
+            if name.partition("/")[0] == "reward":
+                raise ObjectiveError(f"Expected a constraint name that isn't the reward's in tags, but got '{name}'.")
+
+    @classmethod
+    def declared(cls, config: Mapping[str, Any]) -> Objective:
+        """From a configuration's plain containers, whose keys have been checked.
+
+        Raises:
+            ObjectiveError: as the constructor does, or naming the key of a value that isn't a number.
+        """
+        constraints = {}
+        for name, values in (config.get("constraints") or {}).items():
+            if not isinstance(values, Mapping):
+                raise ObjectiveError(f"Expected constraint '{name}' to be like {{at_most: 0.01}}, but got {values}.")
+            for key in ("at_most", "at_least", "violated_above", "violated_below"):
+                value = values.get(key)
+                if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+                    raise ObjectiveError(f"Expected {key} of constraint '{name}' to be a number, but got '{value}'.")
+            constraints[name] = Constraint(**values)
+        return cls(config.get("reward") or "", constraints)
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -222,6 +258,8 @@ class Objective:
 
     def components(self, signals: Signals) -> Components:
         """Rewards and constraints as one stack ``[J, B, G]``."""
+        import torch
+
         values, applicable = [], []
         for name in self.rewards:
             values.append(signals[name].value)
@@ -239,6 +277,8 @@ class Objective:
 
     def component_weights(self, weights: Tensor) -> Tensor:
         """Weights ``[1 + K]`` of the reward and the constraints, spread over the components ``[J]``."""
+        import torch
+
         rewards = torch.tensor(list(self.rewards.values()), dtype=weights.dtype, device=weights.device)
         return torch.cat([weights[:1] * rewards, weights[1:]])
 
@@ -247,13 +287,20 @@ class Objective:
 
         Args:
             names: constraints, monitored ones included; all by default.
+
+        Raises:
+            ObjectiveError: if a signal without a declared kind turns out to be a number.
         """
+        import torch
+
         counts = []
         for name in self.constraints if names is None else names:
             constraint = self.constraints[name]
-            counts.append(
-                torch.stack([c.double().sum() for c in constraint.violations(signals[constraint.signal or name])])
-            )
+            try:
+                pair = constraint.violations(signals[constraint.signal or name])
+            except ObjectiveError as error:
+                raise ObjectiveError(f"Constraint '{name}' can't be measured: {error}.") from None
+            counts.append(torch.stack([count.double().sum() for count in pair]))
         if not counts:
             empty = torch.zeros(0, dtype=torch.float64)
             return empty, empty.clone()
@@ -263,6 +310,8 @@ class Objective:
 
 def _number(tensor: Tensor) -> Tensor:
     """In floating point: indicators may be bool, counts integers."""
+    import torch
+
     return tensor.to(torch.promote_types(tensor.dtype, torch.get_default_dtype()))
 
 

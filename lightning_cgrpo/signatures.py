@@ -26,6 +26,12 @@ NAMESPACES = (
     "lightning.pytorch.loggers",
 )
 """Where a class is looked for that is given by its name alone."""
+INSTEAD = {
+    "gradient_clip_val": (None, "gradients are clipped by model.optimization.max_grad_norm"),
+    "accumulate_grad_batches": (1, "gradients accumulate over a minibatch by model.optimization.micro_batch_size"),
+}
+"""Settings of the Trainer that Lightning refuses under manual optimization: their default, and what to use."""
+
 ROOT_KEYS = ("seed_everything", "threads", "trainer", "model", "data", "callbacks", "ckpt_path", "weights_only")
 
 
@@ -55,6 +61,9 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
             hint = did_you_mean(key, known) or f" Known here: {', '.join(known)}."
             raise ConfigError(f"Unknown key '{key}'.{hint}")
     if isinstance(config.get("trainer"), Mapping):
+        for key, (default, instead) in INSTEAD.items():
+            if config["trainer"].get(key, default) != default:
+                raise ConfigError(f"Expected trainer.{key} to be left alone, since {instead}.")
         _check_arguments("trainer", config["trainer"], TRAINER)
     for key in ("model", "data", "callbacks"):
         _check_value(key, config.get(key), Parameter())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,6 @@ class UpdateReport:
         self.times: dict[str, float] = {}
         self.terms: list[dict[str, Tensor]] = []
         self.grad_norms: list[Tensor] = []
-        self.faults: dict[str, Tensor] = {}
         self.skipped_steps = 0
 
     @contextmanager
@@ -65,14 +64,20 @@ class UpdateReport:
             zero = torch.zeros((), device=self.module.device)
             self.terms.append({name: zero.clone() for name in POLICY_TERMS})
 
-    def write(self, rollouts: Rollouts, signals: Signals, components: Components, weights: Tensor) -> None:
+    def write(
+        self,
+        rollouts: Rollouts,
+        signals: Signals,
+        faults: Mapping[str, Tensor],
+        components: Components,
+        weights: Tensor,
+    ) -> None:
         """Log, if it is this update's turn. Collective: every process takes part."""
         if not self.due:
             return
         module, objective = self.module, self.module.objective
-        sums = behavior_sums(objective, signals, rollouts)
+        sums = behavior_sums(objective, signals, rollouts, faults)
         sums |= {f"policy/{name}": torch.stack([t[name] for t in self.terms]).mean() for name in POLICY_TERMS}
-        sums |= {f"faults/{name}": count for name, count in self.faults.items()}
         statistics = group_statistics(components)
         effective = module.estimator.effective_weights(statistics, weights)
         informative = statistics.informative
@@ -100,7 +105,6 @@ class UpdateReport:
         if self.grad_norms:
             metrics["policy/grad_norm"] = torch.stack(self.grad_norms).mean().item()
         metrics["policy/learning_rate"] = self.learning_rate
-        metrics |= {tag: total[tag] for tag in total if tag.startswith("faults/") and total[tag]}
         if self.skipped_steps:
             metrics["faults/skipped_steps"] = self.skipped_steps
         seconds = sum(self.times.values())

@@ -11,6 +11,7 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from lightning_cgrpo import ConstrainedGRPO
 from lightning_cgrpo.__main__ import RUNS, TOOLS, main, read_arguments
 from lightning_cgrpo.configuration import PACKAGED
 from lightning_cgrpo.errors import UserError
@@ -37,7 +38,7 @@ def command(name, arguments=""):
 def fit(arguments=""):
     """Trains, and returns the checkpoint after its last update."""
     command("fit", f"--callbacks.checkpoints.every_n_train_steps=1 {arguments}")
-    newest = max(Path().glob("runs/gridworld/version_*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime)
+    newest = max(Path().glob("runs/gridworld*/version_*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime)
     return torch.load(newest, weights_only=True)
 
 
@@ -243,15 +244,19 @@ def test_predictions(trained, monkeypatch):
 
 
 def test_another_objective_s_checkpoint_is_refused(trained, monkeypatch):
-    """Weights of other constraints, or of the same in another order, would be taken for these."""
+    """Multipliers of other constraints, or of the same in another order, would be taken for these."""
     monkeypatch.chdir(trained)
-    text = refused("test", "--ckpt_path=last --model.objective.constraints.battery.role=monitor")
-    assert "weights of ['reward', 'lava']" in text and "one of ['reward', 'lava', 'battery']" in text
+    monitor = "--ckpt_path=last --model.objective.constraints.battery.role=monitor"
+    text = refused("fit", f"{monitor} --trainer.max_steps=6")
+    assert "multipliers of ['lava'] by SoftmaxAdam, but got ['lava', 'battery'] by SoftmaxAdam" in text
+    text = refused("fit", "--ckpt_path=last --trainer.max_steps=6 --callbacks.multipliers.controller=PID")
+    assert "['lava', 'battery'] by PID, but got ['lava', 'battery'] by SoftmaxAdam" in text
+    command("test", monitor)  # which needs no multipliers
     swapped = yaml.safe_load(Path("runs/gridworld/version_0/config.yaml").read_text())
     constraints = swapped["model"]["init_args"]["objective"]["constraints"]
     swapped["model"]["init_args"]["objective"]["constraints"] = dict(reversed(constraints.items()))
     Path("swapped.yaml").write_text(yaml.safe_dump(swapped, sort_keys=False))
-    with pytest.raises(UserError, match=r"weights of \['reward', 'battery', 'lava'\].* of \['reward', 'lava', 'batt"):
+    with pytest.raises(UserError, match=r"of \['battery', 'lava'\] by .* got \['lava', 'battery'\]"):
         main(["fit", "-c", "swapped.yaml", "--ckpt_path=last", "--trainer.max_steps=6"])
 
 
@@ -271,12 +276,14 @@ def test_last_is_the_newest_checkpoint_of_the_run(folder):
 # ---------------------------------------------------------------------- configurations
 
 
-def test_nested_overrides_reach_what_they_name(folder):
+def test_nested_overrides_reach_what_they_name(folder, monkeypatch):
     """The controller's learning rate and nothing else of it; another class by its name; none at all."""
 
     def weights(arguments):
+        seen = []
+        monkeypatch.setattr(ConstrainedGRPO, "on_train_end", lambda self: seen.append(self.weights.clone()))
         checkpoint = fit(f"--trainer.max_steps=2 {arguments}")
-        return checkpoint["state_dict"]["weights"], checkpoint["callbacks"]
+        return seen[0], checkpoint["callbacks"]
 
     default, callbacks = weights("--callbacks.pictures=null")
     assert set(callbacks) >= {"LagrangianCallback"}
@@ -308,7 +315,7 @@ def test_classes_of_this_package_need_no_path(folder):
 def test_a_callback_can_be_taken_out(folder):
     """No pictures, which test_tensorboard.py sees where they are not taken out."""
     fit("--trainer.max_steps=1 --callbacks.pictures=null")
-    events = EventAccumulator("runs/gridworld/version_0")
+    events = EventAccumulator(str(next(Path().glob("runs/gridworld*/version_0"))))
     events.Reload()
     assert events.Tags()["images"] == [] and "reward/mean" in events.Tags()["scalars"]
 
@@ -327,7 +334,7 @@ def test_ablations_train(folder, name):
     quiet = "--callbacks.pictures=null --callbacks.layout=null --callbacks.initial_rates=null"
     checkpoint = fit(f"-c configs/ablations/{name} --trainer.max_steps=1 --trainer.limit_val_batches=0 {quiet}")
     assert checkpoint["global_step"] == 1
-    kept = yaml.safe_load(next(Path().glob("runs/gridworld/version_0/config.yaml")).read_text())
+    kept = yaml.safe_load(next(Path().glob("runs/gridworld*/version_0/config.yaml")).read_text())
 
     def missing(given, effective):
         """Values of the file that the run did not use; a class given by its name is one with that class_path."""

@@ -115,7 +115,9 @@ def test_values_that_are_not_finite_are_faults_and_left_out():
     assert not any(tag.startswith("faults/") for update in expected for tag in expected[update])
     for update in range(3):
         for tag in expected[update]:
-            if not tag.startswith(("time/", "throughput/")):
+            if tag.startswith("inapplicable/"):
+                assert tag not in metrics[update], "a fault is no statement that a signal does not apply"
+            elif not tag.startswith(("time/", "throughput/")):
                 assert metrics[update][tag] == expected[update][tag], tag
     assert torch.equal(torch.stack(record.parameters), torch.stack(declared.parameters))
     assert record.parameters[-1].isfinite().all() and not torch.equal(*record.parameters[1:])

@@ -90,7 +90,7 @@ class TestRefusals:
 
     def test_the_name_reward_is_taken(self) -> None:
         assert refused(reward={"at_most": 0.1}) == (
-            "Expected a constraint name other than 'reward', which names the reward's weight."
+            "Expected a constraint name that isn't the reward's in tags, but got 'reward'."
         )
 
     def test_the_first_wrong_constraint_is_named(self) -> None:

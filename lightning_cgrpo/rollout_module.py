@@ -1,0 +1,112 @@
+"""What every module does that has a policy answer prompts: sample, score, evaluate."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from lightning_cgrpo.measurement import RunningSums, behavior_metrics, behavior_sums, isolate_faults
+from lightning_cgrpo.objective import Objective
+from lightning_cgrpo.policies import Policy
+from lightning_cgrpo.randomness import Stream, uniform
+from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
+from lightning_cgrpo.samplers import Sampler
+from lightning_cgrpo.tasks import Task
+
+
+class RolloutModule(LightningModule):
+    """Samples answers, scores them, and evaluates a policy by both, with ``validate``, ``test`` and ``predict``.
+
+    Evaluation samples, too: a policy's rates are those of its distribution, and a greedy answer hides violations. The
+    randomness is the same at every evaluation.
+
+    Args:
+        policy: answers.
+        sampler: how it answers prompts.
+        task: scores answers into signals.
+        objective: which signal is the reward, and which are constrained to which rates.
+        eval_group_size: answers per prompt in evaluation.
+        seed: of rollouts.
+
+    Raises:
+        ObjectiveError: if objective and task don't fit, before the policy's weights are loaded.
+    """
+
+    def __init__(
+        self, policy: Policy, sampler: Sampler, task: Task, objective: Objective, eval_group_size: int, seed: int
+    ) -> None:
+        super().__init__()
+        objective.check_signals(task.signals)
+        for name, value, least in (("eval_group_size", eval_group_size, 1), ("seed", seed, 0)):
+            if value < least:
+                raise ValueError(f"Expected argument `{name}` to be at least {least}, but got {value}.")
+        self.policy, self.sampler, self.task, self.objective = policy, sampler, task, objective
+        self.eval_group_size, self.seed = eval_group_size, seed
+        self.evaluated_answers = 0
+        self._sums = RunningSums()
+
+    def sample(self, prompts: PromptGroups, group_size: int, stream: Stream, update: int) -> Rollouts:
+        """Answer every prompt `group_size` times, with the randomness of (seed, stream, update, prompt)."""
+
+        def noise(*shape: int) -> Tensor:
+            return uniform(self.seed, stream, update, prompts.index, shape).to(prompts.index.device)
+
+        self.policy.eval()
+        with torch.no_grad():
+            rollouts = self.sampler.rollout(self.policy, prompts, group_size, noise)
+        self.policy.train()
+        return rollouts
+
+    def score(self, prompts: PromptGroups, rollouts: Rollouts) -> tuple[dict[str, Signal], dict[str, Tensor]]:
+        """The task's signals, in which entries that aren't finite do not apply, and the number of those by signal."""
+        signals, faults = isolate_faults(self.task.score(prompts, rollouts))
+        if any(faults.values()):
+            found = {name: int(count) for name, count in faults.items() if count}
+            # On every process: faults of one needn't be those of another.
+            warnings.warn(
+                f"Signal values were not finite and are left out: {found}. The tags faults/* count them.", stacklevel=2
+            )
+        return signals, faults
+
+    def measure(
+        self, prompts: PromptGroups, group_size: int, stream: Stream, update: int, sums: RunningSums
+    ) -> dict[str, Any]:
+        """Sample, score, and add what was measured to `sums`; returns prompts, rollouts and signals."""
+        rollouts = self.sample(prompts, group_size, stream, update)
+        signals, faults = self.score(prompts, rollouts)
+        sums.add(behavior_sums(self.objective, signals, rollouts, faults))
+        return {"prompts": prompts, "rollouts": rollouts, "signals": signals}
+
+    def on_validation_epoch_start(self) -> None:
+        self._sums.clear()
+
+    def on_test_epoch_start(self) -> None:
+        self._sums.clear()
+
+    def on_predict_epoch_start(self) -> None:
+        self._sums.clear()
+
+    def validation_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
+        return self.measure(prompts, self.eval_group_size, Stream.VALIDATION, 0, self._sums)
+
+    def test_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
+        return self.measure(prompts, self.eval_group_size, Stream.TEST, 0, self._sums)
+
+    def predict_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
+        return self.measure(prompts, self.eval_group_size, Stream.PREDICT, 0, self._sums)
+
+    def on_validation_epoch_end(self) -> None:
+        self._finish_evaluation("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._finish_evaluation("test")
+
+    def _finish_evaluation(self, split: str) -> None:
+        total = self._sums.total()
+        metrics = behavior_metrics(self.objective, total)
+        self.evaluated_answers = int(total["answers"])
+        self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, sync_dist=True)
