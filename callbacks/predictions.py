@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 
 
 class WritePredictions(Callback):
@@ -18,19 +19,30 @@ class WritePredictions(Callback):
 
     def __init__(self, path: str = "predictions.jsonl") -> None:
         self.path = Path(path)
+        self.written = 0
 
     def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
-        if trainer.world_size > 1:
-            self.path = self.path.with_name(f"{self.path.stem}.{trainer.global_rank}{self.path.suffix}")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text("")
+        if trainer.ckpt_path is None:
+            rank_zero_warn("The policy answers as it is before training; see --ckpt_path.")
+        path = self._path(trainer)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+        self.written = 0
+
+    def on_predict_end(self, trainer: Trainer, pl_module: Any) -> None:
+        print(f"Wrote {self.written} answers to {self._path(trainer)}.")
+
+    def _path(self, trainer: Trainer) -> Path:
+        if trainer.world_size == 1:
+            return self.path
+        return self.path.with_name(f"{self.path.stem}.{trainer.global_rank}{self.path.suffix}")
 
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         rollouts, signals = outputs["rollouts"], outputs["signals"]
         texts = rollouts.info.get("text")
-        with self.path.open("a", encoding="utf-8") as file:
+        with self._path(trainer).open("a", encoding="utf-8") as file:
             for row, prompt in enumerate(outputs["prompts"].index.tolist()):
                 for column in range(rollouts.mask.shape[1]):
                     mask = rollouts.mask[row, column]
@@ -42,4 +54,5 @@ class WritePredictions(Callback):
                         for name, signal in signals.items()
                     }
                     record = {"prompt": prompt, "answer": answer, "signals": values}
+                    self.written += 1
                     file.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -10,6 +10,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch.utils.tensorboard import SummaryWriter
 
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.tasks import Renderer
 
@@ -64,6 +65,8 @@ class SampleAnswers(Callback):
                 writer.add_text("samples", self._markdown(outputs), update)
 
     def _markdown(self, outputs: Any) -> str:
+        if "text" not in outputs["rollouts"].info:
+            raise UserError("Expected answers in text for SampleAnswers, but got none; use Pictures, or remove it.")
         texts = outputs["rollouts"].info["text"]
         prompts = outputs["prompts"].columns["prompt"]
         signals = outputs["signals"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.hub import hub_answers
 
 SUFFIXES = (".jsonl", ".parquet")
 
@@ -167,9 +168,13 @@ def _first_undecodable(table: Any) -> int:
 def _read_named(name: str, split: str, subset: str | None) -> list[Record]:
     try:
         import datasets
+        from huggingface_hub import snapshot_download
     except ImportError as error:
         raise _missing_extra(f"'{name}', which is no file or folder (seen from {Path.cwd()}),", "datasets") from error
     try:
+        if not hub_answers():
+            # Raises at once where nothing has been downloaded before, and the client would try for half a minute.
+            snapshot_download(name, repo_type="dataset", local_files_only=True)
         rows = datasets.load_dataset(name, subset, split=split)
     # The library raises all kinds: connection, missing data set, missing split, a damaged cache.
     except Exception as error:

@@ -2,7 +2,8 @@
 
     python process_worker.py FOLDER PROMPTS...
 
-Runs once for each number of prompts per update, in the process group that the environment describes as torchrun does.
+FOLDER holds a language model and prompts. Runs once for each number of prompts per update, and once on language, in the
+process group that the environment describes as torchrun does.
 """
 
 import os
@@ -13,9 +14,20 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
+from lightning_cgrpo import (
+    CategoricalMLP,
+    CausalLMPolicy,
+    ConstrainedGRPO,
+    Constraint,
+    EnvironmentSampler,
+    FunctionTask,
+    GenerationSampler,
+    Objective,
+    Optimization,
+)
 from lightning_cgrpo.callbacks import LagrangianCallback
-from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
+from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.distributed import world
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
@@ -65,6 +77,32 @@ def train(prompts: int) -> dict:
         ),
         group_size=8,
     )
+    return run(module, GridworldDataModule(prompts), LagrangianCallback(SoftmaxAdam()), UPDATES)
+
+
+def even(completions, **columns):
+    """Signal: an even number of characters."""
+    return [float(len(text) % 2 == 0) for text in completions]
+
+
+def train_language(folder: Path) -> dict:
+    """One prompt per update: of several processes all but one have none. Two of the eight updates wait for a step."""
+    torch.manual_seed(0)
+    module = ConstrainedGRPO(
+        CausalLMPolicy(str(folder / "model"), dtype="float64"),
+        GenerationSampler(max_new_tokens=8),
+        FunctionTask({"even": even}, kinds={"even": "indicator"}, max_completion_tokens=8),
+        Objective("length", {"even": Constraint(at_least=0.9)}),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        optimization=Optimization(epochs=2, minibatch_size=2, micro_batch_size=1, kl_weight=0.1),
+        group_size=4,
+    )
+    data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=1)
+    return run(module, data, LagrangianCallback(SoftmaxAdam(), every_n_updates=3), 8)
+
+
+def run(module: ConstrainedGRPO, data: GroupDataModule, duals: LagrangianCallback, updates: int) -> dict:
+    """What the run leaves: multipliers after each update, prompts of this process, metrics, policy, counts pending."""
     memory, multipliers = Memory(), Multipliers()
     _, processes = size()
     trainer = Trainer(
@@ -72,7 +110,7 @@ def train(prompts: int) -> dict:
         strategy="ddp" if processes > 1 else "auto",
         devices=processes,
         precision="64-true",
-        max_steps=UPDATES,
+        max_steps=updates,
         log_every_n_steps=1,
         logger=memory,
         enable_checkpointing=False,
@@ -80,14 +118,15 @@ def train(prompts: int) -> dict:
         enable_model_summary=False,
         limit_val_batches=0,
         use_distributed_sampler=False,
-        callbacks=[LagrangianCallback(SoftmaxAdam()), multipliers],
+        callbacks=[duals, multipliers],
     )
-    trainer.fit(module, GridworldDataModule(prompts))
+    trainer.fit(module, data)
     assert world()[1] == processes
     return {
         "multipliers": torch.stack(multipliers.history),
         "prompts": multipliers.prompts,
         "metrics": memory.updates,
+        "pending": duals.state_dict()["rates"],
         "parameters": torch.cat([parameter.detach().flatten() for parameter in module.policy.parameters()]),
     }
 
@@ -99,5 +138,7 @@ def size() -> tuple[int, int]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    target = Path(sys.argv[1])
     for number in map(int, sys.argv[2:]):
-        torch.save(train(number), Path(sys.argv[1]) / f"{number}_prompts_rank_{size()[0]}.pt")
+        torch.save(train(number), target / f"{number}_prompts_rank_{size()[0]}.pt")
+    torch.save(train_language(target), target / f"language_rank_{size()[0]}.pt")

@@ -349,3 +349,38 @@ def test_ablations_train(folder, name):
 
     given = yaml.safe_load((PACKAGED / "ablations" / name).read_text())
     assert given and not missing(given, kept)
+
+
+# ---------------------------------------------------------------------- the objective, before anything is imported
+
+
+@pytest.mark.parametrize(
+    ("override", "answer"),
+    [
+        ("lava.at_most=abc", "Expected at_most of constraint 'lava' to be a number, but got 'abc'."),
+        ("lava.at_most=1.5", "to have at_most in [0, 1], a rate, but got 1.5 (did you mean 0.015?)."),
+        ("lava.at_least=0.5", "to have one bound, but got both at_most: 0.01 and at_least: 0.5."),
+        ("lava=0.1", "Expected constraint 'lava' to be like {at_most: 0.01}, but got 0.1."),
+    ],
+)
+def test_a_wrong_objective_is_answered_without_torch(override, answer):
+    arguments = ["fit", "-c", "configs/gridworld.yaml", f"--model.objective.constraints.{override}"]
+    script = (
+        "import sys; from lightning_cgrpo.__main__ import run\n"
+        f"sys.argv[1:] = {arguments}\n"
+        "try: run()\n"
+        "finally: assert 'torch' not in sys.modules"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 2 and answer in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+def test_a_constraint_is_taken_out_by_null(folder):
+    fit("--model.objective.constraints.battery=null --trainer.max_steps=1")
+    kept = yaml.safe_load(Path("runs/gridworld/version_0/config.yaml").read_text())
+    assert list(kept["model"]["init_args"]["objective"]["constraints"]) == ["lava"]
+
+
+@pytest.mark.parametrize("key", ["gradient_clip_val=1.0", "accumulate_grad_batches=2"])
+def test_settings_that_belong_to_the_module_are_redirected(folder, key):
+    assert "model.optimization.m" in refused("fit", f"--trainer.{key}")

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -10,9 +11,13 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 import lightning_cgrpo.module
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
+from lightning_cgrpo.advantages import group_statistics
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.objective import Components
+from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 
 GROUPS, GROUP_SIZE = 4, 4
@@ -297,3 +302,38 @@ def test_bfloat16_mixed_precision():
     assert metrics[0]["reward/mean"] == pytest.approx(exact[0]["reward/mean"], abs=0.2)
     assert metrics[0]["policy/entropy"] == pytest.approx(exact[0]["policy/entropy"], rel=0.01)
     assert metrics[0]["policy/clip_fraction"] == 0, "before the first step, ratios are 1"
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
+def test_a_precision_that_would_round_multipliers_is_refused(precision):
+    with pytest.raises(UserError, match=f"but got {precision}.* try bf16-mixed"):
+        train(make(), updates=1, precision=precision)
+
+
+def test_multipliers_that_are_taken_out_leave_nothing_behind(tmp_path):
+    """A run that goes on without the callback is plain GRPO, whatever the multipliers had been."""
+    module = make()
+    train(module, updates=2)
+    assert not torch.equal(module.weights, torch.tensor([1.0, 0, 0], dtype=torch.float64))
+    again = make()
+    again.load_state_dict(module.state_dict())
+    assert again.weights.tolist() == [1, 0, 0]
+
+
+class Numbers(GridworldTask):
+    signals: ClassVar = {"goal": "indicator", "lava": "any", "battery": "indicator"}
+
+    def score(self, prompts, rollouts):
+        signals = super().score(prompts, rollouts)
+        return {**signals, "lava": Signal(signals["lava"].value / 2)}
+
+
+def test_a_rate_of_numbers_is_refused():
+    with pytest.raises(UserError, match=r"Constraint 'lava' can't be measured: .* it was \d\.?5?; add violated_above"):
+        train(make(Numbers()), updates=20)
+
+
+def test_values_of_single_steps_are_refused_by_estimators_of_whole_answers():
+    values = torch.rand(1, 2, 3, 4)
+    with pytest.raises(ValueError, match=r"Expected values of whole answers \[J, B, G\]"):
+        group_statistics(Components(values, values[..., 0] >= 0))

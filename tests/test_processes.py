@@ -1,6 +1,7 @@
 """What is learned does not depend on how many processes there are, and all of them have the same multipliers."""
 
 import importlib.util
+import json
 import os
 import socket
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from lightning_cgrpo.policies.tiny import make_tiny_model
 
 WORKER = Path(__file__).with_name("process_worker.py")
 # 8 prompts per update are an even share for 2 and 4 processes; of 7 somebody gets fewer, of 1 all but one get none.
@@ -36,8 +39,17 @@ def free_port():
         return listener.getsockname()[1]
 
 
+def prepare(folder):
+    """A model and prompts for the language run."""
+    make_tiny_model(folder / "model")
+    lines = [json.dumps({"prompt": f"Count to {number}."}) for number in range(8)]
+    (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
 def launch(processes, folder, timeout=120):
-    """As torchrun would; a hang is an error. Returns what each rank left, by number of prompts."""
+    """As torchrun would; a hang is an error. Returns what each rank left, by number of prompts, or ``language``."""
+    prepare(folder)
     environment = {
         **os.environ,
         "TORCHELASTIC_RUN_ID": "test",
@@ -68,11 +80,10 @@ def launch(processes, folder, timeout=120):
         for process in running:
             process.kill()
             process.wait(timeout=10)
+    names = {"language": "language", **{prompts: f"{prompts}_prompts" for prompts in PROMPTS}}
     return {
-        prompts: [
-            torch.load(folder / f"{prompts}_prompts_rank_{rank}.pt", weights_only=True) for rank in range(processes)
-        ]
-        for prompts in PROMPTS
+        key: [torch.load(folder / f"{name}_rank_{rank}.pt", weights_only=True) for rank in range(processes)]
+        for key, name in names.items()
     }
 
 
@@ -116,6 +127,20 @@ def pair(tmp_path_factory):
 @pytest.mark.parametrize("prompts", PROMPTS)
 def test_two_processes(pair, single, prompts):
     assert_equal_runs(pair[prompts], single[prompts], prompts)
+
+
+def test_language_with_a_process_that_has_no_prompts(pair, tmp_path):
+    """Counts that wait for a dual step are those of all processes on each, so that any one's checkpoint will do."""
+    alone, ranks = load_worker().train_language(prepare(tmp_path)), pair["language"]
+    assert sorted(rank["prompts"] for rank in ranks) == [[0] * 8, [1] * 8]
+    torch.testing.assert_close(ranks[0]["parameters"], alone["parameters"], rtol=0, atol=1e-9)
+    for rank in ranks:
+        assert torch.equal(rank["parameters"], ranks[0]["parameters"])
+        torch.testing.assert_close(rank["multipliers"], alone["multipliers"], rtol=0, atol=1e-12)
+        assert rank["pending"].keys() == alone["pending"].keys()
+        assert all(torch.equal(rank["pending"][name], counts) for name, counts in alone["pending"].items())
+    assert alone["pending"]["opportunities"].tolist() == [8], "of the two updates since the last dual step"
+    assert len(alone["multipliers"].unique(dim=0)) == 3
 
 
 @pytest.mark.slow

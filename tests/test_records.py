@@ -161,6 +161,7 @@ def test_a_name_is_loaded_by_the_datasets_library(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setattr("lightning_cgrpo.records.hub_answers", lambda: True)
     records = read_records("openai/gsm8k", "test", "main")
     assert [record.values for record in records] == ROWS
     assert records[1].where == "openai/gsm8k [test], row 2"
@@ -168,6 +169,15 @@ def test_a_name_is_loaded_by_the_datasets_library(tmp_path, monkeypatch):
         RecordError, match=r"'openai/gsm8k' to be a file, .* split 'train' gave ConnectionError: no net"
     ):
         read_records("openai/gsm8k", "train", "main")
+
+
+def test_a_name_without_a_network_fails_at_once(tmp_path, monkeypatch):
+    """The hub's client, which would try again and again, is not asked."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lightning_cgrpo.records.hub_answers", lambda: False)
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=None))
+    with pytest.raises(RecordError, match=r"split 'train' gave LocalEntryNotFoundError"):
+        read_records("nobody/nothing", "train")
 
 
 @pytest.mark.parametrize("library", ["datasets", "pyarrow"])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import torch
 from torch import nn
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.hub import hub_answers
 
 
 @dataclass(frozen=True)
@@ -79,28 +77,12 @@ def _directory(name: str) -> Path | None:
         return path
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise FileNotFoundError("there is no such directory")
-    if _hub_answers():
+    if hub_answers():
         return None
     try:
         return Path(snapshot_download(name, local_files_only=True))
     except LocalEntryNotFoundError:
         raise FileNotFoundError("there is no such directory, and the hub does not answer") from None
-
-
-def _hub_answers() -> bool:
-    """Whether there is a network; behind a proxy it is assumed."""
-    from huggingface_hub import constants
-
-    if constants.is_offline_mode():
-        return False
-    if getproxies():
-        return True
-    address = urlsplit(constants.ENDPOINT)
-    try:
-        socket.create_connection((address.hostname, address.port or 443), timeout=5).close()
-    except OSError:
-        return False
-    return True
 
 
 def _as_saved(tokenizer: Any, file: Path) -> bool:

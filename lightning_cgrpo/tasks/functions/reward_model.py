@@ -62,9 +62,11 @@ class RewardModel:
             from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
             try:
-                network = AutoModelForSequenceClassification.from_pretrained(self.model, dtype=self.dtype)
+                network = AutoModelForSequenceClassification.from_pretrained(
+                    self.model, dtype=self.dtype, use_safetensors=True
+                )
                 tokenizer = AutoTokenizer.from_pretrained(self.model)
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: a name that can't be on the hub.
                 raise UserError(
                     f"Expected a folder with a reward model, or its name on the hub, but got '{self.model}': {error}"
                 ) from error
