@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from lightning.pytorch import Trainer
 
 from lightning_cgrpo.callbacks.weights import WeightSetter
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, did_you_mean
 
 
 class FixedWeights(WeightSetter):
@@ -35,8 +34,7 @@ class FixedWeights(WeightSetter):
         names = pl_module.objective.weight_names
         for name, weight in self.weights.items():
             if name not in names:
-                close = difflib.get_close_matches(name, names, n=1)
-                hint = f" Did you mean '{close[0]}'?" if close else ""
+                hint = did_you_mean(name, names)
                 raise UserError(f"Expected the fixed weights to be of {names}, but got '{name}'.{hint}")
             if not math.isfinite(weight):
                 raise UserError(f"Expected a finite weight for '{name}', but got {weight}.")

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from lightning_cgrpo.configuration import Config, ConfigError, build, did_you_mean
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.configuration import Config, ConfigError, build
+from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.signatures import check_keys
 

@@ -17,8 +17,8 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from lightning_cgrpo.callbacks import EvaluationTable
-from lightning_cgrpo.configuration import Config, ConfigError, did_you_mean
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.configuration import Config, ConfigError
+from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.signatures import NAMESPACES
 
 

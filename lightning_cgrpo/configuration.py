@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, did_you_mean
 
 PACKAGED = Path(__file__).parent / "configs"
 CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
@@ -102,12 +102,6 @@ def merge(base: Any, override: Any) -> Any:
     for key, value in override.items():
         merged[key] = merge(base[key], value) if key in base else value
     return merged
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint to append to an error: the known word most like a misspelled one, if any is."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""
 
 
 def _is_class(value: Any) -> bool:

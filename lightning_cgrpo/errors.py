@@ -1,5 +1,16 @@
 """Errors that tell the user what to change; the command line shows them as one line, without a traceback."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
 
 class UserError(ValueError):
     """Something that the user gave can't be used: the message names it and says what to do."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint to append to an error: the known word most like a misspelled one, if any is."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean '{close[0]}'?" if close else ""

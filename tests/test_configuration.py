@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from lightning_cgrpo.configuration import PACKAGED, ConfigError, build, did_you_mean, find, merge, read
+from lightning_cgrpo.configuration import PACKAGED, ConfigError, build, find, merge, read
+from lightning_cgrpo.errors import did_you_mean
 
 
 @pytest.fixture(autouse=True)

@@ -161,7 +161,7 @@ class TestSignatures:
         assert signature.parameters["policy"].type is None
         objective = signature_of("lightning_cgrpo.Objective")
         assert objective is not None and list(objective.parameters) == ["reward", "constraints"]
-        assert objective.parameters["constraints"].values_type == "lightning_cgrpo.objective.Constraint"
+        assert objective.parameters["constraints"].values_type == "lightning_cgrpo.constraint.Constraint"
 
     @pytest.mark.parametrize(
         "class_path",

@@ -6,13 +6,12 @@ theirs. Bounds keep a part of the weight for everybody; slack lets the threshold
 
 from __future__ import annotations
 
-import difflib
 import math
 
 import torch
 from torch import Tensor, nn
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.multipliers.controller import expect
 
 ROUNDING = 1e-9
@@ -110,9 +109,10 @@ class WeightBounds:
             return torch.full((len(names),), bound, dtype=torch.float64)
         for name in bound:
             if name not in names:
-                close = difflib.get_close_matches(name, names, n=1)
-                hint = f", did you mean '{close[0]}'?" if close else "."
-                raise UserError(f"Expected argument `{argument}` to name weights among {names}, but got '{name}'{hint}")
+                hint = did_you_mean(name, names)
+                raise UserError(
+                    f"Expected argument `{argument}` to name weights among {names}, but got '{name}'.{hint}"
+                )
         return torch.tensor([bound.get(name, default) for name in names], dtype=torch.float64)
 
 

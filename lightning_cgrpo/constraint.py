@@ -1,0 +1,146 @@
+"""A constraint: one behavior, and the rate at which it may or must occur.
+
+Torch is imported where tensors are made, so that the command line can check a declaration at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Literal, get_args
+
+from lightning_cgrpo.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lightning_cgrpo.rollout import Signal
+
+Role = Literal["constrain", "monitor"]
+
+ROUNDING = 1e-6
+"""Rates this close to a bound meet it: Lightning keeps metrics in float32, where 0.1 is more than 0.1."""
+
+
+class ObjectiveError(UserError):
+    """The objective can't be what the user meant: the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """One behavior and the rate at which it may or must occur.
+
+    Args:
+        at_most: highest rate allowed, in [0, 1], of a behavior that is unwanted.
+        at_least: lowest rate allowed, in [0, 1], of a behavior that is wanted.
+        role: ``constrain`` gives the behavior a multiplier; ``monitor`` only measures and logs its rate.
+        signal: the task's signal, if its name isn't the constraint's.
+        violated_above: makes an indicator of a signal that is a number: values above this are violations, and
+            `at_most` (`at_least`) bounds the rate of violation (of its absence).
+        violated_below: likewise for values below.
+    """
+
+    at_most: float | None = None
+    at_least: float | None = None
+    role: Role = "constrain"
+    signal: str | None = None
+    violated_above: float | None = None
+    violated_below: float | None = None
+
+    @property
+    def bound(self) -> float | None:
+        """The threshold in the user's orientation."""
+        return self.at_most if self.at_least is None else self.at_least
+
+    @property
+    def max_violation_rate(self) -> float:
+        """The threshold as a rate of violations: `at_most`, or 1 - `at_least` in decimal (0.01 for 0.99)."""
+        if self.at_least is not None:
+            return float(1 - Decimal(str(self.at_least)))
+        return math.inf if self.at_most is None else float(self.at_most)
+
+    def shown_rate(self, violation_rate: float) -> float:
+        """A rate of violations, in the user's orientation."""
+        return violation_rate if self.at_least is None else 1.0 - violation_rate
+
+    def met_by(self, shown_rate: float) -> bool:
+        """Whether a rate in the user's orientation meets the bound; without a bound, any does."""
+        if self.at_least is not None:
+            return shown_rate >= self.at_least - ROUNDING
+        return self.at_most is None or shown_rate <= self.at_most + ROUNDING
+
+    def check(self, name: str) -> None:
+        """Raises:
+        ObjectiveError: naming the constraint and what to change.
+        """
+        where = f"constraint '{name}'"
+        if self.role not in get_args(Role):
+            raise ObjectiveError(f"Expected {where} to have role: constrain or monitor, but got '{self.role}'.")
+        if self.at_most is not None and self.at_least is not None:
+            raise ObjectiveError(
+                f"Expected {where} to have one bound, but got both at_most: {self.at_most} and at_least: "
+                f"{self.at_least}. Declare two constraints on the same `signal` to bound a rate from both sides."
+            )
+        if self.bound is None and self.role == "constrain":
+            raise ObjectiveError(f"Expected {where} to have a bound, at_most: or at_least:, or role: monitor.")
+        if self.bound is not None and not 0.0 <= self.bound <= 1.0:
+            word = "at_most" if self.at_least is None else "at_least"
+            hint = f" (did you mean {self.bound / 100:g}?)" if 1.0 < self.bound <= 100.0 else ""
+            raise ObjectiveError(f"Expected {where} to have {word} in [0, 1], a rate, but got {self.bound}{hint}.")
+        if self.violated_above is not None and self.violated_below is not None:
+            raise ObjectiveError(f"Expected {where} to have one of violated_above and violated_below, but got both.")
+        for word, number in (("violated_above", self.violated_above), ("violated_below", self.violated_below)):
+            if number is not None and not math.isfinite(number):
+                raise ObjectiveError(f"Expected {where} to have a finite {word}, but got {number}.")
+
+    def violations(self, signal: Signal) -> tuple[Tensor, Tensor]:
+        """Violations and opportunities ``[B, G]``, for the rate.
+
+        Raises:
+            ObjectiveError: if the signal is a number.
+        """
+        count, opportunities = self._indicator(signal).counts()
+        wrong = (count < 0) | (count > opportunities)
+        if signal.count is None and signal.opportunities is None:
+            wrong |= (count != 0) & (count != 1)
+        if bool(wrong.any()):
+            raise ObjectiveError(
+                f"a rate is bounded, so its signal must be 0 or 1, but it was {float(count[wrong][0]):g}; add "
+                "violated_above: or violated_below: to say which numbers violate it"
+            )
+        count, opportunities = as_number(count), as_number(opportunities)
+        if self.at_least is not None and not self.from_number:
+            count = opportunities - count
+        return count, opportunities
+
+    def component(self, signal: Signal) -> Tensor:
+        """The value for the advantage, larger is better: the signal, or minus the signal where it is unwanted.
+
+        (A cost 1 - value differs from -value by a constant, which no group advantage sees.)
+        """
+        value = as_number(self._indicator(signal).value)
+        return value if self.at_least is not None and not self.from_number else -value
+
+    @property
+    def from_number(self) -> bool:
+        """Whether the signal is a number, of which `violated_above` or `violated_below` makes an indicator."""
+        return self.violated_above is not None or self.violated_below is not None
+
+    def _indicator(self, signal: Signal) -> Signal:
+        if self.violated_above is not None:
+            violated = signal.value > self.violated_above
+        elif self.violated_below is not None:
+            violated = signal.value < self.violated_below
+        else:
+            return signal
+        from lightning_cgrpo.rollout import Signal
+
+        return Signal(violated.to(signal.value.dtype), applicable=signal.applicable)
+
+
+def as_number(tensor: Tensor) -> Tensor:
+    """In floating point: indicators may be bool, counts integers."""
+    import torch
+
+    return tensor.to(torch.promote_types(tensor.dtype, torch.get_default_dtype()))
