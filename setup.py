@@ -18,6 +18,7 @@ EXTRAS["dev"] = [
     "mypy>=2.4",
     "pytest>=9.2",
     "ruff>=0.17",
+    "scipy>=1.17",
 ]
 
 setup(

@@ -214,7 +214,7 @@ class TestGuards:
         assert running.callback.controller.weights.tolist() == [0.2, 0.3, 0.5]
 
     def test_bounds_on_an_unknown_name(self) -> None:
-        with pytest.raises(ValueError, match="did you mean 'lava'"):
+        with pytest.raises(ValueError, match="Did you mean 'lava'"):
             run(SoftmaxAdam(), bounds=WeightBounds(floor={"lavva": 0.1}))
 
     def test_slack_gives_way_in_proportion_to_the_weight(self) -> None:

@@ -133,7 +133,7 @@ class TestWeightBounds:
         assert bounds(weights) is weights
 
     def test_unknown_name(self) -> None:
-        with pytest.raises(ValueError, match=r"`floor` to name weights.*but got 'batery', did you mean 'battery'?"):
+        with pytest.raises(ValueError, match=r"`floor` to name weights.*but got 'batery'\. Did you mean 'battery'"):
             WeightBounds(floor={"batery": 0.1}).resolve(list(self.names))
         with pytest.raises(ValueError, match=r"`cap` to name weights.*but got 'zebra'."):
             WeightBounds(cap={"zebra": 0.1}).resolve(list(self.names))
