@@ -32,4 +32,5 @@ class Checkpoints(ModelCheckpoint):
     def _save_end(self, trainer: Trainer) -> None:
         written = self._last_global_step_saved == trainer.global_step
         if self.save_last and self.dirpath and not written and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            trainer.save_checkpoint(Path(self.dirpath) / f"{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}")
+            path = Path(self.dirpath) / f"{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}"
+            trainer.save_checkpoint(path, weights_only=self.save_weights_only)

@@ -33,8 +33,8 @@ def logging_due(trainer: Trainer, update: int) -> bool:
 class UpdateReport:
     """Collects what is worth telling of one update, and writes it to every logger at once.
 
-    ``self.log`` costs 0.3 ms a call, so this goes straight to the loggers, once per `log_every_n_steps` updates; in
-    the other updates nothing is computed. The values are those of this update alone, at its number (from 0): rates,
+    Many calls of ``self.log`` would dominate a small update, so this goes straight to the loggers, once per
+    `log_every_n_steps` updates; in the other updates nothing is computed. The values are those of this update alone, at its number (from 0): rates,
     rewards and weights are those of the policy and multipliers before the update.
     """
 
