@@ -34,8 +34,8 @@ class UpdateReport:
     """Collects what is worth telling of one update, and writes it to every logger at once.
 
     Many calls of ``self.log`` would dominate a small update, so this goes straight to the loggers, once per
-    `log_every_n_steps` updates; in the other updates nothing is computed. The values are those of this update alone, at its number (from 0): rates,
-    rewards and weights are those of the policy and multipliers before the update.
+    `log_every_n_steps` updates; in the other updates nothing is computed. The values are those of this update alone,
+    at its number (from 0): rates, rewards and weights are those of the policy and multipliers before the update.
     """
 
     def __init__(self, module: ConstrainedGRPO, update: int) -> None:

@@ -24,7 +24,6 @@ class GenerationSampler(Sampler):
 
     - ``text``: B lists of G texts, special tokens left out
     - ``truncated``: ``[B, G]`` bool, answers that no stop token ended
-    - ``prompt_tokens``: tokens of the B prompts, a number
 
     Args:
         max_new_tokens: the longest answer, its stop token included.
@@ -80,7 +79,6 @@ class GenerationSampler(Sampler):
             info={
                 "text": [texts[i : i + group_size] for i in range(0, len(texts), group_size)],
                 "truncated": truncated,
-                "prompt_tokens": int(mask.sum()),
             },
         )
 

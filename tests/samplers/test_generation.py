@@ -51,7 +51,6 @@ def test_shapes_masks_and_stops(policy):
     assert rollouts.actions.shape == rollouts.mask.shape == (3, 16, 12)
     assert rollouts.log_probs is None
     assert rollouts.inputs["prompt_ids"].shape == rollouts.inputs["prompt_mask"].shape
-    assert rollouts.info["prompt_tokens"] == rollouts.inputs["prompt_mask"].sum()
     is_stop = torch.isin(rollouts.actions, torch.tensor(policy.stop_tokens)) & rollouts.mask
     ends = rollouts.lengths - 1
     # Masks are prefixes; the only stop token of an answer is its last one; without one it is truncated.
