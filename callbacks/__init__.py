@@ -6,10 +6,11 @@ from lightning_cgrpo.callbacks.lagrangian import LagrangianCallback
 from lightning_cgrpo.callbacks.predictions import WritePredictions
 from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar
 from lightning_cgrpo.callbacks.tables import EvaluationTable, InitialRates
-from lightning_cgrpo.callbacks.tensorboard import Pictures, SampleAnswers, TensorBoardLayout
+from lightning_cgrpo.callbacks.tensorboard import EffectiveWeights, Pictures, SampleAnswers, TensorBoardLayout
 
 __all__ = [
     "Checkpoints",
+    "EffectiveWeights",
     "EvaluationTable",
     "FixedWeights",
     "InitialRates",

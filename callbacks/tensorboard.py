@@ -10,9 +10,11 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch.utils.tensorboard import SummaryWriter
 
+from lightning_cgrpo.advantages import group_statistics
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.tasks import Renderer
+from lightning_cgrpo.telemetry import logging_due
 
 
 def writers(trainer: Trainer) -> Iterator[SummaryWriter]:
@@ -41,6 +43,27 @@ class TensorBoardLayout(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         for writer in writers(trainer):
             writer.add_custom_scalars(custom_scalars(pl_module.objective))
+
+
+class EffectiveWeights(Callback):
+    """Writes how the effective weights are distributed over the groups in which a component varies.
+
+    Histograms ``effective_weights/<component>``, in the updates that are logged, of the first process's groups. Their
+    means are the scalars ``effective_weight/<component>``, but under scalarized rewards a weight is near 0 in some
+    groups and near 1 in others, and its mean is that of no group.
+    """
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        update = trainer.global_step - 1
+        if not logging_due(trainer, update):
+            return
+        for writer in writers(trainer):
+            statistics = group_statistics(outputs["components"])
+            effective = pl_module.estimator.effective_weights(statistics, outputs["weights"])
+            names = pl_module.objective.component_names
+            for name, values, informative in zip(names, effective, statistics.informative, strict=True):
+                if bool(informative.any()):
+                    writer.add_histogram(f"effective_weights/{name}", values[informative], update)
 
 
 class SampleAnswers(Callback):

@@ -19,6 +19,7 @@ RUNS = {
 }
 TOOLS = {
     "tiny-model": "make a small random language model, to try things with",
+    "report": "draw figures and tables of runs, grouped by their configurations",
 }
 OPTIONS = {"fit": (), "validate": ("verbose",), "test": ("verbose",), "predict": ("return_predictions",)}
 
@@ -118,9 +119,13 @@ def _objective(config: Config) -> Config | None:
 
 
 def _tool(name: str) -> Callable[[list[str]], None]:
+    if name == "report":
+        from lightning_cgrpo.reporting import command
+
+        return command.main
     from lightning_cgrpo.policies import tiny
 
-    return {"tiny-model": tiny.main}[name]
+    return tiny.main
 
 
 def run() -> None:

@@ -19,6 +19,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning_cgrpo.callbacks import EvaluationTable
 from lightning_cgrpo.configuration import Config, ConfigError
 from lightning_cgrpo.errors import UserError, did_you_mean
+from lightning_cgrpo.memory import reuse_blocks
 from lightning_cgrpo.signatures import NAMESPACES
 
 
@@ -98,6 +99,7 @@ def main(subcommand: str, config: Config, flags: list[str]) -> None:
     elif isinstance(checkpoint, str) and checkpoint.endswith(".ckpt") and not _exists(checkpoint):
         raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
     quiet()
+    reuse_blocks()
     # A class that is given by its name alone is found only if it has been imported.
     for namespace in NAMESPACES:
         module = importlib.import_module(namespace)

@@ -42,8 +42,9 @@ class ConstrainedGRPO(RolloutModule):
     The module reads its ``weights [1 + K]`` buffer (the reward's weight, then the constraints') and never changes it:
     that is for callbacks. Without one, the weights stay at (1, 0, ..., 0), which is plain GRPO on the reward.
 
-    A step's output, for callbacks' ``on_train_batch_end``: ``prompts``, ``rollouts``, ``signals``, ``advantages``,
-    and ``violations`` and ``opportunities``, this process's counts ``[K]`` of the constraints that have a multiplier.
+    A step's output, for callbacks' ``on_train_batch_end``: ``prompts``, ``rollouts``, ``signals``,
+    ``components`` with the ``weights`` that they had, ``advantages``, and ``violations`` and ``opportunities``, this
+    process's counts ``[K]`` of the constraints that have a multiplier.
 
     Args:
         policy: what is trained.
@@ -154,6 +155,8 @@ class ConstrainedGRPO(RolloutModule):
             "prompts": prompts,
             "rollouts": rollouts,
             "signals": signals,
+            "components": components,
+            "weights": weights,
             "advantages": advantages,
             "violations": violations,
             "opportunities": opportunities,
@@ -261,8 +264,10 @@ class ConstrainedGRPO(RolloutModule):
         """Scale gradients down to `max_grad_norm`; drop them if they aren't finite, and say so."""
         limit = self.optimization.max_grad_norm
         parameters = [p for p in self.policy.parameters() if p.grad is not None]
-        norm = nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit)
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if bool(norm.isfinite()):
+            if limit is not None:
+                nn.utils.clip_grads_with_norm_(parameters, limit, norm)
             report.grad_norms.append(norm)
             return
         report.skipped_steps += 1

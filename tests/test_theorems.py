@@ -243,7 +243,7 @@ class TestAPolicy:
         for answer in range(self.SIZE):
             length = int(rollouts.mask[0, answer].sum())
             observations = rollouts.inputs["observations"][0, answer, :length]
-            log_probs = policy.action_log_probs(observations)
+            log_probs = policy.actor()(observations).log_softmax(-1)
             total = log_probs[torch.arange(length), rollouts.actions[0, answer, :length]].sum()
             gradients = torch.autograd.grad(total, list(policy.parameters()))
             rows.append(torch.cat([gradient.flatten() for gradient in gradients]))

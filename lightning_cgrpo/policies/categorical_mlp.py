@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from lightning_cgrpo.policies import Policy, PolicyOutput
 from lightning_cgrpo.rollout import Examples, Rollouts
+from lightning_cgrpo.samplers.environment import Actor
 
 
 class CategoricalMLP(Policy):
@@ -28,10 +31,9 @@ class CategoricalMLP(Policy):
         layers.append(nn.Linear(hidden[-1] if hidden else observation_size, actions))
         self.net = nn.Sequential(*layers)
 
-    def action_log_probs(self, observations: Tensor) -> Tensor:
-        """Log-probabilities ``[M, actions]`` of all actions for observations ``[M, observation_size]``."""
-        logits: Tensor = self.net(observations)
-        return logits.log_softmax(-1)
+    def actor(self) -> Actor:
+        layers = [(layer.weight, layer.bias) for layer in self.net if isinstance(layer, nn.Linear)]
+        return lambda observations: mlp(observations, layers)
 
     def examples(self, rollouts: Rollouts) -> Examples:
         steps = rollouts.mask.flatten().nonzero().squeeze(-1)
@@ -44,6 +46,32 @@ class CategoricalMLP(Policy):
         )
 
     def forward(self, examples: Examples) -> PolicyOutput:
-        log_probs = self.action_log_probs(examples.inputs["observations"])
+        log_probs = self.actor()(examples.inputs["observations"]).log_softmax(-1)
         taken = log_probs.gather(-1, examples.actions[:, None]).squeeze(-1)
         return PolicyOutput(taken, -(log_probs.exp() * log_probs).sum(-1))
+
+
+def mlp(inputs: Tensor, layers: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Linear layers, (weight, bias) each, with ReLU between."""
+    *hidden, last = layers
+    for weight, bias in hidden:
+        inputs = linear(inputs, weight, bias).relu_()
+    return linear(inputs, *last)
+
+
+def stacked_actor(policies: Sequence[CategoricalMLP]) -> Actor:
+    """Several policies of the same shape as one: its observations are equally many of each policy, in their order."""
+    nets = [[layer for layer in policy.net if isinstance(layer, nn.Linear)] for policy in policies]
+    layers = [
+        (torch.stack([layer.weight for layer in same]).mT, torch.stack([layer.bias for layer in same])[:, None])
+        for same in zip(*nets, strict=True)
+    ]
+
+    def act(observations: Tensor) -> Tensor:
+        values = observations.view(len(policies), -1, observations.shape[-1])
+        *hidden, last = layers
+        for weight, bias in hidden:
+            values = torch.baddbmm(bias, values, weight).relu_()
+        return torch.baddbmm(last[1], values, last[0]).flatten(0, 1)
+
+    return act

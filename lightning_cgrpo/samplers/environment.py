@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -11,18 +12,33 @@ from torch import Tensor
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.samplers import Noise, Sampler
 
+CHECK_EVERY = 4
+"""Steps between looking for episodes that ended, to drop them: what a look costs, a few idle steps cost, too."""
+
+Actor = Callable[[Tensor], Tensor]
+"""Logits ``[M, actions]`` of observations ``[M, size]``."""
+
 
 class Episodes(Protocol):
-    """M running episodes of a vectorized environment."""
+    """A vectorized environment as functions of its states, ``[M]`` integers, one for each episode.
 
-    def observe(self) -> Tensor:
+    A state of one episode means nothing to another: it says where and in which episode's world.
+    """
+
+    start: Tensor
+    """The states in which the M episodes begin."""
+
+    def observe(self, states: Tensor) -> Tensor:
         """Observations ``[M, size]``."""
 
-    def step(self, actions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Act with ``actions [M]``; returns which episodes ended ``[M]`` bool, and what happened, by name ``[M]``."""
+    def step(self, states: Tensor, actions: Tensor) -> Tensor:
+        """The states that ``actions [M]`` lead to. From a state in which an episode has ended, the same state."""
 
-    def keep(self, rows: Tensor) -> None:
-        """Drop all episodes but ``rows``, in this order."""
+    def ended(self, states: Tensor) -> Tensor:
+        """Whether the episode is over, ``[M]`` bool."""
+
+    def report(self, states: Tensor, actions: Tensor, reached: Tensor) -> dict[str, Tensor]:
+        """What happened in M steps from `states` to `reached`, ``[M]`` each by name."""
 
 
 class Environment(ABC):
@@ -39,11 +55,11 @@ class Environment(ABC):
         """Start ``M = B * group_size`` episodes, the group of each prompt in consecutive rows."""
 
 
-class CategoricalPolicy(Protocol):
+class ActingPolicy(Protocol):
     """What an environment sampler needs of a policy."""
 
-    def action_log_probs(self, observations: Tensor) -> Tensor:
-        """Log-probabilities ``[M, actions]``."""
+    def actor(self) -> Actor:
+        """The policy as it is now, as a plain function, since a module's calls would take as long as its sums."""
 
 
 class EnvironmentSampler(Sampler):
@@ -59,64 +75,90 @@ class EnvironmentSampler(Sampler):
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
 
-    def rollout(self, policy: CategoricalPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
-        with torch.inference_mode():
-            record = self._run(policy, prompts, group_size, noise)
-        # Cloned outside of inference mode, tensors can take part in training.
+    def rollout(self, policy: ActingPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
+        episodes = self.environment.reset(prompts, group_size)
+        # One random number per step, drawn up front.
+        draws = noise(group_size, self.environment.max_steps).flatten(0, 1)
+        return play(policy.actor(), episodes, draws).rollouts(len(prompts), group_size)
+
+
+class Record:
+    """What was seen and done, step by step."""
+
+    def __init__(self, episodes: Episodes, horizon: int) -> None:
+        self.episodes, self.horizon = episodes, horizon
+        self.rows: list[Tensor] = []
+        self.states: list[Tensor] = []
+        self.actions: list[Tensor] = []
+        self.logits: list[Tensor] = []
+        self.reached: list[Tensor] = []
+
+    def add(self, rows: Tensor, states: Tensor, actions: Tensor, logits: Tensor, reached: Tensor) -> None:
+        """The next step, of the episodes `rows`."""
+        self.rows.append(rows)
+        self.states.append(states)
+        self.actions.append(actions)
+        self.logits.append(logits)
+        self.reached.append(reached)
+
+    def rollouts(self, prompts: int, group_size: int) -> Rollouts:
+        """All steps but those of episodes that were over, laid out as ``[B, G, T]``."""
+        shape = (prompts, group_size, self.horizon)
+        states, counts = torch.cat(self.states), [len(rows) for rows in self.rows]
+        step = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(states.device)
+        real = (~self.episodes.ended(states)).nonzero().squeeze(-1)
+        place = (torch.cat(self.rows) * self.horizon + step)[real]
+        states, actions, reached = states[real], torch.cat(self.actions)[real], torch.cat(self.reached)[real]
+        log_probs = torch.cat(self.logits)[real].log_softmax(-1).gather(-1, actions[:, None]).squeeze(-1)
+
+        def laid_out(values: Tensor) -> Tensor:
+            full = values.new_zeros((prompts * group_size * self.horizon, *values.shape[1:]))
+            return full.index_copy_(0, place, values).view(*shape, *values.shape[1:])
+
+        happened = self.episodes.report(states, actions, reached)
         return Rollouts(
-            actions=record.pop("actions").clone(),
-            mask=record.pop("mask").clone(),
-            inputs={"observations": record.pop("observations").clone()},
-            log_probs=record.pop("log_probs").clone(),
-            info={name: tensor.clone() for name, tensor in record.items()},
+            actions=laid_out(actions),
+            mask=laid_out(torch.ones_like(place, dtype=torch.bool)),
+            inputs={"observations": laid_out(self.episodes.observe(states))},
+            log_probs=laid_out(log_probs),
+            info={name: laid_out(values) for name, values in happened.items()},
         )
 
-    def _run(
-        self, policy: CategoricalPolicy, prompts: PromptGroups, group_size: int, noise: Noise
-    ) -> dict[str, Tensor]:
-        horizon = self.environment.max_steps
-        running = self.environment.reset(prompts, group_size)
-        episodes = len(prompts) * group_size
-        # One random number per step, drawn up front; [T, M], since steps are read one after the other.
-        draws = noise(group_size, horizon).flatten(0, 1).t().contiguous()
-        rows = torch.arange(episodes, device=draws.device)
-        steps: list[dict[str, Tensor]] = []
-        for step in range(horizon):
-            observations = running.observe()
-            log_probs = policy.action_log_probs(observations)
+
+def play(actor: Actor, episodes: Episodes, draws: Tensor, blocks: int = 1) -> Record:
+    """Act until all episodes have ended or the draws are used up.
+
+    Args:
+        draws: ``[M, T]`` in [0, 1), the randomness of each step.
+        blocks: keep the episodes in this many blocks of equal size, for an actor to whom they mean something.
+    """
+    record = Record(episodes, draws.shape[1])
+    with torch.inference_mode():
+        states = episodes.start
+        rows = torch.arange(len(states), device=states.device)
+        draws = draws.t().contiguous()  # Steps are read one after the other.
+        for step in range(record.horizon):
+            if step % CHECK_EVERY == 0:
+                going_on = _going_on(episodes.ended(states), blocks)
+                if going_on is not None:
+                    states, rows, draws = states[going_on], rows[going_on], draws[:, going_on]
+                if len(rows) == 0 and step:
+                    break
+            logits = actor(episodes.observe(states))
             # Inverse CDF; the last action takes what rounding leaves.
-            below = log_probs[:, :-1].exp().cumsum(-1) <= draws[step, rows, None].to(log_probs.dtype)
+            below = logits.softmax(-1).cumsum(-1)[:, :-1] <= draws[step, :, None]
             actions = below.sum(-1)
-            ended, happened = running.step(actions)
-            steps.append(
-                {
-                    "position": rows * horizon + step,
-                    "observations": observations,
-                    "actions": actions,
-                    "log_probs": log_probs.gather(-1, actions[:, None]).squeeze(-1),
-                    **happened,
-                }
-            )
-            if bool(ended.any()):
-                going_on = (~ended).nonzero().squeeze(-1)
-                rows = rows[going_on]
-                running.keep(going_on)
-            if len(rows) == 0:
-                break
-        return _layout(steps, (len(prompts), group_size, horizon))
-
-
-def _layout(steps: list[dict[str, Tensor]], shape: tuple[int, int, int]) -> dict[str, Tensor]:
-    """Records of the episodes that were running at each step, as ``[B, G, T, ...]`` tensors with their mask."""
-    names = [name for name in steps[0] if name != "position"]
-    position = torch.cat([step["position"] for step in steps])
-    total = shape[0] * shape[1] * shape[2]
-    mask = torch.zeros(total, dtype=torch.bool, device=position.device)
-    mask[position] = True
-    record = {"mask": mask.view(shape)}
-    for name in names:
-        values = torch.cat([step[name] for step in steps])
-        full = values.new_zeros((total, *values.shape[1:]))
-        full[position] = values
-        record[name] = full.view(*shape, *values.shape[1:])
+            reached = episodes.step(states, actions)
+            record.add(rows, states, actions, logits, reached)
+            states = reached
     return record
+
+
+def _going_on(ended: Tensor, blocks: int) -> Tensor | None:
+    """The rows to keep so that no block loses an episode that goes on and all keep equally many; None: all."""
+    if not bool(ended.any()):
+        return None
+    ended = ended.view(blocks, -1)
+    longest = int((~ended).sum(-1).max())
+    first = torch.arange(blocks, device=ended.device)[:, None] * ended.shape[1]
+    return (ended.byte().argsort(dim=-1, stable=True)[:, :longest] + first).flatten()

@@ -28,10 +28,13 @@ class Elementwise(Policy):
     (A matrix product sums in another order for another number of rows.)
     """
 
-    def action_log_probs(self, observations):
-        x, y, goal_x, goal_y, battery, *window = observations.unbind(-1)
-        stay = (1 - battery) - 3 + window[12]
-        return torch.stack([y - goal_y, goal_y - y, x - goal_x, goal_x - x, stay], -1).log_softmax(-1)
+    def actor(self):
+        def act(observations):
+            x, y, goal_x, goal_y, battery, *window = observations.unbind(-1)
+            stay = (1 - battery) - 3 + window[12]
+            return torch.stack([y - goal_y, goal_y - y, x - goal_x, goal_x - x, stay], -1)
+
+        return act
 
     examples = CategoricalMLP.examples
     forward = CategoricalMLP.forward
@@ -67,19 +70,20 @@ def one_at_a_time(policy, index):
     draws = noise_of(torch.tensor([index]))(GROUP, HORIZON)[0]
     for member in range(GROUP):
         episode = Gridworld(HORIZON).reset(layouts(torch.tensor([index])), 1)
-        steps = []
+        state, steps = episode.start, []
         for draw in draws[member].tolist():
-            observation = episode.observe()
+            observation = episode.observe(state)
             with torch.no_grad():
-                log_probs = policy.action_log_probs(observation)[0]
+                log_probs = policy.actor()(observation)[0].log_softmax(-1)
             action, mass = 0, log_probs[0].exp().item()
             while draw >= mass and action < 4:
                 action += 1
                 mass += log_probs[action].exp().item()
-            ended, happened = episode.step(torch.tensor([action]))
+            before, state = state, episode.step(state, torch.tensor([action]))
+            happened = episode.report(before, torch.tensor([action]), state)
             steps.append({"observation": observation[0], "action": action, "log_prob": log_probs[action].item()})
             steps[-1] |= {name: bool(happened[name]) for name in HAPPENED}
-            if bool(ended):
+            if bool(episode.ended(state)):
                 break
         yield steps
 
@@ -163,24 +167,29 @@ class Once(Environment):
         return Once.Episodes(len(prompts) * group_size)
 
     class Episodes:
+        """State 0 before the step, 1 after it."""
+
         def __init__(self, size):
-            self.size = size
+            self.start = torch.zeros(size, dtype=torch.int64)
 
-        def observe(self):
-            return torch.zeros(self.size, 1)
+        def observe(self, states):
+            return states[:, None].float()
 
-        def step(self, actions):
-            return torch.ones_like(actions).bool(), {"action": actions}
+        def step(self, states, actions):
+            return torch.ones_like(states)
 
-        def keep(self, rows):
-            self.size = len(rows)
+        def ended(self, states):
+            return states == 1
+
+        def report(self, states, actions, reached):
+            return {"action": actions}
 
 
 class Biased:
     """Chooses action 0, 1, 2 with probabilities 0.25, 0, 0.75."""
 
-    def action_log_probs(self, observations):
-        return torch.tensor([[0.25, 0.0, 0.75]]).log().expand(len(observations), -1)
+    def actor(self):
+        return lambda observations: torch.tensor([[0.25, 0.0, 0.75]]).log().expand(len(observations), -1)
 
 
 def test_probabilities_are_the_policy_s():

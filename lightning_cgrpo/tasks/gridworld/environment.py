@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ STAY = ACTIONS.index("stay")
 OBSERVATION_SIZE = 30
 FULL_CHARGE = 20
 """In units of 5 %."""
+CHARGES = FULL_CHARGE + 1
 LOW_CHARGE = 2
 """Charges below this violate."""
 
@@ -47,36 +49,49 @@ class Gridworld(Environment):
 
 
 class GridworldEpisodes:
-    """Running episodes: a cell and a charge each.
+    """Episodes as tables over all states: a state counts through layouts, their cells, and the charges in a cell.
 
-    What depends on the cell alone is a table over the cells of all layouts, so an episode's cell counts through them.
+    Looking things up costs one operation where computing them costs many, and an update has more operations than sums.
     """
 
     def __init__(self, start: Tensor, goal: Tensor, lava: Tensor, group_size: int, recharge: int) -> None:
         batch, cells = lava.shape
-        first = torch.arange(batch, device=lava.device) * cells
-        self._recharge = recharge
-        self._observations = _observations(lava, goal)
+        layouts = torch.arange(batch, device=lava.device)
         self._lava = lava.flatten()
-        self._next = (moves(math.isqrt(cells)).to(lava.device) + first[:, None, None]).flatten()
-        self._cell = (start + first).repeat_interleave(group_size)
-        self._goal = (goal + first).repeat_interleave(group_size)
-        self._battery = torch.full_like(self._cell, FULL_CHARGE)
+        self._goal = torch.zeros_like(lava).scatter_(1, goal[:, None], True).flatten()
+        self._observations = _observations(lava, goal)
+        # [B, cells * charges, actions]; nothing leads away from the goal.
+        local = transitions(math.isqrt(cells), recharge).to(lava.device)
+        reached = local + (layouts * len(local))[:, None, None]
+        at_goal = (layouts * cells + goal)[:, None] * CHARGES + torch.arange(CHARGES, device=lava.device)
+        reached.view(-1, len(ACTIONS))[at_goal] = at_goal[..., None]
+        self._next = reached.flatten()
+        self.start = ((layouts * cells + start) * CHARGES + FULL_CHARGE).repeat_interleave(group_size)
 
-    def observe(self) -> Tensor:
-        observations = self._observations[self._cell]
-        observations[:, 4] = self._battery / FULL_CHARGE
-        return observations
+    def observe(self, states: Tensor) -> Tensor:
+        return self._observations.index_select(0, states)
 
-    def step(self, actions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        self._cell = self._next[self._cell * len(ACTIONS) + actions]
-        change = torch.where(actions == STAY, self._recharge, -1)
-        self._battery = (self._battery + change).clamp_(0, FULL_CHARGE)
-        goal = self._cell == self._goal
-        return goal, {"goal": goal, "lava": self._lava[self._cell], "battery": self._battery < LOW_CHARGE}
+    def step(self, states: Tensor, actions: Tensor) -> Tensor:
+        return self._next.take(actions.add(states, alpha=len(ACTIONS)))
 
-    def keep(self, rows: Tensor) -> None:
-        self._cell, self._goal, self._battery = self._cell[rows], self._goal[rows], self._battery[rows]
+    def ended(self, states: Tensor) -> Tensor:
+        return self._goal.take(states // CHARGES)
+
+    def report(self, states: Tensor, actions: Tensor, reached: Tensor) -> dict[str, Tensor]:
+        cells = reached // CHARGES
+        return {
+            "goal": self._goal.take(cells),
+            "lava": self._lava.take(cells),
+            "battery": reached % CHARGES < LOW_CHARGE,
+        }
+
+
+@lru_cache(maxsize=16)
+def transitions(size: int, recharge: int) -> Tensor:
+    """The state reached from each state, ``cell * CHARGES + charge``, by each action, ``[states, actions]``."""
+    change = torch.tensor([recharge if action == STAY else -1 for action in range(len(ACTIONS))])
+    charge = (torch.arange(CHARGES)[:, None] + change).clamp_(0, FULL_CHARGE)
+    return (moves(size)[:, None] * CHARGES + charge).flatten(0, 1)
 
 
 def moves(size: int) -> Tensor:
@@ -89,7 +104,7 @@ def moves(size: int) -> Tensor:
 
 
 def _observations(lava: Tensor, goal: Tensor) -> Tensor:
-    """Observations of every cell of every layout with the battery left at 0, ``[B * cells, 30]``."""
+    """Observations of every state of every layout, ``[B * cells * CHARGES, 30]``."""
     batch, cells = lava.shape
     size = math.isqrt(cells)
     dtype = torch.get_default_dtype()
@@ -99,6 +114,9 @@ def _observations(lava: Tensor, goal: Tensor) -> Tensor:
     def position(index: Tensor) -> Tensor:
         return torch.stack([index % size, index // size], dim=-1).to(dtype) / (size - 1)
 
-    here = position(cell).expand(batch, -1, -1)
-    there = position(goal)[:, None].expand(-1, cells, -1)
-    return torch.cat([here, there, lava.new_zeros((batch, cells, 1), dtype=dtype), windows], -1).flatten(0, 1)
+    table = torch.empty(batch, cells, CHARGES, OBSERVATION_SIZE, dtype=dtype, device=lava.device)
+    table[..., 0:2] = position(cell)[:, None]
+    table[..., 2:4] = position(goal)[:, None, None]
+    table[..., 4] = torch.arange(CHARGES, device=lava.device) / FULL_CHARGE
+    table[..., 5:] = windows[:, :, None]
+    return table.flatten(0, 2)

@@ -51,13 +51,20 @@ def layout(start, goal, lava=(), size=5):
     return PromptGroups(torch.tensor([0]), {"start": cell(start), "goal": cell(goal), "lava": tiles})
 
 
+def first_observations(prompts, group_size=1):
+    episodes = Gridworld().reset(prompts, group_size)
+    return episodes.observe(episodes.start)
+
+
 def play(prompts, actions, **options):
     """What each action of a single episode leads to: ended, what happened, and the observation after it."""
     episodes = Gridworld(**options).reset(prompts, 1)
+    state = episodes.start
     for action in actions:
-        ended, happened = episodes.step(torch.tensor([action]))
-        assert torch.equal(ended, happened["goal"])
-        yield {name: bool(value) for name, value in happened.items()}, episodes.observe()[0]
+        before, state = state, episodes.step(state, torch.tensor([action]))
+        happened = episodes.report(before, torch.tensor([action]), state)
+        assert torch.equal(episodes.ended(state), happened["goal"])
+        yield {name: bool(value) for name, value in happened.items()}, episodes.observe(state)[0]
 
 
 @pytest.mark.parametrize(("size", "lava", "recharge"), [(10, 20, 4), (10, 20, 3), (4, 5, 4), (2, 0, 4)])
@@ -79,18 +86,20 @@ def test_equals_single_episodes_in_plain_python(size, lava, recharge):
     ]
     draw = torch.Generator().manual_seed(0)
     seen = dict.fromkeys(("goal", "lava", "battery"), 0)
+    states = episodes.start
     for _ in range(80):
-        assert torch.equal(episodes.observe(), torch.tensor([oracle.observe() for oracle in oracles]))
+        assert torch.equal(episodes.observe(states), torch.tensor([oracle.observe() for oracle in oracles]))
         # More moves than recharging, so that batteries run empty.
         actions = torch.randint(0, 9, (len(oracles),), generator=draw) % 5
-        ended, happened = episodes.step(actions)
+        before, states = states, episodes.step(states, actions)
+        ended, happened = episodes.ended(states), episodes.report(before, actions, states)
         expected = [oracle.step(action) for oracle, action in zip(oracles, actions.tolist(), strict=True)]
         for name in seen:
             assert happened[name].tolist() == [step[name] for step in expected]
             seen[name] += int(happened[name].sum())
         assert ended.tolist() == [step["goal"] for step in expected]
         going_on = (~ended).nonzero().squeeze(-1)
-        episodes.keep(going_on)
+        states = states[going_on]
         oracles = [oracles[row] for row in going_on.tolist()]
         if not oracles:
             break
@@ -143,11 +152,21 @@ def test_an_episode_ends_at_the_goal_and_nowhere_else():
     assert [happened["goal"] for happened, _ in play(prompts, [RIGHT, RIGHT])] == [False, True]
 
 
+def test_nothing_leads_away_from_the_goal():
+    """The sampler drops episodes that have ended only now and then; until then they stay as they are."""
+    episodes = Gridworld().reset(Layouts(100, size=4, lava=3).groups(torch.arange(6)), 2)
+    states = torch.arange(6 * 16 * 21)
+    ended = states[episodes.ended(states)]
+    assert len(ended) == 6 * 21
+    for action in range(5):
+        assert torch.equal(episodes.step(ended, torch.full_like(ended, action)), ended)
+
+
 def test_observation_layout():
     """30 numbers: x, y, goal x, goal y, charge, then the 5x5 lava map around the agent, row by row."""
     lava = [(1, 1), (3, 2), (2, 4), (4, 4), (0, 5)]
     prompts = layout((2, 3), goal=(5, 1), lava=lava, size=6)
-    observation = Gridworld().reset(prompts, 1).observe()
+    observation = first_observations(prompts)
     expected = [
         0.4, 0.6, 1.0, 0.2, 1.0,
         0, 1, 0, 0, 0,
@@ -164,7 +183,7 @@ def test_observation_layout():
 def test_nothing_lies_outside_of_the_grid(corner):
     """In a grid full of lava, the window in a corner shows the 3x3 tiles that exist, and none of the next row."""
     everywhere = [(x, y) for x in range(6) for y in range(6)]
-    window = Gridworld().reset(layout(corner, (3, 3), everywhere, size=6), 1).observe()[0, 5:].view(5, 5)
+    window = first_observations(layout(corner, (3, 3), everywhere, size=6))[0, 5:].view(5, 5)
     expected = torch.zeros(5, 5)
     rows = slice(2, 5) if corner[1] == 0 else slice(0, 3)
     columns = slice(2, 5) if corner[0] == 0 else slice(0, 3)
@@ -174,17 +193,17 @@ def test_nothing_lies_outside_of_the_grid(corner):
 
 def test_the_group_of_a_prompt_is_in_consecutive_rows():
     prompts = Layouts(100).groups(torch.tensor([4, 9]))
-    together = Gridworld().reset(prompts, 3).observe()
-    alone = [Gridworld().reset(Layouts(100).groups(torch.tensor([index])), 1).observe() for index in (4, 9)]
+    together = first_observations(prompts, 3)
+    alone = [first_observations(Layouts(100).groups(torch.tensor([index]))) for index in (4, 9)]
     assert torch.equal(together, torch.cat([alone[0]] * 3 + [alone[1]] * 3))
 
 
 def test_observations_have_the_default_precision():
     """Under Lightning's precision 64-true, a third is a third in float64."""
     prompts = layout((1, 0), goal=(3, 3), size=4)
-    assert Gridworld().reset(prompts, 1).observe().dtype == torch.float32
+    assert first_observations(prompts).dtype == torch.float32
     torch.set_default_dtype(torch.float64)
     try:
-        assert Gridworld().reset(prompts, 1).observe()[0, 0].item() == 1 / 3
+        assert first_observations(prompts)[0, 0].item() == 1 / 3
     finally:
         torch.set_default_dtype(torch.float32)

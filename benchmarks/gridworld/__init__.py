@@ -1,0 +1,1 @@
+"""The paper's gridworld: `python -m benchmarks.gridworld.run`."""

@@ -1,0 +1,120 @@
+"""The gridworld's experiments: which configurations, with which seeds, for how long.
+
+Where there are three seeds, all runs of the first come first: a part of a set is a whole set with fewer seeds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ADVANTAGES, REWARDS = "scalarized_advantages", "scalarized_rewards"
+ESTIMATORS: dict[str, tuple[str, ...]] = {ADVANTAGES: (), REWARDS: (REWARDS,)}
+"""By name, the ablations that make them."""
+LAVA_WEIGHTS = (0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1)
+BATTERY_WEIGHTS = (0, 0.1)
+CONTROLLERS = {
+    "exponentiated_gradient": ("controller_exponentiated_gradient",),
+    "pid": ("controller_pid",),
+    "nupi": ("controller_nupi",),
+    "projected": ("controller_projected",),
+    "softmax_floor": ("controller_softmax_floor",),
+    "softmax_slack": ("controller_softmax_slack",),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run.
+
+    Args:
+        name: of its folder; unique.
+        ablations: files of configs/ablations on top of configs/gridworld.yaml.
+        overrides: settings on top of those.
+        seed: of everything.
+        updates: how many.
+    """
+
+    name: str
+    ablations: tuple[str, ...]
+    overrides: tuple[str, ...]
+    seed: int
+    updates: int
+
+    def arguments(self, logs: str) -> list[str]:
+        """What `fit` is called with; the logs go to ``<logs>/<name>``."""
+        files = ["configs/gridworld.yaml", *(f"configs/ablations/{name}.yaml" for name in self.ablations)]
+        silent = ("initial_rates", "progress", "pictures", "table", "predictions")
+        return [
+            *(f"-c={file}" for file in files),
+            *self.overrides,
+            f"--seed_everything={self.seed}",
+            f"--trainer.max_steps={self.updates}",
+            f"--trainer.logger.save_dir={logs}",
+            f"--trainer.logger.name={self.name}",
+            "--trainer.enable_progress_bar=false",
+            "--trainer.enable_model_summary=false",
+            *(f"--callbacks.{name}=null" for name in silent),
+        ]
+
+
+def paper() -> list[Run]:
+    """Constrained GRPO with both estimators at the paper's three settings of thresholds, five seeds each."""
+    thresholds: dict[str, tuple[str, ...]] = {
+        "lava_0.01_battery_0.01": (),
+        "lava_0.01": ("lava_only",),
+        "lava_0.01_battery_0.1": ("battery_0.1",),
+    }
+    return [
+        Run(f"{estimator}_{setting}_seed{seed}", (*ablations, *extra), (), seed, 8000)
+        for setting, extra in thresholds.items()
+        for estimator, ablations in ESTIMATORS.items()
+        for seed in range(5)
+    ]
+
+
+def sweep(updates: int = 2000) -> list[Run]:
+    """Fixed weights of lava and battery, the reward's being 1, with both estimators, three seeds each."""
+    key = "--callbacks.multipliers.weights"
+    return [
+        Run(
+            f"fixed_{estimator}_lava_{lava}_battery_{battery}_seed{seed}",
+            ("fixed_weights", *ablations),
+            (f"{key}.lava={lava}", f"{key}.battery={battery}"),
+            seed,
+            updates,
+        )
+        for seed in range(3)
+        for battery in BATTERY_WEIGHTS
+        for lava in LAVA_WEIGHTS
+        for estimator, ablations in ESTIMATORS.items()
+    ]
+
+
+def controllers() -> list[Run]:
+    """What else can move the multipliers, and the guards, three seeds each; softmax with Adam is in `paper`."""
+    return [
+        Run(f"controller_{name}_seed{seed}", ablations, (), seed, 8000)
+        for seed in range(3)
+        for name, ablations in CONTROLLERS.items()
+    ]
+
+
+def choices() -> list[Run]:
+    """What the paper leaves open: what a rate counts, and what enters the advantage; the chosen pair is in `paper`."""
+    return [
+        Run(
+            f"choice_{estimator}_rate_{rate}_cost_{cost}_seed{seed}",
+            ablations,
+            (f"--model.init_args.task.init_args.rate={rate}", f"--model.init_args.task.init_args.cost={cost}"),
+            seed,
+            8000,
+        )
+        for seed in range(3)
+        for rate in ("steps", "episodes")
+        for cost in ("sum", "mean", "indicator")
+        if (rate, cost) != ("steps", "sum")
+        for estimator, ablations in ESTIMATORS.items()
+    ]
+
+
+SETS = {"paper": paper, "sweep": sweep, "controllers": controllers, "choices": choices}

@@ -1,0 +1,72 @@
+"""The distribution of effective weights over groups: one peak at the multiplier, or two, at 0 and 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from lightning_cgrpo.reporting.figures.style import GRAY, component_colors, legend, line, name_row, pages, say
+from lightning_cgrpo.reporting.histogram import CENTERS, EDGES, WIDTH
+from lightning_cgrpo.reporting.runs import MethodRuns
+from lightning_cgrpo.reporting.series import Array
+
+
+def shares(method: MethodRuns, component: str) -> Array | None:
+    """The shares of groups ``[BINS]``, pooled over seeds that count alike; none if it wasn't logged."""
+    found = [np.array(run.distributions[component]) for run in method.runs if component in run.distributions]
+    found = [counts / counts.sum() for counts in found if counts.sum() > 0]
+    return np.mean(found, axis=0) if found else None
+
+
+def distribution(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
+    """The pages and their names: none if no run has histograms."""
+    methods = [method for method in methods if any(run.distributions for run in method.runs)]
+    components = list(dict.fromkeys(c for method in methods for run in method.runs for c in run.distributions))
+    if not components:
+        return
+    colors = component_colors(methods)
+    order = list(colors)
+    components.sort(key=lambda name: order.index(name) if name in order else len(order))
+    found = [s for m in methods for c in components if (s := shares(m, c)) is not None]
+    right = max(float(CENTERS[np.flatnonzero(s > 1e-3)[-1]]) for s in found)
+    right = max(right, 1.0) + WIDTH
+    for suffix, page in pages(methods):
+        size = (2.9 * len(components) + 0.3, 1.65 * len(page) + 0.75)
+        figure = Figure(figsize=size, layout="constrained")
+        grid = figure.subplots(len(page), len(components), squeeze=False, sharex=True, sharey=True)
+        for row, method in zip(grid, page, strict=True):
+            for column, (axes, component) in enumerate(zip(row, components, strict=True)):
+                counts = shares(method, component)
+                if column == 0:
+                    name_row(axes, method.label, len(components))
+                    axes.set_ylabel("share of groups")
+                if counts is None:
+                    say(axes, "monitored only" if _monitored(method, component) else "not logged")
+                    continue
+                color = colors.get(component, GRAY)
+                axes.stairs(counts, EDGES, fill=True, color=color, alpha=0.75)
+                mean = float((counts * CENTERS).sum())
+                text = f"mean {mean:.3g}"
+                multiplier = _multiplier(method, component)
+                if multiplier is not None:
+                    axes.axvline(multiplier, color="black", linewidth=1, linestyle="--")
+                    text = f"λ {multiplier:.3g}\n{text}"
+                axes.text(0.5, 0.93, text, transform=axes.transAxes, ha="center", va="top", color="#333333")
+        for column, component in enumerate(components):
+            grid[-1, column].set_xlabel(f"effective weight of {component}")
+        grid[0, 0].set_xlim(-1.5 * WIDTH, right)
+        grid[0, 0].set_ylim(0, 1.05)
+        legend(figure, [line("black", "multiplier λ", linestyle="--", linewidth=1)])
+        yield f"distribution{suffix}", figure
+
+
+def _multiplier(method: MethodRuns, component: str) -> float | None:
+    """The mean final multiplier of a component; a reward of several has none of its own."""
+    values = [run.final[tag] for run in method.runs if (tag := f"multiplier/{component}") in run.final]
+    return float(np.mean(values)) if values else None
+
+
+def _monitored(method: MethodRuns, component: str) -> bool:
+    return component in method.constraints and component not in method.enforced

@@ -1,0 +1,148 @@
+"""Names of methods, from what differs between those at hand, in the words of their configurations."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_cgrpo.reporting.method import Method, get
+
+CONSTRAINTS = "model.init_args.objective.constraints"
+ESTIMATOR = "model.init_args.estimator"
+LAGRANGIAN, FIXED = "callbacks.LagrangianCallback", "callbacks.FixedWeights"
+FIXED_WORD = "fixed"
+SILENT = ("class_path", "init_args", "model", "callbacks")
+"""Parts of a path that say little: left out where a setting is named."""
+
+
+@dataclass(frozen=True)
+class Aspect:
+    """One thing in which methods can differ.
+
+    Args:
+        path: of the setting.
+        holder: what has such a setting: the class of which it is an argument, where there is one. Methods with another
+            class there aren't compared in it.
+    """
+
+    path: str
+    holder: str = ""
+
+
+def labels_of(methods: Sequence[Method]) -> list[str]:
+    """A label for each of several different methods; unique.
+
+    A label holds a part per aspect in which the methods differ: the estimator, a constraint, how the weights are set,
+    any other setting. A part that most of the methods share is left out, except for the estimator's.
+    """
+    described = [dict(_aspects(method)) for method in methods]
+    holders = [{"", *(aspect.holder for aspect, _ in _settings(method))} for method in methods]
+    rows: list[list[tuple[str, bool]]] = [[] for _ in methods]
+    for aspect in dict.fromkeys(aspect for aspects in described for aspect in aspects):
+        having = [n for n, held in enumerate(holders) if aspect.holder in held]
+        texts = {n: described[n].get(aspect, "") for n in having}
+        if len(set(texts.values())) < 2:
+            continue
+        usual = None if aspect.path == ESTIMATOR else _usual(list(texts.values()))
+        for n, text in texts.items():
+            rows[n].append((text or f"without {aspect.path.rpartition('.')[2]}", text == usual))
+    short = [", ".join(text for text, is_usual in row if not is_usual) for row in rows]
+    full = [", ".join(text for text, _ in row) for row in rows]
+    # The most usual method of all needs words too.
+    said = [", ".join(text for text, _ in row if not text.startswith("without ")) for row in rows]
+    labels = [s or a or _plain(method) for s, a, method in zip(short, said, methods, strict=True)]
+    if len(set(labels)) < len(labels):
+        labels = [text or _plain(method) for text, method in zip(full, methods, strict=True)]
+    return _numbered(labels)
+
+
+def slug(label: str) -> str:
+    """A label as a part of a file's name."""
+    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.")[:80] or "run"
+
+
+def short_class(value: Any) -> str:
+    """The name of a class, from its path or its configuration."""
+    value = value.get("class_path") if isinstance(value, Mapping) else value
+    return str(value).rpartition(".")[2] if value else ""
+
+
+def _numbered(labels: Sequence[str]) -> list[str]:
+    counts, seen, unique = Counter(labels), Counter[str](), []
+    for label in labels:
+        seen[label] += 1
+        unique.append(label if counts[label] == 1 else f"{label} #{seen[label]}")
+    return unique
+
+
+def _plain(method: Method) -> str:
+    return short_class(get(method, ESTIMATOR)) or "run"
+
+
+def _usual(texts: Sequence[str]) -> str | None:
+    """What most have, and three at least; weights that are fixed are always told."""
+    text, count = Counter(texts).most_common(1)[0]
+    return text if count > 2 and 2 * count > len(texts) and not text.startswith(FIXED_WORD) else None
+
+
+def _aspects(method: Method) -> Iterator[tuple[Aspect, str]]:
+    """What can be said of a method, in the order in which it is said."""
+    yield Aspect(ESTIMATOR), short_class(get(method, ESTIMATOR))
+    constraints = get(method, CONSTRAINTS) or {}
+    for name, settings in constraints.items():
+        if isinstance(settings, Mapping):
+            yield Aspect(f"{CONSTRAINTS}.{name}"), _constraint_words(str(name), settings)
+    yield Aspect("weights"), _weights_words(method)
+    for aspect, value in _settings(method):
+        # Said above, in better words.
+        if aspect.path.startswith((f"{CONSTRAINTS}.", FIXED)) or aspect.path in (
+            ESTIMATOR,
+            LAGRANGIAN,
+            f"{LAGRANGIAN}.init_args.controller",
+        ):
+            continue
+        words = [word for word in aspect.path.split(".") if word not in SILENT]
+        yield aspect, short_class(value) if _is_class(value) else f"{'.'.join(words[-2:])}={value}"
+
+
+def _constraint_words(name: str, settings: Mapping[str, Any]) -> str:
+    if settings.get("role") == "monitor":
+        return f"{name} monitored"
+    bounds = [f"{key} {_number(settings[key])}" for key in ("at_most", "at_least") if key in settings]
+    others = [f"{key}={value}" for key, value in settings.items() if key not in ("at_most", "at_least", "role")]
+    return " ".join([name, *bounds, *others])
+
+
+def _weights_words(method: Method) -> str:
+    """Who sets the weights: a controller, the user, or nobody."""
+    if get(method, LAGRANGIAN) is not None:
+        return short_class(get(method, f"{LAGRANGIAN}.init_args.controller"))
+    if get(method, FIXED) is None:
+        return "no multipliers" if get(method, CONSTRAINTS) else ""
+    weights = get(method, f"{FIXED}.init_args.weights") or {}
+    named = [f"{name} {_number(weight)}" for name, weight in weights.items() if (name, weight) != ("reward", 1.0)]
+    return f"{FIXED_WORD} " + ", ".join(named or ["reward 1"])
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
+def _is_class(value: Any) -> bool:
+    return isinstance(value, Mapping) and "class_path" in value
+
+
+def _settings(value: Any, path: str = "", holder: str = "") -> Iterator[tuple[Aspect, Any]]:
+    """All settings below: classes, and values that aren't mappings."""
+    if _is_class(value):
+        yield Aspect(path, holder), value
+        holder = f"{path}:{short_class(value)}"
+    if not isinstance(value, Mapping):
+        yield Aspect(path, holder), value
+        return
+    for key, part in value.items():
+        if key != "class_path":
+            yield from _settings(part, f"{path}.{key}" if path else str(key), holder)

@@ -1,0 +1,84 @@
+"""A tag's values over training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+MAX_BINS = 100
+"""What a series is thinned to, for figures and for saved runs: a saved run's figures are those of its log."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Values ``[n]`` at steps ``[n]``, which rise: numbers of updates from 0, or the middles of bins of updates."""
+
+    steps: Array
+    values: Array
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def between(self, start: float, end: float) -> Series:
+        """What lies in [start, end)."""
+        inside = (self.steps >= start) & (self.steps < end)
+        return Series(self.steps[inside], self.values[inside])
+
+    def mean(self) -> float:
+        """The mean of the values, NaN if there are none."""
+        return float(self.values.mean()) if len(self) else float("nan")
+
+
+def interval(steps: Array) -> float:
+    """Updates from one logged value to the next."""
+    return float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
+
+
+def bin_width(updates: float, spacing: float) -> float:
+    """The smallest round width (1, 2, 5, 10, …) of at most `MAX_BINS` bins, none narrower than the logging interval."""
+    needed = max(updates / MAX_BINS, spacing, 1.0)
+    power = 10.0 ** np.floor(np.log10(needed))
+    return float(next(factor * power for factor in (1, 2, 5, 10) if factor * power >= needed * (1 - 1e-9)))
+
+
+def binned(series: Series, width: float) -> Series:
+    """Means over bins of `width` updates, at their middles; bins without a value are left out."""
+    number = np.floor(series.steps / width + 1e-9)
+    bins, index = np.unique(number, return_inverse=True)
+    means = np.bincount(index, series.values, len(bins)) / np.bincount(index, minlength=len(bins))
+    return Series((bins + 0.5) * width, means)
+
+
+def moving_average(series: Series, window: float) -> Series:
+    """Means over the last `window` updates, at each step from which on the window is full."""
+    if not len(series):
+        return series
+    sums = np.concatenate([[0.0], np.cumsum(series.values)])
+    first = np.searchsorted(series.steps, series.steps - window, side="right")
+    last = np.arange(1, len(series) + 1)
+    full = series.steps >= series.steps[0] + window - interval(series.steps) - 1e-9
+    return Series(series.steps[full], ((sums[last] - sums[first]) / (last - first))[full])
+
+
+def on_common_steps(seeds: list[Series]) -> tuple[Array, Array]:
+    """Several seeds' series on the steps of the longest.
+
+    Returns:
+        The steps ``[n]``, and the values ``[seeds, n]``, NaN beyond a seed's own range.
+    """
+    steps = max(seeds, key=lambda series: series.steps[-1]).steps
+    rows = [np.interp(steps, s.steps, s.values, left=np.nan, right=np.nan) for s in seeds]
+    return steps, np.stack(rows)
+
+
+def mean_and_std(values: Array) -> tuple[Array, Array]:
+    """Mean and sample standard deviation ``[n]`` over the rows of ``[seeds, n]``, without NaN; 0 for a single value."""
+    known = ~np.isnan(values)
+    count = known.sum(0)
+    mean = np.where(known, values, 0.0).sum(0) / np.where(count, count, np.nan)
+    squares = np.where(known, (values - mean) ** 2, 0.0).sum(0)
+    return mean, np.sqrt(squares / np.maximum(count - 1, 1))

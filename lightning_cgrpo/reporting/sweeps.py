@@ -1,0 +1,78 @@
+"""Finds sweeps over fixed weights: methods that are the same but for the weights that the user chose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightning_cgrpo.reporting.labels import FIXED, labels_of
+from lightning_cgrpo.reporting.method import Method, get, key_of
+from lightning_cgrpo.reporting.runs import MethodRuns
+
+FEWEST = 3
+"""Values of a weight that make a sweep."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep over one weight.
+
+    Args:
+        weight: whose it is.
+        rows: a title per value of the other weights; by line (what else differs, such as the estimator) the values of
+            the weight, rising, with their methods.
+    """
+
+    weight: str
+    rows: dict[str, dict[str, list[tuple[float, MethodRuns]]]]
+
+
+def weights_of(method: Method) -> dict[str, float] | None:
+    """The weights that a method fixes; none if it learns them."""
+    if get(method, FIXED) is None:
+        return None
+    given = get(method, f"{FIXED}.init_args.weights") or {}
+    return {"reward": 1.0, **{str(name): float(weight) for name, weight in given.items()}}
+
+
+def find_sweeps(methods: Sequence[MethodRuns]) -> list[Sweep]:
+    """The sweep over the weight with the most values, if any has enough; of several equal ones each."""
+    weighted = [(weights, method) for method in methods if (weights := weights_of(method.method)) is not None]
+    names = list(dict.fromkeys(name for weights, _ in weighted for name in weights))
+    values = {name: {weights.get(name, 0.0) for weights, _ in weighted} for name in names}
+    most = max((len(found) for found in values.values()), default=0)
+    if most < FEWEST:
+        return []
+    return [_sweep(name, names, values, weighted) for name in names if len(values[name]) == most]
+
+
+def _sweep(
+    name: str,
+    names: Sequence[str],
+    values: dict[str, set[float]],
+    weighted: Sequence[tuple[dict[str, float], MethodRuns]],
+) -> Sweep:
+    others = [other for other in names if other != name and len(values[other]) > 1]
+    rests: dict[str, Method] = {}
+    for _, method in weighted:
+        rests.setdefault(_rest_key(method), _rest(method))
+    lines = dict(zip(rests, labels_of(list(rests.values())), strict=True))
+    rows: dict[tuple[float, ...], dict[str, list[tuple[float, MethodRuns]]]] = {}
+    for weights, method in weighted:
+        row = rows.setdefault(tuple(weights.get(other, 0.0) for other in others), {})
+        row.setdefault(lines[_rest_key(method)], []).append((weights.get(name, 0.0), method))
+    titled = {}
+    for row_values in sorted(rows):
+        title = ", ".join(f"λ of {other} = {value:g}" for other, value in zip(others, row_values, strict=True))
+        titled[title] = {line: sorted(found, key=lambda pair: pair[0]) for line, found in rows[row_values].items()}
+    return Sweep(name, titled)
+
+
+def _rest(method: MethodRuns) -> Method:
+    """A method without the weights."""
+    callbacks = {name: part for name, part in method.method["callbacks"].items() if name != "FixedWeights"}
+    return {**method.method, "callbacks": callbacks}
+
+
+def _rest_key(method: MethodRuns) -> str:
+    return key_of(_rest(method))

@@ -1,0 +1,150 @@
+"""Tables in Markdown, CSV and LaTeX from the same cells."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from lightning_cgrpo.reporting.summary import Statistic
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column.
+
+    Args:
+        title: of one line.
+        decimals: shown.
+    """
+
+    title: str
+    decimals: int = 3
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value over seeds; none where there is nothing to show.
+
+    Args:
+        bold: the best of its column.
+        marked: a rate that violates its threshold.
+        note: what follows the value, such as the number of seeds that it holds for.
+    """
+
+    value: Statistic | None
+    bold: bool = False
+    marked: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of methods (rows) by measures.
+
+    Args:
+        name: of its files.
+        caption: says what the values are and what bold and marks mean.
+        rows: label, number of seeds, and a cell per column.
+    """
+
+    name: str
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[tuple[str, int, Sequence[Cell]]] = field(default_factory=list)
+
+
+def markdown(table: Table) -> str:
+    """A table of GitHub's Markdown, under its caption."""
+    heads = ["method", "seeds", *(column.title for column in table.columns)]
+    lines = [table.caption, "", _row(_plain(head) for head in heads), "|---|" + "---:|" * (len(heads) - 1)]
+    for label, seeds, cells in table.rows:
+        texts = []
+        for cell, column in zip(cells, table.columns, strict=True):
+            text = _text(cell, column)
+            text = f"**{text}**" if cell.bold else text
+            texts.append(text + (" !" if cell.marked else ""))
+        lines.append(_row([_plain(label), str(seeds), *texts]))
+    return "\n".join(lines) + "\n"
+
+
+def comma_separated(table: Table) -> str:
+    """All digits: mean, standard deviation and marks in columns of their own."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    marks = [any(cells[n].marked for _, _, cells in table.rows) for n in range(len(table.columns))]
+    heads = ["method", "seeds"]
+    for column, marked in zip(table.columns, marks, strict=True):
+        heads += [column.title, f"{column.title} std", *([f"{column.title} violated"] if marked else [])]
+    writer.writerow(heads)
+    for label, seeds, cells in table.rows:
+        row: list[str] = [label, str(seeds)]
+        for cell, marked in zip(cells, marks, strict=True):
+            value = cell.value
+            row += ["", ""] if value is None else [f"{value.mean:.6g}", f"{value.std:.6g}" if value.seeds > 1 else ""]
+            row += [str(int(cell.marked))] if marked else []
+        writer.writerow(row)
+    return out.getvalue()
+
+
+def latex(table: Table) -> str:
+    """A float with a booktabs table, ready to be included; as wide as the line at most."""
+    heads = ["method", "seeds", *(column.title for column in table.columns)]
+    lines = [
+        "% \\usepackage{booktabs, graphicx}",
+        "\\begin{table}",
+        "\\centering",
+        f"\\caption{{{escaped(table.caption)}}}",
+        f"\\label{{tab:{table.name}}}",
+        "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%",
+        f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
+        "\\toprule",
+        " & ".join(escaped(head) for head in heads) + " \\\\",
+        "\\midrule",
+    ]
+    for label, seeds, cells in table.rows:
+        texts = []
+        for cell, column in zip(cells, table.columns, strict=True):
+            text = escaped(_text(cell, column))
+            text = f"\\textbf{{{text}}}" if cell.bold else text
+            texts.append(text + ("$^{!}$" if cell.marked else ""))
+        lines.append(" & ".join([escaped(label), str(seeds), *texts]) + " \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}}", "\\end{table}"]) + "\n"
+
+
+ESCAPES = {
+    "\\": "\\textbackslash{}",
+    "≤": "$\\le$",
+    "≥": "$\\ge$",
+    "±": "$\\pm$",
+    "<": "$<$",
+    ">": "$>$",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+}
+
+
+def escaped(text: str) -> str:
+    """As LaTeX's plain text."""
+    return "".join(ESCAPES.get(letter, letter) for letter in text)
+
+
+def _text(cell: Cell, column: Column) -> str:
+    value = cell.value
+    if value is None:
+        return f"-{cell.note}"
+    texts = [f"{value.mean:,.{column.decimals}f}"]
+    if value.seeds > 1:
+        texts.append(f"{value.std:,.{column.decimals}f}")
+    return " ± ".join(texts) + cell.note
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _plain(text: str) -> str:
+    """What Markdown would take for its own."""
+    return text.replace("|", "\\|").replace("*", "\\*").replace("_", "\\_")

@@ -1,0 +1,136 @@
+"""Several runs in one process take their rollouts as one batched computation.
+
+A rollout of a small policy is bound by the number of its operations, not by their size; several policies' operations at
+once cost hardly more than one's. Everything else of a run (scores, advantages, loss, duals, logs, checkpoints) stays
+its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP, stacked_actor
+from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.samplers import Noise
+from lightning_cgrpo.samplers.environment import Environment, EnvironmentSampler, play
+
+
+@dataclass
+class Request:
+    """A rollout that a run waits for."""
+
+    environment: Environment
+    policy: CategoricalMLP
+    prompts: PromptGroups
+    group_size: int
+    draws: Tensor
+    answer: Rollouts | BaseException | None = None
+
+
+class Lockstep:
+    """Where threads, each with a run of its own, wait for each other with their rollouts.
+
+    Only one of them computes at a time; all others wait for their turn. When every thread waits for a rollout, the last
+    one to come computes them all.
+
+    Args:
+        threads: how many there are going to be.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._turn = threading.Condition()
+        self._threads = threads
+        self._requests: list[Request] = []
+
+    @contextmanager
+    def thread(self) -> Iterator[None]:
+        """Everything that one of the threads does; each must come here once."""
+        with self._turn:
+            try:
+                yield
+            finally:
+                self._threads -= 1
+                self._answer_if_complete()
+
+    def rollout(self, request: Request) -> Rollouts:
+        """Wait until all threads have asked. To be called within `thread`."""
+        self._requests.append(request)
+        self._answer_if_complete()
+        while request.answer is None:
+            self._turn.wait()
+        if isinstance(request.answer, BaseException):
+            raise request.answer
+        return request.answer
+
+    def _answer_if_complete(self) -> None:
+        if not self._requests or len(self._requests) < self._threads:
+            return
+        waiting, self._requests = self._requests, []
+        batches: dict[tuple[int, ...], list[Request]] = {}
+        for request in waiting:
+            # Evaluation has other numbers of prompts and answers than training.
+            batches.setdefault((id(type(request.environment)), *request.draws.shape, request.group_size), []).append(
+                request
+            )
+        for batch in batches.values():
+            try:
+                answers: Sequence[Rollouts | BaseException] = play_together(batch)
+            except Exception as error:
+                answers = [error] * len(batch)
+            for request, answer in zip(batch, answers, strict=True):
+                request.answer = answer
+        self._turn.notify_all()
+
+
+class LockstepSampler(EnvironmentSampler):
+    """Takes rollouts together with those of other runs in the same environment.
+
+    Args:
+        environment: what to act in, with the same settings in all runs.
+        lockstep: where to wait for the others.
+    """
+
+    def __init__(self, environment: Environment, lockstep: Lockstep) -> None:
+        super().__init__(environment)
+        self.lockstep = lockstep
+
+    def rollout(self, policy: CategoricalMLP, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:  # type: ignore[override]
+        draws = noise(group_size, self.environment.max_steps).flatten(0, 1)
+        return self.lockstep.rollout(Request(self.environment, policy, prompts, group_size, draws))
+
+
+def play_together(requests: Sequence[Request]) -> list[Rollouts]:
+    """The requests' rollouts, each as if it had been alone (but for the rounding of larger products)."""
+    prompts = PromptGroups(
+        torch.cat([request.prompts.index for request in requests]),
+        {name: torch.cat([r.prompts.columns[name] for r in requests]) for name in requests[0].prompts.columns},
+    )
+    group_size = requests[0].group_size
+    record = play(
+        stacked_actor([request.policy for request in requests]),
+        requests[0].environment.reset(prompts, group_size),
+        torch.cat([request.draws for request in requests]),
+        blocks=len(requests),
+    )
+    rollouts = record.rollouts(len(prompts), group_size)
+    size = len(requests[0].prompts)
+    return [_part(rollouts, slice(number * size, (number + 1) * size)) for number in range(len(requests))]
+
+
+def _part(rollouts: Rollouts, rows: slice) -> Rollouts:
+    take: Callable[[dict[str, Tensor]], dict[str, Tensor]] = lambda named: {n: t[rows] for n, t in named.items()}  # noqa: E731
+    assert rollouts.log_probs is not None
+    return replace(
+        rollouts,
+        actions=rollouts.actions[rows],
+        mask=rollouts.mask[rows],
+        log_probs=rollouts.log_probs[rows],
+        inputs=take(rollouts.inputs),
+        info=take(rollouts.info),
+    )

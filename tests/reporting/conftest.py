@@ -1,0 +1,98 @@
+"""Made-up runs, written with TensorBoard's own writer."""
+
+import copy
+
+import numpy as np
+import pytest
+import yaml
+from torch.utils.tensorboard import SummaryWriter
+
+CONFIG = {
+    "seed_everything": 0,
+    "trainer": {"max_steps": 100, "devices": 1, "logger": {"init_args": {"save_dir": "runs", "name": "x"}}},
+    "model": {
+        "class_path": "lightning_cgrpo.ConstrainedGRPO",
+        "init_args": {
+            "objective": {
+                "reward": "goal",
+                "constraints": {
+                    "lava": {"at_most": 0.1, "at_least": None, "role": "constrain"},
+                    "safe": {"at_most": None, "at_least": 0.8, "role": "constrain"},
+                },
+            },
+            "estimator": {"class_path": "lightning_cgrpo.ScalarizedAdvantages"},
+            "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.001}},
+            "seed": 0,
+        },
+    },
+    "data": {"class_path": "lightning_cgrpo.datamodules.GridworldDataModule", "init_args": {"seed": 0}},
+    "callbacks": {
+        "multipliers": {
+            "class_path": "lightning_cgrpo.callbacks.LagrangianCallback",
+            "init_args": {
+                "controller": {"class_path": "lightning_cgrpo.multipliers.SoftmaxAdam", "init_args": {"lr": 0.01}},
+                "stall": {"class_path": "lightning_cgrpo.multipliers.StallDetector"},
+                "bounds": None,
+            },
+        },
+        "pictures": {"class_path": "lightning_cgrpo.callbacks.Pictures", "init_args": {"every_n_updates": 5}},
+    },
+    "ckpt_path": None,
+}
+
+
+def fixed(**weights):
+    return {"class_path": "lightning_cgrpo.callbacks.FixedWeights", "init_args": {"weights": weights}}
+
+
+def changed(changes=None, seed=0):
+    """The configuration with changes by dotted path, and a seed everywhere."""
+    config = copy.deepcopy(CONFIG)
+    seeds = {"seed_everything": seed, "model.init_args.seed": seed, "data.init_args.seed": seed}
+    for path, value in {**seeds, **(changes or {})}.items():
+        *parents, last = path.split(".")
+        node = config
+        for key in parents:
+            node = node[key]
+        node[last] = value
+    return config
+
+
+def standard(updates):
+    """Scalars by tag, as functions of the update: the rates come down to their thresholds at update 50."""
+    return {
+        "reward/mean": lambda u: u / updates,
+        "rate/lava": lambda u: 0.3 if u < 50 else 0.08,
+        "rate/safe": lambda u: 0.5 if u < 50 else 0.9,
+        "threshold/lava": lambda u: 0.1,
+        "threshold/safe": lambda u: 0.8,
+        **{f"multiplier/{name}": lambda u: 0.2 + 0.001 * u for name in ("reward", "lava", "safe")},
+        **{f"effective_weight/{name}": lambda u: 0.4 for name in ("reward", "lava", "safe")},
+        **{f"groups/informative/{name}": lambda u: 0.5 for name in ("reward", "lava", "safe")},
+    }
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """Writes a run's folder: ``make_run(path, changes, seed=…)``, and returns it."""
+
+    def make(
+        where, changes=None, seed=0, start=0, updates=100, scalars=None, evaluations=None, histograms=True, config=True
+    ):
+        folder = tmp_path / where
+        folder.mkdir(parents=True, exist_ok=True)
+        if config:
+            (folder / "config.yaml").write_text(yaml.safe_dump(changed(changes, seed)))
+        values = standard(100) if scalars is None else scalars
+        with SummaryWriter(str(folder)) as writer:
+            for update in range(start, updates):
+                for tag, value in values.items():
+                    writer.add_scalar(tag, value(update), update)
+                if histograms and values:
+                    writer.add_histogram("effective_weights/lava", np.array([0.0, 1.0, 1.0, 0.0]), update)
+                    writer.add_histogram("effective_weights/reward", np.full(3, 0.3), update)
+            for tag, value in (evaluations or {}).items():
+                writer.add_scalar(tag, value, updates)
+        return folder
+
+    return make

@@ -1,0 +1,168 @@
+"""Finding runs and putting them together."""
+
+import shutil
+
+import pytest
+import yaml
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.reporting import saved
+from lightning_cgrpo.reporting.collect import collect
+from lightning_cgrpo.reporting.sweeps import find_sweeps
+
+from .conftest import fixed
+
+REWARDS = {"model.init_args.estimator": {"class_path": "lightning_cgrpo.ScalarizedRewards"}}
+LAST = 1 / 8
+
+
+def collected(*paths):
+    return collect([path if isinstance(path, tuple) else (None, path) for path in paths], LAST)
+
+
+def test_groups_by_configuration_and_not_by_name(make_run, tmp_path):
+    make_run("one/version_0", seed=0)
+    make_run("other/version_0", seed=1)
+    make_run("one/version_1", REWARDS, seed=0)
+    found = collected(tmp_path)
+    assert {m.label: [run.seed for run in m.runs] for m in found.methods} == {
+        "ScalarizedAdvantages": [0, 1],
+        "ScalarizedRewards": [0],
+    }
+    assert found.notes == []
+
+
+def test_the_values_of_a_run(make_run, tmp_path):
+    make_run("x/version_0", seed=7, evaluations={"test/reward/mean": 0.5})
+    [method] = collected(tmp_path).methods
+    [run] = method.runs
+    assert (run.seed, run.updates, run.max_updates, run.finished) == (7, 100, 100, True)
+    # Updates 88 … 99 are in the last eighth.
+    assert run.final["reward/mean"] == pytest.approx(sum(range(88, 100)) / 12 / 100)
+    assert run.evaluations == {"test/reward/mean": 0.5}
+    assert run.control["lava"].first_feasible > 50 and run.control["safe"].first_feasible > 50
+    lava, reward = run.distributions["lava"], run.distributions["reward"]
+    assert lava[0] == pytest.approx(sum(lava) / 2) and reward[12] == pytest.approx(sum(reward))
+
+
+def test_a_resumed_run_is_one_and_later_steps_win(make_run, tmp_path):
+    make_run("x/version_0", updates=60, scalars={"reward/mean": lambda u: 0})
+    again = {"ckpt_path": "x/version_0/checkpoints/last.ckpt"}
+    make_run("x/version_1", again, start=50, updates=100, scalars={"reward/mean": lambda u: 1})
+    found = collected(tmp_path)
+    [run] = found.methods[0].runs
+    assert run.updates == 100 and run.folders == ("x/version_0", "x/version_1")
+    series = run.series["reward/mean"]
+    assert series.values.tolist() == [0] * 50 + [1] * 50
+    [note] = [note for note in found.notes if "one run" in note]
+    assert "anew" not in note
+
+
+def test_a_run_that_was_begun_twice_is_said(make_run, tmp_path):
+    make_run("x/version_0")
+    make_run("x/version_1", updates=10)
+    assert any("x/version_1 began anew" in note for note in collected(tmp_path).notes)
+
+
+def test_an_unfinished_run_is_said(make_run, tmp_path):
+    make_run("x/version_0", updates=40)
+    found = collected(tmp_path)
+    assert found.notes == ["Unfinished: ScalarizedAdvantages, seed 0: 40 of 100 updates."]
+
+
+def test_an_empty_log_is_said_and_left_out(make_run, tmp_path):
+    make_run("x/version_0")
+    empty = make_run("x/version_1", seed=1, scalars={})
+    found = collected(tmp_path)
+    assert len(found.methods[0].runs) == 1
+    assert found.notes == [f"Skipped {empty}: its log holds no updates and no evaluation."]
+
+
+def test_nothing_to_read(make_run, tmp_path):
+    with pytest.raises(UserError, match="There is no"):
+        collected(tmp_path / "missing")
+    with pytest.raises(UserError, match="Found no run"):
+        collected(tmp_path)
+    make_run("x", scalars={})
+    with pytest.raises(UserError, match="no updates"):
+        collected(tmp_path)
+
+
+def test_without_a_configuration_the_folder_is_the_method(make_run, tmp_path):
+    make_run("x/version_0", config=False)
+    make_run("x/version_1", config=False)
+    make_run("y/version_0")
+    found = collected(tmp_path)
+    assert [method.label for method in found.methods] == ["x/version_0", "x/version_1", "ScalarizedAdvantages"]
+    assert found.methods[0].constraints["lava"].at_most == pytest.approx(0.1)
+    assert sum("config.yaml" in note for note in found.notes) == 2
+
+
+def test_a_broken_configuration_is_said(make_run, tmp_path):
+    (make_run("x/version_0") / "config.yaml").write_text("a: [")
+    found = collected(tmp_path)
+    assert found.methods[0].label == "x/version_0" and "can't be read" in found.notes[0]
+
+
+def test_a_test_belongs_to_the_run_of_its_checkpoint(make_run, tmp_path):
+    """Whatever else its configuration says: a test is often run with other settings."""
+    make_run("x/version_0", seed=3)
+    tested = {"ckpt_path": f"{tmp_path}/x/version_0/checkpoints/last.ckpt", **REWARDS}
+    make_run("x/version_1", tested, seed=0, scalars={}, evaluations={"test/reward/mean": 0.75})
+    found = collected(tmp_path)
+    [method] = found.methods
+    assert method.runs[0].evaluations == {"test/reward/mean": 0.75} and found.notes == []
+    make_run("z/version_0", {"ckpt_path": "y/version_9/checkpoints/last.ckpt"}, scalars={}, evaluations={"test/a": 1})
+    assert "evaluation only" in collected(tmp_path).notes[0]
+
+
+def test_names_that_the_user_gives(make_run, tmp_path):
+    make_run("old/version_0")
+    make_run("new/version_0")
+    make_run("new/version_1", REWARDS)
+    found = collected(("before", tmp_path / "old"), ("now", tmp_path / "new"))
+    assert [method.label for method in found.methods] == [
+        "before",
+        "now: ScalarizedAdvantages",
+        "now: ScalarizedRewards",
+    ]
+
+
+def test_logs_win_over_saved_runs_unless_these_reach_further(make_run, tmp_path):
+    folder = make_run("x/version_0", updates=100, evaluations={"test/reward/mean": 0.5})
+    saved.write_all([("a", collected(folder).methods[0].runs[0])], LAST, tmp_path / "saved")
+    shutil.rmtree(folder)
+    again = make_run("y/version_0", updates=40, scalars={"reward/mean": lambda u: -1})
+    [run] = collected(again, tmp_path / "saved").methods[0].runs
+    assert run.updates == 100 and run.final["reward/mean"] > 0.9
+    make_run("y/version_1", updates=100, scalars={"reward/mean": lambda u: -1})
+    [run] = collected(tmp_path / "y", tmp_path / "saved").methods[0].runs
+    assert run.final["reward/mean"] == -1 and run.evaluations == {"test/reward/mean": 0.5}
+
+
+def test_a_sweep_is_found_by_its_weights(make_run, tmp_path):
+    n = 0
+    for estimator in ({}, REWARDS):
+        for safe in (0, 0.1):
+            for lava in (0.5, 0, 0.1):
+                weights = {"callbacks.multipliers": fixed(reward=1.0, lava=lava, safe=safe)}
+                make_run(f"x/version_{n}", {**estimator, **weights}, updates=2)
+                n += 1
+    make_run("y/version_0", updates=2)
+    [sweep] = find_sweeps(collected(tmp_path).methods)
+    assert sweep.weight == "lava"
+    assert list(sweep.rows) == ["λ of safe = 0", "λ of safe = 0.1"]
+    for lines in sweep.rows.values():
+        assert list(lines) == ["ScalarizedAdvantages", "ScalarizedRewards"]
+        assert [[weight for weight, _ in found] for found in lines.values()] == [[0, 0.1, 0.5]] * 2
+    # Two values are no sweep.
+    few = [m for m in collected(tmp_path).methods if "lava 0.5" not in m.label]
+    assert find_sweeps(few) == []
+
+
+def test_other_json_files_are_let_alone(make_run, tmp_path):
+    folder = make_run("x/version_0")
+    (folder / "other.json").write_text(yaml.safe_dump({"a": 1}))
+    (folder / "broken.json").write_text('{"format": "lightning_cgrpo run 1"}')
+    [note] = collected(tmp_path).notes
+    assert "broken.json" in note

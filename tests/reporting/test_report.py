@@ -1,0 +1,117 @@
+"""The command, from logs to files."""
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.errors import UserError
+
+from .conftest import fixed
+
+REWARDS = {"model.init_args.estimator": {"class_path": "lightning_cgrpo.ScalarizedRewards"}}
+
+
+def report(*arguments):
+    main(["report", *map(str, arguments)])
+
+
+def drawn(folder, *names):
+    for name in names:
+        assert (folder / f"{name}.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+        assert (folder / f"{name}.png").stat().st_size > 5000
+        assert (folder / f"{name}.pdf").read_bytes()[:5] == b"%PDF-"
+    assert {path.stem for path in folder.glob("*.png")} == set(names)
+
+
+def test_figures_tables_runs_and_a_page(make_run, tmp_path, capsys):
+    for seed in (0, 1):
+        make_run(f"runs/a/version_{seed}", seed=seed, evaluations={"test/reward/mean": 0.5})
+        make_run(f"runs/b/version_{seed}", REWARDS, seed=seed)
+    out = tmp_path / "out"
+    report(tmp_path / "runs", "--out", out)
+    drawn(out, "curves", "distribution", "phase", "informative")
+    for name in ("final", "control", "test"):
+        for suffix in ("md", "csv", "tex"):
+            assert (out / f"{name}.{suffix}").stat().st_size > 50
+    assert len(list((out / "runs").glob("scalarized*_seed*.json"))) == 4
+    page = (out / "report.md").read_text()
+    assert "| ScalarizedRewards | 0, 1 | 100 |" in page and "![curves](curves.png)" in page
+    assert "ScalarizedRewards" in capsys.readouterr().out
+    # The saved runs make the same report.
+    again = tmp_path / "again"
+    report(out / "runs", "--out", again)
+    drawn(again, "curves", "distribution", "phase", "informative")
+    for name in ("final.md", "control.md", "curves.png", "distribution.png", "phase.png", "informative.png"):
+        same = (again / name).read_bytes() == (out / name).read_bytes()
+        assert same or name.endswith("png"), name
+
+
+def test_missing_tags_one_seed_and_an_unfinished_run(make_run, tmp_path, capsys):
+    make_run("x/version_0", updates=30, scalars={"reward/mean": lambda u: -u, "rate/lava": lambda u: 0.0})
+    report(tmp_path / "x", "--out", tmp_path / "out")
+    drawn(tmp_path / "out", "curves", "distribution")
+    shown = " ".join(capsys.readouterr().out.split())
+    for text in ("30 of 100 updates", "rate/safe was not logged by any run", "groups/informative/* was not logged"):
+        assert text in shown
+
+
+def test_a_run_without_updates_yet(make_run, tmp_path):
+    make_run("x/version_0", updates=1)
+    report(tmp_path / "x", "--out", tmp_path / "out")
+    assert (tmp_path / "out" / "curves.png").is_file()
+
+
+def test_a_sweep_and_several_pages(make_run, tmp_path):
+    for n, weight in enumerate((0, 0.1, 0.2, 0.3, 0.5, 0.7, 1)):
+        make_run(f"x/version_{n}", {"callbacks.multipliers": fixed(lava=weight)}, updates=3)
+    report(tmp_path / "x", "--out", tmp_path / "out")
+    made = {path.stem for path in (tmp_path / "out").glob("*.png")}
+    assert {"curves_1", "curves_2", "sweep", "distribution_2"} < made
+
+
+def test_errors_are_one_line(make_run, tmp_path):
+    run = make_run("x/version_0", updates=2)
+    (tmp_path / "file").write_text("")
+    for arguments in ([tmp_path / "none", "--out", tmp_path], [run, "--out", tmp_path / "file"]):
+        with pytest.raises(UserError) as caught:
+            report(*arguments)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(SystemExit):
+        report(run, "--out", tmp_path / "out", "--last=2")
+
+
+def test_starts_without_torch():
+    code = (
+        "import sys; from lightning_cgrpo.__main__ import main\n"
+        "try: main(['report', 'missing', '--out', 'x'])\n"
+        "except ValueError as error: print(error)\n"
+        "import lightning_cgrpo.reporting.figures, lightning_cgrpo.reporting.logs\n"
+        "print({'torch', 'lightning', 'transformers', 'tensorflow', 'matplotlib.pyplot'} & set(sys.modules))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "There is no 'missing' to read runs from.\nset()\n" and out.stderr == ""
+
+
+def test_two_trained_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    small = shlex.split(
+        "-c configs/gridworld.yaml --data.prompts_per_update=2 --data.train_prompts=8 --data.val_prompts=4 "
+        "--data.test_prompts=4 --model.group_size=4 --model.policy.hidden=[8] --trainer.log_every_n_steps=1 "
+        "--model.sampler.environment.max_steps=10 --callbacks.initial_rates=null --callbacks.progress=null "
+        "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false --trainer.limit_val_batches=0"
+    )
+    for seed in (1, 2):
+        main(["fit", *small, "--trainer.max_steps=4", f"--seed_everything={seed}"])
+    checkpoint = "runs/gridworld/version_1/checkpoints/last.ckpt"
+    main(["test", *small, f"--ckpt_path={checkpoint}"])
+    capsys.readouterr()
+    report("runs", "--out", "out")
+    page = (tmp_path / "out" / "report.md").read_text()
+    assert "| ScalarizedAdvantages | 1, 2 | 4 |" in page
+    assert "rate lava ≤ 0.01" in page and "## Test" in page
+    assert {path.stem for path in (tmp_path / "out").glob("*.png")} >= {"curves", "phase", "informative"}
+    files = list((tmp_path / "out" / "runs").iterdir())
+    assert len(files) == 2 and all(path.stat().st_size < 10_000 for path in files)

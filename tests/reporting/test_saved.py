@@ -1,0 +1,90 @@
+"""Saved runs are read back as the logs that they come from."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from lightning_cgrpo.reporting import saved
+from lightning_cgrpo.reporting.collect import collect
+from lightning_cgrpo.reporting.method import key_of
+
+LAST = 1 / 8
+
+
+@pytest.fixture
+def run(make_run, tmp_path):
+    scalars = {
+        "reward/mean": lambda u: math.sin(u),
+        "rate/lava": lambda u: 0.3 / (u + 1),
+        "threshold/lava": lambda u: 0.1,
+        "effective_weight/lava": lambda u: 0.5 if u % 7 else math.nan,
+    }
+    folder = make_run("x/version_0", seed=4, updates=90, scalars=scalars, evaluations={"val/reward/mean": 0.123456})
+    return collect([(None, folder)], LAST).methods[0].runs[0]
+
+
+def test_round_trip(run, tmp_path):
+    path = tmp_path / "run.json"
+    saved.write(run, LAST, path)
+    again = saved.read(path, LAST)
+    assert key_of(again.method) == key_of(run.method)
+    for name in ("seed", "updates", "max_updates", "folders"):
+        assert getattr(again, name) == getattr(run, name)
+    assert again.series.keys() == run.series.keys()
+    for tag, series in run.series.items():
+        assert np.array_equal(again.series[tag].steps, series.steps), tag
+        assert again.series[tag].values == pytest.approx(series.values, rel=1e-3)
+    assert again.final == pytest.approx(run.final, rel=1e-3)
+    assert again.evaluations == pytest.approx(run.evaluations, rel=1e-3)
+    assert again.control["lava"].held == pytest.approx(run.control["lava"].held, rel=1e-3)
+    for name, counts in run.distributions.items():
+        assert again.distributions[name] == pytest.approx(np.array(counts) / sum(counts), rel=1e-3)
+    # A second time nothing changes.
+    saved.write(again, LAST, tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_text() == path.read_text()
+
+
+def test_keys_are_stable_and_files_small(run, tmp_path):
+    path = tmp_path / "run.json"
+    saved.write(run, LAST, path)
+    record = json.loads(path.read_text())
+    assert list(record) == [
+        "format", "method", "seed", "folders", "updates", "max_updates", "last", "final", "control", "evaluations",
+        "distributions", "steps", "series",
+    ]  # fmt: skip
+    assert record["series"]["threshold/lava"] == 0.1
+    assert record["evaluations"] == {"val/reward/mean": 0.1235}
+    assert path.stat().st_size < 6000
+
+
+def test_final_values_over_another_part_come_from_the_bins(run, tmp_path):
+    path = tmp_path / "run.json"
+    saved.write(run, LAST, path)
+    expected = np.mean([0.3 / (u + 1) for u in range(45, 90)])
+    assert saved.read(path, 0.5).final["rate/lava"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_run_takes_its_own_place_and_no_other(run, tmp_path):
+    """Labels follow from the methods at hand: the same label may be another method's the next time."""
+    from dataclasses import replace
+
+    folder = tmp_path / "runs"
+    other = replace(run, method={**run.method, "precision": "64-true"})
+    saved.write_all([("a", run)], LAST, folder)
+    saved.write_all([("a", other)], LAST, folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["a-2_seed4.json", "a_seed4.json"]
+    saved.write_all([("b", run), ("a", other)], LAST, folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["a_seed4.json", "b_seed4.json"]
+    assert saved.read(folder / "a_seed4.json", LAST).method["precision"] == "64-true"
+
+
+def test_other_files(tmp_path):
+    path = tmp_path / "x.json"
+    for text in ("[", "[]", '{"format": "else"}'):
+        path.write_text(text)
+        assert saved.read(path, LAST) is None
+    path.write_text('{"format": "lightning_cgrpo run 1", "steps": []}')
+    with pytest.raises(ValueError, match="KeyError"):
+        saved.read(path, LAST)
