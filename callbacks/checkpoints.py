@@ -24,8 +24,8 @@ class Checkpoints(ModelCheckpoint):
             self._save_end(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        super().on_train_end(trainer, pl_module)
-        # Stopped before its time (by another callback, or a time limit).
+        # In the place of Lightning's, which would write a second file beside the first. Stopped before its time (by
+        # another callback, or a time limit):
         if trainer.global_step != trainer.estimated_stepping_batches:
             self._save_end(trainer)
 

@@ -42,6 +42,7 @@ examples:
   python -m lightning_cgrpo fit -c configs/gridworld.yaml -c configs/ablations/scalarized_rewards.yaml
   python -m lightning_cgrpo fit -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
   python -m lightning_cgrpo test -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
+  python -m lightning_cgrpo report runs --out report
 """
 
 

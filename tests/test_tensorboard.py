@@ -77,7 +77,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def events(run):
-    accumulator = EventAccumulator(str(run[0] / "runs" / "both" / "version_0"), size_guidance={"images": 0})
+    accumulator = EventAccumulator(str(run[0] / "runs" / "both" / "version_0"), size_guidance={"images": 0, "histograms": 0})
     accumulator.Reload()
     return accumulator
 
@@ -128,6 +128,19 @@ def test_numbers_are_those_of_the_update(run, events, update):
     seconds = sum(logged(f"time/{name}") for name in ("rollout", "score", "optimize"))
     assert logged("throughput/steps_per_second") == pytest.approx(steps / seconds, rel=1e-4)
     assert logged("throughput/answers_per_second") == pytest.approx(goal.numel() / seconds, rel=1e-4)
+
+
+@pytest.mark.parametrize("update", [0, 1])
+def test_histograms_are_of_the_groups_in_which_a_component_varies(run, events, update):
+    """Under scalarized advantages every such group has the multiplier itself."""
+    rollouts = run[1].updates[update][0]["rollouts"]
+    for name in CONSTRAINTS:
+        penalties = rollouts.info[name].sum(-1)
+        groups = int((penalties != penalties[:, :1]).any(-1).sum())
+        histogram = events.Histograms(f"effective_weights/{name}")[update].histogram_value
+        assert histogram.num == groups > 0
+        weight = events.Scalars(f"multiplier/{name}")[update].value
+        assert histogram.min == pytest.approx(weight, rel=1e-5) and histogram.max == pytest.approx(weight, rel=1e-5)
 
 
 def test_initial_rates_are_of_the_untrained_policy(run, events):

@@ -72,12 +72,12 @@ def paper() -> list[Run]:
     ]
 
 
-def sweep(updates: int = 2000) -> list[Run]:
+def sweep(name: str = "fixed", updates: int = 2000) -> list[Run]:
     """Fixed weights of lava and battery, the reward's being 1, with both estimators, three seeds each."""
     key = "--callbacks.multipliers.weights"
     return [
         Run(
-            f"fixed_{estimator}_lava_{lava}_battery_{battery}_seed{seed}",
+            f"{name}_{estimator}_lava_{lava}_battery_{battery}_seed{seed}",
             ("fixed_weights", *ablations),
             (f"{key}.lava={lava}", f"{key}.battery={battery}"),
             seed,
@@ -117,4 +117,16 @@ def choices() -> list[Run]:
     ]
 
 
-SETS = {"paper": paper, "sweep": sweep, "controllers": controllers, "choices": choices}
+def full_sweep() -> list[Run]:
+    """The sweep at the length of the other runs."""
+    return sweep("fixed_8000", 8000)
+
+
+SETS = {
+    "paper": paper,
+    "sweep": sweep,
+    "controllers": controllers,
+    "choices": choices,
+    "full_sweep": full_sweep,
+}
+STANDARD = ("paper", "sweep", "controllers", "choices")

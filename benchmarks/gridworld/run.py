@@ -2,46 +2,81 @@
 
     python -m benchmarks.gridworld.run                  # everything; goes on where it was stopped
     python -m benchmarks.gridworld.run paper sweep      # some of it
-    python -m benchmarks.gridworld.run --list
+    python -m benchmarks.gridworld.run --list           # what is finished
 
-Each of two cores takes up to five runs at a time, whose rollouts are one batched computation.
+Every core trains up to five runs at a time, whose rollouts are one batched computation. A run that is finished is saved
+with its set's report, docs/results/gridworld/<set>, and not trained again: to reproduce the results rather than add to
+them, give another folder, --results.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import multiprocessing
 import os
+import platform
 import queue
 import sys
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from benchmarks.gridworld.experiments import SETS, Run, sweep
+from benchmarks.gridworld.experiments import ADVANTAGES, SETS, STANDARD, Run, paper
 from benchmarks.gridworld.worker import FINISHED, work
+from lightning_cgrpo.reporting.command import main as report
+
+RESULTS = Path("docs/results/gridworld")
+
+
+def reference() -> list[Run]:
+    """The paper's runs with both thresholds at 0.01, of three seeds."""
+    return [run for run in paper() if "lava_0.01_battery_0.01" in run.name and run.seed < 3]
+
+
+COMPARED = {
+    "controllers": lambda: [run for run in reference() if run.name.startswith(ADVANTAGES)],
+    "choices": reference,
+}
+"""By set, the runs of `paper` that its report has beside its own."""
 
 
 def train(runs: Sequence[Run], logs: Path, workers: int, lanes: int) -> list[str]:
-    """Train what isn't finished yet; returns the errors of runs that failed."""
-    todo = [run for run in runs if not (logs / run.name / FINISHED).exists()]
-    if not todo:
-        return []
+    """Train runs; returns the errors of those that failed."""
     context = multiprocessing.get_context("spawn")
     taken, messages = context.Value("i", 0), context.Queue()
-    lanes = min(lanes, -(-len(todo) // workers))
-    processes = [
-        context.Process(target=work, args=(todo, taken, lanes, str(logs), messages), daemon=True)
-        for _ in range(min(workers, len(todo)))
-    ]
+    workers = min(workers, len(runs))
+    lanes = min(lanes, -(-len(runs) // workers))
     # On a thread each: more would compete for the cores.
     os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    processes = [
+        context.Process(target=work, args=(runs, taken, lanes, str(logs), messages), daemon=True)
+        for _ in range(workers)
+    ]
     for process in processes:
         process.start()
     errors: list[str] = []
-    columns = (
+    with Display(runs) as display:
+        while any(process.is_alive() for process in processes) or not messages.empty():
+            with contextlib.suppress(queue.Empty):
+                name, updates, error = messages.get(timeout=1)
+                display.show(name, updates, error is not None)
+                if error is not None:
+                    errors.append(f"{name}\n{error}")
+    return errors + [f"A worker ended with exit code {p.exitcode}." for p in processes if p.exitcode]
+
+
+class Display:
+    """Progress over all runs and the time left: a bar on a terminal, otherwise a line a minute.
+
+    A run that goes on from a checkpoint counts from there, so its first updates are no progress of this sitting.
+    """
+
+    COLUMNS = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
@@ -49,48 +84,110 @@ def train(runs: Sequence[Run], logs: Path, workers: int, lanes: int) -> list[str
         TimeElapsedColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    done, finished = {run.name: 0 for run in todo}, 0
-    with Progress(*columns, speed_estimate_period=300) as progress:
-        bar = progress.add_task(f"0 of {len(todo)} runs", total=sum(run.updates for run in todo))
-        lengths = {run.name: run.updates for run in todo}
-        while any(process.is_alive() for process in processes) or not messages.empty():
-            try:
-                name, updates, error = messages.get(timeout=1)
-            except queue.Empty:
-                continue
-            if error is not None:
-                errors.append(f"{name}\n{error}")
-                progress.console.print(f"[red]failed[/red] {name}: {error.strip().splitlines()[-1]}")
-            if error is not None or updates == lengths[name]:
-                finished += updates != done[name] or error is not None
-            done[name] = updates
-            progress.update(bar, completed=sum(done.values()), description=f"{finished} of {len(todo)} runs")
-    codes = [process.exitcode for process in processes if process.exitcode]
-    return errors + [f"A worker ended with exit code {code}." for code in codes]
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.updates = {run.name: run.updates for run in runs}
+        self.done: dict[str, int] = {}
+        self.over: set[str] = set()
+        self.began, self.skipped, self.printed = time.monotonic(), 0, 0.0
+        self.progress = Progress(*self.COLUMNS, speed_estimate_period=600, disable=not sys.stdout.isatty())
+        self.bar = self.progress.add_task("", total=sum(self.updates.values()))
+
+    def __enter__(self) -> Display:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.progress.stop()
+
+    def show(self, name: str, updates: int, failed: bool) -> None:
+        """A run is this far."""
+        if name not in self.done:
+            self.skipped += updates
+        self.done[name] = self.updates[name] if failed else updates
+        if failed or updates == self.updates[name]:
+            self.over.add(name)
+        if failed:
+            self.progress.console.print(f"{name} failed", style="red")
+        done, total = sum(self.done.values()), sum(self.updates.values())
+        runs = f"{len(self.over)} of {len(self.updates)} runs"
+        self.progress.update(self.bar, completed=done, description=runs)
+        elapsed = time.monotonic() - self.began
+        if self.progress.disable and (elapsed - self.printed > 60 or done == total) and done > self.skipped:
+            self.printed = elapsed
+            left = elapsed * (total - done) / (done - self.skipped) / 60
+            print(f"{runs}, {done:,} of {total:,} updates, {elapsed / 60:.0f} min, {left:.0f} min left", flush=True)
+
+
+def saved(results: Path) -> dict[str, Path]:
+    """The files of finished runs that are saved with the reports, by the run's name."""
+    files = {}
+    for path in results.glob("*/runs/*.json"):
+        record = json.loads(path.read_text())
+        if record["updates"] >= record["max_updates"] and record["evaluations"]:
+            files |= {folder.split("/")[0]: path for folder in record["folders"]}
+    return files
+
+
+def write_report(name: str, runs: Sequence[Run], logs: Path, results: Path) -> None:
+    """A set's report, of what is finished of it, with the paper's runs that it is compared with."""
+    files = saved(results)
+    sources = []
+    for run in [*COMPARED.get(name, list)(), *runs]:
+        if (logs / run.name / FINISHED).exists():
+            sources.append(str(logs / run.name))
+        elif run.name in files:
+            sources.append(str(files[run.name]))
+    if sources:
+        report([*sources, "--out", str(results / name)])
+
+
+def machine() -> dict[str, object]:
+    """Where and with what."""
+    cpu = Path("/proc/cpuinfo")
+    lines = cpu.read_text().splitlines() if cpu.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "command": "python -m benchmarks.gridworld.run",
+        "cpu": models[0] if models else platform.processor(),
+        "cores": len(models) or os.cpu_count(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "lightning", "lightning_cgrpo")},
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="*", choices=[[], *SETS], help=f"of {', '.join(SETS)}; all by default")
+    parser.add_argument("sets", nargs="*", metavar="SET", help=f"of {', '.join(SETS)}; by default all but the last")
     parser.add_argument("--logs", type=Path, default=Path("runs/benchmark_gridworld"), help="folder of the runs' logs")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the reports")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes; one per core")
     parser.add_argument("--lanes", type=int, default=5, help="runs at a time in each process")
-    parser.add_argument("--full-sweep", action="store_true", help="sweep with 8,000 updates rather than 2,000")
+    parser.add_argument("--only", default="", help="runs whose name contains this")
     parser.add_argument("--list", action="store_true", help="only name the runs and whether they are finished")
+    parser.add_argument("--report", action="store_true", help="train nothing, report what is finished")
     options = parser.parse_args()
-    chosen = {name: SETS[name]() for name in options.sets or SETS}
-    if options.full_sweep and "sweep" in chosen:
-        chosen["sweep"] = sweep(8000)
-    runs = [run for part in chosen.values() for run in part]
+    for name in options.sets:
+        if name not in SETS:
+            parser.error(f"Expected sets of {', '.join(SETS)}, but got '{name}'.")
+    chosen = {name: SETS[name]() for name in options.sets or STANDARD}
+    files = saved(options.results)
+    runs = [run for part in chosen.values() for run in part if options.only in run.name]
+    todo = [run for run in runs if run.name not in files and not (options.logs / run.name / FINISHED).exists()]
     if options.list:
         for run in runs:
-            print("finished" if (options.logs / run.name / FINISHED).exists() else "open    ", run.name)
+            print("open    " if run in todo else "finished", run.name)
         return
-    started = time.time()
-    errors = train(runs, options.logs, options.workers, options.lanes)
+    started, errors = time.monotonic(), []
+    if todo and not options.report:
+        errors = train(todo, options.logs, options.workers, options.lanes)
+        print(f"{len(todo) - len(errors)} runs took {(time.monotonic() - started) / 60:.1f} minutes.")
+    for name, part in chosen.items():
+        write_report(name, part, options.logs, options.results)
+    options.results.mkdir(parents=True, exist_ok=True)
+    (options.results / "machine.json").write_text(json.dumps(machine(), indent=2) + "\n")
     if errors:
         sys.exit("\n".join(errors))
-    print(f"All {len(runs)} runs are finished, after {(time.time() - started) / 60:.0f} minutes.")
 
 
 if __name__ == "__main__":

@@ -88,18 +88,22 @@ def collect(sources: Sequence[tuple[str | None, Path]], last: float, track: Trac
         UserError: for a path that doesn't exist, or without any run.
     """
     notes: list[str] = []
+    seen: set[Path] = set()
     events: dict[Path, tuple[str | None, list[Path]]] = {}
     records: dict[Path, str | None] = {}
     for name, path in sources:
         if not path.exists():
             raise UserError(f"There is no '{path}' to read runs from.")
         for file in _found(path, EVENTS):
-            events.setdefault(file.parent, (name, []))[1].append(file)
+            # Found below two of the sources, it is read once.
+            if (resolved := file.resolve()) not in seen:
+                seen.add(resolved)
+                events.setdefault(file.parent, (name, []))[1].append(file)
         records |= {file: name for file in _found(path, "*.json") if file.stat().st_size <= LARGEST_SAVED}
-    read = _read_files([file for _, files in events.values() for file in dict.fromkeys(files)], track, notes)
+    read = _read_files([file for _, files in events.values() for file in files], track, notes)
     folders = []
     for path, (name, files) in events.items():
-        known = [read[file] for file in dict.fromkeys(files) if file in read]
+        known = [read[file] for file in files if file in read]
         if any(file.scalars or file.evaluations for file in known):
             folders.append(Folder(path, name, _config(path, notes), known))
         else:
@@ -211,7 +215,7 @@ def _add_evaluations(runs: dict[tuple[str, Any], Run], folders: Sequence[Folder]
             found = logs.merged(folder.files).evaluations
             runs[owner] = replace(runs[owner], evaluations={**runs[owner].evaluations, **found})
         else:
-            why = f"of {checkpoint}, whose run is not among these" if checkpoint else "of no checkpoint"
+            why = f"of {checkpoint}, whose run is not found among these" if checkpoint else "of no checkpoint"
             notes.append(f"Skipped {folder.path}: it holds an evaluation only, {why}.")
 
 

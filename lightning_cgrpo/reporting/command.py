@@ -92,33 +92,41 @@ def _fraction(text: str) -> float:
 
 
 def _track(files: Sequence[Path]) -> Iterable[Path]:
+    from rich.console import Console
     from rich.progress import track
 
-    return track(files, description="Reading logs", transient=True)
+    console = Console(stderr=True)
+    return track(files, "Reading logs", console=console, transient=True, disable=not console.is_terminal)
 
 
 def _show(collection: Collection, table: Table, notes: Sequence[str], folder: Path) -> None:
-    """A short summary on the screen."""
+    """A short summary on the screen: means only, the tables have the rest."""
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table as Screen
 
     console = Console()
     shown = [n for n, column in enumerate(table.columns) if column.title.startswith(("reward", "rate"))]
-    screen = Screen()
-    for head in ("method", "seeds", "updates", *(table.columns[n].title for n in shown)):
-        screen.add_column(escape(head), justify="left" if head == "method" else "right")
+    screen = Screen(box=SIMPLE)
+    longest = max(len(word) for label, _, _ in table.rows for word in label.split())
+    screen.add_column("method", min_width=longest, overflow="fold")
+    heads = [table.columns[n].title.removeprefix("rate ") for n in shown]
+    for head in ("seeds", "updates", *heads):
+        # Narrow: a bound is below its name.
+        screen.add_column(escape(head.replace(" ", "\n", 1)), justify="right", no_wrap=True)
     for method, (label, seeds, cells) in zip(collection.methods, table.rows, strict=True):
         texts = []
         for n in shown:
             value = cells[n].value
             digits = table.columns[n].decimals
             text = "-" if value is None else f"{value.mean:.{digits}f}"
-            text += f" ± {value.std:.{digits}f}" if value is not None and value.seeds > 1 else ""
             text += " !" if cells[n].marked else ""
             texts.append(f"[bold]{text}[/]" if cells[n].bold else text)
         screen.add_row(escape(label), str(seeds), updates_text(method), *texts)
-    console.print(screen)
+    # Rather lines that the terminal breaks than columns without their ends.
+    needed = console.measure(screen, options=console.options.update(width=1000)).minimum
+    Console(width=max(console.width, needed)).print(screen)
     for note in notes:
         console.print(f"- {note}", markup=False, highlight=False)
     console.print(f"Wrote {folder / 'report.md'}, with figures, tables and runs beside it.", markup=False)

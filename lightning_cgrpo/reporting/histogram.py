@@ -33,7 +33,7 @@ class Buckets:
 
 
 def pooled(histograms: Iterable[Buckets]) -> Array:
-    """Counts ``[BINS]`` of all values; a bucket's are spread evenly over it.
+    """The shares ``[BINS]`` of all values in each bin, 0 without any; a bucket's values are spread evenly over it.
 
     Values outside of the bins count at their ends.
     """
@@ -46,7 +46,7 @@ def pooled(histograms: Iterable[Buckets]) -> Array:
         low, high = np.maximum(low, histogram.minimum), np.minimum(limits, histogram.maximum)
         for start, end, count in zip(low[counts > 0], high[counts > 0], counts[counts > 0], strict=True):
             total += count * _shares(start, max(end, start))
-    return total
+    return total / (total.sum() or 1.0)
 
 
 def _shares(start: float, end: float) -> Array:

@@ -12,6 +12,7 @@ from lightning_cgrpo.reporting.method import Method, get
 
 CONSTRAINTS = "model.init_args.objective.constraints"
 ESTIMATOR = "model.init_args.estimator"
+TASK = "model.init_args.task"
 LAGRANGIAN, FIXED = "callbacks.LagrangianCallback", "callbacks.FixedWeights"
 FIXED_WORD = "fixed"
 SILENT = ("class_path", "init_args", "model", "callbacks")
@@ -36,10 +37,23 @@ def labels_of(methods: Sequence[Method]) -> list[str]:
     """A label for each of several different methods; unique.
 
     A label holds a part per aspect in which the methods differ: the estimator, a constraint, how the weights are set,
-    any other setting. A part that most of the methods share is left out, except for the estimator's.
+    any other setting. A part that most of the methods share is left out, except for the estimator's. Methods of
+    different tasks differ in nearly everything: there the task comes first, and what differs within it.
     """
+    tasks = [short_class(get(method, TASK)) for method in methods]
+    labels = [""] * len(methods)
+    for task in dict.fromkeys(tasks):
+        rows = [n for n, of in enumerate(tasks) if of == task]
+        for n, label in zip(rows, _labels_within([methods[n] for n in rows]), strict=True):
+            labels[n] = label if len(set(tasks)) == 1 or not task else f"{task}, {label}"
+    return _numbered(labels)
+
+
+def _labels_within(methods: Sequence[Method]) -> list[str]:
     described = [dict(_aspects(method)) for method in methods]
-    holders = [{"", *(aspect.holder for aspect, _ in _settings(method))} for method in methods]
+    holders = [
+        {"", *(_holder(aspect.path, v) for aspect, v in _settings(method) if _is_class(v))} for method in methods
+    ]
     rows: list[list[tuple[str, bool]]] = [[] for _ in methods]
     for aspect in dict.fromkeys(aspect for aspects in described for aspect in aspects):
         having = [n for n, held in enumerate(holders) if aspect.holder in held]
@@ -56,7 +70,7 @@ def labels_of(methods: Sequence[Method]) -> list[str]:
     labels = [s or a or _plain(method) for s, a, method in zip(short, said, methods, strict=True)]
     if len(set(labels)) < len(labels):
         labels = [text or _plain(method) for text, method in zip(full, methods, strict=True)]
-    return _numbered(labels)
+    return labels
 
 
 def slug(label: str) -> str:
@@ -135,11 +149,15 @@ def _is_class(value: Any) -> bool:
     return isinstance(value, Mapping) and "class_path" in value
 
 
+def _holder(path: str, value: Any) -> str:
+    return f"{path}:{short_class(value)}"
+
+
 def _settings(value: Any, path: str = "", holder: str = "") -> Iterator[tuple[Aspect, Any]]:
     """All settings below: classes, and values that aren't mappings."""
     if _is_class(value):
         yield Aspect(path, holder), value
-        holder = f"{path}:{short_class(value)}"
+        holder = _holder(path, value)
     if not isinstance(value, Mapping):
         yield Aspect(path, holder), value
         return

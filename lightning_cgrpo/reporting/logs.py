@@ -85,16 +85,11 @@ def read(path: Path) -> EventsFile:
                 for event in events.Histograms(tag)
                 if (value := event.histogram_value).num
             }
-    started = events.FirstEventTimestamp() if _has_events(events) else path.stat().st_mtime
-    return EventsFile(path, started, scalars, histograms, evaluations)
-
-
-def _has_events(events: object) -> bool:
     try:
-        events.FirstEventTimestamp()  # type: ignore[attr-defined]
-    except ValueError:
-        return False
-    return True
+        started = events.FirstEventTimestamp()
+    except ValueError:  # There is nothing in it yet.
+        started = path.stat().st_mtime
+    return EventsFile(path, started, scalars, histograms, evaluations)
 
 
 def _series(points: Sequence[tuple[int, float]]) -> Series:

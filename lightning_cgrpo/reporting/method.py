@@ -78,6 +78,12 @@ def method_of(config: Config) -> Method:
     return parts
 
 
+def renewed(method: Mapping[str, Any]) -> Method:
+    """A saved method, without what has come to be known since as changing no learning."""
+    kept: Method = _reduced(method)
+    return {key: part for key, part in kept.items() if part != {}}
+
+
 def key_of(method: Mapping[str, Any]) -> str:
     """The same text for the same method."""
     return json.dumps(method, sort_keys=True)

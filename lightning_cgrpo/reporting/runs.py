@@ -12,7 +12,7 @@ from lightning_cgrpo.reporting.histogram import pooled
 from lightning_cgrpo.reporting.logs import Log
 from lightning_cgrpo.reporting.method import Method, constraints_of
 from lightning_cgrpo.reporting.series import Series, bin_width, binned, interval
-from lightning_cgrpo.reporting.summary import Control, control, final_values
+from lightning_cgrpo.reporting.summary import Control, control, final_values, last_part
 
 LAST = 1 / 8
 """The share of a run's updates that final values are means over."""
@@ -30,7 +30,7 @@ class Run:
         series: training's scalars by tag, in bins of updates.
         final: means of the scalars over the last part of the updates, by tag.
         control: how each constraint was kept, by name.
-        distributions: counts ``[BINS]`` of effective weights over the groups of the last part, by component.
+        distributions: shares ``[BINS]`` of the groups of the last part by their effective weights, by component.
         evaluations: the last values of ``test/…`` and ``val/…``.
         folders: where it was logged, as ``name/version_N``.
     """
@@ -94,7 +94,7 @@ def run_of_log(
         updates = min(updates, max_updates) if max_updates and max_updates > end else updates
     # A running run's bins are those that it will have in the end, unless it has only begun.
     width = bin_width(max_updates if max_updates and updates > max_updates / 5 else updates, spacing)
-    start = updates * (1 - last)
+    start = last_part(updates, last, end)
     constraints = constraints_of(method) or guessed_constraints(log.scalars)
     return Run(
         method,
@@ -104,10 +104,7 @@ def run_of_log(
         {tag: binned(series, width) for tag, series in log.scalars.items()},
         final_values(log.scalars, start),
         {name: c for name in constraints if (c := control(log.scalars, name, constraints[name], updates)) is not None},
-        {
-            component: pooled(buckets for update, buckets in updates_.items() if update >= start).tolist()
-            for component, updates_ in log.histograms.items()
-        },
+        {name: pooled(b for u, b in found.items() if u >= start).tolist() for name, found in log.histograms.items()},
         log.evaluations,
         folders,
     )

@@ -14,10 +14,10 @@ import numpy as np
 
 from lightning_cgrpo.reporting.histogram import BINS
 from lightning_cgrpo.reporting.labels import slug
-from lightning_cgrpo.reporting.method import key_of
+from lightning_cgrpo.reporting.method import key_of, renewed
 from lightning_cgrpo.reporting.runs import Run
 from lightning_cgrpo.reporting.series import Series
-from lightning_cgrpo.reporting.summary import Control, final_values
+from lightning_cgrpo.reporting.summary import Control, final_values, last_part
 
 FORMAT = "lightning_cgrpo run 1"
 DIGITS = 4
@@ -70,7 +70,7 @@ def write(run: Run, last: float, path: Path) -> None:
         "final": run.final,
         "control": {name: asdict(measures) for name, measures in run.control.items()},
         "evaluations": run.evaluations,
-        "distributions": {name: _trimmed(counts) for name, counts in run.distributions.items()},
+        "distributions": {name: _trimmed(shares) for name, shares in run.distributions.items()},
         **_series_record(run.series),
     }
     # A line per key and per series, so that a difference can be read.
@@ -104,9 +104,10 @@ def read(path: Path, last: float) -> Run | None:
         series = _series(record)
         final = {tag: _number(value) for tag, value in record["final"].items()}
         if not math.isclose(record["last"], last):
-            final = final_values(series, record["updates"] * (1 - last))
+            end = max((s.steps[-1] for s in series.values() if len(s)), default=0.0)
+            final = final_values(series, last_part(record["updates"], last, end))
         return Run(
-            record["method"],
+            renewed(record["method"]),
             record["seed"],
             record["updates"],
             record["max_updates"],
@@ -121,7 +122,7 @@ def read(path: Path, last: float) -> Run | None:
                 )
                 for name, values in record["control"].items()
             },
-            {name: _padded(counts) for name, counts in record["distributions"].items()},
+            {name: _padded(shares) for name, shares in record["distributions"].items()},
             record["evaluations"],
             tuple(record["folders"]),
         )
@@ -152,15 +153,14 @@ def _series(record: Mapping[str, Any]) -> dict[str, Series]:
     return out
 
 
-def _trimmed(counts: list[float]) -> list[float]:
-    """As shares, without the zeros at the end."""
-    total = sum(counts)
-    kept = max((n + 1 for n, count in enumerate(counts) if count), default=0)
-    return [count / total for count in counts[:kept]]
+def _trimmed(shares: list[float]) -> list[float]:
+    """Without the zeros at the end."""
+    kept = max((n + 1 for n, share in enumerate(shares) if share), default=0)
+    return shares[:kept]
 
 
-def _padded(counts: list[float]) -> list[float]:
-    return [*counts, *[0.0] * (BINS - len(counts))]
+def _padded(shares: list[float]) -> list[float]:
+    return [*shares, *[0.0] * (BINS - len(shares))]
 
 
 def _compact(value: Any) -> str:

@@ -54,6 +54,11 @@ def statistic(values: Sequence[float | None]) -> Statistic | None:
     return Statistic(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else 0.0, len(known))
 
 
+def last_part(updates: int, share: float, end: float) -> float:
+    """Where the last share of a run's updates begins; the last logged step, `end`, is in it at least."""
+    return min(updates * (1 - share), end)
+
+
 def final_values(scalars: Mapping[str, Series], start: float) -> dict[str, float]:
     """Means over the updates from `start` on, by tag, of the tags that have values there."""
     last = {tag: series.between(start, np.inf) for tag, series in scalars.items()}

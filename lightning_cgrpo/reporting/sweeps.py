@@ -43,7 +43,8 @@ def find_sweeps(methods: Sequence[MethodRuns]) -> list[Sweep]:
     most = max((len(found) for found in values.values()), default=0)
     if most < FEWEST:
         return []
-    return [_sweep(name, names, values, weighted) for name in names if len(values[name]) == most]
+    sweeps = [_sweep(name, names, values, weighted) for name in names if len(values[name]) == most]
+    return [sweep for sweep in sweeps if sweep.rows]
 
 
 def _sweep(
@@ -64,8 +65,17 @@ def _sweep(
     titled = {}
     for row_values in sorted(rows):
         title = ", ".join(f"λ of {other} = {value:g}" for other, value in zip(others, row_values, strict=True))
-        titled[title] = {line: sorted(found, key=lambda pair: pair[0]) for line, found in rows[row_values].items()}
+        # Weights that were chosen by themselves, such as all equal ones, are no part of it.
+        found = {
+            line: sorted(points, key=_weight) for line, points in rows[row_values].items() if len(points) >= FEWEST
+        }
+        if found:
+            titled[title] = found
     return Sweep(name, titled)
+
+
+def _weight(point: tuple[float, MethodRuns]) -> float:
+    return point[0]
 
 
 def _rest(method: MethodRuns) -> Method:

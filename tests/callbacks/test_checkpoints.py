@@ -32,6 +32,7 @@ def read(path):
 def test_last_is_the_end(updates, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert read(fit("short", f"--trainer.max_steps={updates}"))["global_step"] == updates
+    assert len(list(tmp_path.glob("runs/short/*/checkpoints/last*"))) == 1
 
 
 def test_a_longer_run_goes_on_from_the_end(tmp_path, monkeypatch):

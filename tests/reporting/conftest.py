@@ -49,7 +49,7 @@ def changed(changes=None, seed=0):
     """The configuration with changes by dotted path, and a seed everywhere."""
     config = copy.deepcopy(CONFIG)
     seeds = {"seed_everything": seed, "model.init_args.seed": seed, "data.init_args.seed": seed}
-    for path, value in {**seeds, **(changes or {})}.items():
+    for path, value in {**seeds, **(changes or {})}.items():  # in this order: seeds may be taken out again
         *parents, last = path.split(".")
         node = config
         for key in parents:

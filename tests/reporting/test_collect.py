@@ -1,6 +1,7 @@
 """Finding runs and putting them together."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import yaml
@@ -62,6 +63,12 @@ def test_a_run_that_was_begun_twice_is_said(make_run, tmp_path):
     make_run("x/version_0")
     make_run("x/version_1", updates=10)
     assert any("x/version_1 began anew" in note for note in collected(tmp_path).notes)
+
+
+def test_what_is_found_twice_is_read_once(make_run, tmp_path, monkeypatch):
+    make_run("x/version_0")
+    monkeypatch.chdir(tmp_path)
+    assert collected(tmp_path, Path("x"), tmp_path / "x" / "version_0").notes == []
 
 
 def test_an_unfinished_run_is_said(make_run, tmp_path):
@@ -149,6 +156,7 @@ def test_a_sweep_is_found_by_its_weights(make_run, tmp_path):
                 make_run(f"x/version_{n}", {**estimator, **weights}, updates=2)
                 n += 1
     make_run("y/version_0", updates=2)
+    make_run("y/version_1", {"callbacks.multipliers": fixed(lava=1, safe=1)}, updates=2)
     [sweep] = find_sweeps(collected(tmp_path).methods)
     assert sweep.weight == "lava"
     assert list(sweep.rows) == ["λ of safe = 0", "λ of safe = 0.1"]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lightning_cgrpo.reporting.labels import labels_of, slug
-from lightning_cgrpo.reporting.method import constraints_of, key_of, method_of, seed_of
+from lightning_cgrpo.reporting.method import constraints_of, key_of, method_of, renewed, seed_of
 
 from .conftest import changed, fixed
 
@@ -71,6 +71,14 @@ def test_a_method_survives_json():
     assert key({f"{CONTROLLER}.init_args.lr": 1.0}) == key({f"{CONTROLLER}.init_args.lr": 1})
 
 
+def test_a_saved_method_follows_what_is_known_later():
+    method = method_of(changed())
+    assert renewed(method) == method
+    callbacks = {**method["callbacks"], "Pictures": {"class_path": "Pictures", "init_args": {"prompts": 2}}}
+    assert renewed({**method, "callbacks": callbacks}) == method
+    assert renewed({"folder": "x/version_0", "name": "a"}) == {"folder": "x/version_0", "name": "a"}
+
+
 def test_seed():
     assert seed_of(changed(seed=5)) == 5
     assert seed_of(changed({"seed_everything": True}, seed=5)) == 5
@@ -114,6 +122,16 @@ def test_labels_tell_what_differs():
         "ScalarizedRewards",
     ]
     assert labels({}, pid, bounds, loose)[0] == "lava at_most 0.1, SoftmaxAdam"
+
+
+def test_methods_of_different_tasks_are_told_apart_by_them():
+    gridworld, gsm8k = ({"model.init_args.task": {"class_path": f"x.{name}"}} for name in ("Gridworld", "GSM8K"))
+    other = {**gsm8k, **REWARDS, "data": {"class_path": "D"}, "callbacks.multipliers": None}
+    assert labels(gridworld, {**gridworld, f"{CONTROLLER}.init_args.lr": 1}, other) == [
+        "Gridworld, controller.lr=0.01",
+        "Gridworld, controller.lr=1",
+        "GSM8K, ScalarizedRewards",
+    ]
 
 
 def test_labels_are_unique_and_make_names_of_files():

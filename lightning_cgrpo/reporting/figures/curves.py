@@ -51,7 +51,7 @@ def curves(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
         for column, family in enumerate(families):
             updates_axis(grid[-1, column], methods)
             if family == "rate/":
-                _rate_axis(grid[:, column], methods)
+                limits[family] = _rate_axis(grid[:, column], methods, limits[family])
             grid[0, column].set_ylim(limits[family])
         shown = {_component(tag) for method in page for tag in method.tags if tag.startswith(tuple(families))}
         entries = [line(color, name) for name, color in colors.items() if name in shown]
@@ -99,14 +99,16 @@ def _bounded(methods: Sequence[MethodRuns]) -> list[Constraint]:
     return [c for method in methods for c in method.constraints.values() if c.bound is not None]
 
 
-def _rate_axis(column: Iterable[Axes], methods: Sequence[MethodRuns]) -> None:
+def _rate_axis(
+    column: Iterable[Axes], methods: Sequence[MethodRuns], limits: tuple[float, float]
+) -> tuple[float, float]:
     """Linear up to the lowest threshold and logarithmic beyond, where thresholds are close to 0.
 
     Then it can be seen on one axis how rates fall from where they begin and how much of the threshold they use.
     """
     bounds = [c.at_most for c in _bounded(methods)]
     if not bounds or not all(bound is not None and 0 < bound <= SMALL_BOUND for bound in bounds):
-        return
+        return limits
     lowest = min(bound for bound in bounds if bound is not None)
     for axes in column:
         axes.set_yscale("symlog", linthresh=lowest, linscale=1.0)
@@ -114,6 +116,7 @@ def _rate_axis(column: Iterable[Axes], methods: Sequence[MethodRuns]) -> None:
         ticks = [0.0, lowest / 2, lowest, *decades]
         axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
+    return -0.05 * lowest, 1.3 * limits[1]
 
 
 def _limits(methods: Sequence[MethodRuns], families: Sequence[str]) -> Limits:
@@ -132,7 +135,5 @@ def _limits(methods: Sequence[MethodRuns], families: Sequence[str]) -> Limits:
             low, high = -0.02, 1.04
         else:
             low, high = -0.02 * high, 1.08 * high or 1.0
-        if family == "rate/":
-            low = 0.0 if low < 0 <= min(values) else low
         limits[family] = low, high
     return limits

@@ -16,13 +16,13 @@ from lightning_cgrpo.reporting.series import Array
 def shares(method: MethodRuns, component: str) -> Array | None:
     """The shares of groups ``[BINS]``, pooled over seeds that count alike; none if it wasn't logged."""
     found = [np.array(run.distributions[component]) for run in method.runs if component in run.distributions]
-    found = [counts / counts.sum() for counts in found if counts.sum() > 0]
+    found = [part for part in found if part.any()]
     return np.mean(found, axis=0) if found else None
 
 
 def distribution(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
     """The pages and their names: none if no run has histograms."""
-    methods = [method for method in methods if any(run.distributions for run in method.runs)]
+    methods = [m for m in methods if any(any(found) for run in m.runs for found in run.distributions.values())]
     components = list(dict.fromkeys(c for method in methods for run in method.runs for c in run.distributions))
     if not components:
         return
@@ -38,22 +38,23 @@ def distribution(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
         grid = figure.subplots(len(page), len(components), squeeze=False, sharex=True, sharey=True)
         for row, method in zip(grid, page, strict=True):
             for column, (axes, component) in enumerate(zip(row, components, strict=True)):
-                counts = shares(method, component)
+                groups = shares(method, component)
                 if column == 0:
                     name_row(axes, method.label, len(components))
                     axes.set_ylabel("share of groups")
-                if counts is None:
-                    say(axes, "monitored only" if _monitored(method, component) else "not logged")
+                if groups is None:
+                    say(axes, _why_empty(method, component))
                     continue
                 color = colors.get(component, GRAY)
-                axes.stairs(counts, EDGES, fill=True, color=color, alpha=0.75)
-                mean = float((counts * CENTERS).sum())
+                axes.stairs(groups, EDGES, fill=True, color=color, alpha=0.75)
+                mean = float((groups * CENTERS).sum())
                 text = f"mean {mean:.3g}"
                 multiplier = _multiplier(method, component)
                 if multiplier is not None:
                     axes.axvline(multiplier, color="black", linewidth=1, linestyle="--")
                     text = f"λ {multiplier:.3g}\n{text}"
-                axes.text(0.5, 0.93, text, transform=axes.transAxes, ha="center", va="top", color="#333333")
+                x = _gap([*CENTERS[groups > 0.01], *([] if multiplier is None else [multiplier])], right)
+                axes.text(x, 0.97, text, ha="center", va="top", color="#333333")
         for column, component in enumerate(components):
             grid[-1, column].set_xlabel(f"effective weight of {component}")
         grid[0, 0].set_xlim(-1.5 * WIDTH, right)
@@ -68,5 +69,14 @@ def _multiplier(method: MethodRuns, component: str) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def _monitored(method: MethodRuns, component: str) -> bool:
-    return component in method.constraints and component not in method.enforced
+def _gap(occupied: Sequence[float], right: float) -> float:
+    """The middle of the widest free interval of [0, right]: there is room for words."""
+    edges = np.unique([0.0, *occupied, right])
+    widest = int(np.argmax(np.diff(edges)))
+    return float(edges[widest] + edges[widest + 1]) / 2
+
+
+def _why_empty(method: MethodRuns, component: str) -> str:
+    if any(component in run.distributions for run in method.runs):
+        return "varied in no group"
+    return "monitored only" if component in method.constraints and component not in method.enforced else "not logged"

@@ -88,7 +88,7 @@ def say(axes: Axes, text: str) -> None:
 
 def updates_axis(axes: Axes, methods: Sequence[MethodRuns]) -> None:
     """From 0 to the last update of all, with ticks such as 2k."""
-    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlim(0, max(run.updates for method in methods for run in method.runs))
     axes.set_xlabel(_smoothing(methods))
