@@ -77,7 +77,9 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def events(run):
-    accumulator = EventAccumulator(str(run[0] / "runs" / "both" / "version_0"), size_guidance={"images": 0, "histograms": 0})
+    accumulator = EventAccumulator(
+        str(run[0] / "runs" / "both" / "version_0"), size_guidance={"images": 0, "histograms": 0}
+    )
     accumulator.Reload()
     return accumulator
 

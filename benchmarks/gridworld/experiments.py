@@ -12,14 +12,8 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {ADVANTAGES: (), REWARDS: (REWARDS,)}
 """By name, the ablations that make them."""
 LAVA_WEIGHTS = (0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1)
 BATTERY_WEIGHTS = (0, 0.1)
-CONTROLLERS = {
-    "exponentiated_gradient": ("controller_exponentiated_gradient",),
-    "pid": ("controller_pid",),
-    "nupi": ("controller_nupi",),
-    "projected": ("controller_projected",),
-    "softmax_floor": ("controller_softmax_floor",),
-    "softmax_slack": ("controller_softmax_slack",),
-}
+CONTROLLERS = ("exponentiated_gradient", "pid", "nupi", "projected", "softmax_slow", "softmax_floor", "softmax_slack")
+"""configs/ablations/controller_<name>.yaml"""
 
 
 @dataclass(frozen=True)
@@ -93,9 +87,9 @@ def sweep(name: str = "fixed", updates: int = 2000) -> list[Run]:
 def controllers() -> list[Run]:
     """What else can move the multipliers, and the guards, three seeds each; softmax with Adam is in `paper`."""
     return [
-        Run(f"controller_{name}_seed{seed}", ablations, (), seed, 8000)
+        Run(f"controller_{name}_seed{seed}", (f"controller_{name}",), (), seed, 8000)
         for seed in range(3)
-        for name, ablations in CONTROLLERS.items()
+        for name in CONTROLLERS
     ]
 
 

@@ -44,11 +44,11 @@ def page(collection: Collection, tables: Sequence[Table], pictures: Sequence[Pat
 
 
 def updates_text(method: MethodRuns) -> str:
-    """Updates done, and of those asked for where that is more."""
-    texts = dict.fromkeys(
-        f"{run.updates:,}" + ("" if run.finished else f" of {run.max_updates:,}") for run in method.runs
-    )
-    return "; ".join(texts)
+    """Updates done, from the fewest to the most, and of how many where a run isn't finished."""
+    done = sorted({run.updates for run in method.runs})
+    text = f"{done[0]:,}" if len(done) == 1 else f"{done[0]:,} to {done[-1]:,}"
+    asked = max((run.max_updates or 0 for run in method.runs if not run.finished), default=0)
+    return f"{text} of {asked:,}" if asked else text
 
 
 def missing_notes(methods: Sequence[MethodRuns]) -> list[str]:
