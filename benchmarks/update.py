@@ -27,6 +27,7 @@ from lightning.pytorch import Callback
 
 from lightning_cgrpo.__main__ import read_arguments
 from lightning_cgrpo.cli import CommandLine, quiet
+from lightning_cgrpo.memory import reuse_blocks
 
 BOUND = 1.5
 ROOT = Path(__file__).parents[1]
@@ -88,7 +89,7 @@ def library(updates: int, weights: Weights) -> float:
 def plain(example: Any, updates: int, weights: Weights) -> float:
     network = example.make_policy()
     network.load_state_dict(weights)
-    optimizer = torch.optim.Adam(network.parameters(), lr=5e-4, foreach=True)
+    optimizer = torch.optim.Adam(network.parameters(), lr=5e-4, fused=True)
     with contextlib.redirect_stdout(io.StringIO()):
         example.train(1, network, optimizer)
         started = time.process_time()
@@ -100,7 +101,7 @@ def trained(example: Any, updates: int) -> Weights:
     torch.manual_seed(0)
     network = example.make_policy()
     with contextlib.redirect_stdout(io.StringIO()):
-        example.train(updates, network, torch.optim.Adam(network.parameters(), lr=5e-4, foreach=True))
+        example.train(updates, network, torch.optim.Adam(network.parameters(), lr=5e-4, fused=True))
     return {name: tensor.clone() for name, tensor in network.state_dict().items()}
 
 
@@ -113,6 +114,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     quiet()
+    reuse_blocks()  # As the command does; the plain loop in the same process has it, too.
     example = load_example()
     torch.manual_seed(0)
     policies = {"fresh": example.make_policy().state_dict(), "trained": trained(example, options.training)}

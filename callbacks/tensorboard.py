@@ -10,11 +10,9 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch.utils.tensorboard import SummaryWriter
 
-from lightning_cgrpo.advantages import group_statistics
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.tasks import Renderer
-from lightning_cgrpo.telemetry import logging_due
 
 
 def writers(trainer: Trainer) -> Iterator[SummaryWriter]:
@@ -54,16 +52,10 @@ class EffectiveWeights(Callback):
     """
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        update = trainer.global_step - 1
-        if not logging_due(trainer, update):
-            return
         for writer in writers(trainer):
-            statistics = group_statistics(outputs["components"])
-            effective = pl_module.estimator.effective_weights(statistics, outputs["weights"])
-            names = pl_module.objective.component_names
-            for name, values, informative in zip(names, effective, statistics.informative, strict=True):
-                if bool(informative.any()):
-                    writer.add_histogram(f"effective_weights/{name}", values[informative], update)
+            for name, values in outputs["effective_weights"].items():
+                if len(values):
+                    writer.add_histogram(f"effective_weights/{name}", values, trainer.global_step - 1)
 
 
 class SampleAnswers(Callback):

@@ -122,4 +122,4 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)
     network = make_policy()
-    train(int(sys.argv[1]), network, torch.optim.Adam(network.parameters(), lr=5e-4, foreach=True))
+    train(int(sys.argv[1]), network, torch.optim.Adam(network.parameters(), lr=5e-4, fused=True))

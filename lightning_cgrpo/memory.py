@@ -11,8 +11,8 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 def reuse_blocks() -> None:
     """Have glibc keep freed blocks of up to 32 MiB for the next tensors, where there is glibc.
 
-    By default it returns them to the system and asks again, and every new page costs a fault: a sixth of the time of a
-    gridworld update (benchmarks/update.py). Up to 256 MiB stay with the process.
+    By default it returns them to the system and asks again, and every new page costs a fault, which a small model's
+    update notices. Up to 256 MiB stay with the process.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -42,9 +42,9 @@ class ConstrainedGRPO(RolloutModule):
     The module reads its ``weights [1 + K]`` buffer (the reward's weight, then the constraints') and never changes it:
     that is for callbacks. Without one, the weights stay at (1, 0, ..., 0), which is plain GRPO on the reward.
 
-    A step's output, for callbacks' ``on_train_batch_end``: ``prompts``, ``rollouts``, ``signals``,
-    ``components`` with the ``weights`` that they had, ``advantages``, and ``violations`` and ``opportunities``, this
-    process's counts ``[K]`` of the constraints that have a multiplier.
+    A step's output, for callbacks' ``on_train_batch_end``: ``prompts``, ``rollouts``, ``signals``, ``advantages``,
+    ``effective_weights`` (in updates that are logged, by component, of this process's groups in which it varies), and
+    ``violations`` and ``opportunities``, this process's counts ``[K]`` of the constraints that have a multiplier.
 
     Args:
         policy: what is trained.
@@ -155,9 +155,8 @@ class ConstrainedGRPO(RolloutModule):
             "prompts": prompts,
             "rollouts": rollouts,
             "signals": signals,
-            "components": components,
-            "weights": weights,
             "advantages": advantages,
+            "effective_weights": report.effective_weights,
             "violations": violations,
             "opportunities": opportunities,
         }

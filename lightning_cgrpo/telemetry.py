@@ -46,6 +46,7 @@ class UpdateReport:
         self.terms: list[dict[str, Tensor]] = []
         self.grad_norms: list[Tensor] = []
         self.skipped_steps = 0
+        self.effective_weights: dict[str, Tensor] = {}
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:
@@ -83,8 +84,9 @@ class UpdateReport:
         informative = statistics.informative
         sums["groups"] = torch.tensor(float(informative.shape[1]), device=informative.device)
         for row, name in enumerate(objective.component_names):
+            self.effective_weights[name] = effective[row][informative[row]]
             sums[f"informative/{name}"] = informative[row].sum()
-            sums[f"effective/{name}"] = effective[row][informative[row]].sum()
+            sums[f"effective/{name}"] = self.effective_weights[name].sum()
         total = all_sum_named(sums)
 
         metrics = behavior_metrics(objective, total)

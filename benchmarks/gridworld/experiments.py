@@ -123,4 +123,4 @@ SETS = {
     "choices": choices,
     "full_sweep": full_sweep,
 }
-STANDARD = ("paper", "sweep", "controllers", "choices")
+STANDARD = ("paper", "sweep")

@@ -1,8 +1,8 @@
 """The paper's gridworld, all of it.
 
-    python -m benchmarks.gridworld.run                  # everything; goes on where it was stopped
-    python -m benchmarks.gridworld.run paper sweep      # some of it
-    python -m benchmarks.gridworld.run --list           # what is finished
+    python -m benchmarks.gridworld.run                        # sets paper and sweep; goes on where it was stopped
+    python -m benchmarks.gridworld.run controllers choices    # other sets
+    python -m benchmarks.gridworld.run --list                 # what is finished
 
 Every core trains up to five runs at a time, whose rollouts are one batched computation. A run that is finished is saved
 with its set's report, docs/results/gridworld/<set>, and not trained again: to reproduce the results rather than add to
@@ -13,22 +13,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import multiprocessing
 import os
-import platform
 import queue
 import sys
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from benchmarks.gridworld.experiments import ADVANTAGES, SETS, STANDARD, Run, paper
-from benchmarks.gridworld.worker import FINISHED, work
+from benchmarks.gridworld.ledger import Ledger
+from benchmarks.gridworld.worker import work
 from lightning_cgrpo.reporting.command import main as report
+from lightning_cgrpo.reporting.runs import LAST
+from lightning_cgrpo.reporting.saved import read
 
 RESULTS = Path("docs/results/gridworld")
 
@@ -45,8 +45,8 @@ COMPARED = {
 """By set, the runs of `paper` that its report has beside its own."""
 
 
-def train(runs: Sequence[Run], logs: Path, workers: int, lanes: int) -> list[str]:
-    """Train runs; returns the errors of those that failed."""
+def train(runs: Sequence[Run], logs: Path, workers: int, lanes: int) -> dict[str, str]:
+    """Train runs; returns the errors of those that failed, by name."""
     context = multiprocessing.get_context("spawn")
     taken, messages = context.Value("i", 0), context.Queue()
     workers = min(workers, len(runs))
@@ -59,15 +59,15 @@ def train(runs: Sequence[Run], logs: Path, workers: int, lanes: int) -> list[str
     ]
     for process in processes:
         process.start()
-    errors: list[str] = []
+    errors: dict[str, str] = {}
     with Display(runs) as display:
         while any(process.is_alive() for process in processes) or not messages.empty():
             with contextlib.suppress(queue.Empty):
                 name, updates, error = messages.get(timeout=1)
                 display.show(name, updates, error is not None)
                 if error is not None:
-                    errors.append(f"{name}\n{error}")
-    return errors + [f"A worker ended with exit code {p.exitcode}." for p in processes if p.exitcode]
+                    errors[name] = error
+    return errors
 
 
 class Display:
@@ -104,14 +104,19 @@ class Display:
         """A run is this far."""
         if name not in self.done:
             self.skipped += updates
-        self.done[name] = self.updates[name] if failed else updates
-        if failed or updates == self.updates[name]:
+            self.done[name] = updates
+        if failed:
+            # Neither done nor to be waited for.
+            self.skipped += self.updates[name] - self.done[name]
+            updates = self.updates[name]
+        self.done[name] = updates
+        if updates == self.updates[name]:
             self.over.add(name)
         if failed:
             self.progress.console.print(f"{name} failed", style="red")
         done, total = sum(self.done.values()), sum(self.updates.values())
         runs = f"{len(self.over)} of {len(self.updates)} runs"
-        self.progress.update(self.bar, completed=done, description=runs)
+        self.progress.update(self.bar, completed=done - self.skipped, total=total - self.skipped, description=runs)
         elapsed = time.monotonic() - self.began
         if self.progress.disable and (elapsed - self.printed > 60 or done == total) and done > self.skipped:
             self.printed = elapsed
@@ -119,50 +124,47 @@ class Display:
             print(f"{runs}, {done:,} of {total:,} updates, {elapsed / 60:.0f} min, {left:.0f} min left", flush=True)
 
 
-def saved(results: Path) -> dict[str, Path]:
-    """The files of finished runs that are saved with the reports, by the run's name."""
-    files = {}
-    for path in results.glob("*/runs/*.json"):
-        record = json.loads(path.read_text())
-        if record["updates"] >= record["max_updates"] and record["evaluations"]:
-            files |= {folder.split("/")[0]: path for folder in record["folders"]}
-    return files
-
-
-def write_report(name: str, runs: Sequence[Run], logs: Path, results: Path) -> None:
+def write_report(name: str, runs: Sequence[Run], ledger: Ledger, results: Path) -> None:
     """A set's report, of what is finished of it, with the paper's runs that it is compared with."""
     files = saved(results)
     sources = []
-    for run in [*COMPARED.get(name, list)(), *runs]:
-        if (logs / run.name / FINISHED).exists():
-            sources.append(str(logs / run.name))
-        elif run.name in files:
-            sources.append(str(files[run.name]))
+    for run in [*runs, *COMPARED.get(name, list)()]:
+        if ledger.in_logs(run):
+            ledger.enter(run)
+            sources.append(ledger.logs / run.name)
+        elif ledger.in_results(run) and run.name in files:
+            sources.append(files[run.name])
     if sources:
-        report([*sources, "--out", str(results / name)])
+        report([*map(str, sources), "--out", str(results / name)])
 
 
-def machine() -> dict[str, object]:
-    """Where and with what."""
-    cpu = Path("/proc/cpuinfo")
-    lines = cpu.read_text().splitlines() if cpu.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "command": "python -m benchmarks.gridworld.run",
-        "cpu": models[0] if models else platform.processor(),
-        "cores": len(models) or os.cpu_count(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "lightning", "lightning_cgrpo")},
-    }
+def saved(results: Path) -> dict[str, Path]:
+    """The files that reports saved of runs, by the run's name."""
+    files = {}
+    for path in sorted(results.glob("*/runs/*.json")):
+        with contextlib.suppress(ValueError):  # Not one, or not complete.
+            found = read(path, LAST)
+            files |= {folder.split("/")[0]: path for folder in (found.folders if found else ())}
+    return files
+
+
+def positive(text: str) -> int:
+    """An argument that counts something."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"Expected a positive number, but got '{text}'.")
+    return int(text)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="*", metavar="SET", help=f"of {', '.join(SETS)}; by default all but the last")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    parser.add_argument(
+        "sets", nargs="*", metavar="SET", help=f"of {', '.join(SETS)}; by default {', '.join(STANDARD)}"
+    )
     parser.add_argument("--logs", type=Path, default=Path("runs/benchmark_gridworld"), help="folder of the runs' logs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the reports")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes; one per core")
-    parser.add_argument("--lanes", type=int, default=5, help="runs at a time in each process")
+    parser.add_argument("--workers", type=positive, default=cores, help="processes; by default one per core")
+    parser.add_argument("--lanes", type=positive, default=5, help="runs at a time in each process")
     parser.add_argument("--only", default="", help="runs whose name contains this")
     parser.add_argument("--list", action="store_true", help="only name the runs and whether they are finished")
     parser.add_argument("--report", action="store_true", help="train nothing, report what is finished")
@@ -171,23 +173,27 @@ def main() -> None:
         if name not in SETS:
             parser.error(f"Expected sets of {', '.join(SETS)}, but got '{name}'.")
     chosen = {name: SETS[name]() for name in options.sets or STANDARD}
-    files = saved(options.results)
     runs = [run for part in chosen.values() for run in part if options.only in run.name]
-    todo = [run for run in runs if run.name not in files and not (options.logs / run.name / FINISHED).exists()]
+    if not runs:
+        parser.error(f"Expected --only to be a part of some run's name (see --list), but got '{options.only}'.")
+    ledger = Ledger(options.logs, options.results)
+    todo = [run for run in runs if not ledger.finished(run)]
     if options.list:
         for run in runs:
             print("open    " if run in todo else "finished", run.name)
         return
-    started, errors = time.monotonic(), []
+    errors: dict[str, str] = {}
     if todo and not options.report:
+        started = time.monotonic()
         errors = train(todo, options.logs, options.workers, options.lanes)
-        print(f"{len(todo) - len(errors)} runs took {(time.monotonic() - started) / 60:.1f} minutes.")
+        failed = [run.name for run in todo if not ledger.in_logs(run)]
+        print(f"{len(todo) - len(failed)} runs took {(time.monotonic() - started) / 60:.1f} minutes.")
+        errors |= {name: "It ended without an error, but not finished." for name in failed if name not in errors}
     for name, part in chosen.items():
-        write_report(name, part, options.logs, options.results)
-    options.results.mkdir(parents=True, exist_ok=True)
-    (options.results / "machine.json").write_text(json.dumps(machine(), indent=2) + "\n")
+        write_report(name, part, ledger, options.results)
+    ledger.write()
     if errors:
-        sys.exit("\n".join(errors))
+        sys.exit("\n".join(f"{name} failed: {error}" for name, error in errors.items()))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 import time
@@ -17,13 +16,12 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from benchmarks.gridworld.experiments import Run
+from benchmarks.gridworld.ledger import begin, finish
 from lightning_cgrpo.__main__ import read_arguments
 from lightning_cgrpo.cli import CommandLine, last_checkpoint, quiet
 from lightning_cgrpo.configuration import ConfigError
 from lightning_cgrpo.memory import reuse_blocks
 from lightning_cgrpo.samplers.lockstep import Lockstep, LockstepSampler
-
-FINISHED = "finished.json"
 
 
 class Report(Callback):
@@ -90,12 +88,11 @@ def _lane(runs: Sequence[Run], taken: Any, lockstep: Lockstep, logs: str, messag
                 number, taken.value = taken.value, taken.value + 1
             if number >= len(runs):
                 return
-            run, started = runs[number], time.time()
+            run, started = runs[number], time.monotonic()
             try:
+                begin(run, Path(logs))
                 Training(run, logs, lockstep, messages)
-            except Exception:
+                finish(run, Path(logs), time.monotonic() - started)
+                messages.put((run.name, run.updates, None))
+            except BaseException:  # Lightning exits rather than raises where it can.
                 messages.put((run.name, 0, traceback.format_exc()))
-                continue
-            seconds = round(time.time() - started, 1)
-            (Path(logs) / run.name / FINISHED).write_text(json.dumps({"updates": run.updates, "seconds": seconds}))
-            messages.put((run.name, run.updates, None))

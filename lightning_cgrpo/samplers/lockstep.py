@@ -8,7 +8,7 @@ its own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -31,6 +31,14 @@ class Request:
     group_size: int
     draws: Tensor
     answer: Rollouts | BaseException | None = None
+
+    @property
+    def kind(self) -> Hashable:
+        """What requests must share to be played together: the environment's settings, and all shapes."""
+        environment = (type(self.environment), *sorted((k, repr(v)) for k, v in vars(self.environment).items()))
+        columns = tuple(column.shape for column in self.prompts.columns.values())
+        shapes = tuple(parameter.shape for parameter in self.policy.parameters())
+        return environment, columns, shapes, self.draws.shape, self.group_size
 
 
 class Lockstep:
@@ -72,15 +80,14 @@ class Lockstep:
         if not self._requests or len(self._requests) < self._threads:
             return
         waiting, self._requests = self._requests, []
-        batches: dict[tuple[int, ...], list[Request]] = {}
+        batches: dict[Hashable, list[Request]] = {}
         for request in waiting:
-            # Evaluation has other numbers of prompts and answers than training.
-            batches.setdefault((id(type(request.environment)), *request.draws.shape, request.group_size), []).append(
-                request
-            )
+            batches.setdefault(request.kind, []).append(request)
         for batch in batches.values():
             try:
-                answers: Sequence[Rollouts | BaseException] = play_together(batch)
+                # Whoever computes may evaluate, and whoever gets it may train.
+                with torch.inference_mode(False), torch.no_grad():
+                    answers: Sequence[Rollouts | BaseException] = play_together(batch)
             except Exception as error:
                 answers = [error] * len(batch)
             for request, answer in zip(batch, answers, strict=True):
@@ -89,10 +96,10 @@ class Lockstep:
 
 
 class LockstepSampler(EnvironmentSampler):
-    """Takes rollouts together with those of other runs in the same environment.
+    """Takes rollouts together with those of other runs.
 
     Args:
-        environment: what to act in, with the same settings in all runs.
+        environment: what to act in. Runs with other settings are waited for as well, but played by themselves.
         lockstep: where to wait for the others.
     """
 

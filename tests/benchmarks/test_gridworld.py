@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gridworld.experiments import SETS, STANDARD, Run, paper, sweep
-from benchmarks.gridworld.run import COMPARED, Display, saved
+from benchmarks.gridworld.experiments import SETS, Run, paper, sweep
+from benchmarks.gridworld.ledger import BEGUN, FINISHED, Ledger, begin, finish
+from benchmarks.gridworld.run import COMPARED, Display, main, saved
 from lightning_cgrpo.__main__ import read_arguments
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,7 @@ def test_the_sets_are_those_of_the_paper():
     assert all(compared in paper() for name in COMPARED for compared in COMPARED[name]())
 
 
-@pytest.mark.parametrize("name", STANDARD)
+@pytest.mark.parametrize("name", ["paper", "sweep", "controllers", "choices"])
 def test_every_configuration_is_accepted_and_is_what_its_name_says(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     seen = {}
@@ -72,38 +73,80 @@ def test_display_counts_what_this_sitting_did(capsys):
     assert lines[-1] == "1 of 2 runs, 190 of 200 updates, 10 min, 1 min left"
 
 
-def test_a_failed_run_does_not_hold_up_the_end():
-    with Display([make_run("a_seed0", 100)]) as display:
-        display.show("a_seed0", 30, failed=True)
-    assert display.over == {"a_seed0"}
+def test_a_failed_run_is_no_progress(capsys):
+    runs = [make_run("a_seed0", 100), make_run("b_seed1", 100)]
+    with Display(runs) as display:
+        display.began -= 600
+        display.show("a_seed0", 0, failed=False)
+        display.show("b_seed1", 0, failed=False)
+        display.show("a_seed0", 20, failed=False)
+        display.printed = 1e9
+        display.show("a_seed0", 0, failed=True)
+        display.printed = 0
+        display.show("b_seed1", 30, failed=False)
+    # 50 updates took ten minutes, 70 are left.
+    assert "130 of 200 updates, 10 min, 14 min left" in capsys.readouterr().out
 
 
-def test_only_finished_and_evaluated_runs_count_as_saved(tmp_path):
-    folder = tmp_path / "paper" / "runs"
-    folder.mkdir(parents=True)
-    whole = {"updates": 10, "max_updates": 10, "evaluations": {"test/reward/mean": 1.0}}
-    for name, change in {"whole": {}, "part": {"updates": 9}, "untested": {"evaluations": {}}}.items():
-        (folder / f"{name}.json").write_text(json.dumps({**whole, "folders": [f"{name}_seed0/version_0"], **change}))
-    assert saved(tmp_path) == {"whole_seed0": folder / "whole.json"}
+def test_finished_means_the_same_configuration_and_length(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    run = make_run("a_seed0", 10)
+    longer = make_run("a_seed0", 20)
+    other = Run(run.name, (), (*run.overrides, "--model.group_size=4"), 0, 10)
+    shown = Run(run.name, (), (*run.overrides, "--callbacks.layout=null"), 0, 10)
+    begin(run, tmp_path)
+    assert not Ledger(tmp_path, tmp_path / "results").finished(run)
+    finish(run, tmp_path, 1.0)
+    ledger = Ledger(tmp_path, tmp_path / "results")
+    assert ledger.finished(run) and ledger.finished(shown)
+    assert not ledger.finished(longer) and not ledger.finished(other)
+    begin(shown, tmp_path)
+    for changed in (longer, other):
+        with pytest.raises(ValueError, match="another configuration or length"):
+            begin(changed, tmp_path)
+    # The same without the logs, from the results.
+    ledger.enter(run)
+    ledger.write()
+    for file in (BEGUN, FINISHED):
+        (tmp_path / run.name / file).unlink()
+    ledger = Ledger(tmp_path, tmp_path / "results")
+    assert ledger.finished(run) and not ledger.finished(other)
+    assert {"cpu", "torch", "python"} < set(ledger.records[run.name])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["papers"], "Expected sets of paper, sweep"),
+        (["--only", "nosuch"], "part of some run's name"),
+        (["--lanes", "0"], "positive number"),
+    ],
+)
+def test_wrong_arguments(arguments, complaint, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["run", *arguments])
+    with pytest.raises(SystemExit):
+        main()
+    assert complaint in capsys.readouterr().err
 
 
 SCRIPT = """
 import sys
 from pathlib import Path
+from benchmarks.gridworld.ledger import Ledger
 from benchmarks.gridworld.run import train, write_report
 from tests.benchmarks.test_gridworld import make_run
 
 if __name__ == "__main__":
     updates = int(sys.argv[1])
     runs = [make_run(f"run_seed{seed}", updates) for seed in range(3)]
-    assert train(runs, Path("logs"), 2, 2) == []
-    write_report("paper", runs, Path("logs"), Path("results"))
+    assert train(runs, Path("logs"), 2, 2) == {}
+    write_report("paper", runs, Ledger(Path("logs"), Path("results")), Path("results"))
 """
 
 
 @pytest.mark.slow
 def test_from_training_to_the_report_and_on_from_there(tmp_path):
-    """Two processes with three runs; then longer ones, which go on from the checkpoints."""
+    """Two processes with three runs; then the runs are longer, and go on from the checkpoints."""
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
@@ -114,6 +157,9 @@ def test_from_training_to_the_report_and_on_from_there(tmp_path):
     assert "3 of 3 runs, 9 of 9 updates" in call(3)
     assert {path.parent.name for path in tmp_path.glob("logs/*/finished.json")} == {f"run_seed{n}" for n in range(3)}
     assert set(saved(tmp_path / "results")) == {f"run_seed{n}" for n in range(3)}
+    # Longer ones would be other runs, unless one says so.
+    for begun in tmp_path.glob("logs/*/begun.json"):
+        begun.unlink()
     call(5)
     for path in (tmp_path / "results/paper/runs").glob("*.json"):
         record = json.loads(path.read_text())

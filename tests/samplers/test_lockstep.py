@@ -109,13 +109,38 @@ def test_threads_may_do_different_things():
 def test_an_error_in_a_joint_rollout_reaches_all_who_wait():
     lockstep = Lockstep(2)
 
-    def ask(hidden):
-        wrong = request(0)
-        wrong.policy = CategoricalMLP(30, 5, hidden=hidden)
+    def ask(seed):
+        wrong = request(seed)
+        wrong.prompts.columns["lava"] = wrong.prompts.columns["lava"][:, :-1]  # no square
         return lockstep.rollout(wrong)
 
-    results = in_threads(lockstep, [lambda: ask((16,)), lambda: ask((8,))])
+    results = in_threads(lockstep, [lambda: ask(0), lambda: ask(1)])
     assert all(isinstance(result, Exception) for result in results)
+
+
+def test_runs_of_different_kinds_are_played_by_themselves():
+    """Another environment's settings, another grid, another network."""
+    others = {"recharge": request(1), "size": request(2), "hidden": request(3), "same": request(4)}
+    others["recharge"].environment = Gridworld(25, recharge=1)
+    others["size"].prompts = Layouts(1000, size=5, lava=3).groups(others["size"].prompts.index)
+    others["hidden"].policy = CategoricalMLP(30, 5, hidden=(4,))
+    requests = [request(0), *others.values()]
+    assert len({one.kind for one in requests}) == 4 and requests[0].kind == others["same"].kind
+    lockstep = Lockstep(len(requests))
+    results = in_threads(lockstep, [lambda one=one: lockstep.rollout(one) for one in requests])
+    for rollouts, one in zip(results, requests, strict=True):
+        assert_same(rollouts, alone(one))
+
+
+def test_a_run_that_evaluates_gives_no_inference_tensors_to_one_that_trains():
+    lockstep = Lockstep(2)
+
+    def evaluate():
+        with torch.inference_mode():
+            return lockstep.rollout(request(0))
+
+    results = in_threads(lockstep, [evaluate, lambda: lockstep.rollout(request(1))])
+    assert not any(rollouts.actions.is_inference() or rollouts.log_probs.requires_grad for rollouts in results)
 
 
 class History(Callback):

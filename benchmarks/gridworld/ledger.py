@@ -1,0 +1,95 @@
+"""Which runs are finished, of which configuration, and where: so that no result is taken for another's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gridworld.experiments import Run
+from lightning_cgrpo.__main__ import read_arguments
+from lightning_cgrpo.reporting.method import key_of, method_of
+
+BEGUN, FINISHED = "begun.json", "finished.json"
+
+
+@cache
+def fingerprint(run: Run) -> str:
+    """The same for the same learning: configuration (but for what only shows), seed and number of updates."""
+    config, _ = read_arguments("fit", run.arguments("logs"))
+    return hashlib.sha256(f"{key_of(method_of(config))} {run.seed} {run.updates}".encode()).hexdigest()[:16]
+
+
+def machine() -> dict[str, Any]:
+    """Where and with what a run is made."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": models[0] if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "lightning")},
+    }
+
+
+def begin(run: Run, logs: Path) -> None:
+    """Note what a run's folder holds.
+
+    Raises:
+        ValueError: if it holds another configuration's run, from whose checkpoint this one would go on.
+    """
+    path = logs / run.name / BEGUN
+    mark = fingerprint(run)
+    if path.exists() and json.loads(path.read_text())["fingerprint"] != mark:
+        raise ValueError(
+            f"{path.parent} holds a run of another configuration or length; remove it, or give other --logs."
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"fingerprint": mark}))
+
+
+def finish(run: Run, logs: Path, seconds: float) -> None:
+    """Note that a run is finished, after this many seconds (in lockstep with others)."""
+    record = {"fingerprint": fingerprint(run), "updates": run.updates, "seconds": round(seconds, 1), **machine()}
+    (logs / run.name / FINISHED).write_text(json.dumps(record))
+
+
+class Ledger:
+    """The finished runs, by name: those of the logs here, and those that the results tell of.
+
+    Args:
+        logs: folder of the runs' logs.
+        results: folder of the reports, with a ``ledger.json``.
+    """
+
+    def __init__(self, logs: Path, results: Path) -> None:
+        self.logs, self.path = logs, results / "ledger.json"
+        self.records: dict[str, dict[str, Any]] = json.loads(self.path.read_text()) if self.path.exists() else {}
+
+    def finished(self, run: Run) -> bool:
+        return self.in_logs(run) or self.in_results(run)
+
+    def in_logs(self, run: Run) -> bool:
+        path = self.logs / run.name / FINISHED
+        return path.exists() and json.loads(path.read_text())["fingerprint"] == fingerprint(run)
+
+    def in_results(self, run: Run) -> bool:
+        return self.records.get(run.name, {}).get("fingerprint") == fingerprint(run)
+
+    def enter(self, run: Run) -> None:
+        """Take over what the logs know of a finished run."""
+        self.records[run.name] = json.loads((self.logs / run.name / FINISHED).read_text())
+
+    def write(self) -> None:
+        """Save the records, a line each."""
+        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(record)}" for name, record in sorted(self.records.items()))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text(f"{{\n{lines}\n}}\n")
+        temporary.replace(self.path)
