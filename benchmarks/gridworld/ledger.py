@@ -13,16 +13,16 @@ from typing import Any
 
 from benchmarks.gridworld.experiments import Run
 from lightning_cgrpo.__main__ import read_arguments
-from lightning_cgrpo.reporting.method import key_of, method_of
 
 BEGUN, FINISHED = "begun.json", "finished.json"
 
 
 @cache
 def fingerprint(run: Run) -> str:
-    """The same for the same learning: configuration (but for what only shows), seed and number of updates."""
+    """The same for the same learning: what learns (seeds and all), from what, by which multipliers, for how long."""
     config, _ = read_arguments("fit", run.arguments("logs"))
-    return hashlib.sha256(f"{key_of(method_of(config))} {run.seed} {run.updates}".encode()).hexdigest()[:16]
+    learning = [config["model"], config["data"], config["callbacks"].get("multipliers"), run.updates]
+    return hashlib.sha256(json.dumps(learning, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def machine() -> dict[str, Any]:

@@ -9,9 +9,11 @@ from pathlib import Path
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.reporting import saved
 from lightning_cgrpo.reporting.collect import Collection, collect
-from lightning_cgrpo.reporting.page import missing_notes, page, updates_text
-from lightning_cgrpo.reporting.results import control_table, final_table, test_table
-from lightning_cgrpo.reporting.runs import LAST
+from lightning_cgrpo.reporting.control import control_table
+from lightning_cgrpo.reporting.notes import missing_notes
+from lightning_cgrpo.reporting.page import page
+from lightning_cgrpo.reporting.results import final_table, test_table
+from lightning_cgrpo.reporting.runs import LAST, progress
 from lightning_cgrpo.reporting.tables import Table, comma_separated, latex, markdown
 
 
@@ -109,13 +111,13 @@ def _show(collection: Collection, table: Table, notes: Sequence[str], folder: Pa
     console = Console()
     shown = [n for n, column in enumerate(table.columns) if column.title.startswith(("reward", "rate"))]
     screen = Screen(box=SIMPLE)
-    longest = max(len(word) for label, _, _ in table.rows for word in label.split())
+    longest = max(len(word) for method in collection.methods for word in method.label.split())
     screen.add_column("method", min_width=longest, overflow="fold")
     heads = [table.columns[n].title.removeprefix("rate ") for n in shown]
     for head in ("seeds", "updates", *heads):
         # Narrow: a bound is below its name.
         screen.add_column(escape(head.replace(" ", "\n", 1)), justify="right", no_wrap=True)
-    for method, (label, seeds, cells) in zip(collection.methods, table.rows, strict=True):
+    for method, (_, seeds, cells) in zip(collection.methods, table.rows, strict=True):
         texts = []
         for n in shown:
             value = cells[n].value
@@ -123,7 +125,7 @@ def _show(collection: Collection, table: Table, notes: Sequence[str], folder: Pa
             text = "-" if value is None else f"{value.mean:.{digits}f}"
             text += " !" if cells[n].marked else ""
             texts.append(f"[bold]{text}[/]" if cells[n].bold else text)
-        screen.add_row(escape(label), str(seeds), updates_text(method), *texts)
+        screen.add_row(escape(method.label), str(seeds), progress(method.runs), *texts)
     # Rather lines that the terminal breaks than columns without their ends.
     needed = console.measure(screen, options=console.options.update(width=1000)).minimum
     Console(width=max(console.width, needed)).print(screen)

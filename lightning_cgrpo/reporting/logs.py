@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from lightning_cgrpo.reporting.histogram import Buckets
-from lightning_cgrpo.reporting.series import Array, Series
+from lightning_cgrpo.reporting.series import FLOAT_DIGITS, Array, Series, rounded
 
 TRAINING = ("reward/", "rate/", "threshold/", "multiplier/", "effective_weight/", "groups/informative/")
 """Scalars of training that a report shows."""
+FAULTS = "faults/"
+"""Counts of training that a report tells."""
 EVALUATIONS = ("test/", "val/")
 EFFECTIVE_WEIGHTS = "effective_weights/"
 """Histograms of effective weights, by component."""
@@ -72,11 +74,12 @@ def read(path: Path) -> EventsFile:
     tags = events.Tags()
     scalars, evaluations = {}, {}
     for tag in tags["scalars"]:
-        if tag.startswith(TRAINING):
+        if tag.startswith((*TRAINING, FAULTS)):
             scalars[tag] = _series([(event.step, event.value) for event in events.Scalars(tag)])
         elif tag.startswith(EVALUATIONS):
-            last = max(events.Scalars(tag), key=lambda event: event.wall_time)
-            evaluations[tag] = (last.wall_time, last.value)
+            found = [(event.wall_time, event.value) for event in events.Scalars(tag) if np.isfinite(event.value)]
+            if found:
+                evaluations[tag] = max(found)
     histograms: dict[str, dict[int, Buckets]] = {}
     for tag in tags["histograms"]:
         if tag.startswith(EFFECTIVE_WEIGHTS):
@@ -126,7 +129,7 @@ def merged(files: Iterable[EventsFile]) -> Log:
     return Log(
         {tag: joined for tag, parts in scalars.items() if len(joined := _joined(parts))},
         {component: dict(sorted(updates.items())) for component, updates in histograms.items() if updates},
-        {tag: value for tag, (_, value) in evaluations.items()},
+        {tag: rounded(value, FLOAT_DIGITS) for tag, (_, value) in evaluations.items()},
     )
 
 

@@ -89,6 +89,11 @@ def key_of(method: Mapping[str, Any]) -> str:
     return json.dumps(method, sort_keys=True)
 
 
+def method_key(config: Config) -> str:
+    """The same text for the ``config.yaml`` of all runs of one method; for saved runs see `saved.record_key`."""
+    return key_of(method_of(config))
+
+
 def seed_of(config: Config) -> int | None:
     """The run's seed: ``seed_everything``, or the model's where that isn't a number."""
     model = config.get("model") or {}

@@ -1,30 +1,23 @@
-"""The tables of a report: final values, how constraints were kept, and tests."""
+"""The tables of values: at the end of training, and of tests. Which method is best."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from lightning_cgrpo.constraint import Constraint
+from lightning_cgrpo.reporting.labels import TASK, short_class
+from lightning_cgrpo.reporting.method import get
 from lightning_cgrpo.reporting.runs import MethodRuns, Run
-from lightning_cgrpo.reporting.summary import (
-    NEAR_BEST,
-    TOLERANCE,
-    WINDOW,
-    Control,
-    Statistic,
-    near_best,
-    spread,
-    statistic,
-    time_to,
-    tolerance,
-    violation,
-)
+from lightning_cgrpo.reporting.summary import TOLERANCE, Statistic, statistic, tolerance, violation
 from lightning_cgrpo.reporting.tables import Cell, Column, Table
 
 REWARD = "reward/mean"
 RULE = (
-    f"Bold: the highest reward among the methods whose constrained rates meet their thresholds (up to "
-    f"{TOLERANCE:.0%} of the violations that are allowed). !: the rate violates its threshold by more than that."
+    "Bold: for each set of enforced constraints and thresholds, the highest reward among the methods whose rates meet "
+    f"them (up to {TOLERANCE:.0%} of the violations that are allowed) and whose runs are finished; methods that "
+    "enforce nothing are left out where others do. !: an enforced rate violates its threshold by more than that. In "
+    "parentheses: of a method, how far unfinished runs are; of a value, how many of the seeds have it where not all "
+    "do, and a threshold that not all share."
 )
 Values = Callable[[Run], dict[str, float]]
 
@@ -48,6 +41,25 @@ def feasible(method: MethodRuns, values: Values) -> bool:
         rates[name] is not None and not violates(rates[name], constraint)
         for name, constraint in method.enforced.items()
     )
+
+
+def task_of(method: MethodRuns) -> str:
+    """Rewards of different tasks aren't compared."""
+    return short_class(get(method.method, TASK))
+
+
+def best_of(methods: Sequence[MethodRuns], values: Values) -> list[str]:
+    """The labels of the methods that are best among those with the same task and the same thresholds; see `RULE`."""
+    enforcing = {task_of(method) for method in methods if method.enforced}
+    groups: dict[tuple[str, frozenset[str]], dict[str, float]] = {}
+    for method in methods:
+        value = measured(method, REWARD, values)
+        left_out = not method.enforced and task_of(method) in enforcing
+        if value is None or left_out or not method.finished or not feasible(method, values):
+            continue
+        bounds = frozenset(f"{name} {_bound(constraint)}" for name, constraint in method.enforced.items())
+        groups.setdefault((task_of(method), bounds), {})[method.label] = value.mean
+    return [label for group in groups.values() for label, mean in group.items() if mean == max(group.values())]
 
 
 def final_table(methods: Sequence[MethodRuns], last: float) -> Table:
@@ -79,19 +91,18 @@ def _values_table(
 ) -> Table:
     found = list(dict.fromkeys(tag for method in methods for run in method.runs for tag in values(run)))
     tags = [tag for family in families for tag in _ordered(found, family, methods)]
-    able = [m for m in methods if feasible(m, values) and measured(m, REWARD, values) is not None]
-    best = max((v.mean for m in able if (v := measured(m, REWARD, values)) is not None), default=None)
+    best = best_of(methods, values)
     columns = [Column(_title(tag, methods), _decimals(tag, methods, values)) for tag in tags]
     rows = []
     for method in methods:
         cells = []
         for tag in tags:
             value = measured(method, tag, values)
-            constraint = method.constraints.get(tag.removeprefix("rate/")) if tag.startswith("rate/") else None
+            constraint = method.enforced.get(tag.removeprefix("rate/")) if tag.startswith("rate/") else None
             marked = constraint is not None and violates(value, constraint)
-            bold = tag == REWARD and method in able and value is not None and value.mean == best
-            cells.append(Cell(value, bold, marked))
-        rows.append((method.label, len(method.runs), cells))
+            bold = tag == REWARD and method.label in best
+            cells.append(Cell(value, bold, marked, _note(tag, method, methods) if value is not None else ""))
+        rows.append((method.title, len(method.runs), cells))
     return Table(name, caption, columns, rows)
 
 
@@ -110,13 +121,27 @@ def _title(tag: str, methods: Sequence[MethodRuns]) -> str:
         return "reward"
     if family != "rate":
         return f"{family.replace('_', ' ')} {name}"
-    bounds = {_bound(m.constraints[name]) for m in methods if name in m.constraints}
-    return f"rate {name} {bounds.pop()}".strip() if len(bounds) == 1 else f"rate {name}"
+    bounds = _bounds(name, methods)
+    return f"rate {name} {bounds.pop()}" if len(bounds) == 1 else f"rate {name}"
+
+
+def _note(tag: str, method: MethodRuns, methods: Sequence[MethodRuns]) -> str:
+    """A rate's threshold where not all have that of the column's title, or that the rate was only monitored."""
+    family, _, name = tag.partition("/")
+    bounds = _bounds(name, methods)
+    if family != "rate" or not bounds:
+        return ""
+    if name not in method.enforced:
+        return "monitored"
+    return _bound(method.enforced[name]) if len(bounds) > 1 else ""
+
+
+def _bounds(name: str, methods: Sequence[MethodRuns]) -> set[str]:
+    """The thresholds of those that enforce a constraint."""
+    return {_bound(method.enforced[name]) for method in methods if name in method.enforced}
 
 
 def _bound(constraint: Constraint) -> str:
-    if constraint.bound is None:
-        return ""
     return f"{'≤' if constraint.at_least is None else '≥'} {constraint.bound:g}"
 
 
@@ -125,58 +150,6 @@ def _decimals(tag: str, methods: Sequence[MethodRuns], values: Values) -> int:
         return 4
     found = [abs(v.mean) for m in methods if (v := measured(m, tag, values)) is not None]
     return 1 if max(found, default=0.0) >= 10 else 3
-
-
-def control_table(methods: Sequence[MethodRuns]) -> Table:
-    """How constraints were kept, and how fast and how alike the seeds learned."""
-    names = list(dict.fromkeys(name for method in methods for run in method.runs for name in run.control))
-    finals = [v.mean for m in methods if (v := measured(m, REWARD, lambda run: run.final)) is not None]
-    level = near_best(max(finals)) if finals else None
-    reached = f"{level:.3g}" if level is not None else "it"
-    caption = (
-        f"Time to reward: first update with a reward above {reached}, {NEAR_BEST:.0%} below the best final one (of "
-        "binned updates). Spread: standard deviation of the reward over seeds, averaged over training. By constraint, "
-        f"of the moving average over {WINDOW} updates (a quarter of runs shorter than {4 * WINDOW}): first feasible: "
-        "first update at which the threshold is met; overshoot: largest violation after that; oscillation: standard "
-        f"deviation over the second half; held: share of the second half that meets the threshold (up to "
-        f"{TOLERANCE:.0%} of the violations that are allowed). In parentheses: how many of the seeds got there, where "
-        "not all did."
-    )
-    columns = [Column("time to reward", 0), Column("reward spread", 3)]
-    for name in names:
-        columns += [
-            Column(f"{name}: first feasible", 0),
-            Column(f"{name}: overshoot", 4),
-            Column(f"{name}: oscillation", 4),
-            Column(f"{name}: held", 2),
-        ]
-    rows = []
-    for method in methods:
-        rewards = method.series(REWARD)
-        cells = [_reached([None if level is None else time_to(series, level) for series in rewards])]
-        found = spread(rewards)
-        cells.append(Cell(None if found is None else Statistic(found, 0.0, 1)))
-        for name in names:
-            measures = [run.control[name] for run in method.runs if name in run.control]
-            cells += _control_cells(measures)
-        rows.append((method.label, len(method.runs), cells))
-    return Table("control", caption, columns, rows)
-
-
-def _control_cells(measures: Sequence[Control]) -> list[Cell]:
-    return [
-        _reached([m.first_feasible for m in measures]),
-        Cell(statistic([m.overshoot for m in measures])),
-        Cell(statistic([m.oscillation for m in measures])),
-        Cell(statistic([m.held for m in measures])),
-    ]
-
-
-def _reached(times: Sequence[float | None]) -> Cell:
-    """A mean over the seeds that got there, and how many these are where not all did."""
-    value = statistic(times)
-    got = 0 if value is None else value.seeds
-    return Cell(value, note=f" ({got}/{len(times)})" if 0 < got < len(times) else "")
 
 
 def _share(last: float) -> str:

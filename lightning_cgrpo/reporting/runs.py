@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from lightning_cgrpo.constraint import Constraint
 from lightning_cgrpo.reporting.histogram import pooled
-from lightning_cgrpo.reporting.logs import Log
+from lightning_cgrpo.reporting.logs import FAULTS, Log
 from lightning_cgrpo.reporting.method import Method, constraints_of
-from lightning_cgrpo.reporting.series import Series, bin_width, binned, interval
-from lightning_cgrpo.reporting.summary import Control, control, final_values, last_part
+from lightning_cgrpo.reporting.series import Series, bin_width, binned, interval, moving_average, rounded
+from lightning_cgrpo.reporting.summary import final_values, last_part, window_of
 
 LAST = 1 / 8
 """The share of a run's updates that final values are means over."""
+DIGITS = 4
+"""Of series and distributions."""
+HANDFUL = 10
+"""Bins that a run has at most in the end, as long as it has less of its own."""
+SKIPPED = "skipped_steps"
+
+Identity = tuple[str, Any]
+"""What two parts of one run share: the text of its method, and its seed (or its folder, where no seed is told)."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +38,14 @@ class Run:
         max_updates: asked for; none where the number of epochs decides.
         series: training's scalars by tag, in bins of updates.
         final: means of the scalars over the last part of the updates, by tag.
-        control: how each constraint was kept, by name.
         distributions: shares ``[BINS]`` of the groups of the last part by their effective weights, by component.
         evaluations: the last values of ``test/…`` and ``val/…``.
         folders: where it was logged, as ``name/version_N``.
+        width: updates per bin.
+        pooled: the share of the updates that the distributions are over.
+        begins: the first update that is known, where the ones before are missing.
+        faults: logged updates with values that weren't finite, by signal; and optimizer steps skipped for the like,
+            ``skipped_steps``.
     """
 
     method: Method
@@ -41,10 +54,20 @@ class Run:
     max_updates: int | None
     series: dict[str, Series]
     final: dict[str, float]
-    control: dict[str, Control]
     distributions: dict[str, list[float]]
     evaluations: dict[str, float]
     folders: tuple[str, ...]
+    width: float = 1.0
+    pooled: float = LAST
+    begins: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+
+    def smooth(self, tag: str) -> Series:
+        """The moving average of a tag; empty if it isn't known."""
+        bins = self.series.get(tag, Series(np.zeros(0), np.zeros(0)))
+        average = moving_average(bins, self.width, window_of(self.updates))
+        # The last bin need not be full.
+        return Series(np.minimum(average.steps, self.updates), average.values)
 
     @property
     def finished(self) -> bool:
@@ -80,6 +103,23 @@ class MethodRuns:
         """The seeds' series of a tag, of those that have it."""
         return [run.series[tag] for run in self.runs if tag in run.series]
 
+    @property
+    def finished(self) -> bool:
+        return all(run.finished for run in self.runs)
+
+    @property
+    def title(self) -> str:
+        """The label, with how far the runs are if they aren't finished."""
+        return self.label if self.finished else f"{self.label} ({progress(self.runs)})"
+
+
+def progress(runs: Sequence[Run]) -> str:
+    """Updates done, from the fewest to the most, and of how many where a run isn't finished."""
+    done = sorted({run.updates for run in runs})
+    text = f"{done[0]:,}" if len(done) == 1 else f"{done[0]:,} to {done[-1]:,}"
+    asked = max((run.max_updates or 0 for run in runs if not run.finished), default=0)
+    return f"{text} of {asked:,}" if asked else text
+
 
 def run_of_log(
     log: Log, method: Method, seed: int | None, max_updates: int | None, folders: tuple[str, ...], last: float = LAST
@@ -92,22 +132,34 @@ def run_of_log(
         # The updates after the last logged one are not known to be missing.
         updates = int(end + spacing)
         updates = min(updates, max_updates) if max_updates and max_updates > end else updates
-    # A running run's bins are those that it will have in the end, unless it has only begun.
-    width = bin_width(max_updates if max_updates and updates > max_updates / 5 else updates, spacing)
+    # A running run's bins are those that it will have in the end, unless only a handful of them have begun.
+    width = bin_width(min(max_updates or updates, HANDFUL * updates), spacing)
     start = last_part(updates, last, end)
-    constraints = constraints_of(method) or guessed_constraints(log.scalars)
+    begins = min((series.steps[0] for series in log.scalars.values()), default=0.0)
+    scalars = {tag: series for tag, series in log.scalars.items() if not tag.startswith(FAULTS)}
+    shares = {name: pooled(b for u, b in found.items() if u >= start) for name, found in log.histograms.items()}
+    # Rounded here and not where it is saved: a saved run is the same as its log.
     return Run(
         method,
         seed,
         updates,
         max_updates,
-        {tag: binned(series, width) for tag, series in log.scalars.items()},
-        final_values(log.scalars, start),
-        {name: c for name in constraints if (c := control(log.scalars, name, constraints[name], updates)) is not None},
-        {name: pooled(b for u, b in found.items() if u >= start).tolist() for name, found in log.histograms.items()},
+        {tag: binned(series, width).rounded(DIGITS) for tag, series in scalars.items()},
+        final_values(scalars, start),
+        {name: [rounded(share, DIGITS) for share in found.tolist()] for name, found in shares.items()},
         log.evaluations,
         folders,
+        width,
+        last,
+        int(begins) if begins > spacing else 0,
+        _faults(log.scalars),
     )
+
+
+def _faults(scalars: Mapping[str, Series]) -> dict[str, int]:
+    """Updates with faults; of skipped steps their number."""
+    found = {tag.removeprefix(FAULTS): s.values for tag, s in scalars.items() if tag.startswith(FAULTS)}
+    return {name: int(v.sum() if name == SKIPPED else (v > 0).sum()) for name, v in found.items() if v.any()}
 
 
 def spacing_of(scalars: Mapping[str, Series]) -> float:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,12 @@ import numpy as np
 from lightning_cgrpo.reporting.histogram import BINS
 from lightning_cgrpo.reporting.labels import slug
 from lightning_cgrpo.reporting.method import key_of, renewed
-from lightning_cgrpo.reporting.runs import Run
-from lightning_cgrpo.reporting.series import Series
-from lightning_cgrpo.reporting.summary import Control, final_values, last_part
+from lightning_cgrpo.reporting.runs import Identity, Run
+from lightning_cgrpo.reporting.series import Array, Series
+from lightning_cgrpo.reporting.summary import final_values, last_part
 
-FORMAT = "lightning_cgrpo run 1"
-DIGITS = 4
-ROUNDED = ("final", "evaluations")
-"""What is rounded, beside the series: settings and steps are not."""
+MARKER = "lightning_cgrpo run"
+FORMAT = f"{MARKER} 1"
 
 
 def write_all(labeled: Sequence[tuple[str, Run]], last: float, folder: Path) -> None:
@@ -45,8 +44,8 @@ def write_all(labeled: Sequence[tuple[str, Run]], last: float, folder: Path) -> 
         path.unlink()
 
 
-def identity(run: Run) -> tuple[str, Any]:
-    """What two runs share that are one: the method, and the seed (or the folder, where no seed is told)."""
+def identity(run: Run) -> Identity:
+    """A run's."""
     return key_of(run.method), run.folders[0] if run.seed is None and run.folders else run.seed
 
 
@@ -58,7 +57,7 @@ def _known(path: Path) -> Run | None:
 
 
 def write(run: Run, last: float, path: Path) -> None:
-    """Write a run; `last` is the share of updates that its final values are over."""
+    """Write a run, at once or not at all; `last` is the share of updates that its final values are over."""
     record = {
         "format": FORMAT,
         "method": run.method,
@@ -66,23 +65,28 @@ def write(run: Run, last: float, path: Path) -> None:
         "folders": list(run.folders),
         "updates": run.updates,
         "max_updates": run.max_updates,
+        "begins": run.begins,
         "last": last,
         "final": run.final,
-        "control": {name: asdict(measures) for name, measures in run.control.items()},
         "evaluations": run.evaluations,
+        "faults": run.faults,
+        "pooled": run.pooled,
         "distributions": {name: _trimmed(shares) for name, shares in run.distributions.items()},
+        "width": run.width,
         **_series_record(run.series),
     }
     # A line per key and per series, so that a difference can be read.
     lines = []
     for key, value in record.items():
-        if key in ("series", "distributions", "control") and value:
-            inner = ",\n".join(f"{json.dumps(name)}:{_compact(_rounded(part))}" for name, part in value.items())
+        if key in ("series", "distributions") and value:
+            inner = ",\n".join(f"{json.dumps(name)}:{_compact(part)}" for name, part in value.items())
             lines.append(f"{json.dumps(key)}:{{\n{inner}}}")
         else:
-            lines.append(f"{json.dumps(key)}:{_compact(_rounded(value) if key in ROUNDED else value)}")
+            lines.append(f"{json.dumps(key)}:{_compact(value)}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
+    os.replace(unfinished, path)
 
 
 def read(path: Path, last: float) -> Run | None:
@@ -92,42 +96,63 @@ def read(path: Path, last: float) -> Run | None:
         last: final values over another share than the file's are taken from its bins.
 
     Raises:
-        ValueError: if it is a saved run, but not complete.
+        ValueError: if it is a saved run, but can't be read as one.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
         return None
+    if MARKER not in text[:200]:
+        return None
+    record = json.loads(text)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
-        return None
+        raise ValueError(f"its format isn't '{FORMAT}'")
     try:
-        series = _series(record)
-        final = {tag: _number(value) for tag, value in record["final"].items()}
-        if not math.isclose(record["last"], last):
-            end = max((s.steps[-1] for s in series.values() if len(s)), default=0.0)
-            final = final_values(series, last_part(record["updates"], last, end))
-        return Run(
-            renewed(record["method"]),
-            record["seed"],
-            record["updates"],
-            record["max_updates"],
-            series,
-            final,
-            {
-                name: Control(
-                    values["first_feasible"],
-                    values["overshoot"],
-                    _number(values["oscillation"]),
-                    _number(values["held"]),
-                )
-                for name, values in record["control"].items()
-            },
-            {name: _padded(shares) for name, shares in record["distributions"].items()},
-            record["evaluations"],
-            tuple(record["folders"]),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
+        return _run(record, last)
+    except KeyError as error:
+        raise ValueError(f"it has no {error}") from error
+
+
+def record_key(record: Mapping[str, Any]) -> str:
+    """The same text for a saved run, as loaded from JSON, as `method_key` gives for its configuration."""
+    return key_of(renewed({key: part for key, part in record["method"].items() if key != "name"}))
+
+
+def _run(record: Mapping[str, Any], last: float) -> Run:
+    updates, series = _checked(record, "updates", int), _series(record)
+    final = _numbers(record, "final")
+    own = _checked(record, "last", (int, float))
+    if not math.isclose(own, last):
+        end = max((s.steps[-1] for s in series.values()), default=0.0)
+        final = final_values(series, last_part(updates, last, end))
+    distributions = _checked(record, "distributions", dict)
+    return Run(
+        renewed(_checked(record, "method", dict)),
+        _checked(record, "seed", (int, NoneType)),
+        updates,
+        _checked(record, "max_updates", (int, NoneType)),
+        series,
+        final,
+        {name: _padded(_checked(distributions, name, list)) for name in distributions},
+        _numbers(record, "evaluations"),
+        tuple(str(folder) for folder in _checked(record, "folders", list)),
+        float(_checked(record, "width", (int, float))),
+        float(_checked(record, "pooled", (int, float))),
+        _checked(record, "begins", int),
+        {name: int(count) for name, count in _numbers(record, "faults").items()},
+    )
+
+
+def _checked(record: Mapping[str, Any], key: str, kinds: Any) -> Any:
+    value = record[key]
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise ValueError(f"its '{key}' is {str(value)[:40]!r}")
+    return value
+
+
+def _numbers(record: Mapping[str, Any], key: str) -> dict[str, float]:
+    values = _checked(record, key, dict)
+    return {name: float(_checked(values, name, (int, float))) for name in values}
 
 
 def _series_record(series: Mapping[str, Series]) -> dict[str, Any]:
@@ -144,13 +169,27 @@ def _series_record(series: Mapping[str, Series]) -> dict[str, Any]:
 
 
 def _series(record: Mapping[str, Any]) -> dict[str, Series]:
-    steps = np.array(record["steps"], float)
+    steps = _array(record, "steps")
+    if np.isnan(steps).any():
+        raise ValueError("its 'steps' have gaps")
+    rows = _checked(record, "series", dict)
     out = {}
-    for tag, row in record["series"].items():
-        values = np.array(row if isinstance(row, list) else [row] * len(steps), float)  # None becomes NaN
+    for tag, row in rows.items():
+        values = _array(rows, tag) if isinstance(row, list) else np.full(len(steps), _checked(rows, tag, (int, float)))
+        if len(values) != len(steps):
+            raise ValueError(f"its '{tag}' has {len(values)} values at {len(steps)} steps")
         known = ~np.isnan(values)
-        out[tag] = Series(steps[known], values[known])
+        if known.any():
+            out[tag] = Series(steps[known], values[known].astype(float))
     return out
+
+
+def _array(record: Mapping[str, Any], key: str) -> Array:
+    """A list of numbers, where null becomes NaN."""
+    row = _checked(record, key, list)
+    if not all(isinstance(value, (int, float, NoneType)) for value in row):
+        raise ValueError(f"its '{key}' holds other things than numbers")
+    return np.array(row, float)
 
 
 def _trimmed(shares: list[float]) -> list[float]:
@@ -160,26 +199,19 @@ def _trimmed(shares: list[float]) -> list[float]:
 
 
 def _padded(shares: list[float]) -> list[float]:
-    return [*shares, *[0.0] * (BINS - len(shares))]
+    if len(shares) > BINS or not all(isinstance(share, (int, float)) for share in shares):
+        raise ValueError("its distributions aren't shares by bin")
+    return [*map(float, shares), *[0.0] * (BINS - len(shares))]
 
 
 def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return json.dumps(_short(value), separators=(",", ":"))
 
 
-def _rounded(value: Any) -> Any:
-    """Numbers to few digits; JSON has no NaN, null stands for it."""
+def _short(value: Any) -> Any:
+    """Numbers as short as they can be: 1 and not 1.0."""
     if isinstance(value, Mapping):
-        return {key: _rounded(part) for key, part in value.items()}
+        return {key: _short(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_rounded(part) for part in value]
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return None
-        short = float(f"{value:.{DIGITS}g}")
-        return int(short) if short.is_integer() else short
-    return value
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+        return [_short(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -11,6 +11,8 @@ Array = NDArray[np.float64]
 
 MAX_BINS = 100
 """What a series is thinned to, for figures and for saved runs: a saved run's figures are those of its log."""
+FLOAT_DIGITS = 6
+"""That a logged number has, in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,15 @@ class Series:
     def mean(self) -> float:
         """The mean of the values, NaN if there are none."""
         return float(self.values.mean()) if len(self) else float("nan")
+
+    def rounded(self, digits: int) -> Series:
+        """With values of so many significant digits."""
+        return Series(self.steps, np.array([rounded(value, digits) for value in self.values.tolist()], float))
+
+
+def rounded(value: float, digits: int) -> float:
+    """A number to so many significant digits."""
+    return float(f"{value:.{digits}g}")
 
 
 def interval(steps: Array) -> float:
@@ -53,15 +64,23 @@ def binned(series: Series, width: float) -> Series:
     return Series((bins + 0.5) * width, means)
 
 
-def moving_average(series: Series, window: float) -> Series:
-    """Means over the last `window` updates, at each step from which on the window is full."""
-    if not len(series):
-        return series
-    sums = np.concatenate([[0.0], np.cumsum(series.values)])
-    first = np.searchsorted(series.steps, series.steps - window, side="right")
-    last = np.arange(1, len(series) + 1)
-    full = series.steps >= series.steps[0] + window - interval(series.steps) - 1e-9
-    return Series(series.steps[full], ((sums[last] - sums[first]) / (last - first))[full])
+def moving_average(bins: Series, width: float, window: float) -> Series:
+    """Means over the bins of the last `window` updates, one bin at least, from where the window is full.
+
+    Args:
+        bins: means over bins of `width` updates, as from `binned`.
+
+    Returns:
+        The means at the bins' ends: numbers of updates done.
+    """
+    if not len(bins):
+        return bins
+    window = max(window, width)
+    sums = np.concatenate([[0.0], np.cumsum(bins.values)])
+    first = np.searchsorted(bins.steps, bins.steps - window + 1e-9, side="right")
+    last = np.arange(1, len(bins) + 1)
+    full = bins.steps - bins.steps[0] + width >= window - 1e-9
+    return Series(bins.steps[full] + width / 2, ((sums[last] - sums[first]) / (last - first))[full])
 
 
 def on_common_steps(seeds: list[Series]) -> tuple[Array, Array]:

@@ -9,37 +9,38 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_cgrpo.constraint import Constraint
-from lightning_cgrpo.reporting.series import Series, mean_and_std, moving_average, on_common_steps
+from lightning_cgrpo.reporting.series import FLOAT_DIGITS, Array, Series, mean_and_std, on_common_steps, rounded
 
 WINDOW = 200
-"""Updates of the moving average that constraints are judged by; a quarter of a run that is shorter than four times
-that."""
+"""Updates of the moving average that rewards and constraints are judged by; a quarter of a run that is shorter than
+four times that."""
 TOLERANCE = 0.1
 """A rate is taken to meet its threshold if the rate of violation exceeds it by no more than this share of it."""
 NEAR_BEST = 0.15
 """A reward this share below the best final one counts as reached."""
+KEPT, REST = 0.8, 1 / 4
+"""A constraint is kept from where it is met at this share of all later updates, if these are so many of the run's."""
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Control:
-    """How a constraint was kept, by the moving average of its rate.
+    """How a constraint was kept over the second half of training, by the moving average of its rate.
 
     Args:
-        first_feasible: the first update from which the threshold is met; none if it never is.
-        overshoot: the largest violation after that, 0 if there is none.
-        oscillation: standard deviation over the second half of training.
-        held: share of the second half in which the threshold is met within the tolerance.
+        overshoot: the largest violation, 0 if there is none.
+        oscillation: standard deviation (around its own mean).
+        held: share of the updates at which the threshold is met within the tolerance.
     """
 
-    first_feasible: float | None
-    overshoot: float | None
+    overshoot: float
     oscillation: float
     held: float
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """Mean and sample standard deviation over seeds (0 for a single one) of `seeds` values."""
+    """Mean and sample standard deviation (NaN where there is none) of the values of so many seeds."""
 
     mean: float
     std: float
@@ -51,7 +52,7 @@ def statistic(values: Sequence[float | None]) -> Statistic | None:
     known = [value for value in values if value is not None and not math.isnan(value)]
     if not known:
         return None
-    return Statistic(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else 0.0, len(known))
+    return Statistic(float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else math.nan, len(known))
 
 
 def last_part(updates: int, share: float, end: float) -> float:
@@ -62,7 +63,7 @@ def last_part(updates: int, share: float, end: float) -> float:
 def final_values(scalars: Mapping[str, Series], start: float) -> dict[str, float]:
     """Means over the updates from `start` on, by tag, of the tags that have values there."""
     last = {tag: series.between(start, np.inf) for tag, series in scalars.items()}
-    return {tag: series.mean() for tag, series in last.items() if len(series)}
+    return {tag: rounded(series.mean(), FLOAT_DIGITS) for tag, series in last.items() if len(series)}
 
 
 def violation(rate: float, constraint: Constraint) -> float:
@@ -81,24 +82,52 @@ def window_of(updates: float) -> float:
     return min(WINDOW, max(updates / 4, 1))
 
 
-def control(scalars: Mapping[str, Series], name: str, constraint: Constraint, updates: int) -> Control | None:
-    """How constraint `name` was kept; none for one without a bound, without a rate, or that is only monitored."""
-    rate = scalars.get(f"rate/{name}")
-    if rate is None or not len(rate) or constraint.bound is None or constraint.role == "monitor":
+def compliance(rate: Series, constraint: Constraint) -> Series:
+    """1 where a (moving average of a) rate meets its threshold within the tolerance, 0 where it doesn't."""
+    met = _violations(rate, constraint) <= tolerance(constraint) + ROUNDING
+    return Series(rate.steps, met.astype(float))
+
+
+def control(rate: Series, constraint: Constraint, updates: int) -> Control | None:
+    """How a constraint was kept, from the moving average of its rate; none if there is nothing of the second half."""
+    half = rate.between(updates / 2, np.inf)
+    if not len(half):
         return None
-    smooth = moving_average(rate, window_of(updates))
-    if not len(smooth):
-        return None
-    sign = -1.0 if constraint.at_least is not None else 1.0
-    violations = sign * (smooth.values - constraint.bound)
-    feasible = np.flatnonzero(violations <= 0)
-    half = violations[smooth.steps >= updates / 2]
     return Control(
-        float(smooth.steps[feasible[0]]) if len(feasible) else None,
-        max(float(violations[feasible[0] :].max()), 0.0) if len(feasible) else None,
-        float(half.std()) if len(half) else math.nan,
-        float((half <= tolerance(constraint)).mean()) if len(half) else math.nan,
+        max(float(_violations(half, constraint).max()), 0.0),
+        float(half.values.std()),
+        compliance(half, constraint).mean(),
     )
+
+
+def _violations(rate: Series, constraint: Constraint) -> Array:
+    assert constraint.bound is not None
+    return (constraint.bound - rate.values) if constraint.at_least is not None else (rate.values - constraint.bound)
+
+
+def kept_from(met: Series, start: float | None, updates: int) -> float | None:
+    """The first update from which on a constraint is met at `KEPT` of all the updates that follow.
+
+    Args:
+        met: see `compliance`.
+        start: not before this update; none if there is no such update.
+        updates: how many were done: the last `REST` of them must follow, or the last of them alone would do.
+    """
+    if start is None or not len(met):
+        return None
+    counts = np.arange(len(met), 0, -1)
+    shares = np.cumsum(met.values[::-1])[::-1] / counts
+    able = (met.values > 0) & (shares >= KEPT - ROUNDING) & (met.steps >= start)
+    found = met.steps[able & (met.steps <= updates * (1 - REST))]
+    return float(found[0]) if len(found) else None
+
+
+def together(met: Sequence[Series], reward: Series, level: float) -> float | None:
+    """The first update at which the reward is at the level and all constraints are met at once."""
+    steps = reward.steps[reward.values >= level]
+    for each in met:
+        steps = np.intersect1d(steps, each.steps[each.values > 0])
+    return float(steps[0]) if len(steps) else None
 
 
 def near_best(best: float) -> float:
@@ -107,8 +136,8 @@ def near_best(best: float) -> float:
 
 
 def time_to(series: Series, level: float) -> float | None:
-    """The first step at which a series is above a level."""
-    above = np.flatnonzero(series.values > level)
+    """The first step at which a series is at a level."""
+    above = np.flatnonzero(series.values >= level)
     return float(series.steps[above[0]]) if len(above) else None
 
 

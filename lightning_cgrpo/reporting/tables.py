@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -30,7 +31,7 @@ class Cell:
     Args:
         bold: the best of its column.
         marked: a rate that violates its threshold.
-        note: what follows the value, such as the number of seeds that it holds for.
+        note: what follows the value in parentheses.
     """
 
     value: Statistic | None
@@ -58,32 +59,36 @@ class Table:
 def markdown(table: Table) -> str:
     """A table of GitHub's Markdown, under its caption."""
     heads = ["method", "seeds", *(column.title for column in table.columns)]
-    lines = [table.caption, "", _row(_plain(head) for head in heads), "|---|" + "---:|" * (len(heads) - 1)]
+    lines = [table.caption, "", _row(plain(head) for head in heads), "|---|" + "---:|" * (len(heads) - 1)]
     for label, seeds, cells in table.rows:
         texts = []
         for cell, column in zip(cells, table.columns, strict=True):
-            text = _text(cell, column)
+            text = _text(cell, column, seeds)
             text = f"**{text}**" if cell.bold else text
             texts.append(text + (" !" if cell.marked else ""))
-        lines.append(_row([_plain(label), str(seeds), *texts]))
+        lines.append(_row([plain(label), str(seeds), *texts]))
     return "\n".join(lines) + "\n"
 
 
 def comma_separated(table: Table) -> str:
-    """All digits: mean, standard deviation and marks in columns of their own."""
+    """All digits: mean, standard deviation and number of seeds, and marks and notes where there are any."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    marks = [any(cells[n].marked for _, _, cells in table.rows) for n in range(len(table.columns))]
+    columns = range(len(table.columns))
+    marks = [any(cells[n].marked for _, _, cells in table.rows) for n in columns]
+    notes = [any(cells[n].note for _, _, cells in table.rows) for n in columns]
     heads = ["method", "seeds"]
-    for column, marked in zip(table.columns, marks, strict=True):
-        heads += [column.title, f"{column.title} std", *([f"{column.title} violated"] if marked else [])]
+    for column, marked, noted in zip(table.columns, marks, notes, strict=True):
+        parts = ["", " std", " n", *([" violated"] if marked else []), *([" note"] if noted else [])]
+        heads += [column.title + part for part in parts]
     writer.writerow(heads)
     for label, seeds, cells in table.rows:
         row: list[str] = [label, str(seeds)]
-        for cell, marked in zip(cells, marks, strict=True):
+        for cell, marked, noted in zip(cells, marks, notes, strict=True):
             value = cell.value
-            row += ["", ""] if value is None else [f"{value.mean:.6g}", f"{value.std:.6g}" if value.seeds > 1 else ""]
+            row += ["", "", "0"] if value is None else [f"{value.mean:.6g}", _digits(value.std), str(value.seeds)]
             row += [str(int(cell.marked))] if marked else []
+            row += [cell.note] if noted else []
         writer.writerow(row)
     return out.getvalue()
 
@@ -106,7 +111,7 @@ def latex(table: Table) -> str:
     for label, seeds, cells in table.rows:
         texts = []
         for cell, column in zip(cells, table.columns, strict=True):
-            text = escaped(_text(cell, column))
+            text = escaped(_text(cell, column, seeds))
             text = f"\\textbf{{{text}}}" if cell.bold else text
             texts.append(text + ("$^{!}$" if cell.marked else ""))
         lines.append(" & ".join([escaped(label), str(seeds), *texts]) + " \\\\")
@@ -131,20 +136,27 @@ def escaped(text: str) -> str:
     return "".join(ESCAPES.get(letter, letter) for letter in text)
 
 
-def _text(cell: Cell, column: Column) -> str:
+def _text(cell: Cell, column: Column, seeds: int) -> str:
     value = cell.value
     if value is None:
-        return f"-{cell.note}"
+        return "-"
     texts = [f"{value.mean:,.{column.decimals}f}"]
-    if value.seeds > 1:
+    if not math.isnan(value.std):
         texts.append(f"{value.std:,.{column.decimals}f}")
-    return " ± ".join(texts) + cell.note
+    notes = [cell.note] if cell.note else []
+    if value.seeds < seeds:
+        notes.append(f"{value.seeds}/{seeds}")
+    return " ± ".join(texts) + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _digits(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.6g}"
 
 
 def _row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """What Markdown would take for its own."""
     return text.replace("|", "\\|").replace("*", "\\*").replace("_", "\\_")

@@ -41,9 +41,8 @@ def test_the_values_of_a_run(make_run, tmp_path):
     # Updates 88 … 99 are in the last eighth.
     assert run.final["reward/mean"] == pytest.approx(sum(range(88, 100)) / 12 / 100)
     assert run.evaluations == {"test/reward/mean": 0.5}
-    assert run.control["lava"].first_feasible > 50 and run.control["safe"].first_feasible > 50
     lava, reward = run.distributions["lava"], run.distributions["reward"]
-    assert lava[0] == pytest.approx(sum(lava) / 2) and reward[12] == pytest.approx(sum(reward))
+    assert lava[0] == pytest.approx(sum(lava) / 2, rel=1e-3) and reward[12] == pytest.approx(sum(reward), rel=1e-3)
 
 
 def test_a_resumed_run_is_one_and_later_steps_win(make_run, tmp_path):
@@ -71,10 +70,67 @@ def test_what_is_found_twice_is_read_once(make_run, tmp_path, monkeypatch):
     assert collected(tmp_path, Path("x"), tmp_path / "x" / "version_0").notes == []
 
 
-def test_an_unfinished_run_is_said(make_run, tmp_path):
+def test_unfinished_runs_of_a_method_are_one_note(make_run, tmp_path):
     make_run("x/version_0", updates=40)
+    make_run("x/version_1", seed=1, updates=60)
+    make_run("x/version_2", seed=2)
     found = collected(tmp_path)
-    assert found.notes == ["Unfinished: ScalarizedAdvantages, seed 0: 40 of 100 updates."]
+    assert found.notes == ["Unfinished: ScalarizedAdvantages: 40 to 60 of 100 updates (seeds 0, 1)."]
+
+
+def test_bins_are_those_of_a_finished_run(make_run, tmp_path):
+    """Or times and figures would change with every report of a running one."""
+    for n, (updates, width) in enumerate([(3, 1), (30, 5), (60, 10), (90, 10)]):
+        folder = make_run(f"{n}/version_0", {"trainer.max_steps": 1000}, updates=updates)
+        [run] = collected(folder).methods[0].runs
+        assert run.width == width and len(run.series["reward/mean"]) >= 3
+
+
+def test_a_run_whose_beginning_is_not_at_hand_is_said(make_run, tmp_path):
+    make_run("x/version_1", start=50)
+    [note] = collected(tmp_path).notes
+    assert note == "ScalarizedAdvantages, seed 0: begins at update 50; its earlier part is not among these."
+
+
+def test_faults_are_said_per_method(make_run, tmp_path):
+    faulty = {
+        "reward/mean": lambda u: 1,
+        "faults/goal": lambda u: 2 if u < 7 else 0,
+        "faults/skipped_steps": lambda u: 2 if u == 5 else 0,
+    }
+    for seed in (0, 1):
+        make_run(f"x/version_{seed}", seed=seed, scalars=faulty)
+    make_run("x/version_2", REWARDS)
+    [note] = collected(tmp_path).notes
+    assert note == (
+        "Faults: ScalarizedAdvantages: goal was not finite in 14 logged updates, 4 optimizer steps were skipped in "
+        "logged updates."
+    )
+
+
+def test_a_source_that_gives_nothing_is_said(make_run, tmp_path):
+    run = make_run("x/version_0")
+    nothing, other = tmp_path / "nothing", tmp_path / "other.json"
+    nothing.mkdir()
+    other.write_text("{}")
+    assert collected(run, nothing, run, other).notes == [
+        f"Found no log and no saved run in {nothing}.",
+        f"Found no log and no saved run in {other}.",
+    ]
+
+
+def test_saved_distributions_stay_those_of_their_share(make_run, tmp_path):
+    folder = make_run("x/version_0")
+    saved.write_all([("a", collected(folder).methods[0].runs[0])], LAST, tmp_path / "saved")
+    found = collect([(None, tmp_path / "saved")], 0.5)
+    assert found.notes == [
+        "Distributions are over the part of training that they were saved for: ScalarizedAdvantages."
+    ]
+    [run] = found.methods[0].runs
+    assert run.final["reward/mean"] == pytest.approx(0.745)
+    # And it is still known when they are saved again.
+    saved.write_all([("a", run)], 0.5, tmp_path / "again")
+    assert saved.read(next((tmp_path / "again").iterdir()), 0.5).pooled == LAST
 
 
 def test_an_empty_log_is_said_and_left_out(make_run, tmp_path):
@@ -121,6 +177,37 @@ def test_a_test_belongs_to_the_run_of_its_checkpoint(make_run, tmp_path):
     assert method.runs[0].evaluations == {"test/reward/mean": 0.75} and found.notes == []
     make_run("z/version_0", {"ckpt_path": "y/version_9/checkpoints/last.ckpt"}, scalars={}, evaluations={"test/a": 1})
     assert "evaluation only" in collected(tmp_path).notes[0]
+
+
+def test_a_test_belongs_to_its_checkpoint_by_the_whole_path(make_run, tmp_path):
+    """Also from where it was started: the same names are elsewhere too."""
+    make_run("old/runs/x/version_0")
+    make_run("new/runs/x/version_0", REWARDS)
+    test = {"ckpt_path": "runs/x/version_0/checkpoints/last.ckpt"}
+    make_run("new/runs/x/version_1", test, scalars={}, evaluations={"test/reward/mean": 0.75})
+    found = collected(tmp_path)
+    assert [method.runs[0].evaluations for method in found.methods] == [{"test/reward/mean": 0.75}, {}]
+    assert [method.label for method in found.methods] == ["ScalarizedRewards", "ScalarizedAdvantages"]
+    # Where the run isn't at hand, another with the same last names isn't taken for it.
+    [method], [note] = (lambda c: (c.methods, c.notes))(collected(tmp_path / "old", tmp_path / "new/runs/x/version_1"))
+    assert method.runs[0].evaluations == {} and "not found among these" in note
+
+
+def test_a_test_of_a_saved_run_goes_by_the_name_and_says_so(make_run, tmp_path):
+    folder = make_run("runs/x/version_0")
+    other = make_run("elsewhere/x/version_0", REWARDS)
+    runs = [collected(path).methods[0].runs[0] for path in (folder, other)]
+    shutil.rmtree(folder)
+    test = {"ckpt_path": str(folder / "checkpoints/last.ckpt")}
+    log = make_run("runs/x/version_1", test, scalars={}, evaluations={"test/reward/mean": 0.75})
+    saved.write_all([("a", runs[0])], LAST, tmp_path / "one")
+    found = collected(tmp_path / "one", log)
+    assert found.methods[0].runs[0].evaluations == {"test/reward/mean": 0.75}
+    assert found.notes == [f"{log}: taken for an evaluation of the saved run from x/version_0, by that name alone."]
+    saved.write_all([("a", runs[0]), ("b", runs[1])], LAST, tmp_path / "two")
+    found = collected(tmp_path / "two", log)
+    assert [method.runs[0].evaluations for method in found.methods] == [{}, {}]
+    assert "several saved runs are from a folder x/version_0" in found.notes[0]
 
 
 def test_names_that_the_user_gives(make_run, tmp_path):
@@ -172,5 +259,6 @@ def test_other_json_files_are_let_alone(make_run, tmp_path):
     folder = make_run("x/version_0")
     (folder / "other.json").write_text(yaml.safe_dump({"a": 1}))
     (folder / "broken.json").write_text('{"format": "lightning_cgrpo run 1"}')
-    [note] = collected(tmp_path).notes
-    assert "broken.json" in note
+    (folder / "cut.json").write_text('{"format": "lightning_cgrpo run 1", "upda')
+    notes = collected(tmp_path).notes
+    assert ["broken.json" in notes[0], "cut.json" in notes[1], len(notes)] == [True, True, 2]

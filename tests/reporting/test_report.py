@@ -1,5 +1,6 @@
 """The command, from logs to files."""
 
+import math
 import shlex
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.errors import UserError
 
-from .conftest import fixed
+from .conftest import fixed, standard
 
 REWARDS = {"model.init_args.estimator": {"class_path": "lightning_cgrpo.ScalarizedRewards"}}
 
@@ -56,6 +57,20 @@ def test_missing_tags_one_seed_and_an_unfinished_run(make_run, tmp_path, capsys)
     shown = " ".join(capsys.readouterr().out.split())
     for text in ("30 of 100 updates", "rate/safe was not logged by any run", "groups/informative/* was not logged"):
         assert text in shown
+
+
+def test_an_enforced_rate_that_was_never_measured(make_run, tmp_path):
+    scalars = {**standard(100), "rate/lava": lambda u: math.nan}
+    make_run("x/version_0", scalars=scalars)
+    report(tmp_path / "x", "--out", tmp_path / "out")
+    drawn(tmp_path / "out", "curves", "distribution", "phase", "informative")
+    assert "rate/lava was not logged by any run" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_labels_do_not_break_the_page(make_run, tmp_path):
+    report(f"a|b_c={make_run('x/version_0', updates=40)}", "--out", tmp_path / "out")
+    page = (tmp_path / "out" / "report.md").read_text()
+    assert "| a\\|b\\_c | 0 | 40 of 100 |" in page and "| a\\|b\\_c (40 of 100) | 1 |" in page
 
 
 def test_a_run_without_updates_yet(make_run, tmp_path):

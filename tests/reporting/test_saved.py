@@ -5,10 +5,11 @@ import math
 
 import numpy as np
 import pytest
+import yaml
 
 from lightning_cgrpo.reporting import saved
 from lightning_cgrpo.reporting.collect import collect
-from lightning_cgrpo.reporting.method import key_of
+from lightning_cgrpo.reporting.method import key_of, method_key
 
 LAST = 1 / 8
 
@@ -20,6 +21,7 @@ def run(make_run, tmp_path):
         "rate/lava": lambda u: 0.3 / (u + 1),
         "threshold/lava": lambda u: 0.1,
         "effective_weight/lava": lambda u: 0.5 if u % 7 else math.nan,
+        "faults/goal": lambda u: float(u % 30 == 1),
     }
     folder = make_run("x/version_0", seed=4, updates=90, scalars=scalars, evaluations={"val/reward/mean": 0.123456})
     return collect([(None, folder)], LAST).methods[0].runs[0]
@@ -35,12 +37,10 @@ def test_round_trip(run, tmp_path):
     assert again.series.keys() == run.series.keys()
     for tag, series in run.series.items():
         assert np.array_equal(again.series[tag].steps, series.steps), tag
-        assert again.series[tag].values == pytest.approx(series.values, rel=1e-3)
-    assert again.final == pytest.approx(run.final, rel=1e-3)
-    assert again.evaluations == pytest.approx(run.evaluations, rel=1e-3)
-    assert again.control["lava"].held == pytest.approx(run.control["lava"].held, rel=1e-3)
-    for name, counts in run.distributions.items():
-        assert again.distributions[name] == pytest.approx(np.array(counts) / sum(counts), rel=1e-3)
+        assert np.array_equal(again.series[tag].values, series.values), tag
+        assert np.array_equal(again.smooth(tag).values, run.smooth(tag).values), tag
+    for name in ("final", "evaluations", "distributions", "width", "pooled", "begins", "faults"):
+        assert getattr(again, name) == getattr(run, name), name
     # A second time nothing changes.
     saved.write(again, LAST, tmp_path / "again.json")
     assert (tmp_path / "again.json").read_text() == path.read_text()
@@ -51,11 +51,12 @@ def test_keys_are_stable_and_files_small(run, tmp_path):
     saved.write(run, LAST, path)
     record = json.loads(path.read_text())
     assert list(record) == [
-        "format", "method", "seed", "folders", "updates", "max_updates", "last", "final", "control", "evaluations",
-        "distributions", "steps", "series",
+        "format", "method", "seed", "folders", "updates", "max_updates", "begins", "last", "final", "evaluations",
+        "faults", "pooled", "distributions", "width", "steps", "series",
     ]  # fmt: skip
     assert record["series"]["threshold/lava"] == 0.1
-    assert record["evaluations"] == {"val/reward/mean": 0.1235}
+    assert record["evaluations"] == {"val/reward/mean": 0.123456}
+    assert record["final"]["rate/lava"] == float(f"{run.final['rate/lava']:.6g}")
     assert path.stat().st_size < 6000
 
 
@@ -82,9 +83,76 @@ def test_a_run_takes_its_own_place_and_no_other(run, tmp_path):
 
 def test_other_files(tmp_path):
     path = tmp_path / "x.json"
-    for text in ("[", "[]", '{"format": "else"}'):
-        path.write_text(text)
+    for text in (b"[", b"[]", b'{"format": "else"}', b"\xff"):
+        path.write_bytes(text)
         assert saved.read(path, LAST) is None
-    path.write_text('{"format": "lightning_cgrpo run 1", "steps": []}')
-    with pytest.raises(ValueError, match="KeyError"):
-        saved.read(path, LAST)
+    for text in ('{"format":"lightning_cgrpo run 1","method":{', '{"format":"lightning_cgrpo run 2"}'):
+        path.write_text(text)
+        with pytest.raises(ValueError):
+            saved.read(path, LAST)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("updates", "x"),
+        ("updates", None),
+        ("evaluations", 5),
+        ("evaluations", {"test/reward/mean": "high"}),
+        ("method", []),
+        ("seed", [1]),
+        ("folders", "x"),
+        ("final", {"reward/mean": None}),
+        ("steps", [1]),
+        ("steps", [None] * 90),
+        ("series", {"reward/mean": ["a"] * 90}),
+        ("distributions", {"lava": [0.1] * 1000}),
+        ("last", True),
+        ("width", {}),
+    ],
+)
+def test_values_of_wrong_types_are_errors_of_one_kind(run, tmp_path, key, value):
+    path = tmp_path / "run.json"
+    saved.write(run, LAST, path)
+    record = json.loads(path.read_text())
+    for broken in ({**record, key: value}, {name: part for name, part in record.items() if name != key}):
+        path.write_text(json.dumps(broken))
+        with pytest.raises(ValueError):
+            saved.read(path, LAST)
+
+
+def test_an_empty_series_is_left_out(run, tmp_path):
+    path = tmp_path / "run.json"
+    saved.write(run, LAST, path)
+    record = json.loads(path.read_text())
+    record["series"]["rate/lava"] = [None] * len(record["steps"])
+    path.write_text(json.dumps(record))
+    assert "rate/lava" not in saved.read(path, LAST).series
+
+
+def test_a_run_is_written_at_once_or_not_at_all(run, tmp_path, monkeypatch):
+    path = tmp_path / "run.json"
+    saved.write(run, LAST, path)
+    before = path.read_text()
+
+    def stop(self, text, **options):
+        with self.open("w") as file:
+            file.write(text[:100])
+        raise OSError
+
+    monkeypatch.setattr("pathlib.Path.write_text", stop)
+    with pytest.raises(OSError):
+        saved.write(run, LAST, path)
+    assert path.read_text() == before
+
+
+def test_a_method_has_the_same_key_in_its_configuration_and_saved(run, tmp_path):
+    from dataclasses import replace
+
+    path = tmp_path / "run.json"
+    config = yaml.safe_load((tmp_path / "x/version_0/config.yaml").read_text())
+    for one in (run, replace(run, method={**run.method, "name": "what the user calls it"})):
+        saved.write(one, LAST, path)
+        assert saved.record_key(json.loads(path.read_text())) == method_key(config)
+    assert method_key({**config, "seed_everything": 99}) == method_key(config)
+    assert method_key({**config, "callbacks": None}) != method_key(config)

@@ -3,47 +3,127 @@
 import csv
 import io
 
+import numpy as np
 import pytest
 
 from lightning_cgrpo.constraint import Constraint
-from lightning_cgrpo.reporting.results import control_table, final_table, test_table
+from lightning_cgrpo.reporting.control import control_table
+from lightning_cgrpo.reporting.results import final_table, test_table
 from lightning_cgrpo.reporting.runs import MethodRuns, Run
-from lightning_cgrpo.reporting.summary import Control
+from lightning_cgrpo.reporting.series import Series
 from lightning_cgrpo.reporting.tables import comma_separated, latex, markdown
 
 tested_table = test_table
 test_table.__test__ = False  # type: ignore[attr-defined]
 
-CONSTRAINTS = {"lava": Constraint(at_most=0.01), "well_formed": Constraint(at_least=0.9)}
+LAVA, FORMED = Constraint(at_most=0.01), Constraint(at_least=0.9)
+CONSTRAINTS = {"lava": LAVA, "well_formed": FORMED}
 
 
-def run(seed, reward, lava, formed, tested=None):
+def run(seed, reward, lava, formed, tested=None, updates=100):
     final = {"reward/mean": reward, "rate/lava": lava, "rate/well_formed": formed, "multiplier/reward": 0.5}
-    control = {"lava": Control(100.0 if seed else None, 0.001, 0.002, 1.0)}
     evaluations = {} if tested is None else {"test/reward/mean": tested, "test/rate/lava": 0.02}
-    return Run({}, seed, 100, 100, {}, final, control, {}, evaluations, ())
+    return Run({}, seed, updates, 100, {}, final, {}, evaluations, ())
+
+
+def method(label, *runs, constraints=CONSTRAINTS, of=None):
+    return MethodRuns(label, of or {}, list(runs), constraints)
+
+
+def rows(table):
+    """The cells by method and column."""
+    titles = [column.title for column in table.columns]
+    return {label: dict(zip(titles, cells, strict=True)) for label, _, cells in table.rows}
+
+
+def bold(table):
+    return [(label, title) for label, cells in rows(table).items() for title, cell in cells.items() if cell.bold]
+
+
+def marked(table):
+    return {(label, title) for label, cells in rows(table).items() for title, cell in cells.items() if cell.marked}
 
 
 @pytest.fixture
 def methods():
     return [
-        MethodRuns("best, 100 % & more", {}, [run(0, 0.9, 0.0105, 0.95), run(1, 0.8, 0.0111, 0.89)], CONSTRAINTS),
-        MethodRuns("safer_one", {}, [run(0, 0.7, 0.002, 0.99, tested=0.6)], CONSTRAINTS),
-        MethodRuns("cheat", {}, [run(0, 1.0, 0.0112, 0.95)], CONSTRAINTS),
-        MethodRuns("malformed", {}, [run(0, 1.0, 0.001, 0.88)], CONSTRAINTS),
-        MethodRuns("measured nothing", {}, [Run({}, 0, 0, 100, {}, {}, {}, {}, {}, ())], CONSTRAINTS),
+        method("best, 100 % & more", run(0, 0.9, 0.0105, 0.95), run(1, 0.8, 0.0111, 0.89)),
+        method("safer_one", run(0, 0.7, 0.002, 0.99, tested=0.6)),
+        method("cheat", run(0, 1.0, 0.0112, 0.95)),
+        method("malformed", run(0, 1.0, 0.001, 0.88)),
+        method("measured nothing", Run({}, 0, 100, 100, {}, {}, {}, {}, ())),
     ]
 
 
 def test_bold_is_the_best_reward_of_those_that_meet_their_thresholds(methods):
     """0.0108 on average is within 10 % of 0.01; 0.88 lacks 0.02 where 0.1 may be violated and so 0.01 is tolerated."""
     table = final_table(methods, 1 / 8)
-    bold = [(label, n) for label, _, cells in table.rows for n, cell in enumerate(cells) if cell.bold]
-    assert bold == [("best, 100 % & more", 0)]
-    marked = {
-        (label, table.columns[n].title) for label, _, cells in table.rows for n, c in enumerate(cells) if c.marked
-    }
-    assert marked == {("cheat", "rate lava ≤ 0.01"), ("malformed", "rate well_formed ≥ 0.9")}
+    assert bold(table) == [("best, 100 % & more", "reward")]
+    assert marked(table) == {("cheat", "rate lava ≤ 0.01"), ("malformed", "rate well_formed ≥ 0.9")}
+
+
+def test_unfinished_methods_never_win_and_are_marked(methods):
+    methods[0].runs[1] = run(1, 0.8, 0.0111, 0.89, updates=40)
+    for table in (final_table(methods, 1 / 8), control_table(methods)):
+        title = "best, 100 % & more (40 to 100 of 100)"
+        assert next(iter(rows(table))) == title
+        assert title in markdown(table) and f'"{title}"' in comma_separated(table)
+        assert "more (40 to 100 of 100)" in latex(table)
+    assert bold(final_table(methods, 1 / 8)) == [("safer_one", "reward")]
+
+
+def test_there_is_a_best_for_each_set_of_thresholds():
+    watched = Constraint(at_most=0.9, role="monitor")
+    found = [
+        method("strict", run(0, 0.7, 0.01, 0.95)),
+        method("strict but worse", run(0, 0.6, 0.01, 0.95)),
+        method("loose", run(0, 0.9, 0.04, 0.95), constraints={"lava": Constraint(at_most=0.05), "well_formed": FORMED}),
+        method("one", run(0, 0.8, 0.01, 0.95), constraints={"lava": LAVA, "well_formed": watched}),
+        method("none", run(0, 1.0, 0.5, 0.95), constraints={}),
+    ]
+    assert [label for label, _ in bold(final_table(found, 1 / 8))] == ["strict", "loose", "one"]
+    assert [label for label, _ in bold(final_table(found[4:], 1 / 8))] == ["none"]
+
+
+def test_rewards_of_different_tasks_are_not_compared():
+    tasks = ({"model": {"init_args": {"task": {"class_path": name}}}} for name in ("Gridworld", "GSM8K"))
+    found = [
+        method(str(n), run(0, reward, 0.01, 0.95), of=of)
+        for n, (reward, of) in enumerate(zip((90, 1), tasks, strict=True))
+    ]
+    assert [label for label, _ in bold(final_table(found, 1 / 8))] == ["0", "1"]
+
+
+def test_monitored_rates_are_neither_marked_nor_have_a_threshold():
+    watched = {"lava": Constraint(at_most=0.01, role="monitor")}
+    found = [method("a", run(0, 0.7, 0.5, 0.95), constraints=watched)]
+    table = final_table(found, 1 / 8)
+    assert marked(table) == set() and rows(table)["a"]["rate lava"].note == ""
+    both = final_table([*found, method("b", run(0, 0.7, 0.5, 0.95), constraints={"lava": LAVA})], 1 / 8)
+    assert marked(both) == {("b", "rate lava ≤ 0.01")}
+    assert "0.5000 (monitored) |" in markdown(both) and "0.5000 ! |" in markdown(both)
+
+
+def test_thresholds_that_differ_are_in_the_cells():
+    looser = {"lava": Constraint(at_most=0.05)}
+    found = [
+        method("a", run(0, 0.7, 0.004, 1), constraints={"lava": LAVA}),
+        method("b", run(0, 0.7, 0.02, 1), constraints=looser),
+    ]
+    table = final_table(found, 1 / 8)
+    assert "| rate lava |" in markdown(table) and "0.0040 (≤ 0.01) |" in markdown(table)
+    assert rows(table)["b"]["rate lava"].note == "≤ 0.05" and marked(table) == set()
+    [head, first, _] = csv.reader(io.StringIO(comma_separated(table)))
+    assert dict(zip(head, first, strict=True))["rate lava note"] == "≤ 0.01"
+
+
+def test_fewer_seeds_than_the_method_has_are_told(methods):
+    methods[1].runs.extend([run(1, 0.8, 0.002, 0.99), run(2, 0.9, 0.002, 0.99)])
+    table = tested_table(methods)
+    assert "| safer\\_one | 3 | 0.600 (1/3) | 0.0200 (1/3) ! |" in markdown(table)
+    [head, first] = csv.reader(io.StringIO(comma_separated(table)))
+    row = dict(zip(head, first, strict=True))
+    assert row["seeds"] == "3" and row["reward n"] == "1" and row["reward std"] == ""
 
 
 def test_markdown(methods):
@@ -57,7 +137,7 @@ def test_markdown(methods):
 def test_csv_has_all_digits(methods):
     [head, first, *_] = csv.reader(io.StringIO(comma_separated(final_table(methods, 1 / 8))))
     row = dict(zip(head, first, strict=True))
-    assert row["method"] == "best, 100 % & more" and row["reward"] == "0.85"
+    assert row["method"] == "best, 100 % & more" and row["reward"] == "0.85" and row["reward n"] == "2"
     assert float(row["reward std"]) == pytest.approx(0.0707107)
     assert row["rate lava ≤ 0.01 violated"] == "0"
 
@@ -77,12 +157,41 @@ def test_latex_is_balanced_and_escaped(methods):
     assert "safer\\_one" in text and not set("≤≥±") & set(text)
 
 
-def test_a_seed_that_never_was_feasible_is_counted(methods):
+def logged(seed, reward, lava):
+    """A run of 100 updates in bins of 10, with a window of 25 updates (three bins)."""
+    steps = np.arange(10) * 10 + 5.0
+    series = {"reward/mean": Series(steps, np.array(reward)), "rate/lava": Series(steps, np.array(lava))}
+    return Run({}, seed, 100, 100, series, {"reward/mean": reward[-1]}, {}, {}, (), 10.0)
+
+
+def test_control_begins_where_the_reward_is_there():
+    """The rate of the untrained policy is 0, which says nothing."""
+    learns = logged(0, [0, 0, 0, 0.6, 1, 1, 1, 1, 1, 1], [0, 0, 0, 0.2, *[0.005] * 6])
+    never = logged(1, [0.0] * 10, [0.0] * 10)
+    table = control_table([method("a", learns, constraints={"lava": LAVA}), method("b", never, constraints={})])
+    cells = rows(table)["a"]
+    assert cells["time to reward"].value.mean == 60
+    assert cells["time to feasibility"].value.mean == 70
+    assert cells["lava: feasible from"].value.mean == 70
+    # The average still has the 0.2 at the beginning of the second half.
+    assert cells["lava: overshoot"].value.mean == pytest.approx(0.21 / 3 - 0.01)
+    assert cells["lava: held"].value.mean == pytest.approx(4 / 6)
+    assert cells["reward spread"].value is None
+    assert all(cell.value is None for cell in rows(table)["b"].values())
+    both = control_table([method("a", learns, never, constraints={"lava": LAVA})])
+    assert "| 50 (1/2) | 70 (1/2) |" in markdown(both)  # near the mean of 0.5
+
+
+def test_control_lists_enforced_constraints_only():
+    watched = {"lava": Constraint(at_most=0.01, role="monitor")}
+    table = control_table([method("a", logged(0, [1.0] * 10, [0.5] * 10), constraints=watched)])
+    assert not any("lava" in column.title for column in table.columns)
+    assert rows(table)["a"]["time to feasibility"].value is None
+
+
+def test_a_rate_that_was_never_measured(methods):
     table = control_table(methods)
-    column = next(n for n, c in enumerate(table.columns) if c.title == "lava: first feasible")
-    cells = {label: row[column] for label, _, row in table.rows}
-    assert cells["best, 100 % & more"].value.mean == 100 and cells["best, 100 % & more"].note == " (1/2)"
-    assert cells["cheat"].value is None
+    assert all(cell.value is None for cells in rows(table).values() for cell in cells.values())
 
 
 def test_a_test_makes_a_table(methods):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lightning_cgrpo.constraint import Constraint
 from lightning_cgrpo.reporting.figures.style import (
     GRAY,
+    band,
     component_colors,
     draw_seeds,
     legend,
@@ -30,15 +32,14 @@ COLUMNS = {
 SMALL_BOUND = 0.1
 """Where all thresholds are upper bounds up to this, rates beyond them are shown on a logarithmic axis."""
 
-Limits = dict[str, tuple[float, float]]
-
 
 def curves(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
     """The pages and their names."""
     methods = [method for method in methods if method.tags]
     families = [family for family in COLUMNS if any(_has(method, family) for method in methods)]
     colors = component_colors(methods)
-    limits = _limits(methods, families)
+    # The same on all pages.
+    limits = {family: _limits(methods, family) for family in families}
     for suffix, page in pages(methods) if families else ():
         size = (2.9 * len(families) + 0.3, 1.75 * len(page) + 0.75)
         figure = Figure(figsize=size, layout="constrained")
@@ -51,7 +52,7 @@ def curves(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
         for column, family in enumerate(families):
             updates_axis(grid[-1, column], methods)
             if family == "rate/":
-                limits[family] = _rate_axis(grid[:, column], methods, limits[family])
+                _rate_axis(grid[:, column], methods)
             grid[0, column].set_ylim(limits[family])
         shown = {_component(tag) for method in page for tag in method.tags if tag.startswith(tuple(families))}
         entries = [line(color, name) for name, color in colors.items() if name in shown]
@@ -99,41 +100,44 @@ def _bounded(methods: Sequence[MethodRuns]) -> list[Constraint]:
     return [c for method in methods for c in method.constraints.values() if c.bound is not None]
 
 
-def _rate_axis(
-    column: Iterable[Axes], methods: Sequence[MethodRuns], limits: tuple[float, float]
-) -> tuple[float, float]:
+def _lowest_bound(methods: Sequence[MethodRuns]) -> float | None:
+    """The lowest threshold, where all are upper bounds close to 0."""
+    bounds = [c.at_most for c in _bounded(methods)]
+    small = [bound for bound in bounds if bound is not None and 0 < bound <= SMALL_BOUND]
+    return min(small) if small and len(small) == len(bounds) else None
+
+
+def _rate_axis(column: Iterable[Axes], methods: Sequence[MethodRuns]) -> None:
     """Linear up to the lowest threshold and logarithmic beyond, where thresholds are close to 0.
 
     Then it can be seen on one axis how rates fall from where they begin and how much of the threshold they use.
     """
-    bounds = [c.at_most for c in _bounded(methods)]
-    if not bounds or not all(bound is not None and 0 < bound <= SMALL_BOUND for bound in bounds):
-        return limits
-    lowest = min(bound for bound in bounds if bound is not None)
+    lowest = _lowest_bound(methods)
+    if lowest is None:
+        return
     for axes in column:
         axes.set_yscale("symlog", linthresh=lowest, linscale=1.0)
         decades = [10.0**k for k in range(-6, 1) if 10.0**k > lowest * 1.5]
         ticks = [0.0, lowest / 2, lowest, *decades]
         axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
-    return -0.05 * lowest, 1.3 * limits[1]
 
 
-def _limits(methods: Sequence[MethodRuns], families: Sequence[str]) -> Limits:
-    """Limits per column, the same on all pages: from 0, and to 1 where values come near."""
-    limits = {}
-    for family in families:
-        tags = [(method, tag) for method in methods for tag in method.tags if tag.startswith(family)]
-        values = [value for method, tag in tags for series in method.series(tag) for value in series.values]
-        if family == "rate/":
-            values += [c.bound for c in _bounded(methods) if c.bound is not None]
-        low, high = min(values), max(values)
-        if low < 0 or high > 1.05:
-            margin = 0.05 * ((high - low) or 1)
-            low, high = low - margin, high + margin
-        elif high > 0.5:
-            low, high = -0.02, 1.04
-        else:
-            low, high = -0.02 * high, 1.08 * high or 1.0
-        limits[family] = low, high
-    return limits
+def _limits(methods: Sequence[MethodRuns], family: str) -> tuple[float, float]:
+    """Limits of a column, of what is drawn: from 0 if nothing is below it, and to 1 where values come near."""
+    low, high = 0.0, 0.0
+    for seeds in (method.series(tag) for method in methods for tag in method.tags if tag.startswith(family)):
+        _, mean, std = band(seeds)
+        values = np.concatenate([series.values for series in seeds])
+        # A band may reach below 0 or above 1 where no value does.
+        least, most = float((mean - std).min()), float((mean + std).max())
+        low = min(low, least if values.min() < 0 else 0.0)
+        high = max(high, most if values.max() > 1 else min(most, 1.0))
+    if family == "rate/":
+        high = max([high, *(c.bound for c in _bounded(methods) if c.bound is not None)])
+        if (lowest := _lowest_bound(methods)) is not None:
+            return -0.05 * lowest, 1.4 * high
+    if low < 0 or high > 1.05:
+        margin = 0.05 * (high - low)
+        return low - margin, high + margin
+    return (-0.02, 1.04) if high > 0.5 else (-0.02 * high, 1.08 * high or 1.0)

@@ -47,25 +47,29 @@ def distribution(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
                     continue
                 color = colors.get(component, GRAY)
                 axes.stairs(groups, EDGES, fill=True, color=color, alpha=0.75)
-                mean = float((groups * CENTERS).sum())
-                text = f"mean {mean:.3g}"
-                multiplier = _multiplier(method, component)
+                multiplier = _final(method, f"multiplier/{component}")
                 if multiplier is not None:
                     axes.axvline(multiplier, color="black", linewidth=1, linestyle="--")
-                    text = f"λ {multiplier:.3g}\n{text}"
+                # Not of the bins, in which larger weights count as the last: the numbers are those of the table.
+                told = (("λ", multiplier), ("mean", _final(method, f"effective_weight/{component}")))
+                text = "\n".join(f"{word} {value:.3g}" for word, value in told if value is not None)
                 x = _gap([*CENTERS[groups > 0.01], *([] if multiplier is None else [multiplier])], right)
                 axes.text(x, 0.97, text, ha="center", va="top", color="#333333")
         for column, component in enumerate(components):
             grid[-1, column].set_xlabel(f"effective weight of {component}")
         grid[0, 0].set_xlim(-1.5 * WIDTH, right)
+        if right > EDGES[-2]:
+            # All larger weights are in the last bin.
+            ticks = [0.0, 0.5, 1.0, 1.5, float(CENTERS[-1])]
+            grid[0, 0].set_xticks(ticks, [*(f"{tick:g}" for tick in ticks[:-1]), f"≥ {ticks[-1]:g}"])
         grid[0, 0].set_ylim(0, 1.05)
         legend(figure, [line("black", "multiplier λ", linestyle="--", linewidth=1)])
         yield f"distribution{suffix}", figure
 
 
-def _multiplier(method: MethodRuns, component: str) -> float | None:
-    """The mean final multiplier of a component; a reward of several has none of its own."""
-    values = [run.final[tag] for run in method.runs if (tag := f"multiplier/{component}") in run.final]
+def _final(method: MethodRuns, tag: str) -> float | None:
+    """The mean final value over seeds; a reward of several has no multiplier of its own."""
+    values = [run.final[tag] for run in method.runs if tag in run.final]
     return float(np.mean(values)) if values else None
 
 

@@ -43,15 +43,11 @@ def phase(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
         for row, method in zip(grid, page, strict=True):
             name_row(row[0], method.label, len(names))
             for axes, name in zip(row, names, strict=True):
-                if name not in method.enforced or not _moving(method, name):
-                    say(axes, "no multiplier that moves")
+                if why := _why_empty(method, name):
+                    say(axes, why)
                     continue
                 axes.axvline(0, color="black", linewidth=0.9, linestyle="--", zorder=1)
-                for run in method.runs:
-                    found = paths(run, name, method.constraints[name])
-                    if found is None or len(found[0]) < 2:
-                        continue
-                    steps, x, y = found
+                for steps, x, y in _found([method], name):
                     points = np.stack([x, y], axis=1)
                     segments = np.stack([points[:-1], points[1:]], axis=1)
                     lines = LineCollection(list(segments), cmap=colors, norm=time, linewidths=0.9, alpha=0.8)
@@ -79,9 +75,25 @@ def _moving(method: MethodRuns, name: str) -> bool:
     return any(np.ptp(s.values) > 0 for s in method.series(f"multiplier/{name}") if len(s))
 
 
+def _found(methods: Sequence[MethodRuns], name: str) -> list[tuple[Array, Array, Array]]:
+    """The `paths` of all runs, of two points at least."""
+    known = [paths(run, name, method.constraints[name]) for method in methods for run in method.runs]
+    return [path for path in known if path is not None and len(path[0]) > 1]
+
+
+def _why_empty(method: MethodRuns, name: str) -> str:
+    if name not in method.enforced:
+        return "monitored only" if name in method.constraints else "no such constraint"
+    if not _moving(method, name):
+        return "no multiplier that moves"
+    return "" if _found([method], name) else "rate not logged"
+
+
 def _scale(column: Iterable[Axes], methods: Sequence[MethodRuns], name: str) -> None:
     """Around a threshold near 0 the axis is linear, beyond logarithmic: violations begin far from where they end."""
-    found = [p for m in methods for run in m.runs if (p := paths(run, name, m.constraints[name])) is not None]
+    found = _found(methods, name)
+    if not found:
+        return
     x = np.concatenate([p[1] for p in found])
     y = np.concatenate([p[2] for p in found])
     allowed = min(m.constraints[name].max_violation_rate for m in methods)

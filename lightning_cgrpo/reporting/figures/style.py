@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from lightning_cgrpo.reporting.runs import MethodRuns
-from lightning_cgrpo.reporting.series import Series, mean_and_std, on_common_steps
+from lightning_cgrpo.reporting.series import Array, Series, mean_and_std, on_common_steps
 
 ROWS = 6
 """Methods on a page."""
@@ -68,11 +68,16 @@ def draw_seeds(axes: Axes, seeds: Sequence[Series], color: str, **style: Any) ->
     seeds = [series for series in seeds if len(series)]
     if not seeds:
         return
-    steps, values = on_common_steps(list(seeds))
-    mean, std = mean_and_std(values)
+    steps, mean, std = band(seeds)
     axes.plot(steps, mean, color=color, **style)
     if len(seeds) > 1:
         axes.fill_between(steps, mean - std, mean + std, color=color, alpha=0.2, linewidth=0)
+
+
+def band(seeds: Sequence[Series]) -> tuple[Array, Array, Array]:
+    """Steps, means and standard deviations ``[n]`` over seeds, each with a value at least."""
+    steps, values = on_common_steps(list(seeds))
+    return steps, *mean_and_std(values)
 
 
 def name_row(axes: Axes, label: str, columns: int) -> None:

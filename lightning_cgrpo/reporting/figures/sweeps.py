@@ -37,8 +37,12 @@ def sweep_figures(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]
             for axes in grid[:, column]:
                 axes.set_ylabel(what)
             grid[-1, column].set_xlabel(f"fixed weight of {sweep.weight}")
-            low, high = grid[0, column].get_ylim()
-            grid[0, column].set_ylim(0 if low < 0.02 or tag != "reward/mean" else low, high)
+            drawn = [found for lines in sweep.rows.values() for found in lines.values()]
+            least = min((value for found in drawn for value in _line(found, tag, tested)[1]), default=0.0)
+            high = grid[0, column].get_ylim()[1]
+            # Rates from 0, and rewards if they come near it.
+            if tag != "reward/mean" or 0 <= least < 0.25 * high:
+                grid[0, column].set_ylim(0, high)
         entries = [line(colors[name], name, marker="o", markersize=3) for name in names]
         source = "test" if tested else "end of training"
         legend(figure, [*entries, line(GRAY, f"{source}, ± 1 std over seeds", marker="|", linestyle="", markersize=8)])

@@ -1,0 +1,90 @@
+"""The table of how fast methods learned, and how they kept their constraints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lightning_cgrpo.reporting.results import REWARD, measured, task_of
+from lightning_cgrpo.reporting.runs import MethodRuns, Run
+from lightning_cgrpo.reporting.summary import (
+    KEPT,
+    NEAR_BEST,
+    REST,
+    TOLERANCE,
+    WINDOW,
+    Statistic,
+    compliance,
+    control,
+    kept_from,
+    near_best,
+    spread,
+    statistic,
+    time_to,
+    together,
+)
+from lightning_cgrpo.reporting.tables import Cell, Column, Table
+
+MEASURES = {"feasible from": 0, "overshoot": 4, "oscillation": 4, "held": 2}
+"""Of a constraint, and their decimals."""
+Values = list[float | None]
+
+
+def control_table(methods: Sequence[MethodRuns]) -> Table:
+    """How fast and how alike the seeds learned, and how constraints were kept."""
+    names = list(dict.fromkeys(name for method in methods for name in method.enforced))
+    levels = _levels(methods)
+    columns = [Column("time to reward", 0), Column("time to feasibility", 0), Column("reward spread", 3)]
+    columns += [Column(f"{name}: {measure}", digits) for name in names for measure, digits in MEASURES.items()]
+    rows = []
+    for method in methods:
+        level = levels.get(task_of(method), math.inf)
+        found = [_measures(run, method, names, level) for run in method.runs]
+        cells = [Cell(statistic(seeds)) for seeds in zip(*found, strict=True)]
+        rewards = method.series(REWARD)
+        apart = spread(rewards)
+        cells.insert(2, Cell(None if apart is None else Statistic(apart, math.nan, len(rewards))))
+        rows.append((method.title, len(method.runs), cells))
+    return Table("control", _caption(levels), columns, rows)
+
+
+def _levels(methods: Sequence[MethodRuns]) -> dict[str, float]:
+    """By task, the reward that is near the best final one."""
+    levels: dict[str, float] = {}
+    for method in methods:
+        value = measured(method, REWARD, lambda run: run.final)
+        if value is not None:
+            task = task_of(method)
+            levels[task] = max(near_best(value.mean), levels.get(task, -math.inf))
+    return levels
+
+
+def _measures(run: Run, method: MethodRuns, names: Sequence[str], level: float) -> Values:
+    """A run's row, without the spread."""
+    reward = run.smooth(REWARD)
+    start = time_to(reward, level)
+    rates = {name: run.smooth(f"rate/{name}") for name in method.enforced}
+    met = {name: compliance(rates[name], constraint) for name, constraint in method.enforced.items()}
+    values: Values = [start, together(list(met.values()), reward, level) if met else None]
+    for name in names:
+        kept = control(rates[name], method.enforced[name], run.updates) if name in method.enforced else None
+        if kept is None:
+            values += [None] * len(MEASURES)
+        else:
+            values += [kept_from(met[name], start, run.updates), kept.overshoot, kept.oscillation, kept.held]
+    return values
+
+
+def _caption(levels: dict[str, float]) -> str:
+    level = f"at {next(iter(levels.values())):.3g}, " if len(levels) == 1 else ""
+    return (
+        f"All of moving averages over {WINDOW} updates (a quarter of runs shorter than {4 * WINDOW}). Time to reward: "
+        f"first update with a reward {level}{NEAR_BEST:.0%} below the best final one. Time to feasibility: first "
+        f"update at which the reward is there and all enforced rates meet their thresholds (up to {TOLERANCE:.0%} of "
+        "the violations that are allowed) at once. Reward spread: standard deviation over seeds, averaged over "
+        "training. By constraint: feasible from: first update, with the reward reached before, from which on the "
+        f"threshold is met (likewise) in {KEPT:.0%} of the time, for the last {REST:.0%} of the updates at least; and "
+        "over the second half of training: overshoot, the largest violation; oscillation, the standard deviation "
+        "around the rate's own mean; held, the share that meets the threshold (likewise). In parentheses: of a "
+        "method, how far unfinished runs are; of a value, how many of the seeds have it where not all do."
+    )
