@@ -26,6 +26,10 @@ class Sweep:
     weight: str
     rows: dict[str, dict[str, list[tuple[float, MethodRuns]]]]
 
+    @property
+    def methods(self) -> list[MethodRuns]:
+        return [method for lines in self.rows.values() for points in lines.values() for _, method in points]
+
 
 def weights_of(method: Method) -> dict[str, float] | None:
     """The weights that a method fixes; none if it learns them."""

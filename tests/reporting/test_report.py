@@ -79,12 +79,22 @@ def test_a_run_without_updates_yet(make_run, tmp_path):
     assert (tmp_path / "out" / "curves.png").is_file()
 
 
-def test_a_sweep_and_several_pages(make_run, tmp_path):
-    for n, weight in enumerate((0, 0.1, 0.2, 0.3, 0.5, 0.7, 1)):
+def test_a_sweep_has_a_figure_and_its_methods_no_other(make_run, tmp_path):
+    for n, weight in enumerate((0, 0.1, 0.2)):
         make_run(f"x/version_{n}", {"callbacks.multipliers": fixed(lava=weight)}, updates=3)
+    report(tmp_path / "x", "--out", tmp_path / "swept")
+    assert {path.stem for path in (tmp_path / "swept").glob("*.png")} == {"sweep"}
+    make_run("x/version_3", updates=3)
+    report(tmp_path / "x", "--out", tmp_path / "both")
+    assert {"sweep", "curves", "phase"} < {path.stem for path in (tmp_path / "both").glob("*.png")}
+
+
+def test_many_methods_have_several_pages(make_run, tmp_path):
+    for n in range(7):
+        make_run(f"x/version_{n}", {"model.init_args.group_size": n + 2}, updates=3)
     report(tmp_path / "x", "--out", tmp_path / "out")
     made = {path.stem for path in (tmp_path / "out").glob("*.png")}
-    assert {"curves_1", "curves_2", "sweep", "distribution_2"} < made
+    assert {"curves_1", "curves_2"} < made and "sweep" not in made
 
 
 def test_errors_are_one_line(make_run, tmp_path):

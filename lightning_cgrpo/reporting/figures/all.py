@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from lightning_cgrpo.reporting.figures.curves import curves
@@ -12,13 +13,16 @@ from lightning_cgrpo.reporting.figures.phase import phase
 from lightning_cgrpo.reporting.figures.style import save, style
 from lightning_cgrpo.reporting.figures.sweeps import sweep_figures
 from lightning_cgrpo.reporting.runs import MethodRuns
+from lightning_cgrpo.reporting.sweeps import find_sweeps
 
 
 def draw_all(methods: Sequence[MethodRuns], folder: Path) -> list[Path]:
-    """Draw what there is something to draw of, and return the pictures (PNG; the PDFs lie beside them)."""
-    pictures = []
+    """Draw what there is something to draw of, and return the pictures (PNG; the PDFs lie beside them).
+
+    Methods of a sweep are points of its figure and nothing else: their curves would fill pages.
+    """
+    swept = {method.label for sweep in find_sweeps(methods) for method in sweep.methods}
+    single = [method for method in methods if method.label not in swept]
     with style():
-        for draw in (curves, distribution, phase, informative, sweep_figures):
-            for name, figure in draw(methods):
-                pictures.append(save(figure, folder / name)[0])
-    return pictures
+        figures = [draw(single) for draw in (curves, distribution, phase, informative) if single]
+        return [save(figure, folder / name)[0] for name, figure in chain(*figures, sweep_figures(methods))]
