@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,6 +14,8 @@ from typing import Any
 
 from benchmarks.gridworld.experiments import Run
 from lightning_cgrpo.__main__ import read_arguments
+from lightning_cgrpo.reporting.runs import LAST
+from lightning_cgrpo.reporting.saved import read
 
 BEGUN, FINISHED = "begun.json", "finished.json"
 
@@ -71,6 +74,7 @@ class Ledger:
     def __init__(self, logs: Path, results: Path) -> None:
         self.logs, self.path = logs, results / "ledger.json"
         self.records: dict[str, dict[str, Any]] = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.saved = saved(results)
 
     def finished(self, run: Run) -> bool:
         return self.in_logs(run) or self.in_results(run)
@@ -80,7 +84,7 @@ class Ledger:
         return path.exists() and json.loads(path.read_text())["fingerprint"] == fingerprint(run)
 
     def in_results(self, run: Run) -> bool:
-        return self.records.get(run.name, {}).get("fingerprint") == fingerprint(run)
+        return run.name in self.saved and self.records.get(run.name, {}).get("fingerprint") == fingerprint(run)
 
     def enter(self, run: Run) -> None:
         """Take over what the logs know of a finished run."""
@@ -93,3 +97,14 @@ class Ledger:
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text(f"{{\n{lines}\n}}\n")
         temporary.replace(self.path)
+
+
+def saved(results: Path) -> dict[str, Path]:
+    """The files that reports saved of finished runs, by the run's name."""
+    files = {}
+    for path in sorted(results.glob("*/runs/*.json")):
+        with contextlib.suppress(ValueError):  # Not complete.
+            run = read(path, LAST)
+            if run is not None and run.finished and run.evaluations:
+                files |= {folder.split("/")[0]: path for folder in run.folders}
+    return files

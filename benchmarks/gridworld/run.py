@@ -27,8 +27,6 @@ from benchmarks.gridworld.experiments import ADVANTAGES, SETS, STANDARD, Run, pa
 from benchmarks.gridworld.ledger import Ledger
 from benchmarks.gridworld.worker import work
 from lightning_cgrpo.reporting.command import main as report
-from lightning_cgrpo.reporting.runs import LAST
-from lightning_cgrpo.reporting.saved import read
 
 RESULTS = Path("docs/results/gridworld")
 
@@ -126,26 +124,15 @@ class Display:
 
 def write_report(name: str, runs: Sequence[Run], ledger: Ledger, results: Path) -> None:
     """A set's report, of what is finished of it, with the paper's runs that it is compared with."""
-    files = saved(results)
     sources = []
     for run in [*runs, *COMPARED.get(name, list)()]:
         if ledger.in_logs(run):
             ledger.enter(run)
             sources.append(ledger.logs / run.name)
-        elif ledger.in_results(run) and run.name in files:
-            sources.append(files[run.name])
+        elif ledger.in_results(run):
+            sources.append(ledger.saved[run.name])
     if sources:
         report([*map(str, sources), "--out", str(results / name)])
-
-
-def saved(results: Path) -> dict[str, Path]:
-    """The files that reports saved of runs, by the run's name."""
-    files = {}
-    for path in sorted(results.glob("*/runs/*.json")):
-        with contextlib.suppress(ValueError):  # Not one, or not complete.
-            found = read(path, LAST)
-            files |= {folder.split("/")[0]: path for folder in (found.folders if found else ())}
-    return files
 
 
 def positive(text: str) -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gridworld.experiments import SETS, Run, paper, sweep
-from benchmarks.gridworld.ledger import BEGUN, FINISHED, Ledger, begin, finish
-from benchmarks.gridworld.run import COMPARED, Display, main, saved
+from benchmarks.gridworld.ledger import BEGUN, FINISHED, Ledger, begin, finish, saved
+from benchmarks.gridworld.run import COMPARED, Display, main
 from lightning_cgrpo.__main__ import read_arguments
 
 ROOT = Path(__file__).parents[2]
@@ -110,6 +110,8 @@ def test_finished_means_the_same_configuration_and_length(tmp_path, monkeypatch)
     for file in (BEGUN, FINISHED):
         (tmp_path / run.name / file).unlink()
     ledger = Ledger(tmp_path, tmp_path / "results")
+    assert not ledger.finished(run), "a run whose numbers are nowhere is to be made again"
+    ledger.saved[run.name] = tmp_path / "run.json"
     assert ledger.finished(run) and not ledger.finished(other)
     assert {"cpu", "torch", "python"} < set(ledger.records[run.name])
 
@@ -165,3 +167,12 @@ def test_from_training_to_the_report_and_on_from_there(tmp_path):
         record = json.loads(path.read_text())
         assert record["updates"] == 5 and len(record["folders"]) == 2 and "test/reward/mean" in record["evaluations"]
     assert (tmp_path / "results/paper/curves.pdf").stat().st_size > 1000
+
+
+def test_the_committed_results_are_complete():
+    """Every run that the ledger names has its numbers here, and every set its report."""
+    ledger = Ledger(Path("none"), ROOT / "docs/results/gridworld")
+    assert ledger.records and set(ledger.records) == set(ledger.saved)
+    known = {run.name: run for make in SETS.values() for run in make()}
+    assert all(ledger.in_results(known[name]) for name in ledger.records)
+    assert all((path.parents[1] / "report.md").is_file() for path in ledger.saved.values())
