@@ -26,7 +26,7 @@ import torch
 from lightning.pytorch import Callback
 
 from lightning_cgrpo.__main__ import read_arguments
-from lightning_cgrpo.cli import CommandLine, quiet
+from lightning_cgrpo.cli import CommandLine, prepare
 from lightning_cgrpo.memory import reuse_blocks
 
 BOUND = 1.5
@@ -70,6 +70,7 @@ class Run(CommandLine):
                 "--callbacks.initial_rates=null",
             ],
         )
+        prepare(config)
         super().__init__("fit", config, flags)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
@@ -113,8 +114,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the numbers as JSON")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    quiet()
-    reuse_blocks()  # As the command does; the plain loop in the same process has it, too.
+    reuse_blocks()  # As the command does; so the plain loop has it from the start, too.
     example = load_example()
     torch.manual_seed(0)
     policies = {"fresh": example.make_policy().state_dict(), "trained": trained(example, options.training)}

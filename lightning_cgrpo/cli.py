@@ -90,6 +90,16 @@ class CommandLine(LightningCLI):
 
 def main(subcommand: str, config: Config, flags: list[str]) -> None:
     """Run a subcommand."""
+    prepare(config)
+    CommandLine(subcommand, config, flags)
+
+
+def prepare(config: Config) -> None:
+    """What comes before a run: its checkpoint is found, and the process set up.
+
+    Raises:
+        ConfigError: if the checkpoint doesn't exist.
+    """
     config.setdefault("weights_only", True)
     if torch.get_float32_matmul_precision() == "highest" and torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")
@@ -105,7 +115,6 @@ def main(subcommand: str, config: Config, flags: list[str]) -> None:
         module = importlib.import_module(namespace)
         for name in module.__all__:
             getattr(module, name)
-    CommandLine(subcommand, config, flags)
 
 
 def last_checkpoint(config: Config) -> Path:

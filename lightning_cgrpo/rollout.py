@@ -10,7 +10,7 @@ Shape letters used throughout the package:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -28,14 +28,13 @@ def _map_tensors(value: Any, function: Any) -> Any:
     return value
 
 
+def mapped(data: _D, function: Callable[[Tensor], Tensor]) -> _D:
+    """The same with a function applied to every tensor."""
+    return replace(data, **{f.name: _map_tensors(getattr(data, f.name), function) for f in fields(data)})
+
+
 def _to(data: _D, device: torch.device | str, non_blocking: bool = False) -> _D:
-    return replace(
-        data,
-        **{
-            f.name: _map_tensors(getattr(data, f.name), lambda t: t.to(device, non_blocking=non_blocking))
-            for f in fields(data)
-        },
-    )
+    return mapped(data, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
 
 @dataclass

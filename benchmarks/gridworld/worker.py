@@ -18,9 +18,8 @@ from lightning.pytorch import Callback, Trainer
 from benchmarks.gridworld.experiments import Run
 from benchmarks.gridworld.ledger import begin, finish
 from lightning_cgrpo.__main__ import read_arguments
-from lightning_cgrpo.cli import CommandLine, last_checkpoint, quiet
+from lightning_cgrpo.cli import CommandLine, last_checkpoint, prepare
 from lightning_cgrpo.configuration import ConfigError
-from lightning_cgrpo.memory import reuse_blocks
 from lightning_cgrpo.samplers.lockstep import Lockstep, LockstepSampler
 
 
@@ -44,9 +43,9 @@ class Training(CommandLine):
     def __init__(self, run: Run, logs: str, lockstep: Lockstep, messages: Any) -> None:
         self.run, self.lockstep, self.messages = run, lockstep, messages
         config, flags = read_arguments("fit", run.arguments(logs))
-        config["weights_only"] = True
         with contextlib.suppress(ConfigError):  # There is no checkpoint of a new run.
             config["ckpt_path"] = str(last_checkpoint(config))
+        prepare(config)
         super().__init__("fit", config, flags)
         self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
 
@@ -67,8 +66,6 @@ def work(runs: Sequence[Run], taken: Any, lanes: int, logs: str, messages: Any) 
         messages: a queue to the parent, of (run's name, updates done, error or None).
     """
     torch.set_num_threads(1)
-    quiet()
-    reuse_blocks()
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     lockstep = Lockstep(lanes)

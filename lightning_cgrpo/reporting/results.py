@@ -8,7 +8,7 @@ from lightning_cgrpo.constraint import Constraint
 from lightning_cgrpo.reporting.labels import TASK, short_class
 from lightning_cgrpo.reporting.method import get
 from lightning_cgrpo.reporting.runs import MethodRuns, Run
-from lightning_cgrpo.reporting.summary import TOLERANCE, Statistic, statistic, tolerance, violation
+from lightning_cgrpo.reporting.summary import ROUNDING, TOLERANCE, Statistic, statistic, tolerance, violation
 from lightning_cgrpo.reporting.tables import Cell, Column, Table
 
 REWARD = "reward/mean"
@@ -31,7 +31,7 @@ def violates(value: Statistic | None, constraint: Constraint) -> bool:
     """Whether a mean rate is beyond its threshold and the tolerance."""
     if value is None or constraint.bound is None:
         return False
-    return violation(value.mean, constraint) > tolerance(constraint) + 1e-9
+    return violation(value.mean, constraint) > tolerance(constraint) + ROUNDING
 
 
 def feasible(method: MethodRuns, values: Values) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ NEAR_BEST = 0.15
 KEPT, REST = 0.8, 1 / 4
 """A constraint is kept from where it is met at this share of all later updates, if these are so many of the run's."""
 ROUNDING = 1e-9
+Rate = TypeVar("Rate", float, Array)
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ def final_values(scalars: Mapping[str, Series], start: float) -> dict[str, float
     return {tag: rounded(series.mean(), FLOAT_DIGITS) for tag, series in last.items() if len(series)}
 
 
-def violation(rate: float, constraint: Constraint) -> float:
-    """By how much a rate, in the user's orientation, violates its bound; negative if it is met."""
+def violation(rate: Rate, constraint: Constraint) -> Rate:
+    """By how much a rate (or each of several), in the user's orientation, violates its bound; negative if it is met."""
     assert constraint.bound is not None
     return constraint.bound - rate if constraint.at_least is not None else rate - constraint.bound
 
@@ -84,7 +86,7 @@ def window_of(updates: float) -> float:
 
 def compliance(rate: Series, constraint: Constraint) -> Series:
     """1 where a (moving average of a) rate meets its threshold within the tolerance, 0 where it doesn't."""
-    met = _violations(rate, constraint) <= tolerance(constraint) + ROUNDING
+    met = violation(rate.values, constraint) <= tolerance(constraint) + ROUNDING
     return Series(rate.steps, met.astype(float))
 
 
@@ -94,15 +96,10 @@ def control(rate: Series, constraint: Constraint, updates: int) -> Control | Non
     if not len(half):
         return None
     return Control(
-        max(float(_violations(half, constraint).max()), 0.0),
+        max(float(violation(half.values, constraint).max()), 0.0),
         float(half.values.std()),
         compliance(half, constraint).mean(),
     )
-
-
-def _violations(rate: Series, constraint: Constraint) -> Array:
-    assert constraint.bound is not None
-    return (constraint.bound - rate.values) if constraint.at_least is not None else (rate.values - constraint.bound)
 
 
 def kept_from(met: Series, start: float | None, updates: int) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -82,34 +83,24 @@ class EnvironmentSampler(Sampler):
         return play(policy.actor(), episodes, draws).rollouts(len(prompts), group_size)
 
 
+@dataclass
 class Record:
-    """What was seen and done, step by step."""
+    """What was seen and done: for every step the episodes' rows, states, actions, logits, and the states reached."""
 
-    def __init__(self, episodes: Episodes, horizon: int) -> None:
-        self.episodes, self.horizon = episodes, horizon
-        self.rows: list[Tensor] = []
-        self.states: list[Tensor] = []
-        self.actions: list[Tensor] = []
-        self.logits: list[Tensor] = []
-        self.reached: list[Tensor] = []
-
-    def add(self, rows: Tensor, states: Tensor, actions: Tensor, logits: Tensor, reached: Tensor) -> None:
-        """The next step, of the episodes `rows`."""
-        self.rows.append(rows)
-        self.states.append(states)
-        self.actions.append(actions)
-        self.logits.append(logits)
-        self.reached.append(reached)
+    episodes: Episodes
+    horizon: int
+    steps: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     def rollouts(self, prompts: int, group_size: int) -> Rollouts:
         """All steps but those of episodes that were over, laid out as ``[B, G, T]``."""
         shape = (prompts, group_size, self.horizon)
-        states, counts = torch.cat(self.states), [len(rows) for rows in self.rows]
-        step = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(states.device)
+        rows, states, actions, logits, reached = (torch.cat(column) for column in zip(*self.steps, strict=True))
+        counts = torch.tensor([len(step[0]) for step in self.steps])
+        step = torch.arange(len(counts)).repeat_interleave(counts).to(states.device)
         real = (~self.episodes.ended(states)).nonzero().squeeze(-1)
-        place = (torch.cat(self.rows) * self.horizon + step)[real]
-        states, actions, reached = states[real], torch.cat(self.actions)[real], torch.cat(self.reached)[real]
-        log_probs = torch.cat(self.logits)[real].log_softmax(-1).gather(-1, actions[:, None]).squeeze(-1)
+        place = (rows * self.horizon + step)[real]
+        states, actions, reached = states[real], actions[real], reached[real]
+        log_probs = logits[real].log_softmax(-1).gather(-1, actions[:, None]).squeeze(-1)
 
         def laid_out(values: Tensor) -> Tensor:
             full = values.new_zeros((prompts * group_size * self.horizon, *values.shape[1:]))
@@ -149,7 +140,7 @@ def play(actor: Actor, episodes: Episodes, draws: Tensor, blocks: int = 1) -> Re
             below = logits.softmax(-1).cumsum(-1)[:, :-1] <= draws[step, :, None]
             actions = below.sum(-1)
             reached = episodes.step(states, actions)
-            record.add(rows, states, actions, logits, reached)
+            record.steps.append((rows, states, actions, logits, reached))
             states = reached
     return record
 

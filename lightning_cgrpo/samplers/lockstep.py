@@ -8,15 +8,15 @@ its own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP, stacked_actor
-from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.rollout import PromptGroups, Rollouts, mapped
 from lightning_cgrpo.samplers import Noise
 from lightning_cgrpo.samplers.environment import Environment, EnvironmentSampler, play
 
@@ -125,19 +125,9 @@ def play_together(requests: Sequence[Request]) -> list[Rollouts]:
         torch.cat([request.draws for request in requests]),
         blocks=len(requests),
     )
-    rollouts = record.rollouts(len(prompts), group_size)
-    size = len(requests[0].prompts)
-    return [_part(rollouts, slice(number * size, (number + 1) * size)) for number in range(len(requests))]
+    rollouts, size = record.rollouts(len(prompts), group_size), len(requests[0].prompts)
+    return [_part(rollouts, size, number) for number in range(len(requests))]
 
 
-def _part(rollouts: Rollouts, rows: slice) -> Rollouts:
-    take: Callable[[dict[str, Tensor]], dict[str, Tensor]] = lambda named: {n: t[rows] for n, t in named.items()}  # noqa: E731
-    assert rollouts.log_probs is not None
-    return replace(
-        rollouts,
-        actions=rollouts.actions[rows],
-        mask=rollouts.mask[rows],
-        log_probs=rollouts.log_probs[rows],
-        inputs=take(rollouts.inputs),
-        info=take(rollouts.info),
-    )
+def _part(rollouts: Rollouts, size: int, number: int) -> Rollouts:
+    return mapped(rollouts, lambda tensor: tensor[number * size : (number + 1) * size])
