@@ -68,6 +68,8 @@ class Rollouts:
             tokens), under names that policy and sampler agree on.
         log_probs: ``[B, G, T]`` log-probabilities under the policy that sampled, if the sampler's are exact enough
             to be the denominator of the ratio; otherwise None, and the module computes them.
+        sampling_log_probs: ``[B, G, T]`` log-probabilities that another engine than the policy itself reports for what
+            it sampled; too inexact for the ratio, they say how much an answer is to count.
         info: what happened besides, for the task to score: tensors ``[B, G, ...]``, or lists of B lists of G.
     """
 
@@ -75,6 +77,7 @@ class Rollouts:
     mask: Tensor
     inputs: dict[str, Tensor]
     log_probs: Tensor | None = None
+    sampling_log_probs: Tensor | None = None
     info: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -10,14 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import linear, pad
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies import Policy, PolicyOutput, Reference
 from lightning_cgrpo.policies.pretrained import LoRA, enable_checkpointing, read, stop_tokens, with_adapters
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
 from lightning_cgrpo.rollout import Examples, Rollouts
+from lightning_cgrpo.shared_prefix.attention import NAME as PACKED
+from lightning_cgrpo.shared_prefix.attention import Attend, PackedAttention, packed_pass
+from lightning_cgrpo.shared_prefix.layout import Layout
+from lightning_cgrpo.shared_prefix.log_probs import linear_log_probs
+from lightning_cgrpo.shared_prefix.support import prepare
 
 if TYPE_CHECKING:
     from transformers import DynamicCache
@@ -44,6 +50,8 @@ class CausalLMPolicy(Policy):
         lora: train low-rank adapters instead of all the weights. Needs peft (the extra `lora`).
         gradient_checkpointing: recompute activations in the backward pass: less memory, a third more time.
         max_prompt_tokens: longer prompts are an error, by default none is.
+        share_prompts: compute the prompt of a group once, wherever the model is known to allow it exactly; see
+            `shared_prefix`.
     """
 
     def __init__(
@@ -54,6 +62,7 @@ class CausalLMPolicy(Policy):
         lora: LoRA | None = None,
         gradient_checkpointing: bool = False,
         max_prompt_tokens: int | None = None,
+        share_prompts: bool = True,
     ) -> None:
         super().__init__()
         if not temperature > 0:
@@ -68,11 +77,13 @@ class CausalLMPolicy(Policy):
         self.lora = lora
         self.gradient_checkpointing = gradient_checkpointing
         self.max_prompt_tokens = max_prompt_tokens
+        self.share_prompts = share_prompts
         # What `load` finds. Any: a transformers model (or peft's around it) and a tokenizer, without their import.
         self.model: Any = None
         self.tokenizer: Any = None
         self.pad_token = -1
         self.stop_tokens: tuple[int, ...] = ()
+        self.shares_prompts = False
         self._arguments: frozenset[str] = frozenset()
         self._checkpointed: list[nn.Module] = []
 
@@ -105,6 +116,13 @@ class CausalLMPolicy(Policy):
             self.model = with_adapters(self.model, self.lora)
         self.stop_tokens = stops
         self.train(self.training)
+        reason = prepare(self) if self.share_prompts else "share_prompts is off"
+        self.shares_prompts = reason is None
+        if reason is not None and self.share_prompts:
+            rank_zero_warn(
+                f"The answers of a group are computed with a prompt each, because {reason} ('{self.name}'). That is as "
+                "exact, and slower."
+            )
 
     def train(self, mode: bool = True) -> CausalLMPolicy:
         """Only says so: the model itself stays in eval mode, see above."""
@@ -118,10 +136,24 @@ class CausalLMPolicy(Policy):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        if self.model is None:
-            raise RuntimeError(f"Expected '{self.name}' to be loaded, but it is not, try `policy.load()` first.")
+        self._check_loaded()
         device: torch.device = next(self.model.parameters()).device
         return device
+
+    def _check_loaded(self) -> None:
+        if self.model is None:
+            raise RuntimeError(f"Expected '{self.name}' to be loaded, but it is not, try `policy.load()` first.")
+
+    @property
+    def network(self) -> Any:
+        """The transformers model, adapters and all, without peft's wrapper around it."""
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    @property
+    def dtype_of_weights(self) -> torch.dtype:
+        """Of the embeddings, and so of the hidden states."""
+        dtype: torch.dtype = self.network.get_input_embeddings().weight.dtype
+        return dtype
 
     @property
     def context_length(self) -> int | None:
@@ -131,8 +163,8 @@ class CausalLMPolicy(Policy):
 
     # --- text to tokens and back
 
-    def encode(self, prompts: Sequence[str | Messages], index: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Tokens ``[B, P]`` int64 and mask ``[B, P]`` bool of prompts, padded on the left.
+    def tokenize(self, prompts: Sequence[str | Messages], index: Tensor | None = None) -> list[list[int]]:
+        """The tokens of B prompts.
 
         Args:
             prompts: texts, or lists of messages (role and content) that go through the tokenizer's chat template.
@@ -141,16 +173,23 @@ class CausalLMPolicy(Policy):
         Raises:
             UserError: a prompt is empty or has more than `max_prompt_tokens` tokens, or there is no chat template.
         """
-        device = self.device
-        numbers = list(range(len(prompts))) if index is None else index.tolist()
-        rows = [self._tokens(prompt, number) for prompt, number in zip(prompts, numbers, strict=True)]
-        width = max((len(row) for row in rows), default=1)
-        ids = torch.full((len(rows), width), self.pad_token)
-        mask = torch.zeros((len(rows), width), dtype=torch.bool)
-        for i, row in enumerate(rows):
+        self._check_loaded()
+        numbers = range(len(prompts)) if index is None else index.tolist()
+        return [self._tokens(prompt, number) for prompt, number in zip(prompts, numbers, strict=True)]
+
+    def padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+        """Tokens ``[B, P]`` int64 and mask ``[B, P]`` bool of prompts, padded on the left."""
+        width = max((len(row) for row in prompts), default=1)
+        ids = torch.full((len(prompts), width), self.pad_token)
+        mask = torch.zeros((len(prompts), width), dtype=torch.bool)
+        for i, row in enumerate(prompts):
             ids[i, width - len(row) :] = torch.tensor(row)
             mask[i, width - len(row) :] = True
-        return ids.to(device), mask.to(device)
+        return ids.to(self.device), mask.to(self.device)
+
+    def encode(self, prompts: Sequence[str | Messages]) -> tuple[Tensor, Tensor]:
+        """Tokens and mask ``[B, P]`` of texts or messages, see `tokenize` and `padded`."""
+        return self.padded(self.tokenize(prompts))
 
     def _tokens(self, prompt: str | Messages, number: int) -> list[int]:
         if isinstance(prompt, str):
@@ -230,16 +269,71 @@ class CausalLMPolicy(Policy):
 
         Columns in which no answer has a token are not computed, and come back as 0.
         """
-        steps = max(int(examples.mask.sum(-1).max()), 1)
-        prompt_mask = examples.shared["prompt_mask"][examples.group]
+        compute = self.packed_log_probs if self.shares_prompts else self.padded_log_probs
+        shared = examples.shared
+        log_probs, entropy = compute(
+            shared["prompt_ids"], shared["prompt_mask"], examples.actions, examples.mask, examples.group
+        )
+        return PolicyOutput(log_probs, entropy)
+
+    def packed_log_probs(
+        self, prompt_ids: Tensor, prompt_mask: Tensor, actions: Tensor, mask: Tensor, group: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies ``[N, T]`` of answers, each prompt being computed once.
+
+        Args:
+            prompt_ids: ``[B, P]``, padded on the left as `prompt_mask` says.
+            actions: ``[N, T]``, of which `mask` are.
+            group: ``[N]`` int64, the row of each answer's prompt.
+        """
+        order = group.argsort(stable=True)
+        prompts, group = torch.unique(group[order], return_inverse=True)
+        taken = mask[order]
+        tokens = actions[order][taken]
+        layout = Layout.of(prompt_mask[prompts].sum(-1), taken.sum(-1), group)
+        fed = taken & (taken.cumsum(-1) < taken.sum(-1, keepdim=True))  # all but the last ones
+        ids = torch.cat([prompt_ids[prompts][prompt_mask[prompts]], actions[order][fed]])
+        hidden = self.hidden(ids, layout.position_ids, PackedAttention(layout))
+        values = linear_log_probs(hidden[layout.predictors], self._output_weight, tokens, self.temperature)
+        back = order.argsort()
+        log_probs, entropy = (
+            torch.zeros(mask.shape, dtype=value.dtype, device=value.device).masked_scatter(taken, value)[back]
+            for value in values
+        )
+        return log_probs, entropy
+
+    def hidden(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Last hidden states ``[S, D]`` of a packed row of tokens ``[S]`` at positions ``[1, S]``."""
+        with packed_pass(), self._checkpointing(torch.is_grad_enabled()):
+            output = self.network.base_model(
+                input_ids=ids[None], position_ids=positions, use_cache=False, **{PACKED: attend}
+            )
+        states: Tensor = output.last_hidden_state[0]
+        return states
+
+    def logits_of(self, hidden: Tensor) -> Tensor:
+        """Logits ``[R, V]`` of hidden states ``[R, D]``, before the temperature."""
+        return linear(hidden, self._output_weight)
+
+    @property
+    def _output_weight(self) -> Tensor:
+        weight: Tensor = self.network.get_output_embeddings().weight
+        return weight
+
+    def padded_log_probs(
+        self, prompt_ids: Tensor, prompt_mask: Tensor, actions: Tensor, mask: Tensor, group: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The same with a padded row for each answer, prompt and all: for models that `shared_prefix` refuses."""
+        steps = max(int(mask.sum(-1).max()), 1)
+        prompt_mask = prompt_mask[group]
         width = int(prompt_mask.sum(-1).max())
         # No input of the model is a tensor of the rollout, which may have been made under inference mode.
-        ids = torch.cat([examples.shared["prompt_ids"][examples.group][:, -width:], examples.actions[:, :steps]], 1)
-        mask = torch.cat([prompt_mask[:, -width:], examples.mask[:, :steps]], 1)
-        logits = self.logits(ids[:, :-1], mask[:, :-1], keep=steps)  # [N, steps, V]
+        ids = torch.cat([prompt_ids[group][:, -width:], actions[:, :steps]], 1)
+        seen = torch.cat([prompt_mask[:, -width:], mask[:, :steps]], 1)
+        logits = self.logits(ids[:, :-1], seen[:, :-1], keep=steps)  # [N, steps, V]
         log_probs, entropy = token_log_probs(logits, ids[:, -steps:], self.temperature)
-        unused = (0, examples.actions.shape[1] - steps)
-        return PolicyOutput(pad(log_probs, unused), pad(entropy, unused))
+        unused = (0, actions.shape[1] - steps)
+        return pad(log_probs, unused), pad(entropy, unused)
 
     # --- copies
 
@@ -247,13 +341,24 @@ class CausalLMPolicy(Policy):
         """A frozen copy; with LoRA no copy but the base model, which is this one with its adapters off."""
         return super().reference() if self.lora is None else _BaseModel(self)
 
-    def save_pretrained(self, directory: str | Path) -> None:
+    def save_pretrained(self, directory: str | Path, merge: bool = False) -> None:
         """Write model and tokenizer as a directory that transformers loads, and this policy too.
 
-        Adapters are merged into a copy of the weights, so that the directory does not depend on the base model's.
+        Adapters are written alone, in peft's format, with the name of the model that they belong to.
+
+        Args:
+            directory: is created; use one without another model in it, whose files would be read with these.
+            merge: write a copy of all weights instead, with the adapters added in, which depends on no other directory.
+                The sums are rounded to the weights' dtype.
         """
-        model = self.model if self.lora is None else copy.deepcopy(self.model).merge_and_unload()
-        model.save_pretrained(directory)
+        self._check_loaded()
+        adapted = hasattr(self.model, "merge_and_unload")
+        if adapted and not merge:
+            # The embeddings are the base model's. By default peft asks the hub whether they are.
+            self.model.save_pretrained(str(directory), save_embedding_layers=False)
+        else:
+            model = copy.deepcopy(self.model).merge_and_unload() if adapted else self.model
+            model.save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
 
 

@@ -4,6 +4,8 @@ import copy
 import json
 import shutil
 import sys
+import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -45,6 +47,8 @@ def config(family):
     if family == "Gemma3":
         layers = ["sliding_attention", "full_attention"]
         return transformers.Gemma3TextConfig(**SIZES, sliding_window=4, layer_types=layers)
+    if family in ("Mistral", "Phi3"):
+        return getattr(transformers, f"{family}Config")(**SIZES, sliding_window=None)
     return getattr(transformers, f"{family}Config")(**SIZES)
 
 
@@ -54,7 +58,17 @@ def build(family, dtype=torch.float64):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(4)  # far from uniform
+    for module in model.modules():
+        if hasattr(module, "variance_epsilon"):
+            # transformers computes it in float32, whatever the dtype, and rounding would hide what is wrong.
+            module.forward = partial(
+                rms_norm, (module.weight.shape[0],), weight=module.weight, eps=module.variance_epsilon
+            )
     return model
+
+
+def rms_norm(shape, states, weight, eps):
+    return torch.nn.functional.rms_norm(states, shape, weight, eps)
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +117,15 @@ def gradients(model, loss):
     return torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
 
 
-@pytest.mark.parametrize("family", ["Qwen2", "Llama", "Gemma3", "GPT2", "OPT"])
+SHARED = ["Qwen2", "Qwen3", "Llama", "Mistral", "Gemma", "Phi3", "Olmo2", "Granite", "SmolLM3", "Glm", "GPT2", "OPT"]
+
+
+@pytest.mark.parametrize("family", [*SHARED, "Gemma3", "Cohere"])
 def test_equals_transformers_without_padding(family, tokenizer):
     model = build(family)
-    policy = CausalLMPolicy.from_model(model, tokenizer, temperature=TEMPERATURE)
+    with warnings.catch_warnings(record=True):
+        policy = CausalLMPolicy.from_model(model, tokenizer, temperature=TEMPERATURE)
+    assert policy.shares_prompts == (family in SHARED)
     policy.train()
     rollouts = ragged()
     examples = policy.examples(rollouts)
@@ -121,8 +140,8 @@ def test_equals_transformers_without_padding(family, tokenizer):
     ours = (torch.stack([output.log_probs, output.entropy]) * coefficients.flatten(1, 2)).sum()
     theirs = (torch.stack(expected) * coefficients).sum()
     for one, other in zip(gradients(model, ours), gradients(model, theirs), strict=True):
-        # The norms and rotations of these models are computed in float32, whatever the dtype.
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+        # Some norms and rotations are computed in float32, whatever the dtype.
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 if family in ("Gemma", "Gemma3") else 1e-8)
 
 
 def test_gradient_of_token_log_probs():
@@ -373,7 +392,7 @@ def test_bad_prompts_are_named(policy):
     with pytest.raises(UserError, match=r"at most 3 tokens, but got \d+ in prompt 1, try"):
         policy.encode(["Tom", "Tom has many, many apples"])
     with pytest.raises(UserError, match="in prompt 4711, try"):
-        policy.encode(["Tom", "Tom has many, many apples"], torch.tensor([5, 4711]))
+        policy.tokenize(["Tom", "Tom has many, many apples"], torch.tensor([5, 4711]))
     with pytest.raises(UserError, match="Expected prompt 1 to have at least one token"):
         policy.encode(["Tom", ""])
     policy.tokenizer.chat_template = None

@@ -11,7 +11,9 @@ from lightning_cgrpo.policies.tiny import make_tiny_model  # noqa: E402
 from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
 from lightning_cgrpo.rollout import PromptGroups  # noqa: E402
 from lightning_cgrpo.samplers import Sampler  # noqa: E402
-from lightning_cgrpo.samplers.generation import GenerationSampler, nucleus, sample  # noqa: E402
+from lightning_cgrpo.samplers.choice import likeliest, not_rare, nucleus, sample  # noqa: E402
+from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
+from lightning_cgrpo.shared_prefix.decoding import Decoding  # noqa: E402
 
 TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day. How many in 5 days?"]
 
@@ -97,6 +99,72 @@ def test_independent_of_the_batch(policy, batch_size):
         single = sampler.rollout(policy, alone, 4, noise_for(alone))
         assert answers(single, 0) == answers(together, b) == answers(reordered, row)
         assert single.info["text"][0] == together.info["text"][b]
+
+
+@pytest.mark.parametrize("group_size", [1, 2, 24])
+def test_sharing_prompts_changes_no_answer(policy, monkeypatch, group_size):
+    compactions = []
+    select = Decoding.select
+    monkeypatch.setattr(Decoding, "select", lambda self, *args: (compactions.append(args[2]), select(self, *args))[1])
+    prompts = groups()
+    # Few stop tokens, so that some answers outgrow the first block of room for keys and values.
+    monkeypatch.setattr(policy, "stop_tokens", policy.stop_tokens[:12])
+    sampler = GenerationSampler(70)
+    shared = sampler.rollout(policy, prompts, group_size, noise_for(prompts))
+    monkeypatch.setattr(policy, "shares_prompts", False)
+    alone = sampler.rollout(policy, prompts, group_size, noise_for(prompts))
+    assert torch.equal(shared.actions, alone.actions)
+    assert torch.equal(shared.mask, alone.mask)
+    assert torch.equal(shared.info["truncated"], alone.info["truncated"])
+    if group_size == 24:
+        assert len(compactions) > 2
+        assert int(shared.lengths.max()) == 70
+
+
+def test_a_minimum_length_holds_stop_tokens_back(policy):
+    prompts = groups()
+    for least in (0, 1, 5):
+        rollouts = GenerationSampler(8, min_new_tokens=least).rollout(policy, prompts, 32, noise_for(prompts))
+        assert int(rollouts.lengths.min()) == max(least, 1)
+        before = rollouts.actions[..., : max(least - 1, 0)]
+        assert not torch.isin(before, torch.tensor(policy.stop_tokens)).any()
+
+
+@pytest.mark.parametrize(("options", "kept"), [({"top_k": 3}, 3), ({"top_k": 1}, 1), ({"min_p": 1.0}, 1)])
+def test_filters_leave_the_likeliest(policy, options, kept):
+    grid = ((torch.arange(500, dtype=torch.float64) + 0.5) / 500).view(1, 500, 1)
+    rollouts = GenerationSampler(1, **options).rollout(policy, groups(TEXTS[:1]), 500, lambda *shape: grid)
+    logits = policy.logits(*policy.encode(TEXTS[:1]), keep=1)[0, 0]
+    logits[policy.pad_token] = -torch.inf
+    order = logits.argsort(descending=True)
+    probabilities = (logits / policy.temperature).softmax(-1)
+    inside = order[:kept]
+    counts = torch.bincount(rollouts.actions.flatten(), minlength=len(logits))
+    expected = 500 * probabilities[inside] / probabilities[inside].sum()
+    assert ((counts[inside] - expected).abs() <= 1).all()
+    assert int(counts.sum()) == int(counts[inside].sum())
+
+
+def test_min_p_is_relative_to_the_likeliest():
+    probabilities = torch.tensor([[0.5, 0.26, 0.24, 0.0]])
+    assert not_rare(probabilities, 0.5).tolist() == [[0.5, pytest.approx(0.26), 0.0, 0.0]]
+    assert likeliest(probabilities, None) is not_rare(probabilities, 0.0) is probabilities
+
+
+def test_large_vocabularies_are_sampled_exactly():
+    draw = torch.Generator().manual_seed(0)
+    weights = torch.rand(40, 5000, generator=draw) ** 8
+    weights[:, 1000:3000] = 0
+    draws = torch.rand(40, generator=draw, dtype=torch.float64)
+    draws[:2] = torch.tensor([0.0, 1 - 2.0**-53])
+    chosen = sample(weights, draws)
+    cumulative = weights.double().cumsum(-1)
+    before = torch.where(chosen > 0, cumulative.gather(-1, (chosen - 1).clamp(min=0)[:, None])[:, 0], 0)
+    target = draws * cumulative[:, -1]
+    share = weights.gather(-1, chosen[:, None])[:, 0]
+    assert (share > 0).all()
+    assert (before <= target + 1e-9).all()
+    assert (target <= before + share + 1e-9).all()
 
 
 def test_another_seed_gives_other_answers(policy):
@@ -264,6 +332,9 @@ def test_errors_name_what_is_wrong(policy):
     for options, message in (
         ({"max_new_tokens": 0}, "`max_new_tokens` to be at least 1, but got 0"),
         ({"max_new_tokens": 4, "top_p": 0.0}, r"`top_p` to be in \(0, 1\], but got 0.0"),
+        ({"max_new_tokens": 4, "min_new_tokens": 5}, "`min_new_tokens` to be at most max_new_tokens, 4, but got 5"),
+        ({"max_new_tokens": 4, "top_k": 0}, "`top_k` to be at least 1, but got 0"),
+        ({"max_new_tokens": 4, "min_p": 2}, r"`min_p` to be in \[0, 1\], but got 2"),
         ({"max_new_tokens": 4, "batch_size": 0}, "`batch_size` to be at least 1, but got 0"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -1,0 +1,157 @@
+"""Generation with the policy's own weights, by transformers' models: prompts read once and shared, where possible."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.samplers.choice import likeliest, not_rare, nucleus, sample
+from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
+from lightning_cgrpo.shared_prefix.decoding import Decoding
+from lightning_cgrpo.shared_prefix.layout import Layout
+
+CROWDED = 0.75
+"""Slots are compacted when no more than this share of them would be left."""
+
+
+class TransformersEngine(RolloutEngine):
+    """Reads each prompt once and continues it G times.
+
+    Each token is the inverse of the cumulative distribution at its own draw, so an answer depends neither on the number
+    of processes nor on the other prompts of the batch, except through the rounding of the logits. The padding token is
+    never chosen, unless it is a stop token.
+
+    Where the policy shares prompts, the G answers attend to one copy of their prompt's keys and values, and finished
+    answers are taken out from time to time; otherwise keys and values are copied for each answer.
+    """
+
+    @torch.no_grad()
+    def generate(
+        self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, sampling: Sampling, draws: Tensor
+    ) -> Completions:
+        device = policy.device
+        shape = (len(prompts), group_size, sampling.max_new_tokens)
+        tokens = torch.full((len(prompts) * group_size, sampling.max_new_tokens), policy.pad_token, device=device)
+        taken = torch.zeros_like(tokens, dtype=torch.bool)
+        going_on = torch.arange(len(tokens), device=device)
+        if prompts:
+            choose = _Choice(policy, sampling)
+            draws = draws.flatten(0, 1).to(device)
+            steps: _Steps = (_Shared if policy.shares_prompts else _Padded)(policy, prompts, group_size)
+            logits = steps.read().repeat_interleave(group_size, 0)
+            for step in range(sampling.max_new_tokens):
+                if step:
+                    logits = steps.next(going_on, tokens[going_on, step - 1])
+                chosen = choose(logits, draws[going_on, step], step)
+                tokens[going_on, step] = chosen
+                taken[going_on, step] = True
+                going_on = going_on[~torch.isin(chosen, choose.stops)]
+                if len(going_on) == 0:
+                    break
+        truncated = torch.zeros(len(tokens), dtype=torch.bool, device=device)
+        truncated[going_on] = True
+        return Completions(tokens.view(shape), taken.view(shape), truncated.view(shape[:2]))
+
+
+class _Choice:
+    """From logits to tokens."""
+
+    def __init__(self, policy: CausalLMPolicy, sampling: Sampling) -> None:
+        self.policy, self.sampling = policy, sampling
+        self.stops = torch.tensor(policy.stop_tokens, device=policy.device)
+        self.never = [] if policy.pad_token in policy.stop_tokens else [policy.pad_token]
+
+    def __call__(self, logits: Tensor, draws: Tensor, step: int) -> Tensor:
+        """Tokens ``[R]`` from logits ``[R, V]`` and draws ``[R]``."""
+        sampling = self.sampling
+        if not bool(logits.amax(-1).isfinite().all()):
+            raise FloatingPointError(
+                f"Expected finite logits from '{self.policy.name}', but got NaN or infinity, because training diverged "
+                "or a half-precision model overflowed, try a smaller learning rate, or float32 or bfloat16 weights."
+            )
+        scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.policy.temperature
+        for token in self.never:
+            scaled[:, token] = -torch.inf
+        if step + 1 < sampling.min_new_tokens:
+            scaled[:, self.stops] = -torch.inf
+        probabilities = not_rare(likeliest(scaled.softmax(-1), sampling.top_k), sampling.min_p)
+        return sample(nucleus(probabilities, sampling.top_p), draws)
+
+
+class _Steps(Protocol):
+    """A batch of answers that grow."""
+
+    def read(self) -> Tensor:
+        """Logits ``[B, V]`` after the prompts."""
+
+    def next(self, answers: Tensor, tokens: Tensor) -> Tensor:
+        """Logits ``[R, V]`` after the `tokens` of those ``answers [R]`` that go on, numbered in B G."""
+
+
+class _Shared:
+    """Slots ``[n, g]`` of answers by prompt; finished ones keep theirs until the slots are compacted."""
+
+    def __init__(self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int) -> None:
+        self.policy = policy
+        self.tokens = torch.tensor([token for prompt in prompts for token in prompt], device=policy.device)
+        self.lengths = torch.tensor([len(prompt) for prompt in prompts], device=policy.device)
+        nothing = self.lengths[:0]
+        self.layout = Layout.of(self.lengths, nothing, nothing)
+        self.decoding = Decoding(self.layout, group_size)
+        self.group_size = group_size
+        self.slots = torch.arange(len(prompts) * group_size, device=policy.device).view(len(prompts), group_size)
+
+    def read(self) -> Tensor:
+        hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding)
+        self.decoding.step = 0
+        return self.policy.logits_of(hidden[self.lengths.cumsum(0) - 1])
+
+    def next(self, answers: Tensor, tokens: Tensor) -> Tensor:
+        self._compact(answers)
+        slots = self.slots.flatten()
+        # Both ascend among the answers that go on.
+        rows = torch.isin(slots, answers).nonzero()[:, 0]
+        fed = torch.full_like(slots, self.policy.pad_token).index_copy(0, rows, tokens)
+        positions = self.lengths[slots // self.group_size] + self.decoding.step
+        hidden = self.policy.hidden(fed, positions[None], self.decoding)
+        self.decoding.step += 1
+        return self.policy.logits_of(hidden if len(rows) == len(slots) else hidden[rows])
+
+    def _compact(self, answers: Tensor) -> None:
+        alive = torch.isin(self.slots, answers)
+        counts = alive.sum(1)
+        prompts = counts.nonzero()[:, 0]
+        width = int(counts.max())
+        if len(prompts) * width > CROWDED * self.slots.numel():
+            return
+        # Those that go on first, then as many finished ones as it takes to fill the rectangle.
+        order = alive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[prompts, :width]
+        self.decoding.select(prompts, (prompts[:, None] * self.slots.shape[1] + order).flatten(), width)
+        self.slots = self.slots[prompts].gather(1, order)
+
+
+class _Padded:
+    """transformers' own cache, a row for every answer."""
+
+    def __init__(self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int) -> None:
+        self.policy, self.group_size = policy, group_size
+        self.ids, self.mask = policy.padded(prompts)
+        self.cache = policy.new_cache()
+        self.answers = torch.arange(len(prompts) * group_size, device=policy.device)
+
+    def read(self) -> Tensor:
+        logits = self.policy.logits(self.ids, self.mask, keep=1, cache=self.cache)[:, 0]
+        self.cache.batch_repeat_interleave(self.group_size)
+        self.mask = self.mask.repeat_interleave(self.group_size, 0)
+        return logits
+
+    def next(self, answers: Tensor, tokens: Tensor) -> Tensor:
+        if len(answers) < len(self.answers):
+            rows = torch.isin(self.answers, answers).nonzero()[:, 0]
+            self.answers, self.mask = answers, self.mask[rows]
+            self.cache.batch_select_indices(rows)
+        self.mask = torch.cat([self.mask, self.mask.new_ones(len(answers), 1)], 1)
+        return self.policy.logits(tokens[:, None], self.mask, keep=1, cache=self.cache)[:, 0]

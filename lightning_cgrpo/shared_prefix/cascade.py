@@ -1,0 +1,202 @@
+"""Attention of answers to their prompt, which is not copied for each of them, and to themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import scaled_dot_product_attention
+
+# Shapes: n prompts, G answers, C tokens of an answer, P of a prompt; H heads of queries, K of keys, R = H / K; D.
+
+
+def shared_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    prompt_key: Tensor,
+    prompt_value: Tensor,
+    bias: Tensor | None,
+    scale: float,
+) -> Tensor:
+    """Causal attention ``[n, G, C, H, D]`` of answers that follow their prompt.
+
+    Args:
+        query: ``[n, G, C, H, D]``, and alike `key` and `value` with K heads.
+        prompt_key: ``[n, P, K, D]``, and alike `prompt_value`.
+        bias: ``[n, 1, 1, P]``, minus infinity where a prompt has no token.
+    """
+    if query.device.type == "cpu":
+        attended: Tensor = _Cascade.apply(query, key, value, prompt_key, prompt_value, bias, scale)
+        return attended
+    return _expanded(query, key, value, prompt_key, prompt_value, bias, scale)
+
+
+def _expanded(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    prompt_key: Tensor,
+    prompt_value: Tensor,
+    bias: Tensor | None,
+    scale: float,
+) -> Tensor:
+    """With the prompt's keys and values repeated for every answer, which any backend of PyTorch computes."""
+    n, answers, steps = query.shape[:3]
+    size = prompt_key.shape[1]
+
+    def whole(prompt: Tensor, own: Tensor) -> Tensor:
+        return torch.cat([prompt[:, None].expand(-1, answers, -1, -1, -1), own], 2).flatten(0, 1).transpose(1, 2)
+
+    seen = torch.ones(steps, size + steps, dtype=torch.bool, device=query.device).tril(size)
+    if bias is not None:
+        inside = torch.cat([bias[:, 0] == 0, bias.new_ones(n, 1, steps, dtype=torch.bool)], 2)  # [n, 1, P + C]
+        seen = (seen & inside).repeat_interleave(answers, 0)[:, None]
+    attended: Tensor = scaled_dot_product_attention(
+        query.flatten(0, 1).transpose(1, 2),
+        whole(prompt_key, key),
+        whole(prompt_value, value),
+        attn_mask=seen,
+        scale=scale,
+        enable_gqa=query.shape[3] != key.shape[3],
+    )
+    of_answers: Tensor = attended.transpose(1, 2).unflatten(0, (n, answers))
+    return of_answers
+
+
+class _Cascade(torch.autograd.Function):
+    """Attention to the prompt and to the answer itself by the CPU's flash kernel, merged by their normalizers.
+
+    With o_b the output and l_b the log-sum-exp of the scores of a block b, the attention over both blocks is
+    sum_b exp(l_b - l) o_b with l = log sum_b exp(l_b). Given the merged output and l, the backward pass of flash
+    attention is exact for each block by itself (as in ring attention, Liu et al., 2023), since it recomputes
+    probabilities as exp(score - l).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        prompt_key: Tensor,
+        prompt_value: Tensor,
+        bias: Tensor | None,
+        scale: float,
+    ) -> Tensor:
+        n, answers, steps, heads, _ = query.shape
+        kinds = key.shape[3]
+        q = query.flatten(0, 1).transpose(1, 2)  # [n G, H, C, D]
+        own, own_norm = _flash(q, _repeated(key, heads), _repeated(value, heads), True, None, scale)
+        folded = _fold(query, kinds)  # [n, K, G C R, D]
+        shared, shared_norm = _flash(
+            folded, prompt_key.transpose(1, 2), prompt_value.transpose(1, 2), False, _spread(bias, folded), scale
+        )
+        shared_norm = _unfold(shared_norm[..., None], query.shape)[..., 0]  # [n, G, C, H]
+        own_norm = own_norm.transpose(1, 2).reshape(n, answers, steps, heads)
+        norm = torch.logaddexp(own_norm, shared_norm)
+        attended: Tensor = own.transpose(1, 2).reshape(query.shape) * (own_norm - norm).exp()[..., None].to(own.dtype)
+        attended += _unfold(shared, query.shape) * (shared_norm - norm).exp()[..., None].to(own.dtype)
+        ctx.save_for_backward(query, key, value, prompt_key, prompt_value, bias, attended, norm)
+        ctx.scale = scale
+        return attended
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, prompt_key, prompt_value, bias, attended, norm = ctx.saved_tensors
+        heads, kinds = query.shape[3], key.shape[3]
+
+        def rows(tensor: Tensor) -> Tensor:
+            return tensor.flatten(0, 1).transpose(1, 2).contiguous()
+
+        def of_kinds(gradient: Tensor) -> Tensor:  # [n G, H, C, D] -> [n, G, C, K, D], summed over the R heads
+            by_kind: Tensor = gradient.transpose(1, 2).unflatten(2, (kinds, -1))
+            return by_kind.sum(3).reshape(key.shape)
+
+        of_query, of_key, of_value = _flash_backward(
+            rows(grad),
+            rows(query),
+            _repeated(key, heads),
+            _repeated(value, heads),
+            rows(attended),
+            rows(norm[..., None])[..., 0],
+            True,
+            None,
+            ctx.scale,
+        )
+        folded = _fold(query, kinds)
+        of_folded, of_prompt_key, of_prompt_value = _flash_backward(
+            _fold(grad, kinds),
+            folded,
+            prompt_key.transpose(1, 2),
+            prompt_value.transpose(1, 2),
+            _fold(attended, kinds),
+            _fold(norm[..., None], kinds)[..., 0],
+            False,
+            _spread(bias, folded),
+            ctx.scale,
+        )
+        of_query = of_query.transpose(1, 2).reshape(query.shape) + _unfold(of_folded, query.shape)
+        return (
+            of_query,
+            of_kinds(of_key),
+            of_kinds(of_value),
+            of_prompt_key.transpose(1, 2),
+            of_prompt_value.transpose(1, 2),
+            None,
+            None,
+        )
+
+
+def _fold(tensor: Tensor, kinds: int) -> Tensor:
+    """``[n, K, G C R, D]`` of ``[n, G, C, H, D]``: the queries of a prompt's answers as if they were one answer's."""
+    parts: Tensor = tensor.flatten(1, 2).unflatten(2, (kinds, -1))
+    return parts.permute(0, 2, 1, 3, 4).flatten(2, 3)
+
+
+def _unfold(tensor: Tensor, shape: torch.Size) -> Tensor:
+    """``[n, G, C, H, D]`` of ``[n, K, G C R, D]``."""
+    n, answers, steps, heads, _ = shape
+    kinds = tensor.shape[1]
+    parts: Tensor = tensor.unflatten(2, (answers * steps, heads // kinds)).permute(0, 2, 1, 3, 4)
+    return parts.reshape(n, answers, steps, heads, tensor.shape[-1])
+
+
+def _repeated(own: Tensor, heads: int) -> Tensor:
+    """``[n G, H, C, D]`` of ``[n, G, C, K, D]``: keys or values for every head of the queries."""
+    rows = own.flatten(0, 1).transpose(1, 2)
+    return rows if rows.shape[1] == heads else rows.repeat_interleave(heads // rows.shape[1], 1)
+
+
+def _spread(bias: Tensor | None, queries: Tensor) -> Tensor | None:
+    return None if bias is None else bias.expand(-1, -1, queries.shape[2], -1)
+
+
+def _flash(
+    query: Tensor, key: Tensor, value: Tensor, causal: bool, bias: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Output ``[…, Q, D]`` and log-sum-exp ``[…, Q]``."""
+    out, norm = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, 0.0, causal, attn_mask=bias, scale=scale
+    )
+    return out, norm
+
+
+def _flash_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    norm: Tensor,
+    causal: bool,
+    bias: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        grad, query, key, value, out, norm, 0.0, causal, attn_mask=bias, scale=scale
+    )
+    return gradients

@@ -1,0 +1,107 @@
+"""From hidden states to log-probabilities of tokens, without the logits of all of them at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+CHUNK_BYTES = 64 * 2**20
+"""Of logits in float32 that exist at once."""
+
+
+def linear_log_probs(
+    hidden: Tensor, weight: Tensor, actions: Tensor, temperature: float = 1.0, chunk_bytes: int = CHUNK_BYTES
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of tokens, and entropies, of softmax(hidden weight^T / temperature).
+
+    Logits are made in chunks of tokens, and made again in the backward pass (a single chunk's probabilities are kept).
+    The product is taken in autocast's dtype where that is on, the rest in float32 (float64 for float64).
+
+    Args:
+        hidden: ``[M, D]``.
+        weight: ``[V, D]`` of the output layer.
+        actions: ``[M]`` int64.
+
+    Returns:
+        Log-probabilities and entropies ``[M]``, differentiable once.
+    """
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    with torch.autocast(device, enabled=False):
+        size = max(chunk_bytes // (4 * len(weight)), 1)
+        log_probs, entropy = _LinearLogProbs.apply(hidden, weight, actions, 1 / temperature, size)
+    return log_probs, entropy
+
+
+class _LinearLogProbs(torch.autograd.Function):
+    """Derivatives with z = logits / temperature, p = softmax(z), action a and entropy H.
+
+    d log p_a / dz_j = [j = a] - p_j        d H / dz_j = -p_j (log p_j + H)
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, actions: Tensor, scale: float, size: int
+    ) -> tuple[Tensor, Tensor]:
+        dtype = torch.promote_types(hidden.dtype, torch.float32)
+        log_probs, entropy, norm = hidden.new_empty(3, len(hidden), dtype=dtype).unbind()
+        single = len(hidden) <= size
+        probs = None
+        for start in range(0, len(hidden), size):
+            rows = slice(start, start + size)
+            z = _logits(hidden[rows], weight, scale, dtype)
+            of_action = z.gather(1, actions[rows, None])[:, 0]
+            top = z.amax(1, keepdim=True)
+            z.sub_(top)
+            probs = z.exp()
+            total = probs.sum(1)
+            norm[rows] = total.log() + top[:, 0]
+            # H = log sum_j exp(z_j) - sum_j p_j z_j, with z relative to the largest.
+            entropy[rows] = total.log() - torch.linalg.vecdot(probs, z) / total
+            log_probs[rows] = of_action - norm[rows]
+            if single:
+                probs.div_(total[:, None])
+        ctx.save_for_backward(hidden, weight, actions, norm, entropy, probs if single else None)
+        ctx.scale, ctx.size = scale, size
+        ctx.set_materialize_grads(False)
+        return log_probs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_log_probs: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, actions, norm, entropy, kept = ctx.saved_tensors
+        of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        of_weight = torch.zeros_like(weight, dtype=norm.dtype) if ctx.needs_input_grad[1] else None
+        for start in range(0, len(hidden), ctx.size):
+            rows = slice(start, start + ctx.size)
+            if kept is None:
+                probs = _logits(hidden[rows], weight, ctx.scale, norm.dtype).sub_(norm[rows, None]).exp_()
+            else:
+                probs = kept
+            mass = torch.zeros_like(norm[rows])
+            if of_log_probs is not None:
+                mass = mass + of_log_probs[rows]
+            if of_entropy is not None:
+                mass = mass + entropy[rows] * of_entropy[rows]
+                gradient = torch.special.entr(probs).mul_(of_entropy[rows, None])
+                gradient.addcmul_(probs, mass[:, None], value=-1)
+            else:
+                gradient = probs * -mass[:, None]
+            if of_log_probs is not None:
+                gradient.scatter_add_(1, actions[rows, None], of_log_probs[rows, None])
+            gradient = gradient.mul_(ctx.scale).to(hidden.dtype)
+            if of_hidden is not None:
+                torch.mm(gradient, weight, out=of_hidden[rows])
+            if of_weight is not None:
+                of_weight.addmm_(gradient.T.to(norm.dtype), hidden[rows].to(norm.dtype))
+        return of_hidden, None if of_weight is None else of_weight.to(weight.dtype), None, None, None
+
+
+def _logits(hidden: Tensor, weight: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    logits = (hidden @ weight.T).to(dtype)
+    return logits if scale == 1 else logits.mul_(scale)

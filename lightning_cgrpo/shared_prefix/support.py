@@ -1,0 +1,75 @@
+"""Which models the shared computation is exact for: what is known to differ, by name, and a comparison."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from lightning_cgrpo.shared_prefix.attention import NAME, UnsupportedAttentionError, register
+
+if TYPE_CHECKING:
+    from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+
+# Settings of a model's output layer that are not computed here, and the values with which they do nothing.
+NEUTRAL_OUTPUT = {"final_logit_softcapping": (None,), "logits_scaling": (None, 1), "logit_scale": (None, 1)}
+
+
+def prepare(policy: CausalLMPolicy) -> str | None:
+    """Set the policy's model up for packed rows; returns what is in the way, if anything, and leaves it as it was."""
+    model = policy.network
+    reason = obstacle(model)
+    if reason is not None:
+        return reason
+    before = model.config._attn_implementation
+    register()
+    try:
+        model.set_attn_implementation(NAME)
+        reason = _difference(policy)
+    except (UnsupportedAttentionError, TypeError, ValueError, RuntimeError) as error:
+        reason = f"{error}".split("\n")[0]
+    if reason is not None:
+        model.set_attn_implementation(before)
+    return reason
+
+
+def obstacle(model: Any) -> str | None:
+    """What the configuration or the output layer of a model says against it."""
+    config = model.config.get_text_config()
+    layers = getattr(config, "layer_types", None)
+    if layers is not None:
+        others = sorted(set(layers) - {"full_attention"})
+        if others:
+            return f"its layers have {', '.join(others)}"
+    elif getattr(config, "sliding_window", None) is not None:
+        return f"its attention has a sliding window of {config.sliding_window}"
+    if not getattr(model, "_supports_attention_backend", False):
+        return f"transformers lets nobody replace the attention of {type(model).__name__}"
+    for name, neutral in NEUTRAL_OUTPUT.items():
+        if getattr(config, name, None) not in neutral:
+            return f"its logits go through {name}"
+    head = model.get_output_embeddings()
+    if type(head) is not nn.Linear or head.bias is not None:
+        return "its output layer is not a plain linear one"
+    return None
+
+
+@torch.no_grad()
+def _difference(policy: CausalLMPolicy) -> str | None:
+    """Compare both ways on two made-up prompts: whatever nobody has thought of shows in the numbers."""
+    draw = torch.Generator().manual_seed(0)
+    size = policy.network.get_input_embeddings().num_embeddings
+    ids = torch.randint(size, (2, 5), generator=draw).to(policy.device)
+    mask = torch.tensor([[False, True, True, True, True], [True] * 5], device=policy.device)
+    answers = torch.randint(size, (4, 4), generator=draw).to(policy.device)
+    lengths = torch.tensor([4, 2, 3, 4], device=policy.device)
+    taken = torch.arange(4, device=policy.device) < lengths[:, None]
+    group = torch.tensor([0, 0, 1, 1], device=policy.device)
+    shared, _ = policy.packed_log_probs(ids, mask, answers, taken, group)
+    alone, _ = policy.padded_log_probs(ids, mask, answers, taken, group)
+    shared, alone = shared[taken], alone[taken]
+    gap = float((shared - alone).abs().max())
+    # Rounding of some dozen operations on numbers of this size.
+    bound = 64 * torch.finfo(policy.dtype_of_weights).eps * max(float(alone.abs().max()), 1.0)
+    return None if gap <= bound else f"its log-probabilities differ by {gap:.2g} when prompts are shared"
