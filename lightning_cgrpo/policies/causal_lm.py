@@ -20,7 +20,7 @@ from lightning_cgrpo.policies.pretrained import LoRA, enable_checkpointing, read
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
 from lightning_cgrpo.rollout import Examples, Rollouts
 from lightning_cgrpo.shared_prefix.attention import NAME as PACKED
-from lightning_cgrpo.shared_prefix.attention import Attend, PackedAttention, packed_pass
+from lightning_cgrpo.shared_prefix.attention import Attend, PackedAttention, no_mask
 from lightning_cgrpo.shared_prefix.layout import Layout
 from lightning_cgrpo.shared_prefix.log_probs import linear_log_probs
 from lightning_cgrpo.shared_prefix.support import prepare
@@ -304,9 +304,13 @@ class CausalLMPolicy(Policy):
 
     def hidden(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Last hidden states ``[S, D]`` of a packed row of tokens ``[S]`` at positions ``[1, S]``."""
-        with packed_pass(), self._checkpointing(torch.is_grad_enabled()):
+        with self._checkpointing(torch.is_grad_enabled()):
             output = self.network.base_model(
-                input_ids=ids[None], position_ids=positions, use_cache=False, **{PACKED: attend}
+                input_ids=ids[None],
+                attention_mask=no_mask(ids.device),
+                position_ids=positions,
+                use_cache=False,
+                **{PACKED: attend},
             )
         states: Tensor = output.last_hidden_state[0]
         return states

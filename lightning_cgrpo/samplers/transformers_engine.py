@@ -13,9 +13,6 @@ from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
 from lightning_cgrpo.shared_prefix.decoding import Decoding
 from lightning_cgrpo.shared_prefix.layout import Layout
 
-CROWDED = 0.75
-"""Slots are compacted when no more than this share of them would be left."""
-
 
 class TransformersEngine(RolloutEngine):
     """Reads each prompt once and continues it G times.
@@ -24,8 +21,8 @@ class TransformersEngine(RolloutEngine):
     of processes nor on the other prompts of the batch, except through the rounding of the logits. The padding token is
     never chosen, unless it is a stop token.
 
-    Where the policy shares prompts, the G answers attend to one copy of their prompt's keys and values, and finished
-    answers are taken out from time to time; otherwise keys and values are copied for each answer.
+    Where the policy shares prompts, the G answers attend to one copy of their prompt's keys and values; otherwise these
+    are copied for each answer. Answers that have ended are computed no further.
     """
 
     @torch.no_grad()
@@ -43,14 +40,15 @@ class TransformersEngine(RolloutEngine):
             steps: _Steps = (_Shared if policy.shares_prompts else _Padded)(policy, prompts, group_size)
             logits = steps.read().repeat_interleave(group_size, 0)
             for step in range(sampling.max_new_tokens):
-                if step:
-                    logits = steps.next(going_on, tokens[going_on, step - 1])
                 chosen = choose(logits, draws[going_on, step], step)
                 tokens[going_on, step] = chosen
                 taken[going_on, step] = True
-                going_on = going_on[~torch.isin(chosen, choose.stops)]
-                if len(going_on) == 0:
+                kept = (~torch.isin(chosen, choose.stops)).nonzero()[:, 0]
+                some_ended = len(kept) < len(chosen)
+                going_on = going_on[kept]
+                if len(going_on) == 0 or step + 1 == sampling.max_new_tokens:
                     break
+                logits = steps.next(kept if some_ended else None, chosen[kept])
         truncated = torch.zeros(len(tokens), dtype=torch.bool, device=device)
         truncated[going_on] = True
         return Completions(tokens.view(shape), taken.view(shape), truncated.view(shape[:2]))
@@ -87,12 +85,16 @@ class _Steps(Protocol):
     def read(self) -> Tensor:
         """Logits ``[B, V]`` after the prompts."""
 
-    def next(self, answers: Tensor, tokens: Tensor) -> Tensor:
-        """Logits ``[R, V]`` after the `tokens` of those ``answers [R]`` that go on, numbered in B G."""
+    def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
+        """Logits ``[R, V]`` after the ``tokens [R]`` of the answers that go on.
+
+        Args:
+            kept: their numbers ``[R]`` among the answers of the last call (at first all B G), ascending; None for all.
+        """
 
 
 class _Shared:
-    """Slots ``[n, g]`` of answers by prompt; finished ones keep theirs until the slots are compacted."""
+    """One copy of a prompt's keys and values for all of its answers."""
 
     def __init__(self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int) -> None:
         self.policy = policy
@@ -101,36 +103,19 @@ class _Shared:
         nothing = self.lengths[:0]
         self.layout = Layout.of(self.lengths, nothing, nothing)
         self.decoding = Decoding(self.layout, group_size)
-        self.group_size = group_size
-        self.slots = torch.arange(len(prompts) * group_size, device=policy.device).view(len(prompts), group_size)
+        self.positions = self.lengths.repeat_interleave(group_size)
 
     def read(self) -> Tensor:
         hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding)
-        self.decoding.step = 0
         return self.policy.logits_of(hidden[self.lengths.cumsum(0) - 1])
 
-    def next(self, answers: Tensor, tokens: Tensor) -> Tensor:
-        self._compact(answers)
-        slots = self.slots.flatten()
-        # Both ascend among the answers that go on.
-        rows = torch.isin(slots, answers).nonzero()[:, 0]
-        fed = torch.full_like(slots, self.policy.pad_token).index_copy(0, rows, tokens)
-        positions = self.lengths[slots // self.group_size] + self.decoding.step
-        hidden = self.policy.hidden(fed, positions[None], self.decoding)
+    def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
         self.decoding.step += 1
-        return self.policy.logits_of(hidden if len(rows) == len(slots) else hidden[rows])
-
-    def _compact(self, answers: Tensor) -> None:
-        alive = torch.isin(self.slots, answers)
-        counts = alive.sum(1)
-        prompts = counts.nonzero()[:, 0]
-        width = int(counts.max())
-        if len(prompts) * width > CROWDED * self.slots.numel():
-            return
-        # Those that go on first, then as many finished ones as it takes to fill the rectangle.
-        order = alive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[prompts, :width]
-        self.decoding.select(prompts, (prompts[:, None] * self.slots.shape[1] + order).flatten(), width)
-        self.slots = self.slots[prompts].gather(1, order)
+        if kept is not None:
+            self.decoding.keep(kept)
+            self.positions = self.positions[kept]
+        positions = (self.positions + self.decoding.step)[None]
+        return self.policy.logits_of(self.policy.hidden(tokens, positions, self.decoding))
 
 
 class _Padded:
@@ -140,7 +125,6 @@ class _Padded:
         self.policy, self.group_size = policy, group_size
         self.ids, self.mask = policy.padded(prompts)
         self.cache = policy.new_cache()
-        self.answers = torch.arange(len(prompts) * group_size, device=policy.device)
 
     def read(self) -> Tensor:
         logits = self.policy.logits(self.ids, self.mask, keep=1, cache=self.cache)[:, 0]
@@ -148,10 +132,9 @@ class _Padded:
         self.mask = self.mask.repeat_interleave(self.group_size, 0)
         return logits
 
-    def next(self, answers: Tensor, tokens: Tensor) -> Tensor:
-        if len(answers) < len(self.answers):
-            rows = torch.isin(self.answers, answers).nonzero()[:, 0]
-            self.answers, self.mask = answers, self.mask[rows]
-            self.cache.batch_select_indices(rows)
-        self.mask = torch.cat([self.mask, self.mask.new_ones(len(answers), 1)], 1)
+    def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
+        if kept is not None:
+            self.mask = self.mask[kept]
+            self.cache.batch_select_indices(kept)
+        self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), 1)], 1)
         return self.policy.logits(tokens[:, None], self.mask, keep=1, cache=self.cache)[:, 0]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
@@ -24,31 +21,23 @@ class Attend(Protocol):
         """``[S, H, D]`` of queries ``[S, H, D]``, keys and values ``[S, K, D]`` of a packed row."""
 
 
+def no_mask(device: torch.device) -> Tensor:
+    """What is given to a model as its mask in a packed pass: of four dimensions, so that it is left alone."""
+    return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
+
+
 class UnsupportedAttentionError(Exception):
     """The model's attention does something that isn't computed here; the message says what."""
 
 
-_packed: ContextVar[bool] = ContextVar("packed", default=False)
-
-
-@contextmanager
-def packed_pass() -> Iterator[None]:
-    """Around a model's forward pass over a packed row: no mask is made, and each layer must be given an `Attend`."""
-    token = _packed.set(True)
-    try:
-        yield
-    finally:
-        _packed.reset(token)
-
-
 def register() -> None:
     """Make the attention known to transformers; harmless when called again."""
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     if NAME not in ALL_ATTENTION_FUNCTIONS.valid_keys():
         ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
-        ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _mask)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, sdpa_mask)
 
 
 def attention(
@@ -68,8 +57,6 @@ def attention(
         UnsupportedAttentionError: if a packed pass reaches a layer that has more to it.
     """
     if shared_prefix is None:
-        if _packed.get():
-            raise UnsupportedAttentionError(f"{type(module).__name__} doesn't hand keyword arguments to its attention")
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         attended, _ = sdpa_attention_forward(
@@ -86,13 +73,6 @@ def attention(
         raise UnsupportedAttentionError(f"{type(module).__name__} doesn't know the number of its layer")
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     return shared_prefix(layer, q, k, v, scale)[None], None
-
-
-def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    from transformers.masking_utils import sdpa_mask
-
-    mask: Tensor | None = None if _packed.get() else sdpa_mask(*args, **kwargs)
-    return mask
 
 
 class PackedAttention:
