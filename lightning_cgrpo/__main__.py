@@ -20,8 +20,15 @@ RUNS = {
 TOOLS = {
     "tiny-model": "make a small random language model, to try things with",
     "report": "draw figures and tables of runs, grouped by their configurations",
+    "export": "write the policy of a checkpoint as a Hugging Face directory",
 }
-OPTIONS = {"fit": (), "validate": ("verbose",), "test": ("verbose",), "predict": ("return_predictions",)}
+OPTIONS = {
+    "fit": (),
+    "validate": ("verbose",),
+    "test": ("verbose",),
+    "predict": ("return_predictions",),
+    "export": (),
+}
 
 HELP = """usage: python -m lightning_cgrpo COMMAND [-c FILE]... [--KEY=VALUE]...
 
@@ -43,6 +50,7 @@ examples:
   python -m lightning_cgrpo fit -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
   python -m lightning_cgrpo test -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
   python -m lightning_cgrpo report runs --out report
+  python -m lightning_cgrpo export -c configs/gsm8k.yaml --ckpt_path=last --out models/mine
 """
 
 
@@ -65,13 +73,13 @@ def main(arguments: list[str]) -> None:
     command, rest = arguments[0], arguments[1:]
     if command not in commands:
         raise ConfigError(f"Unknown command '{command}'.{did_you_mean(command, commands)} Try --help.")
+    # A user's own classes and functions are found in the folder where the command runs, as with python -m.
+    if "" not in sys.path:
+        sys.path.insert(0, "")
     if command in TOOLS:
         _tool(command)(rest)
         return
     config, flags = read_arguments(command, rest)
-    # A user's own classes and functions are found in the folder where the command runs, as with python -m.
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     from lightning_cgrpo.cli import main as run_command
 
     run_command(command, config, flags)
@@ -124,6 +132,10 @@ def _tool(name: str) -> Callable[[list[str]], None]:
         from lightning_cgrpo.reporting import command
 
         return command.main
+    if name == "export":
+        from lightning_cgrpo import export
+
+        return export.main
     from lightning_cgrpo.policies import tiny
 
     return tiny.main

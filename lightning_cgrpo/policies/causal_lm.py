@@ -109,7 +109,7 @@ class CausalLMPolicy(Policy):
         padding = self.tokenizer.pad_token_id
         known = padding is not None and padding < self.model.get_input_embeddings().num_embeddings
         self.pad_token = padding if known else stops[0]
-        self._arguments = frozenset(inspect.signature(self.model.forward).parameters)
+        self._arguments = frozenset(inspect.signature(self.network.forward).parameters)
         if self.gradient_checkpointing:
             self._checkpointed = enable_checkpointing(self.model)
         if self.lora is not None:

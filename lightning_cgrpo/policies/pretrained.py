@@ -12,6 +12,11 @@ from torch import nn
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.hub import hub_answers
 
+ADAPTERS = "adapter_config.json"
+NO_PEFT = 'Expected peft to be installed for lora, but it is not, try `pip install "lightning_cgrpo[lora]"`.'
+PACKAGED = Path(__file__).parents[1] / "models"
+"""Models that come with the package: ``models/NAME`` means one of them where there is no such directory."""
+
 
 @dataclass(frozen=True)
 class LoRA:
@@ -33,12 +38,17 @@ class LoRA:
 def read(name: str, dtype: str | None) -> tuple[Any, Any]:
     """A model and its tokenizer, from a directory or the hub.
 
+    A directory of adapters gives the model that they were trained on with them in it; they alone are trainable.
+
     Raises:
         UserError: there is no such model, here or (where there is a network) on the hub.
     """
     from huggingface_hub.errors import HFValidationError
     from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+    folder = Path(name).expanduser()
+    if (folder / ADAPTERS).is_file() and not (folder / "config.json").is_file():
+        return _read_adapters(folder, dtype)
     try:
         path = _directory(name)
         source = str(path or name)
@@ -56,7 +66,38 @@ def read(name: str, dtype: str | None) -> tuple[Any, Any]:
         ) from None
     if path is not None and not _as_saved(tokenizer, path / "tokenizer.json"):
         tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
+    if hasattr(model, "peft_config"):
+        # transformers has put adapters in, frozen, and would train and save everything else.
+        raise UserError(
+            f"Expected '{name}' to be a whole model, or a directory with adapters alone, but got adapters from the hub "
+            f"or beside a model, try a directory with {ADAPTERS} and adapter_model.safetensors alone."
+        )
+    # What adapters will name as their model, from wherever they are read: no folder of the hub's cache.
+    elsewhere = path is None or path.parent.name == "snapshots"
+    model.name_or_path = model.config.name_or_path = name if elsewhere else str(Path(source).resolve())
     return model, tokenizer
+
+
+def _read_adapters(folder: Path, dtype: str | None) -> tuple[Any, Any]:
+    """The model that the adapters in a directory name as theirs, with them in it, and its tokenizer."""
+    try:
+        from peft import PeftConfig, PeftModel
+    except ImportError:
+        raise UserError(NO_PEFT) from None
+    config = PeftConfig.from_pretrained(str(folder))
+    # Others change what goes into the model, too, and not its layers alone.
+    if config.peft_type != "LORA":
+        raise UserError(f"Expected the adapters in '{folder}' to be LoRA, but got {config.peft_type.value}.")
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise UserError(f"Expected '{folder}' to hold adapter_model.safetensors, but there is no such file.")
+    try:
+        model, tokenizer = read(str(config.base_model_name_or_path), dtype)
+    except UserError as error:
+        raise UserError(
+            f"The model of the adapters in '{folder}' can't be read, try another base_model_name_or_path in "
+            f"{ADAPTERS}: {error}"
+        ) from None
+    return PeftModel.from_pretrained(model, str(folder), is_trainable=True), tokenizer
 
 
 def _directory(name: str) -> Path | None:
@@ -71,6 +112,8 @@ def _directory(name: str) -> Path | None:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     path = Path(name).expanduser()
+    if not path.exists() and path.parent == Path("models") and (PACKAGED / path.name).is_dir():
+        path = PACKAGED / path.name
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise FileNotFoundError("the directory has no config.json")
@@ -139,9 +182,12 @@ def with_adapters(model: Any, lora: LoRA) -> Any:
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
+        raise UserError(NO_PEFT) from None
+    if hasattr(model, "peft_config"):
         raise UserError(
-            'Expected peft to be installed for lora, but it is not, try `pip install "lightning_cgrpo[lora]"`.'
-        ) from None
+            f"Expected a model without adapters for lora, but got '{model.name_or_path}' with some, try it without "
+            "lora to go on training those, or merge them first (`python -m lightning_cgrpo export --merge`)."
+        )
     config = LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.target_modules, lora_dropout=0.0, task_type="CAUSAL_LM"
     )

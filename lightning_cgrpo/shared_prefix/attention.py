@@ -71,7 +71,8 @@ def attention(
     layer = getattr(module, "layer_idx", None)
     if layer is None:
         raise UnsupportedAttentionError(f"{type(module).__name__} doesn't know the number of its layer")
-    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    # Under autocast rotations leave queries and keys in float32, and products are in the values' dtype.
+    q, k, v = (tensor[0].transpose(0, 1).to(value.dtype) for tensor in (query, key, value))
     return shared_prefix(layer, q, k, v, scale)[None], None
 
 

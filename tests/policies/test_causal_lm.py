@@ -293,7 +293,7 @@ def test_save_pretrained_round_trip(directory, tmp_path, lora):
     perturb(policy)
     examples = policy.examples(ragged())
     expected = policy(examples).log_probs
-    policy.save_pretrained(tmp_path / "saved")
+    policy.save_pretrained(tmp_path / "saved", merge=lora)
     torch.testing.assert_close(policy(examples).log_probs, expected, rtol=0, atol=0)  # left as it was
     again = CausalLMPolicy(str(tmp_path / "saved"), dtype=None)
     again.load()
