@@ -9,6 +9,8 @@ from typing import Any
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from lightning_cgrpo.callbacks.answers import signal_values
+
 
 class WritePredictions(Callback):
     """Writes a line of JSON per answer in `predict`: prompt index, answer (text, or actions), and signals.
@@ -40,19 +42,16 @@ class WritePredictions(Callback):
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        rollouts, signals = outputs["rollouts"], outputs["signals"]
+        rollouts = outputs["rollouts"]
+        signals = {name: signal_values(signal) for name, signal in outputs["signals"].items()}
         texts = rollouts.info.get("text")
-        with self._path(trainer).open("a", encoding="utf-8") as file:
+        # Half of a surrogate pair, which UTF-8 can't hold, becomes JSON's own escape of it.
+        with self._path(trainer).open("a", encoding="utf-8", errors="backslashreplace") as file:
             for row, prompt in enumerate(outputs["prompts"].index.tolist()):
                 for column in range(rollouts.mask.shape[1]):
                     mask = rollouts.mask[row, column]
                     answer = texts[row][column] if texts else rollouts.actions[row, column][mask].tolist()
-                    values = {
-                        name: None
-                        if signal.applicable is not None and not bool(signal.applicable[row, column])
-                        else float(signal.value[row, column])
-                        for name, signal in signals.items()
-                    }
+                    values = {name: rows[row][column] for name, rows in signals.items()}
                     record = {"prompt": prompt, "answer": answer, "signals": values}
                     self.written += 1
                     file.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -2,46 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from lightning_cgrpo.measurement import RunningSums, behavior_metrics
+from lightning_cgrpo.constraint import Constraint
+from lightning_cgrpo.measurement import Evaluation, RunningSums
 from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.randomness import Stream
 
+ROWS = {"val": "validation", "test_train": "train", "test": "test"}
+"""What an evaluation's split is called; training first, where the thresholds were learned to be met."""
 
-def objective_table(objective: Objective, metrics: Mapping[str, float], title: str) -> Table:
-    """Rewards and rates against their thresholds.
+Lines = list[str | Text]
+
+
+def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation], title: str, width: int) -> Table:
+    """Reward, rates and length with their standard errors, and the thresholds.
+
+    Behaviors are columns and sets of prompts rows, as in the paper's table of GSM8K; the other way round where that
+    would be too wide.
 
     Args:
-        metrics: by tag, as of `behavior_metrics`.
+        evaluations: by the name of their set of prompts.
+        width: of the screen, in characters.
     """
-    table = Table(title=title, title_justify="left")
-    for column, justify in (("behavior", "left"), ("measured", "right"), ("threshold", "right"), ("", "left")):
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
-    names = ", ".join(objective.rewards)
-    table.add_row(f"reward ({names})", _number(metrics.get("reward/mean")), "", "")
+    found = evaluations.values()
+    sets: list[Lines] = [["threshold"]]
+    sets += [[name, _size(of)] for name, of in evaluations.items()]
+    behaviors: list[Lines] = [["reward", ", ".join(objective.rewards)]]
+    cells: list[list[Lines]] = [[[], *(_measured(of, "reward/mean") for of in found)]]
     for name, constraint in objective.constraints.items():
-        rate = metrics.get(f"rate/{name}")
-        bound = (
-            "" if constraint.bound is None else f"{'<=' if constraint.at_least is None else '>='} {constraint.bound:g}"
-        )
-        verdict = "monitored" if constraint.role == "monitor" else ""
-        if rate is not None and constraint.bound is not None:
-            met = "met" if constraint.met_by(rate) else "[bold red]missed[/]"
-            verdict = f"{verdict}, {met}" if verdict else met
-        table.add_row(f"rate of {name}", _number(rate), bound, verdict)
-    table.add_row("steps per answer", _number(metrics.get("rollout/length")), "", "")
+        behaviors.append([name])
+        cells.append([_threshold(constraint), *(_measured(of, f"rate/{name}", constraint) for of in found)])
+    behaviors.append(["answer", "length"])
+    cells.append([[], *(_measured(of, "rollout/length") for of in found)])
+    table = _table(title, behaviors, sets, list(zip(*cells, strict=True)), "\n")
+    if Console(width=1000).measure(table).maximum <= width:
+        return table
+    return _table(title, sets, behaviors, cells, " ")
+
+
+def _size(of: Evaluation) -> str:
+    return f"{of.prompts:,} x {of.answers // max(of.prompts, 1):,}"
+
+
+def _threshold(constraint: Constraint) -> Lines:
+    sign = "<=" if constraint.at_least is None else ">="
+    bound = [] if constraint.bound is None else [f"{sign} {constraint.bound:g}"]
+    return [*bound, *(["monitored"] if constraint.role == "monitor" else [])]
+
+
+def _measured(of: Evaluation, tag: str, constraint: Constraint | None = None) -> Lines:
+    value, error = of.metrics.get(tag), of.standard_errors.get(tag)
+    if value is None:
+        return ["never", "observed"]
+    digits, of_error = (".4g", ".2g") if constraint is None else (".4f", ".4f")
+    lines: Lines = [f"{value:{digits}}", *([] if error is None else [f"± {error:{of_error}}"])]
+    if constraint is not None and constraint.bound is not None:
+        met = constraint.met_by(value)
+        enforced = constraint.role == "constrain"
+        lines.append("met" if met else Text("missed", style="bold red" if enforced else ""))
+    return lines
+
+
+def _table(
+    title: str, columns: Sequence[Lines], rows: Sequence[Lines], cells: Sequence[Sequence[Lines]], separator: str
+) -> Table:
+    """Lines of a cell are joined by `separator`."""
+
+    def joined(lines: Lines) -> Text:
+        return Text(separator).join(line if isinstance(line, Text) else Text(line) for line in lines)
+
+    caption = "prompts x answers to each; ± standard error over prompts"
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
+    table.add_column()
+    for column in columns:
+        table.add_column(joined(column), justify="right")
+    for row, line in zip(rows, cells, strict=True):
+        table.add_row(joined(row), *map(joined, line))
     return table
 
 
-def _number(value: float | None) -> str:
-    return "never observed" if value is None else f"{value:.4g}"
+def _show(objective: Objective, evaluations: Mapping[str, Evaluation], title: str) -> None:
+    console = Console()
+    console.print(objective_table(objective, evaluations, title, console.width))
 
 
 class InitialRates(Callback):
@@ -67,32 +118,29 @@ class InitialRates(Callback):
             for number, prompts in enumerate(islice(trainer.train_dataloader, self.batches)):
                 prompts = prompts.to(pl_module.device)
                 pl_module.measure(prompts, pl_module.group_size, Stream.INITIAL_RATES, number, sums)
-        total = sums.total()
-        metrics = behavior_metrics(pl_module.objective, total)
+        evaluation = sums.evaluation(pl_module.objective)
         for logger in trainer.loggers:
-            logger.log_metrics({f"initial/{tag}": value for tag, value in metrics.items()}, step=0)
+            logger.log_metrics({f"initial/{tag}": value for tag, value in evaluation.metrics.items()}, step=0)
         if trainer.is_global_zero:
-            title = f"Before training, {total['answers']:.0f} answers"
-            Console().print(objective_table(pl_module.objective, metrics, title))
+            _show(pl_module.objective, {"train": evaluation}, "Before training")
 
 
 class EvaluationTable(Callback):
-    """Shows rates against thresholds after validation (of `validate`) and test."""
+    """Shows rates against thresholds after validation (of `validate`) and test.
+
+    A test with training prompts (`test_train_prompts` of the DataModule) shows both, since thresholds that are met in
+    training can be missed in the test.
+    """
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        self._show(trainer, pl_module, "test")
+        self._show(trainer, pl_module, "Test", ("test_train", "test"))
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         if trainer.state.fn == "validate":
-            self._show(trainer, pl_module, "val")
+            self._show(trainer, pl_module, "Validation", ("val",))
 
-    def _show(self, trainer: Trainer, pl_module: Any, split: str) -> None:
-        if not trainer.is_global_zero:
-            return
-        measured = {
-            tag.removeprefix(f"{split}/"): float(value)
-            for tag, value in trainer.callback_metrics.items()
-            if tag.startswith(f"{split}/")
-        }
-        title = f"{'Test' if split == 'test' else 'Validation'}, {pl_module.evaluated_answers} answers"
-        Console().print(objective_table(pl_module.objective, measured, title))
+    def _show(self, trainer: Trainer, pl_module: Any, title: str, splits: Sequence[str]) -> None:
+        if trainer.is_global_zero:
+            evaluations = pl_module.evaluations
+            rows = {ROWS[split]: evaluations[split] for split in splits if split in evaluations}
+            _show(pl_module.objective, rows, title)

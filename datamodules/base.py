@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, Protocol
 
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 from torch import Tensor
 
 from lightning_cgrpo.distributed import world
@@ -77,19 +78,27 @@ class GroupDataModule(LightningDataModule, ABC):
         prompts_per_update: prompts of one update (one rollout), over all processes.
         eval_prompts: prompts per batch in validation and test, over all processes.
         max_eval_prompts: evaluate on at most this many of a split's first prompts; all by default.
+        test_train_prompts: measure at most this many training prompts, evenly spaced, in a test as well.
         seed: of the order of the prompts (and of the prompts, where they are generated).
     """
 
     def __init__(
-        self, prompts_per_update: int, eval_prompts: int = 64, max_eval_prompts: int | None = None, seed: int = 0
+        self,
+        prompts_per_update: int,
+        eval_prompts: int = 64,
+        max_eval_prompts: int | None = None,
+        test_train_prompts: int = 0,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         counts = {"prompts_per_update": prompts_per_update, "eval_prompts": eval_prompts}
         for name, value in {**counts, "max_eval_prompts": max_eval_prompts}.items():
             if value is not None and value < 1:
                 raise ValueError(f"Expected argument `{name}` to be at least 1, but got {value}.")
+        if test_train_prompts < 0:
+            raise ValueError(f"Expected argument `test_train_prompts` to be at least 0, but got {test_train_prompts}.")
         self.prompts_per_update, self.eval_prompts, self.seed = prompts_per_update, eval_prompts, seed
-        self.max_eval_prompts = max_eval_prompts
+        self.max_eval_prompts, self.test_train_prompts = max_eval_prompts, test_train_prompts
 
     @abstractmethod
     def source(self, split: Split) -> PromptSource:
@@ -100,13 +109,20 @@ class GroupDataModule(LightningDataModule, ABC):
             self.source("train"), self.prompts_per_update, seed=self.seed, start=self._updates_done, drop_last=True
         )
 
-    def val_dataloader(self) -> PromptLoader:
+    def val_dataloader(self) -> EVAL_DATALOADERS:
         return self._evaluation("val")
 
-    def test_dataloader(self) -> PromptLoader:
-        return self._evaluation("test")
+    def test_dataloader(self) -> EVAL_DATALOADERS:
+        """Of the test prompts; with `test_train_prompts`, a second one of training prompts."""
+        loader = self._evaluation("test")
+        if not self.test_train_prompts:
+            return loader
+        source = self.source("train")
+        count = min(self.test_train_prompts, len(source))
+        sample = _Part(source, evenly_spaced(len(source), count))
+        return [loader, PromptLoader(sample, self.eval_prompts)]
 
-    def predict_dataloader(self) -> PromptLoader:
+    def predict_dataloader(self) -> EVAL_DATALOADERS:
         return self._evaluation("predict")
 
     def _updates_done(self) -> int:
@@ -115,18 +131,28 @@ class GroupDataModule(LightningDataModule, ABC):
     def _evaluation(self, split: Split) -> PromptLoader:
         source = self.source(split)
         if self.max_eval_prompts is not None and self.max_eval_prompts < len(source):
-            source = _First(source, self.max_eval_prompts)
+            source = _Part(source, range(self.max_eval_prompts))
         return PromptLoader(source, self.eval_prompts)
 
 
-class _First:
-    """The first prompts of a source."""
+class _Part:
+    """Some prompts of a source, which keep their index."""
 
-    def __init__(self, source: PromptSource, size: int) -> None:
-        self.source, self.size = source, size
+    def __init__(self, source: PromptSource, index: Sequence[int]) -> None:
+        self.source, self.index = source, torch.tensor(index)
 
     def __len__(self) -> int:
-        return self.size
+        return len(self.index)
 
     def groups(self, index: Tensor) -> PromptGroups:
-        return self.source.groups(index)
+        return self.source.groups(self.index[index])
+
+
+def evenly_spaced(total: int, count: int) -> list[int]:
+    """`count` of `total` prompts, from the first on.
+
+    Example:
+        >>> evenly_spaced(10, 3)
+        [0, 3, 6]
+    """
+    return [number * total // count for number in range(count)]

@@ -23,6 +23,7 @@ class GSM8KDataModule(PromptDataModule):
         test_path: test questions, if they aren't in `path`.
         eval_prompts: questions per batch in validation and test, over all processes.
         max_eval_prompts: evaluate on at most this many of a split's first questions; all by default.
+        test_train_prompts: measure at most this many training questions, evenly spaced, in a test as well.
         seed: of the order of the questions.
 
     Raises:
@@ -37,6 +38,7 @@ class GSM8KDataModule(PromptDataModule):
         test_path: str | None = None,
         eval_prompts: int = 64,
         max_eval_prompts: int | None = None,
+        test_train_prompts: int = 0,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -47,6 +49,7 @@ class GSM8KDataModule(PromptDataModule):
             val_prompts=val_prompts,
             eval_prompts=eval_prompts,
             max_eval_prompts=max_eval_prompts,
+            test_train_prompts=test_train_prompts,
             seed=seed,
         )
 

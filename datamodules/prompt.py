@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
-from lightning_cgrpo.datamodules.base import GroupDataModule, PromptSource, Split
+from lightning_cgrpo.datamodules.base import GroupDataModule, PromptSource, Split, evenly_spaced
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.records import SUFFIXES, Record, read_records
 from lightning_cgrpo.tasks.functions.prompts import Prompts, columns
@@ -36,6 +36,7 @@ class PromptDataModule(GroupDataModule):
         val_prompts: how many training prompts to hold out, unless there is `val_path`.
         eval_prompts: prompts per batch in validation and test, over all processes.
         max_eval_prompts: evaluate on at most this many of a split's first prompts; all by default.
+        test_train_prompts: measure at most this many training prompts, evenly spaced, in a test as well.
         seed: of the order of the prompts.
 
     Raises:
@@ -55,9 +56,10 @@ class PromptDataModule(GroupDataModule):
         val_prompts: int = 0,
         eval_prompts: int = 64,
         max_eval_prompts: int | None = None,
+        test_train_prompts: int = 0,
         seed: int = 0,
     ) -> None:
-        super().__init__(prompts_per_update, eval_prompts, max_eval_prompts, seed)
+        super().__init__(prompts_per_update, eval_prompts, max_eval_prompts, test_train_prompts, seed)
         if val_prompts < 0:
             raise ValueError(f"Expected argument `val_prompts` to be at least 0, but got {val_prompts}.")
         self.path, self.subset, self.val_path, self.test_path = path, subset, val_path, test_path
@@ -71,6 +73,8 @@ class PromptDataModule(GroupDataModule):
         """Read the prompts already here, so that a malformed one is reported before a model is loaded."""
         split: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
         self.source(split[stage])
+        if stage == "test" and self.test_train_prompts:
+            self.source("train")
 
     def source(self, split: Split) -> PromptSource:
         if split == "val" and not self._has_validation:
@@ -107,15 +111,14 @@ class PromptDataModule(GroupDataModule):
 
 
 def held_out(total: int, count: int) -> list[int]:
-    """The records that validation takes: `count` of `total`, evenly spaced from the first.
+    """The records that validation takes: `count` of `total`, evenly spaced.
 
-    Example:
-        >>> held_out(10, 3)
-        [0, 3, 6]
+    Raises:
+        UserError: if there are fewer.
     """
     if count > total:
         raise UserError(f"Expected to hold out at most {total} prompts, which is all of them, but got {count}.")
-    return [number * total // count for number in range(count)]
+    return evenly_spaced(total, count)
 
 
 def _key(row: dict[str, Any]) -> str:

@@ -171,6 +171,11 @@ class Objective:
         Raises:
             ObjectiveError: if a signal without a declared kind turns out to be a number.
         """
+        violations, opportunities = self.violations_by_prompt(signals, names)
+        return violations.sum(-1), opportunities.sum(-1)
+
+    def violations_by_prompt(self, signals: Signals, names: Iterable[str] | None = None) -> tuple[Tensor, Tensor]:
+        """Likewise summed over each prompt's answers, ``[len(names), B]`` each."""
         import torch
 
         counts = []
@@ -180,9 +185,9 @@ class Objective:
                 pair = constraint.violations(signals[constraint.signal or name])
             except ObjectiveError as error:
                 raise ObjectiveError(f"Constraint '{name}' can't be measured: {error}.") from None
-            counts.append(torch.stack([count.double().sum() for count in pair]))
+            counts.append(torch.stack([count.double().sum(-1) for count in pair]))
         if not counts:
-            empty = torch.zeros(0, dtype=torch.float64)
+            empty = torch.zeros(0, 0, dtype=torch.float64)
             return empty, empty.clone()
         violations, opportunities = torch.stack(counts).unbind(1)
         return violations, opportunities

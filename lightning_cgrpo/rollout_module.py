@@ -9,7 +9,8 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from lightning_cgrpo.measurement import RunningSums, behavior_metrics, behavior_sums, isolate_faults
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.policies import Policy
 from lightning_cgrpo.randomness import Stream, uniform
@@ -17,12 +18,20 @@ from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers import Sampler
 from lightning_cgrpo.tasks import Task
 
+TEST_SPLITS = ("test", "test_train")
+"""What the dataloaders of a test hold: test prompts and, if there is a second one, training prompts."""
+
 
 class RolloutModule(LightningModule):
     """Samples answers, scores them, and evaluates a policy by both, with ``validate``, ``test`` and ``predict``.
 
     Evaluation samples, too: a policy's rates are those of its distribution, and a greedy answer hides violations. The
-    randomness is the same at every evaluation.
+    rate of correct answers is then pass@1, whatever `eval_group_size`; more answers per prompt make it more precise.
+    The randomness is the same at every evaluation.
+
+    Thresholds that are met on the prompts of training can be missed on others. So a test has one or two dataloaders:
+    of test prompts, and of training prompts. `evaluations` holds what the last ones measured, by split: ``val``,
+    ``test``, ``test_train``.
 
     Args:
         policy: answers.
@@ -46,8 +55,8 @@ class RolloutModule(LightningModule):
                 raise ValueError(f"Expected argument `{name}` to be at least {least}, but got {value}.")
         self.policy, self.sampler, self.task, self.objective = policy, sampler, task, objective
         self.eval_group_size, self.seed = eval_group_size, seed
-        self.evaluated_answers = 0
-        self._sums = RunningSums()
+        self.evaluations: dict[str, Evaluation] = {}
+        self._sums = {split: RunningSums() for split in ("val", *TEST_SPLITS)}
 
     def sample(self, prompts: PromptGroups, group_size: int, stream: Stream, update: int) -> Rollouts:
         """Answer every prompt `group_size` times, with the randomness of (seed, stream, update, prompt)."""
@@ -62,10 +71,10 @@ class RolloutModule(LightningModule):
         return rollouts
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> tuple[dict[str, Signal], dict[str, Tensor]]:
-        """The task's signals, in which entries that aren't finite do not apply, and the number of those by signal."""
+        """The task's signals, in which entries that aren't finite do not apply, and their number by signal ``[B]``."""
         signals, faults = isolate_faults(self.task.score(prompts, rollouts))
-        if any(faults.values()):
-            found = {name: int(count) for name, count in faults.items() if count}
+        if any(bool(counts.any()) for counts in faults.values()):
+            found = {name: int(counts.sum()) for name, counts in faults.items() if counts.any()}
             # On every process: faults of one needn't be those of another.
             warnings.warn(
                 f"Signal values were not finite and are left out: {found}. The tags faults/* count them.", stacklevel=2
@@ -73,40 +82,51 @@ class RolloutModule(LightningModule):
         return signals, faults
 
     def measure(
-        self, prompts: PromptGroups, group_size: int, stream: Stream, update: int, sums: RunningSums
+        self, prompts: PromptGroups, group_size: int, stream: Stream, update: int, sums: RunningSums | None = None
     ) -> dict[str, Any]:
         """Sample, score, and add what was measured to `sums`; returns prompts, rollouts and signals."""
         rollouts = self.sample(prompts, group_size, stream, update)
         signals, faults = self.score(prompts, rollouts)
-        sums.add(behavior_sums(self.objective, signals, rollouts, faults))
+        if sums is not None:
+            sums.add(prompt_sums(self.objective, signals, rollouts, faults))
         return {"prompts": prompts, "rollouts": rollouts, "signals": signals}
 
     def on_validation_epoch_start(self) -> None:
-        self._sums.clear()
+        self._sums["val"].clear()
 
     def on_test_epoch_start(self) -> None:
-        self._sums.clear()
-
-    def on_predict_epoch_start(self) -> None:
-        self._sums.clear()
+        """Raises:
+        UserError: if there are more than two dataloaders.
+        """
+        loaders = self.trainer.num_test_batches
+        if len(loaders) > len(TEST_SPLITS):
+            raise UserError(
+                "Expected one or two test dataloaders, of test prompts and of training prompts, but got "
+                f"{len(loaders)}, try a test for each."
+            )
+        for split in TEST_SPLITS:
+            self._sums[split].clear()
+            self.evaluations.pop(split, None)
 
     def validation_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
-        return self.measure(prompts, self.eval_group_size, Stream.VALIDATION, 0, self._sums)
+        return self.measure(prompts, self.eval_group_size, Stream.VALIDATION, 0, self._sums["val"])
 
-    def test_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
-        return self.measure(prompts, self.eval_group_size, Stream.TEST, 0, self._sums)
+    def test_step(self, prompts: PromptGroups, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
+        # In the place of the update, lest a training prompt share the randomness of the test prompt of its index.
+        sums = self._sums[TEST_SPLITS[dataloader_idx]]
+        return self.measure(prompts, self.eval_group_size, Stream.TEST, dataloader_idx, sums)
 
     def predict_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
-        return self.measure(prompts, self.eval_group_size, Stream.PREDICT, 0, self._sums)
+        return self.measure(prompts, self.eval_group_size, Stream.PREDICT, 0)
 
     def on_validation_epoch_end(self) -> None:
         self._finish_evaluation("val")
 
     def on_test_epoch_end(self) -> None:
-        self._finish_evaluation("test")
+        for split in TEST_SPLITS[: len(self.trainer.num_test_batches)]:
+            self._finish_evaluation(split)
 
     def _finish_evaluation(self, split: str) -> None:
-        total = self._sums.total()
-        metrics = behavior_metrics(self.objective, total)
-        self.evaluated_answers = int(total["answers"])
-        self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, sync_dist=True)
+        evaluation = self._sums[split].evaluation(self.objective)
+        self.evaluations[split] = evaluation
+        self.log_dict({f"{split}/{tag}": value for tag, value in evaluation.metrics.items()}, sync_dist=True)

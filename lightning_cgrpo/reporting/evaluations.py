@@ -38,12 +38,18 @@ def add_evaluations(
             [owner] = named
             notes.append(f"{folder.path}: taken for an evaluation of the saved run from {short}, by that name alone.")
         if owner is not None:
-            evaluations = {**runs[owner].evaluations, **logs.merged(folder.files).evaluations}
-            runs[owner] = replace(runs[owner], evaluations=evaluations)
+            found = logs.merged(folder.files).evaluations
+            runs[owner] = replace(runs[owner], evaluations=_renewed(runs[owner].evaluations, found))
             continue
         why = f"of {checkpoint}, whose run is not found among these" if checkpoint else "of no checkpoint"
         why = f"of {checkpoint}, and several saved runs are from a folder {short}" if named else why
         notes.append(f"Skipped {folder.path}: it holds an evaluation only, {why}.")
+
+
+def _renewed(known: Mapping[str, float], found: Mapping[str, float]) -> dict[str, float]:
+    """Evaluations with what was found later; a test without training prompts ends an earlier one of them."""
+    tested = any(tag.startswith("test/") for tag in found)
+    return {tag: v for tag, v in known.items() if not (tested and tag.startswith("test_train/"))} | dict(found)
 
 
 def _owner(folder: Folder, trained: Path, places: Mapping[Path, Identity]) -> Identity | None:

@@ -16,7 +16,7 @@ TRAINING = ("reward/", "rate/", "threshold/", "multiplier/", "effective_weight/"
 """Scalars of training that a report shows."""
 FAULTS = "faults/"
 """Counts of training that a report tells."""
-EVALUATIONS = ("test/", "val/")
+EVALUATIONS = ("test/", "test_train/", "val/")
 EFFECTIVE_WEIGHTS = "effective_weights/"
 """Histograms of effective weights, by component."""
 
@@ -30,7 +30,7 @@ class EventsFile:
         started: on the clock, in seconds.
         scalars: training's, by tag.
         histograms: by component and update.
-        evaluations: by tag (``test/…``, ``val/…``): the clock and the value of the last.
+        evaluations: by tag (``test/…``, ``test_train/…``, ``val/…``): the clock and the value of the last.
     """
 
     path: Path

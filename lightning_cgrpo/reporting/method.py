@@ -40,11 +40,14 @@ EVALUATING = {
     "eval_prompts",
     "max_eval_prompts",
     "test_prompts",
+    "test_train_prompts",
     "val_prompts",
 }
 """Settings of model and data that only evaluations know."""
 COMPUTING = {"foreach", "fused", "micro_batch_size"}
 """Settings by which the same is computed in another way."""
+ADDED = {"correct_kl": False, "mask_truncated": False, "redraws": 0, "sampling_cap": 2.0, "sequence_ratio": False}
+"""Settings that came after runs had been saved, and the values that mean what was done before."""
 SEEDS = {"seed", "seed_everything"}
 PLACES = {"path", "model"}
 """Settings that name a folder or a hub's model, which lies elsewhere on another machine: their last part counts."""
@@ -56,7 +59,8 @@ Method = dict[str, Any]
 def method_of(config: Config) -> Method:
     """The parts of a resolved configuration that two runs of one method share.
 
-    Settings that are null are left out, as if they weren't there, and classes are named without their modules.
+    Settings that are null are left out, as if they weren't there, so are those that came later and are as it always
+    was, and classes are named without their modules.
     """
     parts: Method = {}
     for key in ("model", "data"):
@@ -130,12 +134,14 @@ def _listed(callbacks: Any) -> Iterable[Any]:
 
 
 def _reduced(value: Any, key: str = "") -> Any:
-    """Without seeds, nulls and what only shows; None for what is left out altogether."""
+    """Without seeds, nulls, what only shows and what is as it always was; None for what is left out altogether."""
     if isinstance(value, Mapping):
         if str(value.get("class_path")).rpartition(".")[2] in SHOWING:
             return None
         kept = {}
         for name, part in value.items():
+            if name in ADDED and part == ADDED[str(name)]:
+                continue
             if name not in SEEDS | EVALUATING | COMPUTING and (reduced := _reduced(part, str(name))) is not None:
                 kept[str(name)] = reduced
         # A class without arguments is written with empty ones, or without.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lightning_cgrpo.constraint import Constraint
 from lightning_cgrpo.reporting.labels import TASK, short_class
@@ -12,6 +12,7 @@ from lightning_cgrpo.reporting.summary import ROUNDING, TOLERANCE, Statistic, st
 from lightning_cgrpo.reporting.tables import Cell, Column, Table
 
 REWARD = "reward/mean"
+TRAINING = "training prompts"
 RULE = (
     "Bold: for each set of enforced constraints and thresholds, the highest reward among the methods whose rates meet "
     f"them (up to {TOLERANCE:.0%} of the violations that are allowed) and whose runs are finished; methods that "
@@ -74,36 +75,54 @@ def final_table(methods: Sequence[MethodRuns], last: float) -> Table:
 
 
 def test_table(methods: Sequence[MethodRuns]) -> Table | None:
-    """The tests' values; none if nothing was tested."""
+    """The tests' values, of training prompts in a row below if there are any; none if nothing was tested."""
     methods = [method for method in methods if any(_tested(run) for run in method.runs)]
     if not methods:
         return None
-    caption = f"Test: mean ± standard deviation over seeds. {RULE}"
-    return _values_table("test", caption, methods, _tested, ("reward/", "rate/", "rollout/"))
+    beside = {TRAINING: _tested_in_training} if any(_tested_in_training(r) for m in methods for r in m.runs) else {}
+    seen = f" Rows '{TRAINING}': the same policies' answers to prompts of training, never bold." if beside else ""
+    caption = f"Test: mean ± standard deviation over seeds.{seen} {RULE}"
+    return _values_table("test", caption, methods, _tested, ("reward/", "rate/", "rollout/"), beside)
 
 
 def _tested(run: Run) -> dict[str, float]:
     return {tag.removeprefix("test/"): v for tag, v in run.evaluations.items() if tag.startswith("test/")}
 
 
+def _tested_in_training(run: Run) -> dict[str, float]:
+    return {tag.removeprefix("test_train/"): v for tag, v in run.evaluations.items() if tag.startswith("test_train/")}
+
+
 def _values_table(
-    name: str, caption: str, methods: Sequence[MethodRuns], values: Values, families: Sequence[str]
+    name: str,
+    caption: str,
+    methods: Sequence[MethodRuns],
+    values: Values,
+    families: Sequence[str],
+    beside: Mapping[str, Values] | None = None,
 ) -> Table:
+    """A row per method; and another, called so, of the values `beside` where it has any."""
     found = list(dict.fromkeys(tag for method in methods for run in method.runs for tag in values(run)))
     tags = [tag for family in families for tag in _ordered(found, family, methods)]
     best = best_of(methods, values)
     columns = [Column(_title(tag, methods), _decimals(tag, methods, values)) for tag in tags]
     rows = []
     for method in methods:
-        cells = []
-        for tag in tags:
-            value = measured(method, tag, values)
-            constraint = method.enforced.get(tag.removeprefix("rate/")) if tag.startswith("rate/") else None
-            marked = constraint is not None and violates(value, constraint)
-            bold = tag == REWARD and method.label in best
-            cells.append(Cell(value, bold, marked, _note(tag, method, methods) if value is not None else ""))
-        rows.append((method.title, len(method.runs), cells))
+        bold = method.label in best
+        rows.append((method.title, len(method.runs), [_cell(tag, method, methods, values, bold) for tag in tags]))
+        for kind, others in (beside or {}).items():
+            if any(others(run) for run in method.runs):
+                cells = [_cell(tag, method, methods, others, False) for tag in tags]
+                rows.append((f"{method.title}, {kind}", len(method.runs), cells))
     return Table(name, caption, columns, rows)
+
+
+def _cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], values: Values, best: bool) -> Cell:
+    value = measured(method, tag, values)
+    constraint = method.enforced.get(tag.removeprefix("rate/")) if tag.startswith("rate/") else None
+    marked = constraint is not None and violates(value, constraint)
+    note = _note(tag, method, methods) if value is not None else ""
+    return Cell(value, best and tag == REWARD, marked, note)
 
 
 def _ordered(tags: Sequence[str], family: str, methods: Sequence[MethodRuns]) -> list[str]:

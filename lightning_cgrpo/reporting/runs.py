@@ -39,7 +39,7 @@ class Run:
         series: training's scalars by tag, in bins of updates.
         final: means of the scalars over the last part of the updates, by tag.
         distributions: shares ``[BINS]`` of the groups of the last part by their effective weights, by component.
-        evaluations: the last values of ``test/…`` and ``val/…``.
+        evaluations: the last values of ``test/…``, ``test_train/…`` and ``val/…``.
         folders: where it was logged, as ``name/version_N``.
         width: updates per bin.
         pooled: the share of the updates that the distributions are over.

@@ -1,5 +1,6 @@
 """Which prompts an update gets follows from its number alone, whatever the processes."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -147,6 +148,21 @@ class TestGroupDataModule:
         loader = self.made(max_eval_prompts=limit).val_dataloader()
         assert flat([groups.index.tolist() for groups in loader]) == list(range(prompts))
         assert len(loader) == -(-prompts // 3)
+
+    @pytest.mark.parametrize(("asked", "sample"), [(1, [0]), (4, [0, 5, 11, 16]), (22, range(22)), (1000, range(22))])
+    def test_training_prompts_in_a_test(self, asked: int, sample: Sequence[int]) -> None:
+        """Evenly spaced, under their own index, after the test prompts, which stay as they are."""
+        module = self.made(test_train_prompts=asked, max_eval_prompts=4)
+        tested, trained = module.test_dataloader()
+        assert [groups.index.tolist() for groups in tested] == batches(4, 3)
+        assert flat([groups.index.tolist() for groups in trained]) == list(sample)
+        assert max(len(groups) for groups in trained) <= 3 and len(trained) == -(-len(sample) // 3)
+        assert module.asked == ["test", "train"]
+        assert len(module.val_dataloader()) == 2, "no other evaluation has them"
+
+    def test_a_negative_number_of_training_prompts(self) -> None:
+        with pytest.raises(ValueError, match="Expected argument `test_train_prompts` to be at least 0, but got -1"):
+            self.made(test_train_prompts=-1)
 
     @pytest.mark.parametrize("name", ["prompts_per_update", "eval_prompts"])
     def test_refusals(self, name: str) -> None:

@@ -32,6 +32,7 @@ def test_columns(folder):
     assert groups.columns == {
         "prompt": [chat(f"test: {n} + 1?") for n in range(4)],
         "answer": ["1", "2", "3", "4"],
+        "completion": [f"<think>{n} + 1</think>\n<answer>{n + 1}</answer>" for n in range(4)],
     }
 
 
@@ -52,6 +53,14 @@ def test_a_record_without_gold_is_named_before_training(folder, row):
     write(folder / "train.jsonl", [{"question": "1?", "answer": "#### 1"}, row])
     with pytest.raises(RecordError, match=r"train\.jsonl:2: Expected .*answer"):
         GSM8KDataModule(str(folder), val_prompts=0).setup("fit")
+
+
+def test_training_questions_in_a_test(folder):
+    data = GSM8KDataModule(str(folder), val_prompts=5, test_train_prompts=3)
+    tested, trained = (list(loader) for loader in data.test_dataloader())
+    assert [groups.columns["answer"] for groups in tested] == [["1", "2", "3", "4"]]
+    # Every fourth is held out, from the first on: 0, 4 ... 16 of 20.
+    assert [groups.columns["answer"] for groups in trained] == [["2", "8", "15"]]
 
 
 def test_order_depends_on_the_seed_and_the_pass_alone(folder, monkeypatch):

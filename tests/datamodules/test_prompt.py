@@ -110,6 +110,19 @@ def test_the_rule_spreads_over_the_file(total):
         held_out(total, total + 1)
 
 
+def test_training_prompts_in_a_test_are_those_trained_on(folder, tmp_path):
+    """Not those held out, and read before a model is."""
+    data = PromptDataModule(folder, val_prompts=3, test_train_prompts=3)
+    data.setup("test")
+    tested, trained = (list(loader) for loader in data.test_dataloader())
+    assert [groups.columns["prompt"] for groups in tested] == [[f"test {n}" for n in range(5)]]
+    assert [groups.columns["prompt"] for groups in trained] == [["train 1", "train 4", "train 7"]]
+    test = write(tmp_path / "other.jsonl", [{"prompt": "test"}])
+    with pytest.raises(RecordError, match="nowhere"):
+        PromptDataModule("nowhere.jsonl", test_path=test, test_train_prompts=3).setup("test")
+    PromptDataModule("nowhere.jsonl", test_path=test).setup("test")
+
+
 def test_repetitions_of_a_held_out_prompt_are_not_trained_on(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"prompt": text} for text in "abcabdee"])
     data = PromptDataModule(path, val_prompts=1)

@@ -22,6 +22,7 @@ CONFIG = {
             },
             "estimator": {"class_path": "lightning_cgrpo.ScalarizedAdvantages"},
             "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.001}},
+            "optimization": {"epochs": 1},
             "seed": 0,
         },
     },

@@ -179,6 +179,17 @@ def test_a_test_belongs_to_the_run_of_its_checkpoint(make_run, tmp_path):
     assert "evaluation only" in collected(tmp_path).notes[0]
 
 
+def test_a_later_test_without_training_prompts_has_none_of_an_earlier_one(make_run, tmp_path):
+    make_run("x/version_0")
+    at = {"ckpt_path": f"{tmp_path}/x/version_0/checkpoints/last.ckpt"}
+    both = {"test/reward/mean": 0.5, "test_train/reward/mean": 0.6, "val/reward/mean": 0.4}
+    make_run("x/version_1", at, scalars={}, evaluations=both)
+    assert collected(tmp_path).methods[0].runs[0].evaluations == pytest.approx(both)
+    make_run("x/version_2", at, scalars={}, evaluations={"test/reward/mean": 0.75})
+    later = {"test/reward/mean": 0.75, "val/reward/mean": 0.4}
+    assert collected(tmp_path).methods[0].runs[0].evaluations == pytest.approx(later)
+
+
 def test_a_test_belongs_to_its_checkpoint_by_the_whole_path(make_run, tmp_path):
     """Also from where it was started: the same names are elsewhere too."""
     make_run("old/runs/x/version_0")

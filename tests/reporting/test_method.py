@@ -31,8 +31,12 @@ def key(changes=None, seed=0):
         {"model.init_args.estimator": {"class_path": "lightning_cgrpo.advantages.ScalarizedAdvantages"}},
         {"model.init_args.estimator": {"class_path": "lightning_cgrpo.ScalarizedAdvantages", "init_args": {}}},
         {"model.init_args.eval_group_size": 4, "data.init_args.test_prompts": 3},
+        {"data.init_args.test_train_prompts": 3},
+        {"callbacks.samples": {"class_path": "SampleAnswers", "init_args": {"parquet": True}}},
         {"model.init_args.optimizer.init_args.fused": True},
         {f"{CONSTRAINTS}.lava.signal": None},
+        {"model.init_args.redraws": 0, "model.init_args.optimization.sampling_cap": 2.0},
+        {"model.init_args.optimization.sequence_ratio": False, "model.init_args.optimization.surrogate": None},
     ],
 )
 def test_what_changes_no_learning_makes_no_method(changes):
@@ -54,6 +58,8 @@ def test_what_changes_no_learning_makes_no_method(changes):
         {"trainer.precision": "bf16-mixed"},
         {"trainer.callbacks": [{"class_path": "lightning.pytorch.callbacks.EarlyStopping"}]},
         {"data.init_args.path": "gsm8k"},
+        {"model.init_args.redraws": 1},
+        {"model.init_args.optimization.sequence_ratio": True},
     ],
 )
 def test_what_changes_learning_makes_a_method(changes):

@@ -29,7 +29,8 @@ def drawn(folder, *names):
 
 def test_figures_tables_runs_and_a_page(make_run, tmp_path, capsys):
     for seed in (0, 1):
-        make_run(f"runs/a/version_{seed}", seed=seed, evaluations={"test/reward/mean": 0.5})
+        tested = {"test/reward/mean": 0.5, "test_train/reward/mean": 0.625}
+        make_run(f"runs/a/version_{seed}", seed=seed, evaluations=tested)
         make_run(f"runs/b/version_{seed}", REWARDS, seed=seed)
     out = tmp_path / "out"
     report(tmp_path / "runs", "--out", out)
@@ -40,12 +41,13 @@ def test_figures_tables_runs_and_a_page(make_run, tmp_path, capsys):
     assert len(list((out / "runs").glob("scalarized*_seed*.json"))) == 4
     page = (out / "report.md").read_text()
     assert "| ScalarizedRewards | 0, 1 | 100 |" in page and "![curves](curves.png)" in page
+    assert "| ScalarizedAdvantages, training prompts | 2 | 0.625 ± 0.000 |" in page
     assert "ScalarizedRewards" in capsys.readouterr().out
     # The saved runs make the same report.
     again = tmp_path / "again"
     report(out / "runs", "--out", again)
     drawn(again, "curves", "distribution", "phase", "informative")
-    for name in ("final.md", "control.md", "curves.png", "distribution.png", "phase.png", "informative.png"):
+    for name in ("final.md", "control.md", "test.md", "curves.png", "distribution.png", "phase.png", "informative.png"):
         same = (again / name).read_bytes() == (out / name).read_bytes()
         assert same or name.endswith("png"), name
 

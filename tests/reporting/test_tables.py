@@ -201,3 +201,68 @@ def test_a_test_makes_a_table(methods):
     # A rate that wasn't tested isn't taken to be met.
     assert not table.rows[0][2][0].bold and table.rows[0][2][1].marked
     assert tested_table(methods[:1]) is None
+
+
+GSM8K = {
+    "correctness": Constraint(at_least=0.75),
+    "format": Constraint(at_least=0.99),
+    "integer": Constraint(at_least=0.99),
+    "truncated": Constraint(at_most=0.01, role="monitor"),
+}
+
+
+def solved(seed, length, correctness, formed, trained=None):
+    """A run on GSM8K with a test; of training prompts as well, if their correctness is given."""
+    values = {
+        "reward/mean": -length / 1000,
+        "rate/correctness": correctness,
+        "rate/format": formed,
+        "rate/integer": 0.995,
+        "rate/truncated": 0.002,
+        "rollout/length": length,
+    }
+    evaluations = {f"test/{tag}": value for tag, value in values.items()}
+    if trained is not None:
+        evaluations |= {f"test_train/{tag}": v for tag, v in {**values, "rate/correctness": trained}.items()}
+    return Run({}, seed, 100, 100, {}, {}, {}, evaluations, ())
+
+
+def test_the_papers_table_of_gsm8k():
+    """Methods by behaviors and length, with thresholds in the head; the best is the shortest that keeps to them."""
+    found = [
+        method("ScAdv", solved(0, 290.0, 0.76, 0.991), solved(1, 296.0, 0.78, 0.993), constraints=GSM8K),
+        method("ScRew", solved(0, 310.0, 0.80, 0.995), constraints=GSM8K),
+        method("GDPO", solved(0, 120.5, 0.63, 0.953), constraints=GSM8K),
+    ]
+    text = markdown(tested_table(found))
+    lines = text.splitlines()
+    assert lines[2] == (
+        "| method | seeds | reward | rate correctness ≥ 0.75 | rate format ≥ 0.99 | rate integer ≥ 0.99 "
+        "| rate truncated | rollout length |"
+    )
+    assert lines[4:] == [
+        "| ScAdv | 2 | **-0.293 ± 0.004** | 0.7700 ± 0.0141 | 0.9920 ± 0.0014 | 0.9950 ± 0.0000 | 0.0020 ± 0.0000 "
+        "| 293.0 ± 4.2 |",
+        "| ScRew | 1 | -0.310 | 0.8000 | 0.9950 | 0.9950 | 0.0020 | 310.0 |",
+        "| GDPO | 1 | -0.120 | 0.6300 ! | 0.9530 ! | 0.9950 | 0.0020 | 120.5 |",
+    ]
+    assert "training prompts" not in text
+
+
+def test_training_prompts_are_a_row_below():
+    """Measured in the same test, and never bold; thresholds met there can be missed in the test."""
+    found = [
+        method("ScAdv", solved(0, 290.0, 0.70, 0.99, 0.76), solved(1, 290.0, 0.70, 0.99), constraints=GSM8K),
+        method("ScRew", solved(0, 310.0, 0.76, 0.99), constraints=GSM8K),
+    ]
+    table = tested_table(found)
+    assert [(label, seeds) for label, seeds, _ in table.rows] == [
+        ("ScAdv", 2),
+        ("ScAdv, training prompts", 2),
+        ("ScRew", 1),
+    ]
+    assert bold(table) == [("ScRew", "reward")]
+    assert marked(table) == {("ScAdv", "rate correctness ≥ 0.75")}
+    text = markdown(table)
+    assert "Rows 'training prompts'" in text
+    assert "| ScAdv, training prompts | 2 | -0.290 (1/2) | 0.7600 (1/2) |" in text

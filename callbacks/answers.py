@@ -1,0 +1,95 @@
+"""Answers in plain values: what was asked, answered and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.rollout import Rollouts, Signal
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer in text.
+
+    Args:
+        prompt: the text, or the last message of a chat.
+        text: of the answer.
+        signals: their values by name (of steps, their sum); None where one does not apply.
+        advantage: of steps, their mean.
+        tokens: how many it has.
+        truncated: whether it ended for its length; None if the sampler doesn't say.
+    """
+
+    prompt: str
+    text: str
+    signals: dict[str, float | None]
+    advantage: float
+    tokens: int
+    truncated: bool | None
+
+
+def answers_of(outputs: dict[str, Any], prompts: int | None = None) -> Iterator[list[Answer]]:
+    """The answers to each prompt of an update, G each.
+
+    Args:
+        outputs: of a training step.
+        prompts: those of the first ones only.
+
+    Raises:
+        UserError: if prompts or answers aren't texts.
+    """
+    rollouts: Rollouts = outputs["rollouts"]
+    columns = outputs["prompts"].columns
+    if "text" not in rollouts.info or "prompt" not in columns:
+        raise UserError("Expected answers in text for SampleAnswers, but got none; use Pictures, or remove it.")
+    texts = rollouts.info["text"][:prompts]
+    signals = {name: signal_values(signal) for name, signal in outputs["signals"].items()}
+    advantages = _per_answer(outputs["advantages"], rollouts.mask).tolist()
+    lengths = rollouts.lengths.tolist()
+    truncated = rollouts.info["truncated"].tolist() if "truncated" in rollouts.info else None
+    for row, group in enumerate(texts):
+        prompt = prompt_text(columns["prompt"][row])
+        yield [
+            Answer(
+                prompt,
+                text,
+                {name: values[row][column] for name, values in signals.items()},
+                advantages[row][column],
+                lengths[row][column],
+                None if truncated is None else truncated[row][column],
+            )
+            for column, text in enumerate(group)
+        ]
+
+
+def signal_values(signal: Signal) -> list[list[float | None]]:
+    """B lists of G values; of steps, their sum; None where the signal does not apply."""
+    values = signal.value.double()
+    rows: list[list[float | None]] = (values if values.dim() == 2 else values.sum(-1)).tolist()
+    if signal.applicable is None:
+        return rows
+    applicable = signal.applicable.tolist()
+    return [
+        [value if applies else None for value, applies in zip(*pair, strict=True)]
+        for pair in zip(rows, applicable, strict=True)
+    ]
+
+
+def prompt_text(prompt: Any) -> str:
+    """A prompt's text; of a chat the last message's, with its images named only."""
+    content = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(part.get("text", f"[{part.get('type', 'part')}]")) for part in content)
+
+
+def _per_answer(advantages: Tensor, mask: Tensor) -> Tensor:
+    """``[B, G]`` of ``[B, G]`` or ``[B, G, T]``."""
+    if advantages.dim() == 2:
+        return advantages
+    return (advantages * mask).sum(-1) / mask.sum(-1).clamp(min=1)

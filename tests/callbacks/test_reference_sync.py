@@ -1,0 +1,87 @@
+"""A reference that follows the policy."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.callbacks import ReferenceSync
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.tiny import make_tiny_model
+
+COMMON = [
+    *("-c", "configs/gridworld.yaml"),
+    "--trainer.logger=lightning.pytorch.loggers.CSVLogger",
+    "--trainer.logger.save_dir=runs",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+    *(f"--callbacks.{name}=null" for name in ("initial_rates", "progress", "pictures")),
+    "--trainer.limit_val_batches=0",
+    "--callbacks.checkpoints.every_n_train_steps=1",
+    "--callbacks.checkpoints.save_top_k=-1",
+    "--model.policy.hidden=[16]",
+    "--model.sampler.environment.max_steps=20",
+    "--model.optimization.kl_weight=0.1",
+]
+SYNC = ["--callbacks.sync=ReferenceSync", "--callbacks.sync.every_n_updates=2", "--callbacks.sync.alpha=0.25"]
+
+
+def fit(name, *arguments):
+    main(["fit", *COMMON, f"--trainer.logger.name={name}", *arguments])
+
+
+def states(name):
+    """Policy and reference in the checkpoint after each update."""
+    out = {}
+    for path in sorted(Path(f"runs/{name}/version_0/checkpoints").glob("step=*.ckpt")):
+        checkpoint = torch.load(path, weights_only=True)
+        out[checkpoint["global_step"]] = tuple(
+            torch.cat([v.flatten() for n, v in checkpoint["state_dict"].items() if n.startswith(part)])
+            for part in ("policy.", "reference.")
+        )
+    return out
+
+
+def test_every_other_update_it_moves_towards_the_policy_and_a_resumed_run_goes_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fit("whole", *SYNC, "--trainer.max_steps=5")
+    found = states("whole")
+    assert list(found) == [1, 2, 3, 4, 5]
+    start = found[1][1]
+    for update, (policy, reference) in found.items():
+        before = start if update == 1 else found[update - 1][1]
+        expected = before if update % 2 else 0.25 * policy + 0.75 * before
+        torch.testing.assert_close(reference, expected, rtol=1e-6, atol=1e-8)
+        assert not torch.equal(policy, reference)
+    assert not torch.equal(found[5][1], start)
+    fit("resumed", *SYNC, "--trainer.max_steps=5", "--ckpt_path=runs/whole/version_0/checkpoints/step=3.ckpt")
+    for ours, theirs in zip(states("resumed")[5], found[5], strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_no_reference(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="Expected a reference for ReferenceSync, but got none, try a kl_weight"):
+        fit("none", *SYNC, "--model.optimization.kl_weight=0", "--trainer.max_steps=1")
+
+
+def test_adapters_are_refused(tmp_path):
+    """The reference is the policy with its adapters off: there is nothing to move."""
+    pytest.importorskip("peft")
+    from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
+
+    policy = CausalLMPolicy(str(make_tiny_model(tmp_path / "model")), lora=LoRA(rank=2))
+    policy.load()
+    module = SimpleNamespace(policy=policy, reference=policy.reference())
+    with pytest.raises(
+        UserError, match=r"weights of its own .* got the CausalLMPolicy with its adapters off, try lora"
+    ):
+        ReferenceSync().on_fit_start(None, module)
+
+
+@pytest.mark.parametrize(("name", "value"), [("every_n_updates", 0), ("alpha", 0.0), ("alpha", 1.1)])
+def test_wrong_arguments(name, value):
+    with pytest.raises(ValueError, match=f"Expected argument `{name}` to be .* but got {value}"):
+        ReferenceSync(**{name: value})
