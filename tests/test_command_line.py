@@ -327,7 +327,8 @@ def test_every_shipped_configuration_is_spelled_right(path):
     """Ablations are stacked on the gridworld; the others stand alone. (What they train, the tests of each task see.)"""
     base = ["-c", "configs/gridworld.yaml"] if "ablations" in path.parts else []
     config, flags = read_arguments("fit", [*base, "-c", str(path)])
-    assert config["model"]["class_path"] == "lightning_cgrpo.ConstrainedGRPO" and not flags
+    known = ("lightning_cgrpo.ConstrainedGRPO", "lightning_cgrpo.SupervisedFineTuning")
+    assert config["model"]["class_path"] in known and not flags
 
 
 @pytest.mark.parametrize("name", ABLATIONS)

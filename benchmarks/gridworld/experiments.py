@@ -5,7 +5,7 @@ Where there are three seeds, all runs of the first come first: a part of a set i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from benchmarks.runner.experiment import Run
 
 ADVANTAGES, REWARDS = "scalarized_advantages", "scalarized_rewards"
 ESTIMATORS: dict[str, tuple[str, ...]] = {ADVANTAGES: (), REWARDS: (REWARDS,)}
@@ -16,39 +16,9 @@ CONTROLLERS = ("exponentiated_gradient", "pid", "nupi", "projected", "softmax_sl
 """configs/ablations/controller_<name>.yaml"""
 
 
-@dataclass(frozen=True)
-class Run:
-    """One training run.
-
-    Args:
-        name: of its folder; unique.
-        ablations: files of configs/ablations on top of configs/gridworld.yaml.
-        overrides: settings on top of those.
-        seed: of everything.
-        updates: how many.
-    """
-
-    name: str
-    ablations: tuple[str, ...]
-    overrides: tuple[str, ...]
-    seed: int
-    updates: int
-
-    def arguments(self, logs: str) -> list[str]:
-        """What `fit` is called with; the logs go to ``<logs>/<name>``."""
-        files = ["configs/gridworld.yaml", *(f"configs/ablations/{name}.yaml" for name in self.ablations)]
-        silent = ("initial_rates", "progress", "pictures", "table", "predictions")
-        return [
-            *(f"-c={file}" for file in files),
-            *self.overrides,
-            f"--seed_everything={self.seed}",
-            f"--trainer.max_steps={self.updates}",
-            f"--trainer.logger.save_dir={logs}",
-            f"--trainer.logger.name={self.name}",
-            "--trainer.enable_progress_bar=false",
-            "--trainer.enable_model_summary=false",
-            *(f"--callbacks.{name}=null" for name in silent),
-        ]
+def _run(name: str, ablations: tuple[str, ...], overrides: tuple[str, ...], seed: int, updates: int) -> Run:
+    files = ("configs/gridworld.yaml", *(f"configs/ablations/{ablation}.yaml" for ablation in ablations))
+    return Run(name, files, overrides, seed, updates)
 
 
 def paper() -> list[Run]:
@@ -59,7 +29,7 @@ def paper() -> list[Run]:
         "lava_0.01_battery_0.1": ("battery_0.1",),
     }
     return [
-        Run(f"{estimator}_{setting}_seed{seed}", (*ablations, *extra), (), seed, 8000)
+        _run(f"{estimator}_{setting}_seed{seed}", (*ablations, *extra), (), seed, 8000)
         for setting, extra in thresholds.items()
         for estimator, ablations in ESTIMATORS.items()
         for seed in range(5)
@@ -70,7 +40,7 @@ def sweep(name: str = "fixed", updates: int = 2000) -> list[Run]:
     """Fixed weights of lava and battery, the reward's being 1, with both estimators, three seeds each."""
     key = "--callbacks.multipliers.weights"
     return [
-        Run(
+        _run(
             f"{name}_{estimator}_lava_{lava}_battery_{battery}_seed{seed}",
             ("fixed_weights", *ablations),
             (f"{key}.lava={lava}", f"{key}.battery={battery}"),
@@ -87,7 +57,7 @@ def sweep(name: str = "fixed", updates: int = 2000) -> list[Run]:
 def controllers() -> list[Run]:
     """What else can move the multipliers, and the guards, three seeds each; softmax with Adam is in `paper`."""
     return [
-        Run(f"controller_{name}_seed{seed}", (f"controller_{name}",), (), seed, 8000)
+        _run(f"controller_{name}_seed{seed}", (f"controller_{name}",), (), seed, 8000)
         for seed in range(3)
         for name in CONTROLLERS
     ]
@@ -96,7 +66,7 @@ def controllers() -> list[Run]:
 def choices() -> list[Run]:
     """What the paper leaves open: what a rate counts, and what enters the advantage; the chosen pair is in `paper`."""
     return [
-        Run(
+        _run(
             f"choice_{estimator}_rate_{rate}_cost_{cost}_seed{seed}",
             ablations,
             (f"--model.init_args.task.init_args.rate={rate}", f"--model.init_args.task.init_args.cost={cost}"),

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gridworld.experiments import SETS, Run, paper, sweep
-from benchmarks.gridworld.ledger import BEGUN, FINISHED, Ledger, begin, finish, saved
-from benchmarks.gridworld.run import COMPARED, Display, main
+from benchmarks.gridworld.experiments import SETS, paper, sweep
+from benchmarks.gridworld.run import GRIDWORLD
+from benchmarks.runner.experiment import Run
+from benchmarks.runner.ledger import BEGUN, FINISHED, Ledger, begin, finish, saved
+from benchmarks.runner.run import Display, main
 from lightning_cgrpo.__main__ import read_arguments
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +24,7 @@ def test_the_sets_are_those_of_the_paper():
     assert len(SETS["choices"]()) == (2 * 3 - 1) * 2 * 3
     names = [run.name for make in SETS.values() for run in make()]
     assert len(set(names)) == len(names)
-    assert all(compared in paper() for name in COMPARED for compared in COMPARED[name]())
+    assert all(compared in paper() for make in GRIDWORLD.compared.values() for compared in make())
 
 
 @pytest.mark.parametrize("name", ["paper", "sweep", "controllers", "choices"])
@@ -56,7 +58,7 @@ def make_run(name, updates):
         "--model.sampler.environment.max_steps=10",
         "--data.test_prompts=20",
     )
-    return Run(name, (), overrides, int(name[-1]), updates)
+    return Run(name, ("configs/gridworld.yaml",), overrides, int(name[-1]), updates)
 
 
 def test_display_counts_what_this_sitting_did(capsys):
@@ -92,8 +94,8 @@ def test_finished_means_the_same_configuration_and_length(tmp_path, monkeypatch)
     monkeypatch.chdir(ROOT)
     run = make_run("a_seed0", 10)
     longer = make_run("a_seed0", 20)
-    other = Run(run.name, (), (*run.overrides, "--model.group_size=4"), 0, 10)
-    shown = Run(run.name, (), (*run.overrides, "--callbacks.layout=null"), 0, 10)
+    other = Run(run.name, run.files, (*run.overrides, "--model.group_size=4"), 0, 10)
+    shown = Run(run.name, run.files, (*run.overrides, "--callbacks.layout=null"), 0, 10)
     begin(run, tmp_path)
     assert not Ledger(tmp_path, tmp_path / "results").finished(run)
     finish(run, tmp_path, 1.0)
@@ -127,22 +129,22 @@ def test_finished_means_the_same_configuration_and_length(tmp_path, monkeypatch)
 def test_wrong_arguments(arguments, complaint, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["run", *arguments])
     with pytest.raises(SystemExit):
-        main()
+        main(GRIDWORLD)
     assert complaint in capsys.readouterr().err
 
 
 SCRIPT = """
 import sys
 from pathlib import Path
-from benchmarks.gridworld.ledger import Ledger
-from benchmarks.gridworld.run import train, write_report
+from benchmarks.runner.ledger import Ledger
+from benchmarks.runner.run import train, write_report
 from tests.benchmarks.test_gridworld import make_run
 
 if __name__ == "__main__":
     updates = int(sys.argv[1])
     runs = [make_run(f"run_seed{seed}", updates) for seed in range(3)]
     assert train(runs, Path("logs"), 2, 2) == {}
-    write_report("paper", runs, Ledger(Path("logs"), Path("results")), Path("results"))
+    write_report(runs, Ledger(Path("logs"), Path("results")), Path("results/paper"))
 """
 
 

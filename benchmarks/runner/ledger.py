@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gridworld.experiments import Run
+from benchmarks.runner.experiment import Run
 from lightning_cgrpo.__main__ import read_arguments
 from lightning_cgrpo.reporting.runs import LAST
 from lightning_cgrpo.reporting.saved import read

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer
 
-from benchmarks.gridworld.experiments import Run
-from benchmarks.gridworld.ledger import begin, finish
+from benchmarks.runner.experiment import Run
+from benchmarks.runner.ledger import begin, finish
 from lightning_cgrpo.__main__ import read_arguments
 from lightning_cgrpo.cli import CommandLine, last_checkpoint, prepare
 from lightning_cgrpo.configuration import ConfigError
+from lightning_cgrpo.samplers.environment import EnvironmentSampler
 from lightning_cgrpo.samplers.lockstep import Lockstep, LockstepSampler
 
 
@@ -38,7 +39,7 @@ class Report(Callback):
 
 
 class Training(CommandLine):
-    """``fit`` and then ``test``, as from the command line, with rollouts in lockstep."""
+    """``fit`` and then ``test``, as from the command line, with rollouts of environments in lockstep."""
 
     def __init__(self, run: Run, logs: str, lockstep: Lockstep, messages: Any) -> None:
         self.run, self.lockstep, self.messages = run, lockstep, messages
@@ -55,7 +56,8 @@ class Training(CommandLine):
         return trainer
 
     def after_instantiate_classes(self) -> None:
-        self.model.sampler = LockstepSampler(self.model.sampler.environment, self.lockstep)
+        if isinstance(self.model.sampler, EnvironmentSampler):
+            self.model.sampler = LockstepSampler(self.model.sampler.environment, self.lockstep)
 
 
 def work(runs: Sequence[Run], taken: Any, lanes: int, logs: str, messages: Any) -> None:

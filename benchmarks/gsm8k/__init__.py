@@ -1,0 +1,1 @@
+"""GSM8K's comparison on generated word problems: `python -m benchmarks.gsm8k.run`."""

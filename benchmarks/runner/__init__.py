@@ -1,0 +1,1 @@
+"""Experiments of many runs: resumable, on all cores, reported."""

@@ -1,0 +1,43 @@
+"""The benchmark of the word problems: its runs are what their names say."""
+
+import json
+from pathlib import Path
+
+from benchmarks.gsm8k.experiments import METHODS, paper
+from benchmarks.gsm8k.run import GSM8K
+from benchmarks.runner.ledger import Ledger
+from lightning_cgrpo.__main__ import read_arguments
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_configuration_is_accepted_and_is_what_its_name_says(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    runs = paper()
+    assert len(runs) == 3 * len(METHODS) == len({run.name for run in runs})
+    seen = set()
+    for run in runs:
+        config, _ = read_arguments("fit", run.arguments("logs"))
+        model, multipliers = config["model"]["init_args"], config["callbacks"]["multipliers"]
+        assert model["seed"] == config["data"]["init_args"]["seed"] == run.seed
+        learned = multipliers["class_path"].endswith("LagrangianCallback")
+        assert learned == run.name.startswith(("scalarized", "dual_rate"))
+        assert model["estimator"]["class_path"].endswith("GDPO") == run.name.startswith("gdpo")
+        assert model["estimator"]["class_path"].endswith("ScalarizedRewards") == run.name.startswith(
+            "scalarized_rewards"
+        )
+        if not learned:
+            assert len(set(multipliers["init_args"]["weights"].values())) == 1
+        if run.name.startswith("dual_rate"):
+            assert multipliers["init_args"]["controller"]["init_args"]["lr"] == 1e-4
+        assert config["trainer"]["max_steps"] == run.updates
+        seen.add(json.dumps([config["model"], config["data"], multipliers], sort_keys=True, default=str))
+    assert len(seen) == len(runs)
+
+
+def test_the_committed_results_are_complete():
+    """Every run that the ledger names has its numbers here, of the configuration as it is."""
+    ledger = Ledger(Path("none"), ROOT / GSM8K.results)
+    known = {run.name: run for run in paper()}
+    assert set(ledger.records) == set(ledger.saved)
+    assert all(ledger.in_results(known[name]) for name in ledger.records)
