@@ -9,6 +9,8 @@ ROOT = Path(__file__).parent
 EXTRAS = {
     "lora": ["peft>=0.21"],
     "data": ["datasets>=5.2", "pyarrow>=26.0"],
+    # Not in dev: it takes gigabytes and a GPU, and its releases pin torch and transformers (docs/vllm.md).
+    "vllm": ["vllm>=0.32"],
 }
 EXTRAS["dev"] = [
     *EXTRAS["lora"],
@@ -19,6 +21,7 @@ EXTRAS["dev"] = [
     "pytest>=9.2",
     "ruff>=0.17",
     "scipy>=1.17",
+    "trl>=1.16",  # the losses' oracle
 ]
 
 setup(
@@ -32,7 +35,7 @@ setup(
     python_requires=">=3.11",
     # callbacks, datamodules and configs are links to the folders at the top; setuptools follows them.
     packages=find_packages(include=["lightning_cgrpo", "lightning_cgrpo.*"]),
-    package_data={"lightning_cgrpo": ["py.typed", "configs/*.yaml", "configs/**/*.yaml"]},
+    package_data={"lightning_cgrpo": ["py.typed", "configs/*.yaml", "configs/**/*.yaml", "models/*/*"]},
     install_requires=[
         "jsonargparse[signatures]>=4.53",
         "lightning>=2.6",

@@ -11,6 +11,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _EXPORTS = {
+    "CISPO": "lightning_cgrpo.surrogates",
     "CategoricalMLP": "lightning_cgrpo.policies.categorical_mlp",
     "CausalLMPolicy": "lightning_cgrpo.policies.causal_lm",
     "ConstrainedGRPO": "lightning_cgrpo.module",
@@ -20,12 +21,17 @@ _EXPORTS = {
     "GSM8KTask": "lightning_cgrpo.tasks.gsm8k",
     "GDPO": "lightning_cgrpo.advantages",
     "GenerationSampler": "lightning_cgrpo.samplers.generation",
+    "LeaveOneOut": "lightning_cgrpo.advantages",
     "Objective": "lightning_cgrpo.objective",
     "ObjectiveError": "lightning_cgrpo.constraint",
     "Optimization": "lightning_cgrpo.optimization",
     "RewardModel": "lightning_cgrpo.tasks.functions",
+    "SAPO": "lightning_cgrpo.surrogates",
     "ScalarizedAdvantages": "lightning_cgrpo.advantages",
     "ScalarizedRewards": "lightning_cgrpo.advantages",
+    "SupervisedFineTuning": "lightning_cgrpo.sft",
+    "VLLMColocated": "lightning_cgrpo.samplers.vllm.colocated",
+    "VLLMServer": "lightning_cgrpo.samplers.vllm.server",
 }
 __all__ = [*_EXPORTS, "__version__"]
 

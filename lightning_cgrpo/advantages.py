@@ -120,6 +120,25 @@ class ScalarizedRewards(AdvantageEstimator):
         return _divide(weights[:, None] * statistics.std, _std_of_sum(statistics, weights))
 
 
+class LeaveOneOut(AdvantageEstimator):
+    """RLOO (Kool et al., 2019; Ahmadian et al., 2024): each answer against the mean of the others of its group.
+
+    A_i = sum_j w_j (X_j,i - mean of X_j over the others) = sum_j w_j n / (n - 1) (X_j,i - mean), n being the answers
+    to which j applies. A component's own value is not in its baseline, which leaves the policy gradient unbiased.
+
+    Nothing is standardized, so weights are prices: they exchange units of reward for violations as a Lagrangian's do,
+    and a component counts as much as it varies. (Standardized as well, it would be `ScalarizedAdvantages` times
+    n / (n - 1).) Without that factor it is the advantage of Dr. GRPO (Liu et al., 2025).
+    """
+
+    def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
+        statistics = group_statistics(components)
+        return _weighted(weights, statistics.deviation * _leave_one_out(statistics)[..., None])
+
+    def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+        return weights[:, None] * statistics.std * _leave_one_out(statistics)
+
+
 class GDPO(AdvantageEstimator):
     """GDPO (Liu et al., 2026), a baseline: sum of weighted standardized components, whitened over the whole batch.
 
@@ -168,6 +187,12 @@ def _std_of_sum(statistics: GroupStatistics, weights: Tensor) -> Tensor:
     relative = _divide(_weighted(weights, statistics.deviation), scale[:, None])
     variance = relative.square().sum(-1) / statistics.used.sum(-1).clamp(min=1)
     return scale * _sqrt(torch.where(variance > RELATIVE_ZERO**2, variance, 0))
+
+
+def _leave_one_out(statistics: GroupStatistics) -> Tensor:
+    """``[J, B]`` n / (n - 1): what a deviation from the mean becomes when it is from the mean of the others."""
+    count = statistics.count.to(statistics.std.dtype)
+    return count / (count - 1).clamp(min=1)
 
 
 def _sample_std(statistics: GroupStatistics) -> Tensor:

@@ -171,7 +171,9 @@ def explain(error: BaseException) -> str:
     for line in (line.strip(" -") for line in str(error).splitlines()):
         if key := re.match(r'Parser key "(.*)":', line):
             keys.append(key[1])
-        elif line and not re.match(r"Problem with given class_path|Does not validate|Subtypes:|Errors:", line):
+        elif line and not re.match(
+            r"Problem with given class_path|Does not validate|Expected a path but|Subtypes:|Errors:", line
+        ):
             name = line.partition("Expected a dot import path string: ")[2]
             complaint = f"There is no class '{name}'.{did_you_mean(name, _class_names())}" if name else line
             return ".".join(keys) + ": " * bool(keys) + complaint

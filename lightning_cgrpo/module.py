@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from lightning.pytorch.accelerators import MPSAccelerator
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
@@ -16,12 +15,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lightning_cgrpo.advantages import AdvantageEstimator, ScalarizedAdvantages
+from lightning_cgrpo.arithmetic import check_arithmetic
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.losses import aggregation_weights, grpo_loss
+from lightning_cgrpo.losses import aggregation_weights, grpo_loss, sampling_ratio
 from lightning_cgrpo.objective import Objective
-from lightning_cgrpo.optimization import Optimization, micro_batches, minibatches, put_rows, with_targets
+from lightning_cgrpo.optimization import Optimization, loss_mask, micro_batches, minibatches, put_rows, with_targets
 from lightning_cgrpo.policies import Policy, Reference
 from lightning_cgrpo.randomness import Stream
+from lightning_cgrpo.redrawing import redraw
 from lightning_cgrpo.rollout import Examples, PromptGroups, Rollouts
 from lightning_cgrpo.rollout_module import RolloutModule
 from lightning_cgrpo.samplers import Sampler
@@ -44,7 +45,9 @@ class ConstrainedGRPO(RolloutModule):
 
     A step's output, for callbacks' ``on_train_batch_end``: ``prompts``, ``rollouts``, ``signals``, ``advantages``,
     ``effective_weights`` (in updates that are logged, by component, of this process's groups in which it varies), and
-    ``violations`` and ``opportunities``, this process's counts ``[K]`` of the constraints that have a multiplier.
+    ``violations`` and ``opportunities``, this process's counts ``[K]`` of the constraints that have a multiplier. With
+    `redraws` the rollouts and signals are those trained on; violations, like all that is logged of rewards and rates,
+    are those of the first draw, which is the policy's.
 
     Args:
         policy: what is trained.
@@ -56,6 +59,7 @@ class ConstrainedGRPO(RolloutModule):
         lr_scheduler: makes a learning-rate schedule from the optimizer, stepped once per update.
         optimization: epochs, minibatches, clipping, KL and entropy.
         group_size: answers per prompt (G) in training.
+        redraws: how often a group in which no component varies is sampled again at most, see `redrawing.redraw`.
         eval_group_size: answers per prompt in validation, test and prediction.
         seed: of rollouts and minibatches.
 
@@ -76,18 +80,21 @@ class ConstrainedGRPO(RolloutModule):
         lr_scheduler: LRSchedulerCallable | None = None,
         optimization: Optimization = Optimization(),  # noqa: B008 (frozen)
         group_size: int = 8,
+        redraws: int = 0,
         eval_group_size: int = 1,
         seed: int = 0,
     ) -> None:
         super().__init__(policy, sampler, task, objective, eval_group_size, seed)
         if group_size < 2:
             raise ValueError(f"Expected argument `group_size` to be at least 2, but got {group_size}.")
+        if redraws < 0:
+            raise ValueError(f"Expected argument `redraws` to be at least 0, but got {redraws}.")
         self.automatic_optimization = False
         self.reference: Reference | None = None
         self.estimator: AdvantageEstimator = ScalarizedAdvantages() if estimator is None else estimator
         self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
         self.optimization = optimization
-        self.group_size = group_size
+        self.group_size, self.redraws = group_size, redraws
         initial = torch.zeros(len(objective.weight_names), dtype=torch.float64)
         initial[0] = 1
         # Not in checkpoints: whoever sets the weights restores them, and without anybody this is plain GRPO.
@@ -102,7 +109,8 @@ class ConstrainedGRPO(RolloutModule):
         Raises:
             UserError: for a precision or a device on which the arithmetic would be wrong.
         """
-        self._check_arithmetic()
+        if self._trainer is not None:
+            check_arithmetic(self.trainer)
         self.policy.load()
         if self.optimization.kl_weight and self.reference is None:
             self.reference = self.policy.reference()
@@ -115,19 +123,6 @@ class ConstrainedGRPO(RolloutModule):
         if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
             raise UserError(f"Expected a schedule that follows from the update, but got {type(scheduler).__name__}.")
         return [optimizer], [scheduler]
-
-    def _check_arithmetic(self) -> None:
-        if self._trainer is None:
-            return
-        precision = str(self.trainer.precision)
-        if precision in ("bf16-true", "16-true", "16-mixed"):
-            raise UserError(
-                f"Expected precision 32-true, bf16-mixed or 64-true, but got {precision}: multipliers and ratios need "
-                "more digits than half-precision weights have, and gradients aren't rescaled; try bf16-mixed, or "
-                "bfloat16 weights of the policy alone (policy.dtype, with LoRA)."
-            )
-        if isinstance(self.trainer.accelerator, MPSAccelerator):
-            raise UserError("Expected a CPU or a CUDA device, but got MPS, which has no float64; try accelerator: cpu.")
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.reference is None:
@@ -144,13 +139,17 @@ class ConstrainedGRPO(RolloutModule):
             rollouts = self.sample(prompts, self.group_size, Stream.ROLLOUT, update)
         with report.time("score"):
             signals, faults = self.score(prompts, rollouts)
+            violations, opportunities = self.objective.violations(signals, self.objective.constrained)
+        drawn, measured = rollouts, signals
+        if self.redraws:
+            with report.time("redraw"):
+                rollouts, signals, report.redrawn = redraw(self, prompts, rollouts, signals, self.redraws, update)
+        with report.time("optimize"):
             components = self.objective.components(signals)
             weights = self.objective.component_weights(self.weights)
             advantages = self.estimator(rollouts, components, weights)
-            violations, opportunities = self.objective.violations(signals, self.objective.constrained)
-        with report.time("optimize"):
             self._optimize(rollouts, advantages, update, report)
-        report.write(rollouts, signals, faults, components, weights)
+        report.write(drawn, measured, faults, components, weights)
         return {
             "prompts": prompts,
             "rollouts": rollouts,
@@ -188,6 +187,7 @@ class ConstrainedGRPO(RolloutModule):
                 (optimizer.optimizer if remaining else optimizer).step()
                 optimizer.zero_grad()
             record = False
+        report.add_sampling(examples)
         scheduler = self.lr_schedulers()
         if isinstance(scheduler, LRScheduler):
             scheduler.step()
@@ -196,14 +196,19 @@ class ConstrainedGRPO(RolloutModule):
         how = self.optimization
         if advantages.dim() == 2:
             advantages = advantages[..., None].expand(rollouts.mask.shape)
-        known = {} if rollouts.log_probs is None else {"old_log_probs": rollouts.log_probs}
+        known = {"old_log_probs": rollouts.log_probs, "sampling_log_probs": rollouts.sampling_log_probs}
         examples = with_targets(
             self.policy.examples(rollouts),
             rollouts,
             advantages=advantages,
-            weights=aggregation_weights(rollouts.mask, how.aggregation, how.max_length),
-            **known,
+            weights=aggregation_weights(loss_mask(rollouts, how.mask_truncated), how.aggregation, how.max_length),
+            **{name: values for name, values in known.items() if values is not None},
         )
+        if how.sequence_ratio and examples.actions.dim() == 1:
+            raise UserError(
+                "Expected a policy that trains on whole answers for sequence_ratio, but got "
+                f"{type(self.policy).__name__}, which trains on single steps, try sequence_ratio: false."
+            )
         if self.reference is not None:
             examples.targets["reference_log_probs"] = self._log_probs(self.reference, examples)
         return examples
@@ -240,14 +245,18 @@ class ConstrainedGRPO(RolloutModule):
         if record:
             old = torch.where(part.mask, output.log_probs.detach(), 0)
             put_rows(examples.targets["old_log_probs"], piece, old)
+        sampled = part.targets.get("sampling_log_probs")
         terms = grpo_loss(
             output.log_probs,
             old,
             part.targets["advantages"],
             part.targets["weights"],
-            clip=how.clip,
+            surrogate=how.maximized(),
+            sequence_ratio=how.sequence_ratio,
+            sampling_ratios=None if sampled is None else sampling_ratio(old, sampled, how.sampling_cap),
             reference_log_probs=part.targets.get("reference_log_probs"),
             kl_weight=how.kl_weight,
+            correct_kl=how.correct_kl,
             entropy=output.entropy,
             entropy_weight=how.entropy_weight,
         )

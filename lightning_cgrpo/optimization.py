@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.distributed import gather_counts, world
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.losses import Aggregation
 from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.rollout import Examples, Rollouts
+from lightning_cgrpo.surrogates import Clipped, Surrogate
+
+CLIPPING = ("clip_low", "clip_high", "clip_limit")
+"""Settings that only the clipped surrogate reads."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +32,21 @@ class Optimization:
             a minibatch. Changes memory, not the result. None: all at once.
         clip_low: how far the ratio may fall below 1.
         clip_high: how far it may rise above 1, `clip_low` by default.
+        clip_limit: the largest ratio where the advantage is negative (two-sided clipping's delta), see
+            `surrogates.Clipped`; None for none.
+        surrogate: another one than the clipped one with these bounds, `CISPO` or `SAPO`.
+        sequence_ratio: one ratio per answer, the geometric mean over its steps (GSPO), see `grpo_loss`. Such ratios
+            stay much closer to 1 than those of single steps; the paper's bounds are 3e-4 and 4e-4.
         kl_weight: weight (beta) of the KL to the reference; 0 keeps no reference.
+        correct_kl: multiply the KL by the ratio, so that its gradient is unbiased, see `grpo_loss`.
         entropy_weight: weight of the entropy bonus.
         aggregation: how steps make a loss, see `aggregation_weights`.
         max_length: what ``constant`` aggregation divides by.
+        mask_truncated: leave answers that were cut short out of the loss, KL and entropy included (DAPO's overlong
+            filtering, Yu et al., 2025), going by the sampler's ``info["truncated"]``. Their signals still count, in
+            rates and in the statistics of their groups.
+        sampling_cap: the largest factor that corrects for what another engine sampled with, see `sampling_ratio`;
+            without ``Rollouts.sampling_log_probs`` there is none.
         max_grad_norm: gradients are scaled down to this norm; None leaves them.
     """
 
@@ -39,10 +55,16 @@ class Optimization:
     micro_batch_size: int | None = None
     clip_low: float = 0.2
     clip_high: float | None = None
+    clip_limit: float | None = None
+    surrogate: Surrogate | None = None
+    sequence_ratio: bool = False
     kl_weight: float = 0.0
+    correct_kl: bool = False
     entropy_weight: float = 0.0
     aggregation: Aggregation = "sequence_mean"
     max_length: int | None = None
+    mask_truncated: bool = False
+    sampling_cap: float = 2.0
     max_grad_norm: float | None = None
 
     def __post_init__(self) -> None:
@@ -54,11 +76,47 @@ class Optimization:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ValueError(f"Expected argument `{name}` to be at least 0, but got {value}.")
+        if not self.sampling_cap >= 1:
+            raise ValueError(f"Expected argument `sampling_cap` to be at least 1, but got {self.sampling_cap}.")
+        if self.clip_limit is not None and not self.clip_limit > 1 + self.clip[1]:
+            raise ValueError(
+                f"Expected argument `clip_limit` to be greater than 1 + clip_high, {1 + self.clip[1]:g}, since it is a "
+                f"ratio, but got {self.clip_limit}."
+            )
+        default = {field.name: field.default for field in fields(self)}
+        ignored = [name for name in CLIPPING if getattr(self, name) != default[name]]
+        if self.surrogate is not None and ignored:
+            raise ValueError(
+                f"Expected argument `{ignored[0]}` to be left alone, since {type(self.surrogate).__name__} does not "
+                "clip by it, try the surrogate's own arguments, or surrogate: null."
+            )
 
     @property
     def clip(self) -> tuple[float, float]:
         """Bounds of the ratio, below and above 1."""
         return self.clip_low, self.clip_low if self.clip_high is None else self.clip_high
+
+    def maximized(self) -> Surrogate:
+        """The surrogate that is given, or the clipped one."""
+        return Clipped(*self.clip, self.clip_limit) if self.surrogate is None else self.surrogate
+
+
+def loss_mask(rollouts: Rollouts, mask_truncated: bool) -> Tensor:
+    """Steps that have a loss, ``[B, G, T]`` bool.
+
+    Raises:
+        UserError: if truncated answers are to be masked and the sampler doesn't say which they are.
+    """
+    if not mask_truncated:
+        return rollouts.mask
+    truncated, shape = rollouts.info.get("truncated"), rollouts.mask.shape[:2]
+    if not isinstance(truncated, Tensor) or truncated.shape != shape:
+        got = f"{tuple(truncated.shape)}" if isinstance(truncated, Tensor) else f"{sorted(rollouts.info)}"
+        raise UserError(
+            f"Expected the sampler to report info['truncated'] {list(shape)} for mask_truncated, but got {got}, try "
+            "GenerationSampler, or mask_truncated: false."
+        )
+    return rollouts.mask & ~truncated.bool()[..., None]
 
 
 def with_targets(examples: Examples, rollouts: Rollouts, **values: Tensor) -> Examples:

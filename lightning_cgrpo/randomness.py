@@ -24,6 +24,7 @@ class Stream(IntEnum):
     TEST = 5
     INITIAL_RATES = 6
     PREDICT = 7
+    REDRAW = 8
 
 
 def generator(seed: int, stream: Stream, *counters: int) -> np.random.Generator:

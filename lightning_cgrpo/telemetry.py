@@ -16,12 +16,13 @@ from lightning_cgrpo.distributed import all_sum_named, world
 from lightning_cgrpo.losses import LossTerms
 from lightning_cgrpo.measurement import behavior_metrics, behavior_sums
 from lightning_cgrpo.objective import Components
-from lightning_cgrpo.rollout import Rollouts, Signals
+from lightning_cgrpo.rollout import Examples, Rollouts, Signals
 
 if TYPE_CHECKING:
     from lightning_cgrpo.module import ConstrainedGRPO
 
 POLICY_TERMS = ("loss", "kl", "entropy", "clip_fraction")
+SAMPLING_TERMS = ("ratio", "capped", "log_prob_gap")
 
 
 def logging_due(trainer: Trainer, update: int) -> bool:
@@ -46,6 +47,8 @@ class UpdateReport:
         self.terms: list[dict[str, Tensor]] = []
         self.grad_norms: list[Tensor] = []
         self.skipped_steps = 0
+        self.redrawn = 0
+        self.sampling: dict[str, Tensor] = {}
         self.effective_weights: dict[str, Tensor] = {}
 
     @contextmanager
@@ -65,6 +68,22 @@ class UpdateReport:
             zero = torch.zeros((), device=self.module.device)
             self.terms.append({name: zero.clone() for name in POLICY_TERMS})
 
+    def add_sampling(self, examples: Examples) -> None:
+        """What the probabilities of another engine were off by, once all examples have old log-probabilities."""
+        reported = examples.targets.get("sampling_log_probs")
+        if not self.due or reported is None:
+            return
+        known = examples.mask & reported.isfinite()
+        difference = (examples.targets["old_log_probs"] - reported)[known]
+        ratio, cap = difference.exp(), self.module.optimization.sampling_cap
+        self.sampling = {
+            "steps": known.sum(),
+            "faults": (examples.mask & ~known).sum(),
+            "ratio": ratio.sum(),
+            "capped": (ratio > cap).sum(),
+            "log_prob_gap": difference.abs().sum(),
+        }
+
     def write(
         self,
         rollouts: Rollouts,
@@ -73,7 +92,12 @@ class UpdateReport:
         components: Components,
         weights: Tensor,
     ) -> None:
-        """Log, if it is this update's turn. Collective: every process takes part."""
+        """Log, if it is this update's turn. Collective: every process takes part.
+
+        Args:
+            rollouts: the first draw, as are signals and faults.
+            components: of what was trained on.
+        """
         if not self.due:
             return
         module, objective = self.module, self.module.objective
@@ -87,6 +111,12 @@ class UpdateReport:
             self.effective_weights[name] = effective[row][informative[row]]
             sums[f"informative/{name}"] = informative[row].sum()
             sums[f"effective/{name}"] = self.effective_weights[name].sum()
+        sums["redrawn"] = torch.tensor(float(self.redrawn), device=informative.device)
+        if module.optimization.mask_truncated:
+            sums["masked"] = rollouts.info["truncated"].sum()
+        # Also where this process, without prompts, has nothing to say: all sum the same names.
+        none = torch.zeros((), device=informative.device)
+        sums |= {f"sampling/{n}": self.sampling.get(n, none) for n in ("steps", "faults", *SAMPLING_TERMS)}
         total = all_sum_named(sums)
 
         metrics = behavior_metrics(objective, total)
@@ -107,6 +137,14 @@ class UpdateReport:
         if self.grad_norms:
             metrics["policy/grad_norm"] = torch.stack(self.grad_norms).mean().item()
         metrics["policy/learning_rate"] = self.learning_rate
+        if module.redraws:
+            metrics["rollout/redrawn"] = total["redrawn"] / total["groups"]
+        if module.optimization.mask_truncated:
+            metrics["rollout/masked"] = total["masked"] / total["answers"]
+        if total["sampling/steps"]:
+            metrics |= {f"sampling/{n}": total[f"sampling/{n}"] / total["sampling/steps"] for n in SAMPLING_TERMS}
+        if total["sampling/faults"]:
+            metrics["faults/sampling_log_probs"] = total["sampling/faults"]
         if self.skipped_steps:
             metrics["faults/skipped_steps"] = self.skipped_steps
         seconds = sum(self.times.values())

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_cgrpo.advantages import GDPO, ScalarizedAdvantages, ScalarizedRewards, group_statistics
+from lightning_cgrpo.advantages import GDPO, LeaveOneOut, ScalarizedAdvantages, ScalarizedRewards, group_statistics
 from lightning_cgrpo.objective import Components, Constraint, Objective
 from lightning_cgrpo.rollout import Rollouts, Signal
 
-ESTIMATORS = [ScalarizedAdvantages(), ScalarizedRewards(), GDPO()]
+ESTIMATORS = [ScalarizedAdvantages(), ScalarizedRewards(), LeaveOneOut(), GDPO()]
 by_estimator = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
 examples = settings(max_examples=30, deadline=None, derandomize=True)
 NO_STEPS = torch.zeros(0)
@@ -329,6 +329,57 @@ class TestScalarizedRewards:
         data, weights = batch
         got = ScalarizedRewards()(ROLLOUTS, data, weights * 2.0**power)
         assert torch.allclose(got, ScalarizedRewards()(ROLLOUTS, data, weights), rtol=1e-12)
+
+
+class TestLeaveOneOut:
+    @examples
+    @given(batches(masked=True))
+    def test_each_answer_against_the_mean_of_the_others(self, batch) -> None:
+        data, weights = batch
+        expected = np.zeros(data.values.shape[1:])
+        for b, parts in loops(data):
+            for w, part in zip(weights.tolist(), parts, strict=True):
+                for i, value in part.items():
+                    others = [v for j, v in part.items() if j != i]
+                    if others:
+                        expected[b, i] += w * (value - np.mean(others))
+        assert np.allclose(LeaveOneOut()(ROLLOUTS, data, weights), expected, rtol=1e-9, atol=1e-9)
+
+    @examples
+    @given(batches())
+    def test_weights_are_prices(self, batch) -> None:
+        """As for a single component, the Lagrangian: there is nothing that rescales the parts."""
+        data, weights = batch
+        total = components(torch.einsum("j,jbg->bg", weights, data.values)[None])
+        got = LeaveOneOut()(ROLLOUTS, data, weights)
+        assert torch.allclose(got, LeaveOneOut()(ROLLOUTS, total, torch.ones(1)), rtol=1e-9, atol=1e-9)
+
+    @examples
+    @given(batches(masked=True))
+    def test_effective_weights_expand_the_advantage(self, batch) -> None:
+        data, weights = batch
+        statistics = group_statistics(data)
+        effective = LeaveOneOut().effective_weights(statistics, weights)
+        expanded = (effective[..., None] * statistics.standardized).sum(0)
+        assert torch.allclose(LeaveOneOut()(ROLLOUTS, data, weights), expanded, rtol=1e-9, atol=1e-9)
+
+    def test_the_policy_gradient_is_unbiased(self) -> None:
+        """Over all groups that a policy of two actions can draw; against the group's mean it is (G - 1) / G of that."""
+        p, size = 0.3, 3
+        means = {}
+        for estimator in (LeaveOneOut(), None):
+            total = 0.0
+            for group in range(2**size):
+                actions = torch.tensor([float(group >> i & 1) for i in range(size)], dtype=torch.float64)
+                probability = math.prod(p if a else 1 - p for a in actions.tolist())
+                score = actions - p  # the gradient of the log-probability by the logit
+                data = components(actions[None, None])
+                advantages = estimator(ROLLOUTS, data, torch.ones(1)) if estimator else actions - actions.mean()
+                total += probability * (advantages * score).mean().item()
+            means[type(estimator)] = total
+        gradient = p * (1 - p)  # of the expected reward, p
+        assert means[LeaveOneOut] == pytest.approx(gradient)
+        assert means[type(None)] == pytest.approx(gradient * (size - 1) / size)
 
 
 class TestGDPO:

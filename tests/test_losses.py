@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.losses import LossTerms, aggregation_weights, grpo_loss
+from lightning_cgrpo.losses import LossTerms, aggregation_weights, grpo_loss, sampling_ratio
+from lightning_cgrpo.surrogates import CISPO, SAPO, Clipped
 
 AGGREGATIONS = ["token_mean", "sequence_mean", "sequence_sum", "constant"]
 
@@ -62,8 +63,23 @@ class TestClippedSurrogate:
         ],
     )
     def test_asymmetric_clip(self, ratio: float, advantage: float, loss: float, gradient: float) -> None:
-        got = one(ratio, advantage, clip=(0.1, 0.28))
+        got = one(ratio, advantage, surrogate=Clipped(0.1, 0.28))
         assert got[:2] == (pytest.approx(loss), pytest.approx(gradient))
+
+    @pytest.mark.parametrize(
+        ("ratio", "advantage", "loss", "gradient", "clipped"),
+        [
+            (3.0, -1.0, 3.0, 3.0, 0),  # Between 1.2 and the limit: the full gradient, as without.
+            (5.0, -1.0, 4.0, 0.0, 1),  # A bad answer became far too likely: no more than the limit.
+            (5.0, 1.0, -1.2, 0.0, 1),
+            (0.5, -1.0, 0.8, 0.0, 1),
+            (1.0, -1.0, 1.0, 1.0, 0),
+        ],
+    )
+    def test_two_sided(self, ratio: float, advantage: float, loss: float, gradient: float, clipped: int) -> None:
+        got = one(ratio, advantage, surrogate=Clipped(limit=4.0))
+        assert got[:2] == (pytest.approx(loss), pytest.approx(gradient))
+        assert got[2].clip_fraction == clipped
 
     def test_of_many_steps_is_the_weighted_sum(self) -> None:
         ratios, advantages = [0.5, 1.5, 1.05, 1.5], [1.0, 1.0, -2.0, -0.5]
@@ -84,6 +100,74 @@ class TestClippedSurrogate:
         expected = torch.where(mask, -advantages[..., None] / 6, 0)
         assert torch.allclose(log_probs.grad, expected, rtol=1e-6)
         assert log_probs.grad[~mask].eq(0).all()
+
+
+class TestSequenceRatio:
+    MASK = torch.arange(4) < torch.tensor([[4], [1], [3], [0]])
+
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        log_probs, old = draw(4, 4, requires_grad=True), draw(4, 4, seed=1)
+        advantages = draw(4, 1, seed=2).expand(4, 4)
+        return log_probs, old, advantages, self.MASK * draw(4, 4, seed=3).abs()
+
+    @pytest.mark.parametrize("surrogate", [Clipped(0.1, 0.2, 1.5), CISPO(1.1), SAPO()])
+    def test_is_the_geometric_mean_over_an_answer(self, surrogate) -> None:
+        log_probs, old, advantages, weights = self.inputs()
+        terms = grpo_loss(log_probs, old, advantages, weights, surrogate=surrogate, sequence_ratio=True)
+        terms.loss.backward()
+        again = log_probs.detach().clone().requires_grad_()
+        expected = torch.zeros(())
+        for row, length in enumerate((4, 1, 3, 0)):
+            if length:
+                mean = (again[row, :length] - old[row, :length]).mean()
+                value, _ = surrogate(mean, advantages[row, 0])
+                expected = expected - weights[row].sum() * value
+        expected.backward()
+        assert terms.loss.item() == pytest.approx(expected.item())
+        torch.testing.assert_close(log_probs.grad, again.grad)
+
+    def test_at_ratio_one_the_gradient_is_that_of_each_steps_own(self) -> None:
+        """For weights that an answer's steps share, as all aggregations give them."""
+        log_probs, _, advantages, _ = self.inputs()
+        gradients = []
+        for sequence_ratio in (False, True):
+            log_probs.grad = None
+            weights = aggregation_weights(self.MASK[None], "token_mean")[0].double()
+            old = log_probs.detach()
+            grpo_loss(log_probs, old, advantages, weights, sequence_ratio=sequence_ratio).loss.backward()
+            gradients.append(log_probs.grad)
+        torch.testing.assert_close(*gradients)
+        assert gradients[0].ne(0).any()
+
+
+class TestSamplingRatio:
+    def test_by_hand(self) -> None:
+        old = torch.tensor([0.5, 0.5, 0.5, 0.5, 0.5]).log()
+        sampling = torch.tensor([0.5, 0.4, 0.1, 1.0, math.nan]).log()
+        assert sampling_ratio(old, sampling, 2.0).tolist() == pytest.approx([1, 1.25, 2, 0.5, 1])
+        assert sampling_ratio(old, torch.full((5,), -math.inf), 2.0).eq(1).all()
+
+    def test_has_no_gradient_and_weighs_the_surrogate_alone(self) -> None:
+        new, old, advantages, reference, entropy = (draw(8, seed=seed) for seed in range(5))
+        weights, ratios = draw(8, seed=5).abs(), draw(8, seed=6).abs()
+        others = {"reference_log_probs": reference, "kl_weight": 0.3, "entropy": entropy, "entropy_weight": 0.1}
+        got = grpo_loss(new, old, advantages, weights, sampling_ratios=ratios, **others)
+        plain = grpo_loss(new, old, advantages, weights, **others)
+        surrogate = [grpo_loss(new, old, advantages, w).loss for w in (weights * ratios, weights)]
+        assert (got.loss - plain.loss).item() == pytest.approx((surrogate[0] - surrogate[1]).item())
+        assert got.kl == plain.kl and got.entropy == plain.entropy
+        assert not sampling_ratio(draw(3, requires_grad=True), draw(3, seed=1), 2.0).requires_grad
+
+    def test_corrects_the_expectation(self) -> None:
+        """What was sampled by another distribution has, weighted, the policy gradient of the policy's own."""
+        logits, values = draw(6, requires_grad=True), draw(6, seed=1)
+        other = draw(6, seed=2).log_softmax(-1)
+        log_probs = logits.log_softmax(-1)
+        ratios = sampling_ratio(log_probs, other, 1e9)
+        grpo_loss(log_probs, log_probs.detach(), values, other.exp(), sampling_ratios=ratios).loss.backward()
+        again = logits.detach().clone().requires_grad_()
+        (-again.softmax(-1) * values).sum().backward()
+        torch.testing.assert_close(logits.grad, again.grad)
 
 
 class TestKL:
@@ -121,6 +205,39 @@ class TestKL:
         policy, reference = draw(7).log_softmax(-1), draw(7, seed=1).log_softmax(-1)
         terms = grpo_loss(policy, policy, torch.zeros(7), policy.exp(), reference_log_probs=reference)
         assert terms.kl.item() == pytest.approx((policy.exp() * (policy - reference)).sum().item())
+
+    @pytest.mark.parametrize("moved", [False, True])
+    def test_which_divergence_it_descends(self, moved: bool) -> None:
+        """By the sum over all actions. Corrected: KL(policy || reference), wherever the samples come from. Otherwise,
+        before the first step: KL(reference || policy).
+        """
+        logits, reference = draw(7, requires_grad=True), draw(7, seed=1).log_softmax(-1)
+        old = (logits.detach() + moved * draw(7, seed=2)).log_softmax(-1)
+
+        def gradient(correct: bool) -> Tensor:
+            logits.grad = None
+            terms = grpo_loss(
+                logits.log_softmax(-1),
+                old,
+                torch.zeros(7),
+                old.exp(),
+                reference_log_probs=reference,
+                kl_weight=1.0,
+                correct_kl=correct,
+            )
+            terms.loss.backward()
+            policy = logits.detach().log_softmax(-1)
+            if correct:
+                assert terms.kl.item() == pytest.approx((policy.exp() * (policy - reference)).sum().item())
+            return logits.grad
+
+        again = logits.detach().clone().requires_grad_()
+        policy = again.log_softmax(-1)
+        (backward,) = torch.autograd.grad((policy.exp() * (policy - reference)).sum(), again, retain_graph=True)
+        (forward,) = torch.autograd.grad((reference.exp() * (reference - policy)).sum(), again)
+        torch.testing.assert_close(gradient(True), backward)
+        assert torch.allclose(gradient(False), forward) != moved
+        assert not torch.allclose(gradient(False), backward, rtol=0.1)
 
     def test_without_weight_it_is_measured_only(self) -> None:
         log_probs, reference = draw(6, requires_grad=True), draw(6, seed=1)
@@ -227,20 +344,33 @@ class TestAggregation:
         assert torch.allclose(torch.cat(parts) / 2, whole, rtol=1e-6)
 
 
+OPTIONS = {
+    "default": {},
+    "two-sided": {"surrogate": Clipped(limit=2.0)},
+    "CISPO": {"surrogate": CISPO()},
+    "SAPO": {"surrogate": SAPO()},
+    "sequence": {"sequence_ratio": True, "correct_kl": True},
+    "sampling": {"sampling_ratios": "s"},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=list(OPTIONS))
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e30])
-def test_garbage_in_the_padding_changes_nothing(garbage: float) -> None:
+def test_garbage_in_the_padding_changes_nothing(garbage: float, options: dict) -> None:
     mask = torch.arange(6) < torch.tensor([[6, 2, 4], [1, 6, 3]])[..., None]
     weights = aggregation_weights(mask, "sequence_mean").double()
-    tensors = {name: draw(2, 3, 6, seed=seed) for seed, name in enumerate(("new", "old", "a", "ref", "h"))}
+    tensors = {name: draw(2, 3, 6, seed=seed) for seed, name in enumerate(("new", "old", "a", "ref", "h", "s"))}
 
     def run(padding: float | None) -> tuple[list[float], list[Tensor]]:
         filled = {n: x if padding is None else torch.where(mask, x, padding) for n, x in tensors.items()}
         new, entropy = filled["new"].clone().requires_grad_(), filled["h"].clone().requires_grad_()
+        given = {name: filled[value] if isinstance(value, str) else value for name, value in options.items()}
         terms = grpo_loss(
             new,
             filled["old"],
             filled["a"],
             weights,
+            **given,
             reference_log_probs=filled["ref"],
             kl_weight=0.1,
             entropy=entropy,

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lightning_cgrpo import optimization
-from lightning_cgrpo.optimization import Optimization, micro_batches, minibatches, put_rows, with_targets
+from lightning_cgrpo import CISPO, optimization
+from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.optimization import Optimization, loss_mask, micro_batches, minibatches, put_rows, with_targets
 from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
 from lightning_cgrpo.rollout import Examples, Rollouts
 
@@ -192,6 +194,24 @@ class TestTargets:
         assert target.tolist() == [[3, 4, 9, 9], [9, 9, 9, 9], [1, 2, 9, 9]]
 
 
+class TestLossMask:
+    MASK = torch.arange(4) < torch.tensor([[4, 1], [3, 2]])[..., None]
+
+    def test_truncated_answers_are_left_out_whole(self) -> None:
+        truncated = torch.tensor([[True, False], [False, True]])
+        rollouts = Rollouts(self.MASK.long(), self.MASK, {}, info={"truncated": truncated})
+        assert torch.equal(loss_mask(rollouts, False), self.MASK)
+        assert loss_mask(rollouts, True).sum(-1).tolist() == [[0, 1], [3, 0]]
+
+    @pytest.mark.parametrize(
+        ("info", "got"), [({"text": []}, r"\['text'\]"), ({"truncated": torch.zeros(2, 2, 4)}, r"\(2, 2, 4\)")]
+    )
+    def test_a_sampler_that_does_not_say_which(self, info: dict, got: str) -> None:
+        rollouts = Rollouts(self.MASK.long(), self.MASK, {}, info=info)
+        with pytest.raises(UserError, match=rf"info\['truncated'\] \[2, 2\] for mask_truncated, but got {got}, try"):
+            loss_mask(rollouts, True)
+
+
 class TestArguments:
     @pytest.mark.parametrize("name", ["epochs", "minibatch_size", "micro_batch_size", "max_length"])
     def test_counts(self, name: str) -> None:
@@ -211,3 +231,30 @@ class TestArguments:
         assert Optimization(clip_low=0.1).clip == (0.1, 0.1)
         assert Optimization(clip_low=0.1, clip_high=0.3).clip == (0.1, 0.3)
         assert Optimization(clip_high=0.0).clip == (0.2, 0.0)
+
+    def test_a_limit_below_the_bound(self) -> None:
+        for limit in (1.2, 0.5, math.nan):
+            with pytest.raises(
+                ValueError, match=rf"`clip_limit` to be greater than 1 \+ clip_high, 1.2, .* got {limit}"
+            ):
+                Optimization(clip_limit=limit)
+        Optimization(clip_limit=1.21)
+
+    def test_a_cap_that_would_shrink_what_is_right(self) -> None:
+        for cap in (0.9, math.nan):
+            with pytest.raises(ValueError, match=f"Expected argument `sampling_cap` to be at least 1, but got {cap}."):
+                Optimization(sampling_cap=cap)
+
+    @pytest.mark.parametrize(("name", "value"), [("clip_low", 0.1), ("clip_high", 0.2), ("clip_limit", 4.0)])
+    def test_bounds_that_another_surrogate_would_ignore(self, name: str, value: float) -> None:
+        with pytest.raises(ValueError, match=f"Expected argument `{name}` to be left alone, since CISPO does not"):
+            Optimization(surrogate=CISPO(), **{name: value})
+
+    def test_a_surrogate_from_the_command_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        given = ["fit", "-c", "configs/gridworld.yaml", "--print_config"]
+        with pytest.raises(SystemExit):
+            main([*given, "--model.optimization.surrogate=CISPO", "--model.optimization.surrogate.cap=3"])
+        printed = capsys.readouterr().out
+        assert "class_path: lightning_cgrpo.CISPO" in printed and "cap: 3" in printed
+        with pytest.raises(UserError, match=r"There is no class 'CISP'\. Did you mean 'CISPO'\?"):
+            main([*given, "--model.optimization.surrogate=CISP"])

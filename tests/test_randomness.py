@@ -57,6 +57,7 @@ def test_streams_keep_their_numbers() -> None:
         "TEST": 5,
         "INITIAL_RATES": 6,
         "PREDICT": 7,
+        "REDRAW": 8,
     }
 
 
