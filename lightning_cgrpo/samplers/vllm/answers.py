@@ -1,0 +1,112 @@
+"""What to ask vLLM for, and its answers as tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.samplers.engine import Completions, Sampling
+
+LOGPROBS_MODE = "processed_logprobs"
+"""vLLM's name for the log-probabilities of what a token was chosen from: after the temperature and every filter."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer as vLLM gives it: its tokens, their log-probabilities, and why it ended ("stop" or "length").
+
+    A log-probability that vLLM couldn't tell is NaN.
+    """
+
+    tokens: list[int]
+    log_probs: list[float]
+    reason: str
+
+
+def seeds(draws: Tensor) -> list[int]:
+    """A seed of each answer, B G ones in the order (b, g), from draws ``[B, G, T]``: the first one's leading 32 bits.
+
+    vLLM's generators on a CPU look at no more bits than these.
+    """
+    values: list[int] = (draws[:, :, 0].double() * 2**32).long().flatten().tolist()
+    return values
+
+
+def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int) -> dict[str, Any]:
+    """Sampling parameters by the names of vLLM, the same for `SamplingParams` and for requests.
+
+    All that a server could have defaults for (it reads the model's generation config) is given. The end of an answer is
+    the policy's stop tokens alone.
+    """
+    return {
+        "n": 1,
+        "seed": seed,
+        "temperature": policy.temperature,
+        "top_p": sampling.top_p,
+        "top_k": 0 if sampling.top_k is None else sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "max_tokens": sampling.max_new_tokens,
+        # vLLM counts tokens before the stop token, we count it as well.
+        "min_tokens": max(sampling.min_new_tokens - 1, 0),
+        "stop_token_ids": list(policy.stop_tokens),
+        "ignore_eos": True,
+        "logprobs": 0,
+    }
+
+
+def completions(
+    policy: CausalLMPolicy, answers: list[Answer], shape: tuple[int, int], sampling: Sampling, where: str
+) -> Completions:
+    """The answers, in the order (b, g), as tensors on the policy's device.
+
+    Args:
+        shape: (B, G).
+        where: what answered, for the errors.
+
+    Raises:
+        UserError: an answer isn't one to such a request.
+    """
+    length = sampling.max_new_tokens
+    tokens = torch.full((len(answers), length), policy.pad_token)
+    mask = torch.zeros((len(answers), length), dtype=torch.bool)
+    log_probs = torch.zeros((len(answers), length))
+    truncated = torch.zeros(len(answers), dtype=torch.bool)
+    for row, answer in enumerate(answers):
+        _check_end(policy, answer, length, where)
+        size = len(answer.tokens)
+        tokens[row, :size] = torch.tensor(answer.tokens)
+        log_probs[row, :size] = torch.tensor(answer.log_probs)
+        mask[row, :size] = True
+        truncated[row] = answer.tokens[-1] not in policy.stop_tokens
+    device = policy.device
+    return Completions(
+        tokens.view(*shape, length).to(device),
+        mask.view(*shape, length).to(device),
+        truncated.view(shape).to(device),
+        log_probs.view(*shape, length).to(device),
+    )
+
+
+def _check_end(policy: CausalLMPolicy, answer: Answer, length: int, where: str) -> None:
+    size = len(answer.tokens)
+    stopped = [token in policy.stop_tokens for token in answer.tokens]
+    if answer.reason == "length" and 1 <= size < length and not any(stopped):
+        raise UserError(
+            f"Expected {where} to have room for answers of {length} tokens, but got one cut after {size}, try a larger "
+            "max_model_len there, or a smaller max_new_tokens."
+        )
+    ended = size <= length and (any(stopped) or size == length)
+    if not ended or any(stopped[:-1]) or len(answer.log_probs) != size or answer.reason not in ("stop", "length"):
+        raise UserError(
+            f"Expected {where} to answer with at most {length} tokens, a log-probability for each, until a stop token, "
+            f"but got {size} tokens, {len(answer.log_probs)} log-probabilities and the end '{answer.reason}', try vLLM "
+            "0.33."
+        )

@@ -1,0 +1,100 @@
+"""JSON over HTTP, by the standard library."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from typing import Any
+
+from lightning_cgrpo.errors import UserError
+
+PAUSES = (1.0, 4.0)
+"""Seconds before the second and the third try."""
+
+
+class Client:
+    """Asks a server.
+
+    Args:
+        address: without a path, such as http://localhost:8000.
+        timeout: seconds that an answer may take.
+    """
+
+    def __init__(self, address: str, timeout: float) -> None:
+        if not address.startswith(("http://", "https://")):
+            raise ValueError(f"Expected address to begin with http:// or https://, but got '{address}'.")
+        if not timeout > 0:
+            raise ValueError(f"Expected timeout to be greater than 0, but got {timeout}.")
+        self.address = address.rstrip("/")
+        self.timeout = timeout
+
+    def get(self, path: str) -> dict[str, Any]:
+        """What is at a path."""
+        return self._ask(path, None)
+
+    def post(self, path: str, body: dict[str, Any], again: bool = False) -> dict[str, Any]:
+        """The answer to a request, {} if it is empty.
+
+        Args:
+            again: ask up to three times where the connection breaks, or the server says that it is too busy. Only for a
+                request that may reach it twice.
+
+        Raises:
+            UserError: the server can't be reached, refuses, or answers with something else than a JSON object.
+        """
+        for pause in PAUSES if again else ():
+            try:
+                return self._ask(path, body)
+            except _PassingError:
+                time.sleep(pause)
+        return self._ask(path, body)
+
+    def _ask(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout) as response:
+                text = response.read()
+        except urllib.error.HTTPError as error:
+            raise self._refused(path, error.code, error.read()) from None
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            if isinstance(reason, TimeoutError):
+                raise UserError(
+                    f"Expected an answer from {self.address}{path} within {self.timeout:g} s, but got none, try a "
+                    "larger timeout."
+                ) from None
+            raise _PassingError(
+                f"Expected a vLLM server at {self.address}, but got no answer to {path} ({reason}), try starting it "
+                "there, or another address."
+            ) from None
+        try:
+            answer = json.loads(text) if text else {}
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise UserError(
+                f"Expected a JSON object from {self.address}{path}, but got '{_start(text)}', try the address of a "
+                "vLLM server."
+            )
+        return answer
+
+    def _refused(self, path: str, code: int, text: bytes) -> UserError:
+        try:
+            said = json.loads(text)["error"]["message"]
+        except (ValueError, LookupError, TypeError):
+            said = _start(text)
+        kind = _PassingError if code in (502, 503, 504) else UserError
+        hint = ", try VLLM_SERVER_DEV_MODE=1 before `vllm serve`" if code == 404 and not path.startswith("/v1") else ""
+        return kind(f"Expected {self.address}{path} to accept the request, but got {code} ({said}){hint}.")
+
+
+class _PassingError(UserError):
+    """May be gone in a moment."""
+
+
+def _start(text: bytes) -> str:
+    return " ".join(text[:200].decode(errors="replace").split())

@@ -1,0 +1,142 @@
+"""Generation by a vLLM server, on GPUs of its own."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.distributed import all_sum, world
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
+from lightning_cgrpo.samplers.vllm.answers import LOGPROBS_MODE, Answer, completions, parameters, seeds
+from lightning_cgrpo.samplers.vllm.client import Client
+from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, checkpoint, version
+
+CONCURRENT = 256
+"""Requests at once, as many as a server works on by default; it batches them, and keeps the prompts that they share."""
+
+IN_BETWEEN = "incomplete"
+"""The version of weights that a push has not finished."""
+
+
+class VLLMServer(RolloutEngine):
+    """Has a vLLM server continue the prompts; nothing of vLLM is needed in this process.
+
+    Each answer is one request to ``/v1/completions``, tokens in and tokens out, with a seed of its own: answers depend
+    on the draws, and on other requests by rounding only. Where the policy has changed since the last prompts, its
+    weights are first written to the folder `shared`, read there by the server's workers (``reload_weights``), and
+    compared by the log-probabilities of a short answer; the server keeps their name (``weight_version``). With several
+    processes the first one does that, and each sends its own prompts.
+
+    The server must be started for it, with the policy's model and with
+
+    ``VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs``
+
+    and used by one run at a time. Its log-probabilities are those of what was sampled from, after the temperature and
+    the filters (`top_p` and the like), which the policy's own do not know of.
+
+    Args:
+        address: of the server.
+        shared: a folder that this process and the server see under the same name, by default this machine's for
+            temporary files. One in memory (/dev/shm) is the fastest.
+        timeout: seconds that a request may take.
+    """
+
+    def __init__(
+        self, address: str = "http://localhost:8000", shared: str | None = None, timeout: float = 600.0
+    ) -> None:
+        self.client = Client(address, timeout)
+        self.shared = shared
+        self._where = f"the vLLM server at {self.client.address}"
+        self._version = ""
+
+    @torch.no_grad()
+    def generate(
+        self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, sampling: Sampling, draws: Tensor
+    ) -> Completions:
+        """Answer every prompt, see `RolloutEngine`.
+
+        Raises:
+            UserError: the server can't be reached, or isn't what it has to be, or somebody else changed its weights.
+            FloatingPointError: weights or the log-probabilities of the short answer are not finite.
+        """
+        self._synchronize(policy)
+        asked = [prompt for prompt in prompts for _ in range(group_size)]
+        requests = [
+            {"prompt": prompt, **parameters(policy, sampling, seed)}
+            for prompt, seed in zip(asked, seeds(draws), strict=True)
+        ]
+        with ThreadPoolExecutor(CONCURRENT) as pool:
+            answers = list(pool.map(self._answer, requests))
+        served = self._served()
+        if served != self._version:
+            raise UserError(
+                f"Expected {self._where} to keep the weights '{self._version}' until all prompts were answered, but "
+                f"got '{served}', because it was restarted or another run pushed its own, try a server for each run."
+            )
+        return completions(policy, answers, (len(prompts), group_size), sampling, self._where)
+
+    # --- weights
+
+    def _synchronize(self, policy: CausalLMPolicy) -> None:
+        """Have the server's weights be the policy's, if they may have changed since the last time."""
+        wanted = version(policy)
+        if wanted == self._version:
+            return
+        if world()[0] == 0 and self._served() != wanted:
+            self._push(policy)
+            self._check(policy)
+            self._name(wanted)
+        # The other processes wait for the first.
+        int(all_sum(torch.ones(1, device=policy.device)))
+        self._version = wanted
+
+    def _push(self, policy: CausalLMPolicy) -> None:
+        self._name(IN_BETWEEN)
+        with checkpoint(policy, self.shared) as directory:
+            self.client.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": directory}})
+        # Keys and values of shared prompts are those of the old weights.
+        if self.client.post("/reset_prefix_cache", {}).get("success") is False:
+            raise UserError(
+                f"Expected {self._where} to have no other requests, but got some that keep its cache, try a server for "
+                "each run."
+            )
+
+    def _check(self, policy: CausalLMPolicy) -> None:
+        prompt = [policy.stop_tokens[0]]
+        probe = parameters(policy, Sampling(PROBE_TOKENS), seed=0) | {"stop_token_ids": []}
+        only = self._answer({"prompt": prompt, **probe, "max_tokens": 1, "allowed_token_ids": prompt})
+        if only.log_probs != [0.0]:  # the logarithm of 1, where nothing else was allowed
+            raise UserError(
+                f"Expected {self._where} to give log-probabilities of what it samples from, but got others, try `vllm "
+                f"serve` with --logprobs-mode {LOGPROBS_MODE}."
+            )
+        check_agreement(policy, prompt, self._answer({"prompt": prompt, **probe}), self._where)
+
+    def _served(self) -> str:
+        return str(self.client.get("/weight_info").get("weight_version"))
+
+    def _name(self, version: str) -> None:
+        self.client.post("/update_weight_version", {"new_version": version})
+
+    # --- answers
+
+    def _answer(self, request: dict[str, Any]) -> Answer:
+        """The one answer to a request for one. With the same seed it may be asked for twice."""
+        reply = self.client.post("/v1/completions", {**request, "return_token_ids": True}, again=True)
+        try:
+            (choice,) = reply["choices"]
+            if choice["prompt_token_ids"] != request["prompt"]:
+                raise ValueError
+            log_probs = [math.nan if value is None else float(value) for value in choice["logprobs"]["token_logprobs"]]
+            return Answer([int(token) for token in choice["token_ids"]], log_probs, str(choice["finish_reason"]))
+        except (LookupError, TypeError, ValueError):
+            raise UserError(
+                f"Expected {self._where} to give the tokens and log-probabilities of an answer to the prompt's tokens, "
+                "but got a reply without them, try vLLM 0.33."
+            ) from None

@@ -1,0 +1,107 @@
+"""The policy's weights as vLLM gets them: named by their content, written as a checkpoint, and compared afterward."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.rollout import Rollouts
+from lightning_cgrpo.samplers.vllm.answers import Answer
+
+PROBE_TOKENS = 16
+"""Length of the answer whose log-probabilities are compared."""
+
+TOLERANCE = 0.5
+"""Mean difference of log-probabilities, in nats, beyond which it isn't the same model. Rounding to bfloat16 makes some
+hundredths; a wrong or missing layer makes whole nats."""
+
+
+@torch.no_grad()
+def version(policy: CausalLMPolicy) -> str:
+    """A name for the weights as they are: equal for equal ones, another one after an update.
+
+    It depends on their content, since weights also change where no version counter of PyTorch sees it (averaged weights
+    swapped in for evaluation). It takes one pass over them, as generation does for each token: where they are, matrices
+    are reduced to a checksum of each row.
+    """
+    digest = hashlib.sha256()
+    for name, parameter in policy.model.named_parameters():
+        content = parameter if parameter.ndim < 2 else torch.hash_tensor(parameter, dim=-1)
+        digest.update(name.encode())
+        digest.update(content.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
+    """A directory with the policy's weights, adapters merged in, that is gone afterward.
+
+    Args:
+        folder: where to make it, by default the system's folder for temporary files.
+
+    Raises:
+        FloatingPointError: a weight is not finite.
+        UserError: there is no such folder.
+    """
+    for name, parameter in policy.model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise FloatingPointError(
+                f"Expected finite weights in '{policy.name}', but got NaN or infinity in {name}, because training "
+                "diverged, try a smaller learning rate."
+            )
+    if folder is not None and not Path(folder).is_dir():
+        raise UserError(f"Expected shared to be a folder, but got '{folder}', which is none, try creating it.")
+    with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as directory:
+        with _no_progress_bar():
+            policy.save_pretrained(directory, merge=True)
+        yield directory
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """A line for each update would say nothing."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def check_agreement(policy: CausalLMPolicy, prompt: list[int], answer: Answer, where: str) -> None:
+    """Compare the log-probabilities that vLLM reports with those that the policy computes.
+
+    Weights that vLLM holds can differ from those it was given without any error: a model with more layers than the
+    checkpoint keeps its own ones.
+
+    Raises:
+        UserError: they differ by more than `TOLERANCE` on average.
+        FloatingPointError: some are not finite.
+    """
+    ids, mask = policy.padded([prompt])
+    actions = torch.tensor([[answer.tokens]], device=policy.device)
+    rollouts = Rollouts(actions, torch.ones_like(actions, dtype=torch.bool), {"prompt_ids": ids, "prompt_mask": mask})
+    with torch.no_grad():
+        computed = policy(policy.examples(rollouts)).log_probs[0].double().cpu()
+    difference = float((computed - torch.tensor(answer.log_probs, dtype=torch.float64)).abs().mean())
+    if not math.isfinite(difference):
+        raise FloatingPointError(
+            f"Expected finite log-probabilities from {where} and '{policy.name}', but got NaN or infinity, because a "
+            "half-precision model overflowed, try bfloat16 or float32 for it."
+        )
+    if difference > TOLERANCE:
+        raise UserError(
+            f"Expected {where} to compute what '{policy.name}' computes, but got log-probabilities that differ by "
+            f"{difference:.2g} per token after its weights were pushed, try serving that same model."
+        )

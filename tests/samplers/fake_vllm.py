@@ -1,0 +1,223 @@
+"""What vLLM 0.33 documents of itself, as far as it is asked here, around a small model that really samples.
+
+Requests are held against the documented names, and against the order in which things may be done; replies have the form
+of a real server's.
+"""
+
+import json
+import math
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import ModuleType, SimpleNamespace
+from urllib.parse import urlsplit
+
+import torch
+from transformers import AutoModelForCausalLM
+
+SAMPLING = {
+    "n", "seed", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "max_tokens", "min_tokens", "stop_token_ids", "ignore_eos", "logprobs", "allowed_token_ids",
+}  # fmt: skip
+PENALTIES = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+
+
+class FakeEngine:
+    """A model that samples.
+
+    Attributes:
+        log: what was done with the weights and the cache, in order.
+        faulty: if set, changes each answer: a function of (tokens, log_probs, reason).
+    """
+
+    def __init__(self, directory, logprobs_mode="raw_logprobs", room=10_000):
+        self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+        self.raw = logprobs_mode == "raw_logprobs"
+        self.room = room
+        self.log, self.faulty = [], None
+        self.lock = threading.Lock()
+
+    def reload_weights(self, weights_path):
+        """As vLLM does: layers that the checkpoint lacks stay as they are."""
+        given = AutoModelForCausalLM.from_pretrained(weights_path, dtype=torch.float32)
+        self.model.load_state_dict(given.state_dict(), strict=False)
+        self.log.append("reload")
+
+    def answer(self, prompt, wanted):
+        """Tokens, their log-probabilities and the finish reason."""
+        assert wanted.keys() <= SAMPLING and wanted["n"] == 1 and wanted["ignore_eos"]
+        assert PENALTIES.items() <= wanted.items(), "or the model's generation config would say"
+        assert wanted["logprobs"] == 0 and 0 <= wanted["seed"] < 2**32 and wanted["top_k"] >= 0
+        generator = torch.Generator().manual_seed(wanted["seed"])
+        tokens, log_probs, reason = [], [], "length"
+        with torch.no_grad(), self.lock:
+            while len(tokens) < min(wanted["max_tokens"], self.room - len(prompt)):
+                logits = self.model(torch.tensor([prompt + tokens])).logits[0, -1].float()
+                shown = self.filtered(logits, len(tokens), wanted)
+                chosen = int(torch.multinomial(shown.softmax(-1), 1, generator=generator))
+                tokens.append(chosen)
+                log_probs.append(float((logits if self.raw else shown).log_softmax(-1)[chosen]))
+                if chosen in wanted["stop_token_ids"]:
+                    reason = "stop"
+                    break
+        return (tokens, log_probs, reason) if self.faulty is None else self.faulty(tokens, log_probs, reason)
+
+    @staticmethod
+    def filtered(logits, step, wanted):
+        logits = logits / wanted["temperature"]
+        if wanted.get("allowed_token_ids"):
+            logits[~torch.isin(torch.arange(len(logits)), torch.tensor(wanted["allowed_token_ids"]))] = -math.inf
+        if step < wanted["min_tokens"]:
+            logits[wanted["stop_token_ids"]] = -math.inf
+        probabilities = logits.softmax(-1)
+        logits[probabilities < wanted["min_p"] * probabilities.max()] = -math.inf
+        ordered, order = logits.sort(descending=True)
+        before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+        out = (before >= wanted["top_p"]) & (wanted["top_p"] < 1)
+        if wanted["top_k"]:
+            out[wanted["top_k"] :] = True
+        logits[order[out]] = -math.inf
+        return logits
+
+
+class FakeServer(ThreadingHTTPServer):
+    """``vllm serve`` in the development mode.
+
+    Attributes:
+        requests: every request's path and body.
+        refusals: codes to answer the next requests of completions with.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, directory, logprobs_mode="processed_logprobs", dev_mode=True, **options):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.engine = FakeEngine(directory, logprobs_mode, **options)
+        self.dev_mode = dev_mode
+        self.version, self.holds_cache = "default", False
+        self.requests, self.refusals = [], []
+        self.address = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def pushes(self):
+        return self.engine.log.count("reload")
+
+    def respond(self, method, path, body):
+        """Status and content."""
+        self.requests.append((path, body))
+        if path == "/v1/completions" and method == "POST":
+            return self.completions(body)
+        if not self.dev_mode:
+            return 404, {"detail": "Not Found"}
+        match method, path:
+            case "GET", "/weight_info":
+                return 200, {"weight_version": self.version}
+            case "POST", "/update_weight_version":
+                self.version = body["new_version"]
+                return 200, {"success": True, "new_version": self.version}
+            case "POST", "/collective_rpc":
+                assert body["method"] == "reload_weights"
+                self.engine.reload_weights(**body["kwargs"])
+                return 200, {"results": [None]}
+            case "POST", "/reset_prefix_cache":
+                self.engine.log.append("reset")
+                return 200, {"success": not self.holds_cache}
+        return 404, {"detail": "Not Found"}
+
+    def completions(self, body):
+        if self.refusals:
+            return self.refusals.pop(), {"error": {"message": "not now", "type": "x", "param": None, "code": 0}}
+        prompt = body.pop("prompt")
+        assert body.pop("return_token_ids") is True
+        if len(prompt) >= self.engine.room:
+            return 400, {"error": {"message": "The prompt is too long", "type": "x", "param": None, "code": 400}}
+        tokens, log_probs, reason = self.engine.answer(prompt, body)
+        choice = {
+            "index": 0,
+            "text": "…",
+            "logprobs": {"text_offset": [], "token_logprobs": log_probs, "tokens": [], "top_logprobs": []},
+            "finish_reason": reason,
+            "stop_reason": None,
+            "token_ids": tokens,
+            "prompt_token_ids": prompt,
+        }
+        return 200, {"id": "cmpl-1", "object": "text_completion", "model": "tiny", "choices": [choice], "usage": {}}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.reply("GET", None)
+
+    def do_POST(self):
+        self.reply("POST", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def reply(self, method, body):
+        try:
+            status, content = self.server.respond(method, urlsplit(self.path).path, body)
+        except Exception as error:  # as FastAPI's handlers do
+            status, content = 500, {"error": {"message": repr(error), "type": "x", "param": None, "code": 500}}
+        text = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_):
+        """Says nothing."""
+
+
+class FakeLLM(FakeEngine):
+    """``vllm.LLM``; the last one made is `FakeLLM.last`."""
+
+    last = None
+
+    def __init__(self, model, *, skip_tokenizer_init, logprobs_mode, **other):
+        assert skip_tokenizer_init
+        assert other.keys() <= {"gpu_memory_utilization", "enable_sleep_mode", "dtype", "max_model_len"}
+        super().__init__(model, logprobs_mode)
+        self.arguments = other
+        self.asleep = set()
+        FakeLLM.last = self
+
+    def pushes(self):
+        return self.log.count("reload")
+
+    def sleep(self, level):
+        assert level == 1 and self.arguments["enable_sleep_mode"]
+        self.asleep = {"weights", "kv_cache"}
+        self.log.append("sleep")
+
+    def wake_up(self, tags=None):
+        self.asleep -= set(tags or self.asleep)
+        self.log.append(f"wake {' '.join(tags or ['all'])}")
+
+    def collective_rpc(self, method, kwargs):
+        assert method == "reload_weights" and "weights" not in self.asleep
+        self.reload_weights(**kwargs)
+
+    def reset_prefix_cache(self):
+        self.log.append("reset")
+        return True
+
+    def generate(self, prompts, sampling_params, use_tqdm):
+        assert not self.asleep and not use_tqdm
+        return [self.output(prompt, wanted) for prompt, wanted in zip(prompts, sampling_params, strict=True)]
+
+    def output(self, prompt, wanted):
+        tokens, log_probs, reason = self.answer(prompt["prompt_token_ids"], vars(wanted))
+        steps = [{token: SimpleNamespace(logprob=value)} for token, value in zip(tokens, log_probs, strict=True)]
+        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=tokens, logprobs=steps, finish_reason=reason)])
+
+
+class FakeSamplingParams(SimpleNamespace):
+    """``vllm.SamplingParams``."""
+
+    def __init__(self, *, detokenize, **wanted):
+        assert detokenize is False
+        super().__init__(**wanted)
+
+
+def fake_module():
+    """The module ``vllm``."""
+    module = ModuleType("vllm")
+    module.LLM, module.SamplingParams = FakeLLM, FakeSamplingParams
+    return module

@@ -1,0 +1,441 @@
+"""The contract with vLLM, held against a fake server and a fake module that speak what it documents."""
+
+import copy
+import math
+import os
+import sys
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from lightning.pytorch import Callback, Trainer  # noqa: E402
+from lightning.pytorch.loggers.logger import DummyLogger  # noqa: E402
+
+from lightning_cgrpo import ConstrainedGRPO, Constraint, FunctionTask, Objective, Optimization  # noqa: E402
+from lightning_cgrpo.datamodules import PromptDataModule  # noqa: E402
+from lightning_cgrpo.errors import UserError  # noqa: E402
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
+from lightning_cgrpo.policies.pretrained import LoRA  # noqa: E402
+from lightning_cgrpo.policies.tiny import make_tiny_model  # noqa: E402
+from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
+from lightning_cgrpo.rollout import Rollouts  # noqa: E402
+from lightning_cgrpo.samplers.engine import Sampling  # noqa: E402
+from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
+from lightning_cgrpo.samplers.vllm import client, server  # noqa: E402
+from lightning_cgrpo.samplers.vllm.answers import parameters  # noqa: E402
+from lightning_cgrpo.samplers.vllm.colocated import VLLMColocated  # noqa: E402
+from lightning_cgrpo.samplers.vllm.server import VLLMServer  # noqa: E402
+from lightning_cgrpo.samplers.vllm.weights import version  # noqa: E402
+
+from .fake_vllm import FakeLLM, FakeServer, fake_module  # noqa: E402
+
+TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day."]
+GROUP_SIZE = 3
+LENGTH = 8
+REAL = "LIGHTNING_CGRPO_VLLM"
+"""Names the address of a real server, for one more test."""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, layers=1, context_length=256)
+
+
+def make_policy(directory, **options):
+    """Peaked enough that answers differ in length, with many stop tokens."""
+    policy = CausalLMPolicy(str(directory), temperature=0.8, **options)
+    policy.load()
+    with torch.no_grad():
+        policy.model.get_input_embeddings().weight.mul_(6)
+    policy.stop_tokens = tuple(sorted({*policy.stop_tokens, *range(40, 100)}))
+    return policy
+
+
+@pytest.fixture
+def policy(directory):
+    return make_policy(directory)
+
+
+@pytest.fixture
+def served(directory):
+    """A server with the model as it was before."""
+    fake = FakeServer(directory)
+    yield fake
+    fake.shutdown()
+    fake.server_close()
+
+
+@pytest.fixture
+def pair(request, served, monkeypatch):
+    """An engine, and how to reach the fake one behind it."""
+    if request.param == "server":
+        return VLLMServer(served.address), lambda: served.engine
+    monkeypatch.setitem(sys.modules, "vllm", fake_module())
+    return VLLMColocated(), lambda: FakeLLM.last
+
+
+BOTH = pytest.mark.parametrize("pair", ["server", "colocated"], indirect=True)
+
+
+def draws(update=0, rows=(0, 1, 2), group_size=GROUP_SIZE, length=LENGTH):
+    return uniform(0, Stream.ROLLOUT, update, torch.tensor(rows), (group_size, length))
+
+
+def generate(engine, policy, sampling=None, rows=(0, 1, 2), update=0):
+    prompts = policy.tokenize([TEXTS[row] for row in rows])
+    return engine.generate(policy, prompts, GROUP_SIZE, sampling or Sampling(LENGTH), draws(update, rows))
+
+
+def log_probs_of(policy, completions, rows=(0, 1, 2)):
+    ids, mask = policy.padded(policy.tokenize([TEXTS[row] for row in rows]))
+    rollouts = Rollouts(completions.tokens, completions.mask, {"prompt_ids": ids, "prompt_mask": mask})
+    with torch.no_grad():
+        return policy(policy.examples(rollouts)).log_probs.view(completions.mask.shape)
+
+
+def change(policy, by=1e-3):
+    with torch.no_grad():
+        policy.model.model.norm.weight.add_(by)
+
+
+# ---------------------------------------------------------------------- answers
+
+
+@BOTH
+def test_answers_are_sampled_from_the_policy(pair, policy):
+    engine, _ = pair
+    with torch.inference_mode():
+        made = generate(engine, policy)
+    assert made.tokens.shape == made.mask.shape == made.log_probs.shape == (3, GROUP_SIZE, LENGTH)
+    # The weights are the policy's, the temperature is, and the log-probabilities say so.
+    exact = log_probs_of(policy, made)
+    torch.testing.assert_close(made.log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-4)
+    lengths = made.mask.sum(-1)
+    assert torch.equal(made.mask, torch.arange(LENGTH) < lengths[..., None]) and (lengths >= 1).all()
+    is_stop = torch.isin(made.tokens, torch.tensor(policy.stop_tokens)) & made.mask
+    assert torch.equal(made.truncated, ~is_stop.any(-1)) and (lengths[made.truncated] == LENGTH).all()
+    assert torch.equal(is_stop.any(-1), is_stop.gather(-1, lengths[..., None] - 1)[..., 0])
+    assert made.truncated.any() and (~made.truncated).any(), "or this would say little"
+
+
+@BOTH
+def test_an_answer_depends_on_its_draw_alone(pair, policy):
+    engine, _ = pair
+    first, again, other = (generate(engine, policy, update=update) for update in (0, 0, 1))
+    assert torch.equal(first.tokens, again.tokens) and torch.equal(first.log_probs, again.log_probs)
+    assert not torch.equal(first.tokens, other.tokens)
+    assert not torch.equal(first.tokens[0, 0], first.tokens[0, 1])
+    reordered = generate(engine, policy, rows=(2, 0))
+    assert torch.equal(reordered.tokens, first.tokens[[2, 0]])
+    none = generate(engine, policy, rows=())
+    assert none.tokens.shape == none.mask.shape == none.log_probs.shape == (0, GROUP_SIZE, LENGTH)
+    assert none.truncated.shape == (0, GROUP_SIZE)
+
+
+@BOTH
+def test_filters_and_lengths(pair, policy):
+    engine, _ = pair
+    likeliest = generate(engine, policy, Sampling(LENGTH, top_k=1))
+    assert (likeliest.log_probs == 0).all() and (likeliest.tokens == likeliest.tokens[:, :1]).all()
+    assert torch.equal(generate(engine, policy, Sampling(LENGTH, min_p=1.0)).tokens, likeliest.tokens)
+    assert torch.equal(generate(engine, policy, Sampling(LENGTH, top_p=1e-6)).tokens, likeliest.tokens)
+    # The stop token counts: an answer of that many tokens may end in one.
+    for least in (1, 3):
+        lengths = generate(engine, policy, Sampling(LENGTH, min_new_tokens=least)).mask.sum(-1)
+        assert lengths.min() == least
+
+
+def test_requests(served, policy):
+    """All that the model's generation config could set is set."""
+    generate(VLLMServer(served.address), policy, Sampling(LENGTH, min_new_tokens=2, top_k=7), rows=(1,))
+    asked = [body for path, body in served.requests if path == "/v1/completions"][-GROUP_SIZE:]
+    wanted = {int(value * 2**32) for value in draws(rows=(1,))[0, :, 0].tolist()}
+    assert len(wanted) == GROUP_SIZE and {body.pop("seed") for body in asked} == wanted
+    assert all(
+        body
+        == {
+            "n": 1, "temperature": 0.8, "top_p": 1.0, "top_k": 7, "min_p": 0.0, "repetition_penalty": 1.0,
+            "presence_penalty": 0.0, "frequency_penalty": 0.0, "max_tokens": LENGTH, "min_tokens": 1,
+            "stop_token_ids": list(policy.stop_tokens), "ignore_eos": True, "logprobs": 0,
+        }
+        for body in asked
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- weights
+
+
+@BOTH
+def test_weights_are_pushed_once_per_change(pair, policy, tmp_path):
+    engine, behind = pair
+    engine.shared = str(tmp_path)
+    generate(engine, policy)
+    before = behind().log.count("reload")
+    for changes in range(1, 4):
+        if changes == 3:  # behind the back of the version counters, as averaged weights are swapped in
+            policy.model.model.norm.weight.data.mul_(1.01)
+        else:
+            change(policy)
+        generate(engine, policy)
+        generate(engine, policy, update=1)
+        assert behind().log.count("reload") == behind().log.count("reset") + before - (before > 0) == before + changes
+        held = behind().model.state_dict()
+        assert all(torch.equal(held[name], value) for name, value in policy.model.state_dict().items())
+    assert list(tmp_path.iterdir()) == [], "no checkpoint is left"
+
+
+@BOTH
+def test_adapters_are_merged(pair, directory):
+    pytest.importorskip("peft")
+    engine, behind = pair
+    policy = make_policy(directory, lora=LoRA(rank=2))
+    with torch.no_grad():
+        for name, parameter in policy.model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.3, generator=torch.Generator().manual_seed(len(name)))
+    made = generate(engine, policy)
+    exact = log_probs_of(policy, made)
+    torch.testing.assert_close(made.log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-4)
+    merged = copy.deepcopy(policy.model).merge_and_unload().state_dict()
+    held = behind().model.state_dict()
+    assert held.keys() == merged.keys() and all(torch.equal(held[name], merged[name]) for name in merged)
+    assert any("lora" in name for name, _ in policy.model.named_parameters()), "the policy keeps them"
+
+
+def test_the_server_knows_the_weights(served, policy):
+    """Whoever comes with the same weights finds them there, and with others pushes them."""
+    generate(VLLMServer(served.address), policy)
+    assert served.version == version(policy)
+    generate(VLLMServer(served.address), policy)
+    assert served.pushes() == 1
+    other = copy.deepcopy(policy)
+    change(other)
+    generate(VLLMServer(served.address), other)
+    assert served.pushes() == 2 and served.version == version(other) != version(policy)
+
+
+def test_a_failed_push_is_not_taken_for_done(served, policy):
+    served.holds_cache = True
+    with pytest.raises(UserError, match=r"no other requests, but got some that keep its cache"):
+        generate(VLLMServer(served.address), policy)
+    assert served.version == "incomplete"
+    served.holds_cache = False
+    generate(VLLMServer(served.address), policy)
+    assert served.pushes() == 2
+
+
+def test_the_first_process_pushes(served, policy, monkeypatch):
+    waited = []
+    monkeypatch.setattr(server, "world", lambda: (1, 2))
+    monkeypatch.setattr(server, "all_sum", lambda tensor: waited.append(served.pushes()) or 2 * tensor)
+    second = VLLMServer(served.address)
+    with pytest.raises(UserError, match="keep the weights"):  # nobody pushed them
+        generate(second, policy)
+    assert waited == [0] and served.pushes() == 0
+    monkeypatch.setattr(server, "world", lambda: (0, 2))
+    generate(VLLMServer(served.address), policy)
+    generate(second, policy)
+    assert waited == [0, 1] and served.pushes() == 1
+
+
+def test_sleeps_between_rollouts(policy, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", fake_module())
+    engine = VLLMColocated(gpu_memory_utilization=0.4, options={"max_model_len": 128})
+    generate(engine, policy)
+    fake = FakeLLM.last
+    assert fake.arguments == {"gpu_memory_utilization": 0.4, "enable_sleep_mode": True, "max_model_len": 128}
+    generate(engine, policy)
+    change(policy)
+    generate(engine, policy)
+    pushed = ["wake weights", "reload", "wake kv_cache", "reset", "sleep"]
+    assert fake.log == ["sleep", "wake all", "sleep", *pushed]
+    awake = VLLMColocated(sleep=False)
+    generate(awake, policy)
+    change(policy)
+    generate(awake, policy)
+    assert FakeLLM.last is not fake and FakeLLM.last.log == ["reload", "reset"]
+
+
+# ---------------------------------------------------------------------- what can be wrong
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"logprobs_mode": "raw_logprobs"}, r"what it samples from, .*--logprobs-mode processed_logprobs\.$"),
+        ({"dev_mode": False}, r"weight_info to accept the request, but got 404 .*try VLLM_SERVER_DEV_MODE=1"),
+        ({"room": 33}, r"room for answers of 8 tokens, but got one cut after 3, .*larger max_model_len"),
+        ({"room": 30}, r"to accept the request, but got 400 \(The prompt is too long\)\.$"),
+    ],
+)
+def test_servers_that_do_not_fit(directory, policy, options, message):
+    fake = FakeServer(directory, **options)
+    policy.stop_tokens = policy.stop_tokens[:1]
+    with pytest.raises(UserError, match=message) as caught:
+        VLLMServer(fake.address).generate(policy, [[5] * 30], GROUP_SIZE, Sampling(LENGTH), draws(rows=(0,)))
+    assert "\n" not in str(caught.value)
+    fake.shutdown()
+
+
+def test_another_model_is_noticed(tmp_path, policy):
+    """With more layers than the checkpoint it takes the weights without a word."""
+    deeper = make_tiny_model(tmp_path / "deeper", hidden_size=32, layers=4, context_length=256)
+    fake = FakeServer(deeper)
+    with torch.no_grad():
+        for parameter in fake.engine.model.model.layers[3].mlp.parameters():
+            parameter.mul_(50)
+    with pytest.raises(UserError, match=r"log-probabilities that differ by .* per token .* serving that same model"):
+        generate(VLLMServer(fake.address), policy, rows=(0,))
+    assert fake.version == "incomplete"
+    fake.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("faulty", "message"),
+    [
+        (lambda tokens, log_probs, reason: (tokens[:-1], log_probs[:-1], "stop"), "until a stop token"),
+        (lambda tokens, log_probs, reason: (tokens, log_probs[1:], reason), "a log-probability for each"),
+        (lambda tokens, log_probs, reason: (tokens, log_probs, "abort"), "the end 'abort'"),
+        (lambda tokens, log_probs, reason: (tokens + tokens, log_probs + log_probs, reason), "at most 8 tokens"),
+        (lambda tokens, log_probs, reason: ([], [], "stop"), "0 tokens"),
+        (lambda tokens, log_probs, reason: (None, log_probs, reason), "a reply without them"),
+        (lambda tokens, log_probs, reason: (tokens, {}["x"], reason), r"but got 500 \(KeyError\('x'\)\)"),
+    ],
+)
+def test_replies_that_do_not_fit(served, policy, faulty, message):
+    engine = VLLMServer(served.address)
+    generate(engine, policy, rows=(0,))
+    served.engine.faulty = faulty
+    with pytest.raises(UserError, match=message):
+        generate(engine, policy, rows=(0,))
+
+
+def test_a_missing_log_probability_is_not_made_up(served, policy):
+    """The loss counts those steps, see `sampling_ratio`; weights that give nothing else are an error."""
+    engine = VLLMServer(served.address)
+    generate(engine, policy, rows=(0,))
+    served.engine.faulty = lambda tokens, log_probs, reason: (tokens, [None, *log_probs[1:]], reason)
+    made = generate(engine, policy, rows=(0,))
+    assert made.log_probs[:, :, 0].isnan().all() and made.log_probs[:, :, 1:].isfinite().all()
+    served.version = "default"
+    with pytest.raises(FloatingPointError, match="Expected finite log-probabilities from the vLLM server"):
+        change(policy)
+        served.engine.faulty = lambda tokens, log_probs, reason: (
+            (tokens, log_probs, reason) if log_probs == [0.0] else (tokens, [None] * len(tokens), reason)
+        )
+        generate(engine, policy, rows=(0,))
+
+
+def test_weights_that_change_meanwhile(served, policy):
+    engine = VLLMServer(served.address)
+    generate(engine, policy, rows=(0,))
+    served.version = "default"
+    with pytest.raises(UserError, match=r"to keep the weights '\w{16}' .*got 'default', because it was restarted or"):
+        generate(engine, policy, rows=(0,))
+
+
+@BOTH
+def test_diverged_weights(pair, policy):
+    engine, _ = pair
+    change(policy, math.nan)
+    with pytest.raises(FloatingPointError, match=r"finite weights in .*NaN or infinity in model\.norm\.weight"):
+        generate(engine, policy, rows=(0,))
+
+
+def test_asks_again_where_that_is_safe(served, policy, monkeypatch):
+    monkeypatch.setattr(client, "PAUSES", (0.0, 0.0))
+    engine = VLLMServer(served.address)
+    expected = generate(engine, policy, rows=(0,))
+    served.refusals = [503, 502]
+    assert torch.equal(generate(engine, policy, rows=(0,)).tokens, expected.tokens)
+    served.refusals = [400]
+    with pytest.raises(UserError, match=r"completions to accept the request, but got 400 \(not now\)\.$"):
+        generate(engine, policy, rows=(0,))
+
+
+def test_errors_of_the_connection(served, policy, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"a vLLM server at http://127.0.0.1:1, but got no answer to /weight_info"):
+        generate(VLLMServer("http://127.0.0.1:1"), policy, rows=(0,))
+    with pytest.raises(UserError, match=r"Expected shared to be a folder, but got '.*nowhere'"):
+        generate(VLLMServer(served.address, shared=str(tmp_path / "nowhere")), policy)
+    with pytest.raises(ValueError, match=r"address to begin with http:// or https://, but got 'localhost:8000'"):
+        VLLMServer("localhost:8000")
+    with pytest.raises(ValueError, match="timeout to be greater than 0, but got 0"):
+        VLLMServer(timeout=0)
+    monkeypatch.setattr(served, "respond", lambda *_: (200, b"<html>hello</html>"))
+    with pytest.raises(UserError, match=r"Expected a JSON object from .*weight_info, but got '<html>hello</html>'"):
+        generate(VLLMServer(served.address), policy, rows=(0,))
+    monkeypatch.undo()
+    slow = VLLMServer(served.address, timeout=0.05)
+    with served.engine.lock, pytest.raises(UserError, match=r"completions within 0.05 s, but got none, try a larger"):
+        slow._answer({"prompt": [1], **parameters(policy, Sampling(1), seed=0)})
+
+
+def test_errors_beside_training(policy, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(UserError, match=r'vllm to be installed .*"lightning_cgrpo\[vllm\]"`, or VLLMServer'):
+        generate(VLLMColocated(), policy, rows=(0,))
+    with pytest.raises(ValueError, match=r"gpu_memory_utilization to be in \(0, 1\], but got 0"):
+        VLLMColocated(gpu_memory_utilization=0)
+    monkeypatch.setattr("lightning_cgrpo.samplers.vllm.colocated.world", lambda: (0, 2))
+    with pytest.raises(UserError, match="one process with VLLMColocated, but got 2, try VLLMServer"):
+        generate(VLLMColocated(), policy, rows=(0,))
+
+
+# ---------------------------------------------------------------------- the real one
+
+
+@pytest.mark.skipif(REAL not in os.environ, reason=f"no address in {REAL}, see docs/vllm.md")
+def test_a_real_server():
+    """Started in float32 with a directory that is seen here, too."""
+    engine = VLLMServer(os.environ[REAL])
+    policy = CausalLMPolicy(engine.client.get("/v1/models")["data"][0]["root"], temperature=0.8)
+    policy.load()
+    for change_by in (0.0, 0.1):
+        change(policy, change_by)
+        made, again, other = (generate(engine, policy, update=update) for update in (0, 0, 1))
+        exact = log_probs_of(policy, made)
+        torch.testing.assert_close(made.log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-3)
+        assert torch.equal(made.tokens, again.tokens) and not torch.equal(made.tokens, other.tokens)
+    assert generate(engine, policy, Sampling(LENGTH, min_new_tokens=LENGTH)).mask.all()
+    assert (generate(engine, policy, Sampling(LENGTH, top_k=1)).log_probs == 0).all()
+
+
+# ---------------------------------------------------------------------- training
+
+
+class Record(Callback, DummyLogger):
+    def __init__(self):
+        super().__init__()
+        self.metrics = []
+
+    def log_metrics(self, metrics, step=None):
+        self.metrics.append(metrics)
+
+
+def long(completions, **_):
+    return [float(len(text)) for text in completions]
+
+
+def test_training(directory, served, tmp_path):
+    """Two updates: each one's answers come from the weights that the one before made."""
+    (tmp_path / "prompts.jsonl").write_text("".join(f'{{"prompt": "{text}"}}\n' for text in TEXTS))
+    module = ConstrainedGRPO(
+        policy=make_policy(directory),
+        sampler=GenerationSampler(LENGTH, engine=VLLMServer(served.address)),
+        task=FunctionTask({"long": long}),
+        objective=Objective("long", {"truncated": Constraint(at_most=0.5, role="monitor")}),
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+        group_size=GROUP_SIZE,
+        optimization=Optimization(minibatch_size=5),
+    )
+    record = Record()
+    Trainer(
+        accelerator="cpu", max_steps=2, logger=record, callbacks=[record], enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1, default_root_dir=tmp_path,
+    ).fit(module, PromptDataModule(str(tmp_path / "prompts.jsonl"), prompts_per_update=3))  # fmt: skip
+    gaps = [metrics["sampling/log_prob_gap"] for metrics in record.metrics if "sampling/log_prob_gap" in metrics]
+    assert len(gaps) == 2 and all(gap < 1e-4 for gap in gaps)
+    assert served.pushes() == 2 and served.version != version(module.policy), "the last update's nobody asked for"
