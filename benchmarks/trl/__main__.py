@@ -1,0 +1,74 @@
+"""This project's update and TRL's, side by side: CPU time on one thread, and memory.
+
+    python -m benchmarks.trl                            # all settings, some 15 minutes of CPU time
+    python -m benchmarks.trl --only 64,64,8             # those of these sizes: tokens of prompt and answer, answers
+    python -m benchmarks.trl --out benchmarks/results/trl.json
+
+Same model (Qwen2 with random weights, 4.5 million parameters, a vocabulary of 2,048), same prompts, 4 an update, same
+four reward functions, same optimizer; every answer is as long as it may be. Ours is `ConstrainedGRPO` in Lightning's
+Trainer with multipliers and all that it logs. TRL is its `GRPOTrainer`, as it is, and projecting answers only to the
+vocabulary, as it does on CUDA; ratios are those to the latter, the former's in brackets. Goals are those of
+`settings.py`. That both compute the same losses and gradients is checked first, and by tests/test_trl_oracle.py.
+
+Each side runs in a process of its own, one at a time: an update with short prompts to warm up, then those measured.
+Times are CPU seconds (user + system) of the process, which a busy machine still inflates: compare within a run. Memory
+is the peak above what the process had after the warm-up. Needs Linux and TRL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.trl.settings import SETTINGS
+from benchmarks.trl.table import HEADER, ratios, row
+
+SIDES = {"ours": 3, "trl": 1, "trl, answers only": 1}
+"""Updates to measure, the cheap ones more often."""
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def measure(side: str, number: int, updates: int) -> dict[str, float]:
+    """One side at one of the settings, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.trl.worker", side, str(number), str(updates)]
+    process = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, check=False
+    )
+    if process.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{process.stderr}")
+    found: dict[str, float] = json.loads(process.stdout)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = list(dict.fromkeys(setting.name for setting in SETTINGS))
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="P,C,G", help=f"of {names}")
+    parser.add_argument("--out", type=Path, help="write the numbers as JSON")
+    options = parser.parse_args()
+    from benchmarks.trl.agreement import check
+
+    print(check(), flush=True)
+    print(HEADER, flush=True)
+    versions = {name: version(name) for name in ("torch", "transformers", "trl", "lightning")}
+    record: dict[str, Any] = {"machine": platform.machine(), "cores": os.cpu_count(), **versions, "settings": []}
+    for number, setting in enumerate(SETTINGS):
+        if setting.name in options.only:
+            measured = {side: measure(side, number, updates) for side, updates in SIDES.items()}
+            print(row(setting, measured), flush=True)
+            found = {"setting": vars(setting), "measured": measured, "ratios": ratios(setting, measured)}
+            record["settings"].append(found)
+            if options.out:
+                options.out.write_text(json.dumps(record, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""TRL's update, as it is and with a projection of the answers only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+import trl
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+
+from benchmarks.trl.measure import Meter
+from benchmarks.trl.settings import LEARNING_RATE, MAX_GRAD_NORM, PROMPTS, REWARDS, Setting, make_prompts
+
+
+class _Ticks(TrainerCallback):  # type: ignore[misc]
+    """An update is as many optimizer steps as there are iterations over a rollout."""
+
+    def __init__(self, meter: Meter, steps: int) -> None:
+        self.meter, self.steps = meter, steps
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step % self.steps == 0:
+            self.meter.update_ended()
+
+
+def project_answers_only() -> None:
+    """Have TRL project only what has a label to logits, as it does on CUDA.
+
+    In `trl.trainer.utils`, ``_use_triton`` decides only that, in the forward pass that `add_fused_lm_head` makes; the
+    kernels, which decide by themselves, remain those of the CPU.
+    """
+    import trl.trainer.utils
+
+    trl.trainer.utils._use_triton = lambda device: True
+
+
+def make_trainer(folder: Path, setting: Setting, updates: int) -> Any:
+    rows = PROMPTS * setting.group
+    config = trl.GRPOConfig(
+        output_dir=str(folder / "trl"),
+        per_device_train_batch_size=rows,
+        num_generations=setting.group,
+        num_iterations=setting.epochs,
+        max_steps=setting.epochs * (1 + updates),
+        max_completion_length=setting.completion,
+        generation_kwargs={"min_new_tokens": setting.completion},
+        beta=setting.kl_weight,
+        use_bias_correction_kl=False,
+        loss_type="grpo",
+        learning_rate=LEARNING_RATE,
+        lr_scheduler_type="constant",
+        max_grad_norm=MAX_GRAD_NORM,
+        shuffle_dataset=False,
+        gradient_checkpointing=False,
+        bf16=False,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        logging_steps=setting.epochs,
+        disable_tqdm=True,
+    )
+    return trl.GRPOTrainer(
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        reward_funcs=list(REWARDS),
+        args=config,
+        train_dataset=datasets.Dataset.from_list(make_prompts(setting, updates)),
+        processing_class=PreTrainedTokenizerFast.from_pretrained(folder),
+    )
+
+
+def run(folder: Path, setting: Setting, updates: int, meter: Meter) -> None:
+    """A warm-up and that many updates."""
+    trainer = make_trainer(folder, setting, updates)
+    trainer._generate = meter.timed_rollout(trainer._generate)
+    trainer.add_callback(_Ticks(meter, setting.epochs))
+    trainer.train()
