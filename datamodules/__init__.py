@@ -3,5 +3,12 @@
 from lightning_cgrpo.datamodules.gridworld import GridworldDataModule
 from lightning_cgrpo.datamodules.gsm8k import GSM8KDataModule
 from lightning_cgrpo.datamodules.prompt import PromptDataModule
+from lightning_cgrpo.datamodules.word_problems import WordProblemDemonstrationsDataModule, WordProblemsDataModule
 
-__all__ = ["GSM8KDataModule", "GridworldDataModule", "PromptDataModule"]
+__all__ = [
+    "GSM8KDataModule",
+    "GridworldDataModule",
+    "PromptDataModule",
+    "WordProblemDemonstrationsDataModule",
+    "WordProblemsDataModule",
+]

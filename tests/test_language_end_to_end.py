@@ -57,7 +57,8 @@ LONGEST = 48  # long enough that some answers of a random model end
 
 def arguments(model, data):
     return shlex.split(
-        f"-c configs/gsm8k.yaml --model.policy.model={model} --data.path={data} --data.val_prompts=3 "
+        f"-c configs/gsm8k.yaml --model.policy.model={model} --data=GSM8KDataModule --data.path={data} "
+        "--data.val_prompts=3 "
         "--data.prompts_per_update=3 --data.max_eval_prompts=4 --model.group_size=4 "
         f"--model.sampler.max_new_tokens={LONGEST} "
         "--trainer.accelerator=cpu --trainer.val_check_interval=2 --threads=1 --callbacks.progress=null "
@@ -98,7 +99,7 @@ def test_records_to_checkpoints(model, records, tmp_path, monkeypatch):
     assert "multiplier/truncated" not in tags, "what is only monitored has no multiplier"
     assert {"policy/kl", "policy/entropy", "policy/loss", "policy/grad_norm", "reward/mean", "rollout/length"} <= tags
     # Rates and thresholds are in the user's orientation.
-    assert [event.value for event in events.Scalars("threshold/correctness")] == [0.75, 0.75]
+    assert [event.value for event in events.Scalars("threshold/correctness")] == pytest.approx([0.85, 0.85])
     for name in bounded:
         assert all(0 <= event.value <= 1 for event in events.Scalars(f"rate/{name}"))
     assert events.Scalars("policy/kl")[0].value == pytest.approx(0, abs=1e-6)
@@ -157,6 +158,45 @@ def test_no_model(records, tmp_path, monkeypatch):
         main(["fit", *arguments("./nowhere", records)])
 
 
+# ---------------------------------------------------------------------- the embedded default
+
+
+def embedded(updates, *more):
+    options = "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false --callbacks.progress=null"
+    return [*shlex.split(f"-c configs/gsm8k.yaml {options} --trainer.max_steps={updates}"), *more]
+
+
+def scalars(path):
+    events = EventAccumulator(path)
+    events.Reload()
+    return {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_the_embedded_default_runs_without_a_download(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lightning_cgrpo.hub.hub_answers", lambda: pytest.fail("the network must not be asked"))
+    main(["fit", *embedded(2)])
+    capsys.readouterr()
+    small = ["--data.test_prompts=8", "--data.test_train_prompts=8", "--ckpt_path=last"]
+    main(["test", *embedded(2, *small)])
+    shown = capsys.readouterr().out
+    assert "correctness" in shown and "train" in shown and "test" in shown
+
+
+@pytest.mark.slow
+def test_the_embedded_default_learns(tmp_path, monkeypatch):
+    """In 40 of its 300 updates: rates come closer to their thresholds, and answers get much shorter."""
+    monkeypatch.chdir(tmp_path)
+    main(["fit", *embedded(40)])
+    seen = scalars("runs/gsm8k/version_0")
+    first, last = slice(0, 3), slice(-10, None)
+    for name in ("format", "integer"):
+        rates = seen[f"rate/{name}"]
+        assert statistics.fmean(rates[last]) > statistics.fmean(rates[first]) + 0.03
+    assert statistics.fmean(seen["rate/correctness"][last]) > 0.75
+    assert statistics.fmean(seen["rollout/length"][last]) < 0.75 * statistics.fmean(seen["rollout/length"][first])
+
+
 # ---------------------------------------------------------------------- an update by hand
 
 MAX_TOKENS, GROUP = 48, 8
@@ -166,7 +206,7 @@ class Scripted(Sampler):
     """Half of each group answers right; two give a wrong number, one a word without the format, one never ends."""
 
     def rollout(self, policy, prompts, group_size, noise):
-        ids, mask = policy.encode(prompts.columns["prompt"], prompts.index)
+        ids, mask = policy.encode(prompts.columns["prompt"])
         actions = torch.full((len(prompts), group_size, MAX_TOKENS), policy.pad_token)
         lengths = torch.zeros(len(prompts), group_size, dtype=torch.int64)
         for row, gold in enumerate(prompts.columns["answer"]):
@@ -374,7 +414,8 @@ def test_micro_batches_do_not_change_the_result(model, records, minibatch_size):
     common = {"epochs": 2, "minibatch_size": minibatch_size, "max_grad_norm": 0.5}
     whole, metrics, _ = train(model, records, **common)
     pieces, in_pieces, _ = train(model, records, micro_batch_size=5, **common)
-    torch.testing.assert_close(parameters(whole.policy), parameters(pieces.policy), rtol=0, atol=1e-9)
+    # The norms of these models are computed in float32, whatever the dtype.
+    torch.testing.assert_close(parameters(whole.policy), parameters(pieces.policy), rtol=0, atol=1e-8)
     for update in (0, 1):
         for name in ("loss", "kl", "entropy", "clip_fraction", "grad_norm"):
             tag = f"policy/{name}"

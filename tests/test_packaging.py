@@ -22,6 +22,8 @@ def test_wheel_has_configs_and_linked_packages_and_runs_elsewhere(tmp_path):
         archive.extractall(tmp_path / "site")
     for config in (ROOT / "configs").rglob("*.yaml"):
         assert f"lightning_cgrpo/configs/{config.relative_to(ROOT / 'configs')}" in names
+    for file in (ROOT / "lightning_cgrpo" / "models").glob("*/*"):
+        assert str(file.relative_to(ROOT)) in names
     for package in ("callbacks", "datamodules"):
         for module in (ROOT / package).glob("*.py"):
             assert f"lightning_cgrpo/{package}/{module.name}" in names

@@ -46,7 +46,8 @@ def test_commands_are_understood(command):
     assert name in {**RUNS, **TOOLS}
     if name in RUNS:
         config, _ = read_arguments(name, arguments)
-        assert config["model"]["class_path"] == "lightning_cgrpo.ConstrainedGRPO"
+        expected = "SupervisedFineTuning" if "gsm8k_sft" in command else "ConstrainedGRPO"
+        assert config["model"]["class_path"] == f"lightning_cgrpo.{expected}"
 
 
 def test_python_example_runs(tmp_path):

@@ -76,14 +76,34 @@ def make_tiny_model(
     if vocabulary < 259:
         raise ValueError(f"Expected vocabulary to be at least 259, but got {vocabulary}.")
 
+    tokenizer = _train_tokenizer(TEXTS if texts is None else texts, vocabulary)
+    model = build_model(tokenizer, hidden_size, layers, heads, 3 * hidden_size, context_length, seed)
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def build_model(
+    tokenizer: Any, hidden_size: int, layers: int, heads: int, feed_forward: int, context_length: int, seed: int
+) -> Any:
+    """A Qwen2 with random weights for a tokenizer whose answers end at `TURN_END` or `END_OF_TEXT`, as of chat models.
+
+    Args:
+        tokenizer: of transformers.
+        hidden_size: width, a multiple of the heads.
+        layers: number of layers.
+        heads: query heads; there are half as many for keys and values where their number is even.
+        feed_forward: width of the feed-forward layers.
+        context_length: positions, for prompt and answer.
+        seed: of the weights; the global generator is left alone.
+    """
     from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
-    tokenizer = _train_tokenizer(TEXTS if texts is None else texts, vocabulary)
     end_of_text, turn_end = tokenizer.convert_tokens_to_ids([END_OF_TEXT, TURN_END])
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,
-        intermediate_size=3 * hidden_size,
+        intermediate_size=feed_forward,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=heads if heads % 2 else heads // 2,
@@ -96,11 +116,8 @@ def make_tiny_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config)
-    # As in Qwen's chat models, answers end at either token.
     model.generation_config = GenerationConfig(eos_token_id=[turn_end, end_of_text], pad_token_id=end_of_text)
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    return model
 
 
 def _train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:

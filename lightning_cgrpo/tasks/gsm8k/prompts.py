@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_cgrpo.records import Record
+from lightning_cgrpo.tasks.gsm8k.demonstrations import gold_completion
 from lightning_cgrpo.tasks.gsm8k.scoring import GOLD_MARK, gold_answer, read_number
 
 # What the recipe behind the paper's experiment asks for, in our words.
@@ -22,7 +23,8 @@ def chat(question: str) -> list[dict[str, str]]:
 
 
 def columns(record: Record) -> dict[str, Any]:
-    """What sampler and task get of a record: ``prompt``, the chat, and ``answer``, the gold answer alone.
+    """What is made of a record: ``prompt``, the chat; ``answer``, the gold answer alone; and ``completion``, the
+    record's solution in the format asked for, for supervised fine-tuning.
 
     Raises:
         RecordError: if a field is missing, or its answer does not end in ``#### <a number>``.
@@ -33,4 +35,4 @@ def columns(record: Record) -> dict[str, Any]:
     gold = gold_answer(answer)
     if read_number(gold) is None:
         raise record.error(f"Expected a number after the '{GOLD_MARK}' of field 'answer', but got {gold!r}.")
-    return {"prompt": chat(question), "answer": gold}
+    return {"prompt": chat(question), "answer": gold, "completion": gold_completion(answer)}

@@ -93,7 +93,8 @@ def test_prompts():
     for tag in ("<think>", "</think>\n<answer>", "</answer>"):
         assert tag in system["content"]
     record = Record({"question": "1 + 1?", "answer": "1 + 1 = 2\n#### 2"}, "a.jsonl:3")
-    assert columns(record) == {"prompt": chat("1 + 1?"), "answer": "2"}
+    completion = "<think>1 + 1 = 2</think>\n<answer>2</answer>"
+    assert columns(record) == {"prompt": chat("1 + 1?"), "answer": "2", "completion": completion}
 
 
 @pytest.mark.parametrize(

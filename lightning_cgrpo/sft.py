@@ -1,0 +1,133 @@
+"""Supervised fine-tuning: learn to answer as demonstrations do, before behavior is constrained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from lightning_cgrpo.distributed import all_sum, world
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.objective import Objective
+from lightning_cgrpo.optimization import micro_batches
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.rollout_module import RolloutModule
+from lightning_cgrpo.samplers import Sampler
+from lightning_cgrpo.tasks import Task
+
+
+class SupervisedFineTuning(RolloutModule):
+    """Maximum likelihood of the column ``completion`` given the column ``prompt``.
+
+    The loss is -log p(completion, end token | prompt), summed over the tokens and averaged over the batch's prompts. It
+    is never a mean over tokens, in which a completion's weight would depend on how long the others of its batch are:
+    that bends the mix of long and short answers that is learned.
+
+    Evaluation samples answers and measures the objective's rates, as `ConstrainedGRPO` does.
+
+    Args:
+        policy: what is trained.
+        sampler: how the policy answers prompts in evaluation.
+        task: scores answers into signals.
+        objective: whose rates are measured.
+        optimizer: makes the optimizer from parameters.
+        lr_scheduler: makes a learning-rate schedule from the optimizer, stepped once per update.
+        micro_batch_size: completions of one forward and backward pass on a process; gradients accumulate over an
+            update's. Changes memory, not the result. None: all at once.
+        max_grad_norm: gradients are scaled down to this norm; None leaves them.
+        eval_group_size: answers per prompt in evaluation.
+        seed: of evaluation's answers.
+
+    Raises:
+        UserError: in training, if prompts have no completions, or one does not fit into the model's context.
+    """
+
+    policy: CausalLMPolicy
+
+    def __init__(
+        self,
+        policy: CausalLMPolicy,
+        sampler: Sampler,
+        task: Task,
+        objective: Objective,
+        optimizer: Callable[[Iterable[Any]], Optimizer],
+        lr_scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+        micro_batch_size: int | None = None,
+        max_grad_norm: float | None = 1.0,
+        eval_group_size: int = 1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(policy, sampler, task, objective, eval_group_size, seed)
+        if micro_batch_size is not None and micro_batch_size < 1:
+            raise ValueError(f"Expected argument `micro_batch_size` to be at least 1, but got {micro_batch_size}.")
+        self.automatic_optimization = False
+        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
+        self.micro_batch_size, self.max_grad_norm = micro_batch_size, max_grad_norm
+
+    def configure_model(self) -> None:
+        self.policy.load()
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
+        return optimizer if self.make_scheduler is None else ([optimizer], [self.make_scheduler(optimizer)])
+
+    def training_step(self, prompts: PromptGroups, batch_idx: int) -> None:
+        examples = self.policy.examples(demonstrated(self.policy, prompts))
+        counts = torch.tensor([len(examples), int(examples.mask.sum())], dtype=torch.float64, device=self.device)
+        answers, tokens = all_sum(counts).tolist()
+        # DDP takes the mean over the processes of what is to be a sum over them.
+        scale = world()[1] / answers
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for rows in micro_batches(torch.arange(len(examples), device=self.device), self.micro_batch_size):
+            part = examples[rows]
+            loss = -torch.where(part.mask, self.policy(part).log_probs, 0).sum()
+            self.manual_backward(loss * scale)
+            total += loss.detach()
+        if self.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
+        assert isinstance(optimizer, LightningOptimizer)
+        optimizer.step()
+        optimizer.zero_grad()
+        if isinstance(scheduler, LRScheduler):
+            scheduler.step()
+        summed = float(all_sum(total))
+        self.log_dict({"sft/loss": summed / answers, "sft/token_loss": summed / tokens}, prog_bar=True)
+
+
+def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups) -> Rollouts:
+    """The column ``completion`` as if the policy had answered so: one answer ``[B, 1, T]`` per prompt, ended.
+
+    Raises:
+        UserError: if there is no such column, or a completion does not fit into the model's context.
+    """
+    for column in ("prompt", "completion"):
+        if column not in prompts.columns:
+            raise UserError(
+                f"Expected prompts to have the column '{column}', but got {sorted(prompts.columns)}, try a datamodule "
+                "with demonstrations, such as GSM8KDataModule."
+            )
+    tokens = policy.tokenize(prompts.columns["prompt"], prompts.index)
+    end = policy.tokenizer.eos_token_id
+    end = end if end in policy.stop_tokens else policy.stop_tokens[0]
+    rows = [
+        [*policy.tokenizer(text, add_special_tokens=False).input_ids, end] for text in prompts.columns["completion"]
+    ]
+    limit = policy.context_length
+    for number, prompt, row in zip(prompts.index.tolist(), tokens, rows, strict=True):
+        if limit is not None and len(prompt) + len(row) > limit:
+            raise UserError(
+                f"Expected prompt and completion to fit into the {limit} positions of '{policy.name}', but got "
+                f"{len(prompt) + len(row)} tokens in prompt {number}, try leaving it out of the data."
+            )
+    ids, mask = policy.padded(tokens)
+    actions = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, policy.pad_token).to(ids.device)
+    lengths = torch.tensor([len(row) for row in rows], device=ids.device)
+    taken = torch.arange(actions.shape[1], device=ids.device) < lengths[:, None]
+    return Rollouts(actions[:, None], taken[:, None], {"prompt_ids": ids, "prompt_mask": mask})

@@ -1,0 +1,81 @@
+"""Worked answers to learn from: GSM8K's own, and imperfect ones that leave something to improve."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_cgrpo.tasks.gsm8k.scoring import GOLD_MARK, gold_answer
+from lightning_cgrpo.tasks.gsm8k.word_problems import Problem
+
+_ANNOTATION = re.compile(r"<<[^<>]*>>")
+
+
+def completion(thoughts: str, answer: str) -> str:
+    r"""The text that the format asks for.
+
+    Example:
+        >>> completion("3+4=7", "7")
+        '<think>3+4=7</think>\n<answer>7</answer>'
+    """
+    return f"<think>{thoughts}</think>\n<answer>{answer}</answer>"
+
+
+def gold_completion(answer: str) -> str:
+    r"""A record's solution in the asked format, without its calculator annotations.
+
+    Example:
+        >>> gold_completion("Tom has 3 + 4 = <<3+4=7>>7 apples.\n#### 7")
+        '<think>Tom has 3 + 4 = 7 apples.</think>\n<answer>7</answer>'
+    """
+    return completion(_ANNOTATION.sub("", answer.partition(GOLD_MARK)[0]).strip(), gold_answer(answer))
+
+
+@dataclass(frozen=True)
+class Manners:
+    """How often demonstrations have which flaw; what no share is left for is verbose.
+
+    Args:
+        short: share whose thoughts are equations alone.
+        none: share without thoughts, hence with answers that a small model can only guess.
+        damaged: share with a fault in the format.
+        unclean: share whose answer is right but no plain integer: it has decimals, or a unit.
+    """
+
+    short: float = 0.22
+    none: float = 0.18
+    damaged: float = 0.12
+    unclean: float = 0.10
+
+
+CLEAN = Manners(short=1.0, none=0.0, damaged=0.0, unclean=0.0)
+"""Short and without a flaw: what arithmetic is learned from first."""
+
+
+def demonstrate(problem: Problem, manners: Manners, draw: np.random.Generator) -> str:
+    """A completion of a problem, drawn from what `manners` says."""
+    kind, flaw, unclean = draw.random(3)
+    if kind < manners.short:
+        thoughts = ", ".join(f"{s.left}{s.operation}{s.right}={s.result}" for s in problem.steps)
+    elif kind < manners.short + manners.none:
+        thoughts = ""
+    else:
+        lines = [
+            f"So now {s.name} has {s.left}{s.operation}{s.right}={s.result} {problem.things}." for s in problem.steps
+        ]
+        thoughts = "\n".join(["Let us go step by step.", *lines])
+    answer = str(problem.result)
+    if unclean < manners.unclean:
+        answer = draw.choice([f"{answer}.0", f"{answer} {problem.things}"])
+    text = completion(thoughts, answer)
+    if flaw < manners.damaged:
+        damages = [
+            text.removeprefix("<think>"),
+            text.replace("</think>", ""),
+            text.replace("</think>\n", "</think>"),
+            text.removesuffix("</answer>"),
+        ]
+        text = str(draw.choice(damages))
+    return text

@@ -1,0 +1,138 @@
+"""Generated grade-school word problems, in the format of GSM8K's records: small enough to be learned in minutes."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+
+from lightning_cgrpo.randomness import Stream, generator
+from lightning_cgrpo.tasks.gsm8k.scoring import GOLD_MARK
+
+LARGEST = 99
+"""No number of a problem, given or computed, is larger."""
+SPLITS = {"train": range(2, 16), "val": range(1), "test": range(1, 2)}
+"""The classes of questions, by their checksum, that each split takes: so no question is in two of them."""
+CLASSES = 16
+
+NAMES = ["Tom", "Ann", "Ben", "Mia", "Sam", "Eva", "Leo", "Zoe", "Max", "Ida", "Kim", "Ali"]
+THINGS = ["apples", "books", "cards", "coins", "eggs", "pens", "shells", "stamps", "toys", "nuts", "balls", "cakes"]
+PLACES = ["boxes", "bags", "rows", "packs"]
+START = ["{name} has {n} {things}.", "{name} finds {n} {things}.", "{name} starts with {n} {things}."]
+GROUPS = [
+    "{name} has {n} {places} with {m} {things} each.",
+    "{name} buys {n} {places} of {m} {things}.",
+    "{name} fills {n} {places} with {m} {things} each.",
+]
+GAIN = [
+    "{name} buys {n} more.",
+    "Then {name} gets {n} more.",
+    "A friend gives {name} {n} more.",
+    "{name} finds {n} more.",
+]
+LOSS = ["{name} gives away {n}.", "Then {name} loses {n}.", "{name} sells {n} of them.", "A friend takes {n} of them."]
+TIMES = ["{other} has {n} times as many.", "{other} has {n} times as many as {name}."]
+QUESTION = [
+    "How many {things} does {name} have?",
+    "How many {things} does {name} have now?",
+    "How many does {name} have?",
+]
+
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+
+
+@dataclass(frozen=True)
+class Step:
+    """``left operation right``, and who then has how many."""
+
+    left: int
+    operation: str
+    right: int
+    name: str
+
+    @property
+    def result(self) -> int:
+        return int(OPERATIONS[self.operation](self.left, self.right))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A question, and the one to three steps that answer it."""
+
+    question: str
+    steps: tuple[Step, ...]
+    things: str
+
+    @property
+    def result(self) -> int:
+        return self.steps[-1].result
+
+    def record(self) -> dict[str, str]:
+        r"""As GSM8K has it: every calculation annotated by ``<<a+b=c>>``, and ``#### <gold>`` at the end.
+
+        Example:
+            >>> Problem("…?", (Step(3, "+", 4, "Tom"),), "apples").record()["answer"]
+            'Tom has 3 + 4 = <<3+4=7>>7 apples.\n#### 7'
+        """
+        lines = [
+            f"{s.name} has {s.left} {s.operation} {s.right} = <<{s.left}{s.operation}{s.right}={s.result}>>{s.result} "
+            f"{self.things}."
+            for s in self.steps
+        ]
+        return {"question": self.question, "answer": "\n".join([*lines, f"{GOLD_MARK} {self.result}"])}
+
+
+def problem(seed: int, split: str, index: int) -> Problem:
+    """The problem of a number in a split, always the same.
+
+    Args:
+        seed: of the whole data set.
+        split: ``train``, ``val`` or ``test``, which share no question, whatever the seeds.
+        index: in the split, from 0; within a split questions may repeat.
+    """
+    draw = generator(seed, Stream.PROMPTS, list(SPLITS).index(split), index)
+    while True:
+        drawn = _draw(draw)
+        if crc32(drawn.question.encode()) % CLASSES in SPLITS[split]:
+            return drawn
+
+
+def _draw(draw: np.random.Generator) -> Problem:
+    def one(choices: list[str]) -> str:
+        return choices[draw.integers(len(choices))]
+
+    name, other = (NAMES[i] for i in draw.choice(len(NAMES), 2, replace=False))
+    things, places = one(THINGS), one(PLACES)
+    count = int(draw.integers(1, 4))
+    steps: list[Step] = []
+    if draw.random() < 0.3:
+        groups, each = (int(draw.integers(2, most + 1)) for most in (6, 9))
+        sentences = [one(GROUPS).format(name=name, n=groups, m=each, places=places, things=things)]
+        steps.append(Step(groups, "*", each, name))
+        value = groups * each
+    else:
+        value = int(draw.integers(2, 21))
+        sentences = [one(START).format(name=name, n=value, things=things)]
+    multiplied = bool(steps)
+    while len(steps) < count:
+        operation = one(["+", "-", "*"])
+        if operation == "*" and (multiplied or value * 2 > LARGEST):
+            continue
+        if (operation == "+" and value >= LARGEST) or (operation == "-" and value < 2):
+            continue
+        if operation == "+":
+            number = int(draw.integers(1, min(12, LARGEST - value) + 1))
+            sentences.append(one(GAIN).format(name=name, n=number))
+        elif operation == "-":
+            number = int(draw.integers(1, min(12, value - 1) + 1))
+            sentences.append(one(LOSS).format(name=name, n=number))
+        else:
+            number = int(draw.integers(2, min(3, LARGEST // value) + 1))
+            sentences.append(one(TIMES).format(name=name, other=other, n=number))
+            name, other, multiplied = other, name, True
+        steps.append(Step(value, operation, number, name))
+        value = steps[-1].result
+    sentences.append(one(QUESTION).format(name=name, things=things))
+    return Problem(" ".join(sentences), tuple(steps), things)

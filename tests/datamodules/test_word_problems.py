@@ -1,0 +1,93 @@
+"""Word problems and their demonstrations as prompt groups."""
+
+from itertools import chain
+
+import pytest
+import torch
+
+from lightning_cgrpo.datamodules import WordProblemDemonstrationsDataModule, WordProblemsDataModule, base
+from lightning_cgrpo.tasks.gsm8k import score_completion
+from lightning_cgrpo.tasks.gsm8k.demonstrations import Manners
+from lightning_cgrpo.tasks.gsm8k.word_problems import problem
+
+
+def everything(source):
+    return source.groups(torch.arange(len(source)))
+
+
+def test_columns():
+    groups = everything(WordProblemsDataModule(seed=3, val_prompts=5).source("val"))
+    problems = [problem(3, "val", index) for index in range(5)]
+    assert groups.columns == {
+        "prompt": [f"{p.question}\n" for p in problems],
+        "answer": [str(p.result) for p in problems],
+    }
+
+
+def test_splits():
+    data = WordProblemsDataModule(train_prompts=40, val_prompts=20, test_prompts=30)
+    prompts = {split: everything(data.source(split)).columns["prompt"] for split in ("train", "val", "test", "predict")}
+    assert [len(found) for found in prompts.values()] == [40, 20, 30, 30]
+    assert prompts["test"] == prompts["predict"]
+    assert not {*prompts["train"]} & {*prompts["test"]}
+    assert len(WordProblemsDataModule(max_eval_prompts=7).test_dataloader().source) == 7
+
+
+def test_order_depends_on_the_seed():
+    def batches(seed):
+        data = WordProblemsDataModule(prompts_per_update=4, train_prompts=20, seed=seed)
+        return [groups.index.tolist() for groups in data.train_dataloader()]
+
+    assert batches(0) == batches(0) != batches(1)
+    assert sorted(chain(*batches(0))) == list(range(20))
+
+
+def demonstrations(**changes):
+    options = {"prompts_per_update": 10, "train_prompts": 200, "clean": 0.25}
+    return WordProblemDemonstrationsDataModule(**{**options, **changes})
+
+
+def test_flawless_ones_come_first():
+    manners = Manners(short=0.0, none=1.0, damaged=1.0, unclean=0.0)
+    batches = list(demonstrations(manners=manners).train_dataloader())
+    assert [number for groups in batches for number in groups.index.tolist()] == list(range(200)), "in their order"
+    for number, groups in enumerate(batches):
+        scores = [
+            score_completion(*texts)
+            for texts in zip(groups.columns["completion"], groups.columns["answer"], strict=True)
+        ]
+        assert all(score["correctness"] for score in scores)
+        assert all(score["format"] == (number < 5) for score in scores)
+
+
+def test_a_demonstration_follows_from_its_index():
+    whole = [text for groups in demonstrations().train_dataloader() for text in groups.columns["completion"]]
+    parts = [
+        text
+        for groups in demonstrations(prompts_per_update=4).train_dataloader()
+        for text in groups.columns["completion"]
+    ]
+    assert whole == parts
+    other = [text for groups in demonstrations(seed=1).train_dataloader() for text in groups.columns["completion"]]
+    assert whole != other
+
+
+def test_a_resumed_run_goes_on(monkeypatch):
+    data = demonstrations()
+    monkeypatch.setattr(data, "_updates_done", lambda: 15)
+    assert [groups.index[0] for groups in data.train_dataloader()] == list(range(150, 200, 10))
+
+
+def test_evaluation_has_no_completions():
+    assert set(everything(demonstrations(val_prompts=3).source("val")).columns) == {"prompt", "answer"}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_processes_share_each_update(monkeypatch, size):
+    def batches(rank, size):
+        monkeypatch.setattr(base, "world", lambda: (rank, size))
+        return [groups.columns["completion"] for groups in demonstrations().train_dataloader()]
+
+    whole = batches(0, 1)
+    shares = [batches(rank, size) for rank in range(size)]
+    assert [list(chain(*parts)) for parts in zip(*shares, strict=True)] == whole

@@ -1,0 +1,64 @@
+"""Generated word problems: GSM8K's format, arithmetic that holds, and splits that share no question."""
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from lightning_cgrpo.records import Record
+from lightning_cgrpo.tasks.gsm8k import score_completion
+from lightning_cgrpo.tasks.gsm8k.prompts import columns
+from lightning_cgrpo.tasks.gsm8k.word_problems import LARGEST, SPLITS, problem
+
+PROBLEMS = {split: [problem(0, split, index) for index in range(400)] for split in SPLITS}
+TRAIN = PROBLEMS["train"]
+
+
+def test_it_is_the_same_for_the_same_numbers():
+    again = [problem(0, "train", index) for index in reversed(range(400))]
+    assert again[::-1] == TRAIN
+    for other in ([problem(1, "train", index) for index in range(400)], PROBLEMS["test"]):
+        assert sum(a == b for a, b in zip(TRAIN, other, strict=True)) < 4
+
+
+def test_splits_share_no_question_whatever_the_seeds():
+    questions = {
+        split: {problem(seed, split, index).question for seed in (0, 1) for index in range(300)} for split in SPLITS
+    }
+    assert not questions["train"] & questions["val"]
+    assert not questions["train"] & questions["test"]
+    assert not questions["val"] & questions["test"]
+    assert all(len(found) > 590 for found in questions.values()), "hardly any repeats"
+
+
+def test_steps_are_small_arithmetic_that_goes_on_from_the_last():
+    seen = set()
+    for drawn in TRAIN:
+        assert 1 <= len(drawn.steps) <= 3
+        seen |= {(len(drawn.steps), step.operation) for step in drawn.steps}
+        for step in drawn.steps:
+            assert eval(f"{step.left} {step.operation} {step.right}") == step.result
+            assert all(0 < number <= LARGEST for number in (step.left, step.right, step.result))
+        assert all(before.result == after.left for before, after in pairwise(drawn.steps))
+    assert seen == {(count, operation) for count in (1, 2, 3) for operation in "+-*"}
+
+
+def test_the_question_gives_the_numbers_and_asks_for_the_last_owner():
+    for drawn in TRAIN:
+        first, *rest = drawn.steps
+        given = [int(number) for number in re.findall(r"\d+", drawn.question)]
+        assert given == [first.left, first.right, *(step.right for step in rest)]
+        assert drawn.steps[-1].name in drawn.question.split(".")[-1]
+
+
+@pytest.mark.parametrize("drawn", TRAIN[:20])
+def test_records_are_gsm8ks(drawn):
+    record = drawn.record()
+    annotations = re.findall(r"<<(\d+)([+*-])(\d+)=(\d+)>>(\d+)", record["answer"])
+    assert [(int(a), op, int(b), int(c)) for a, op, b, c, _ in annotations] == [
+        (step.left, step.operation, step.right, step.result) for step in drawn.steps
+    ]
+    assert all(c == said for *_, c, said in annotations)
+    row = columns(Record(record, "here:1"))
+    assert row["answer"] == str(drawn.result)
+    assert set(score_completion(row["completion"], record["answer"]).values()) == {1.0}
