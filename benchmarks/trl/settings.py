@@ -69,7 +69,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def word(token: int) -> str:
-    return f"w{token}"
+    """Of a fixed width: special tokens are found inside of words too, and none may begin like another."""
+    return f"w{token:04}"
 
 
 def save_model(folder: Path) -> None:

@@ -1,0 +1,133 @@
+"""Reading JSON whose fields are checked: an error says where in the file the wrong value stands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.errors import UserError, did_you_mean
+
+_MISSING = object()
+
+
+class SceneError(UserError):
+    """A file of scenes or trajectories isn't as documented."""
+
+
+class Field:
+    """A value of a JSON file.
+
+    Args:
+        value: what json made.
+        file: where it was read.
+        path: the keys that lead to the value.
+    """
+
+    def __init__(self, value: Any, file: str, path: str = "") -> None:
+        self.value = value
+        self.file = file
+        self.path = path
+
+    def wrong(self, expected: str, got: str | None = None) -> SceneError:
+        """The error to raise."""
+        shown = repr(self.value) if got is None else got
+        shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
+        return SceneError(f"{self.file}: {self.path or 'top level'}: Expected {expected}, but got {shown}.")
+
+    def __getitem__(self, key: str) -> Field:
+        """The value of a key that must be there."""
+        found = self.get(key, _MISSING)
+        if found.value is _MISSING:
+            raise self.wrong(f"a field '{key}'", "none" + did_you_mean(key, self.value).removesuffix("."))
+        return found
+
+    def get(self, key: str, default: Any = None) -> Field:
+        """The value of a key, or the default where the key is missing."""
+        if not isinstance(self.value, dict):
+            raise self.wrong("an object")
+        return Field(self.value.get(key, default), self.file, f"{self.path}.{key}" if self.path else key)
+
+    def unknown(self, known: Collection[str]) -> dict[str, Any]:
+        """What else is there.
+
+        Raises:
+            SceneError: a key is close to a known one that is missing: a misspelling.
+        """
+        others = {key: value for key, value in self.value.items() if key not in known}
+        missing = [key for key in known if key not in self.value]
+        for key in others:
+            hint = did_you_mean(key, missing)
+            if hint:
+                raise SceneError(f"{self.file}: {self.path or 'top level'}: Unknown field '{key}'.{hint}")
+        return others
+
+    def __iter__(self) -> Iterator[Field]:
+        if not isinstance(self.value, list):
+            raise self.wrong("a list")
+        return (Field(item, self.file, f"{self.path}[{i}]") for i, item in enumerate(self.value))
+
+    def text(self, choices: Collection[str] | None = None) -> str:
+        if not isinstance(self.value, str):
+            raise self.wrong("a text")
+        if choices is not None and self.value not in choices:
+            raise self.wrong(f"one of {', '.join(choices)}")
+        return self.value
+
+    def flag(self) -> bool:
+        if not isinstance(self.value, bool):
+            raise self.wrong("true or false")
+        return self.value
+
+    def tensor(self, *shape: int) -> Tensor:
+        """Float64 of this shape, in which -1 is any length, also 0; all finite."""
+        try:
+            tensor = torch.tensor(self.value, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            raise self.wrong(f"numbers of the shape {_written(shape)}") from None
+        if tensor.numel() == 0 and -1 in shape:
+            tensor = tensor.reshape([max(length, 0) for length in shape])
+        fits = tensor.dim() == len(shape) and all(
+            want in (-1, have) for want, have in zip(shape, tensor.shape, strict=True)
+        )
+        if not fits:
+            raise self.wrong(f"numbers of the shape {_written(shape)}", f"the shape {_written(tensor.shape)}")
+        if not tensor.isfinite().all():
+            raise self.wrong("finite numbers")
+        return tensor
+
+    def number(self) -> float:
+        return float(self.tensor())
+
+    def points(self, least: int) -> Tensor:
+        """``[v, 2]``, at least so many."""
+        points = self.tensor(-1, 2)
+        if len(points) < least:
+            raise self.wrong(f"at least {least} points", str(len(points)))
+        return points
+
+    def rows(self, numbers: dict[str, int]) -> tuple[int, ...]:
+        """A list of names, as their numbers."""
+        return tuple(item.row(numbers) for item in self)
+
+    def row(self, numbers: dict[str, int]) -> int:
+        """A name, as its number."""
+        name = self.text()
+        if name not in numbers:
+            raise self.wrong("an id that the map has")
+        return numbers[name]
+
+
+def numbers(names: list[Field]) -> dict[str, int]:
+    """The row of each name; all must differ."""
+    found: dict[str, int] = {}
+    for i, name in enumerate(names):
+        if found.setdefault(name.text(), i) != i:
+            raise name.wrong("every id once")
+    return found
+
+
+def _written(shape: Collection[int]) -> str:
+    return "[" + ", ".join("n" if length == -1 else str(length) for length in shape) + "]"
