@@ -12,7 +12,8 @@ class SavePretrained(Callback):
     """Writes the policy as a directory that transformers loads, when training ends.
 
     Args:
-        directory: is created; what was saved there before is replaced.
+        directory: is created; files of a model that was saved there before are overwritten. Adapters and whole models
+            have different ones: give each a directory of its own.
     """
 
     def __init__(self, directory: str) -> None:

@@ -28,6 +28,7 @@ SHOWING = {
     "RichModelSummary",
     "RichProgressBar",
     "SampleAnswers",
+    "SavePretrained",
     "StallDetector",
     "TQDMProgressBar",
     "TensorBoardLayout",
