@@ -30,6 +30,7 @@ _EXPORTS = {
     "ScalarizedAdvantages": "lightning_cgrpo.advantages",
     "ScalarizedRewards": "lightning_cgrpo.advantages",
     "SupervisedFineTuning": "lightning_cgrpo.sft",
+    "VisionLanguagePolicy": "lightning_cgrpo.policies.vision_language",
     "VLLMColocated": "lightning_cgrpo.samplers.vllm.colocated",
     "VLLMServer": "lightning_cgrpo.samplers.vllm.server",
 }

@@ -12,10 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+NO_INPUTS: Mapping[str, Tensor] = MappingProxyType({})
+"""Nothing besides a prompt's tokens."""
 
 _D = TypeVar("_D", bound="PromptGroups | Rollouts | Signal | Examples")
 

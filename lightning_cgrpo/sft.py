@@ -113,7 +113,7 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups) -> Rollouts:
                 f"Expected prompts to have the column '{column}', but got {sorted(prompts.columns)}, try a datamodule "
                 "with demonstrations, such as GSM8KDataModule."
             )
-    tokens = policy.tokenize(prompts.columns["prompt"], prompts.index)
+    tokens, inputs = policy.read_prompts(prompts.columns["prompt"], prompts.index)
     end = policy.tokenizer.eos_token_id
     end = end if end in policy.stop_tokens else policy.stop_tokens[0]
     rows = [
@@ -130,4 +130,4 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups) -> Rollouts:
     actions = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, policy.pad_token).to(ids.device)
     lengths = torch.tensor([len(row) for row in rows], device=ids.device)
     taken = torch.arange(actions.shape[1], device=ids.device) < lengths[:, None]
-    return Rollouts(actions[:, None], taken[:, None], {"prompt_ids": ids, "prompt_mask": mask})
+    return Rollouts(actions[:, None], taken[:, None], {"prompt_ids": ids, "prompt_mask": mask, **inputs})

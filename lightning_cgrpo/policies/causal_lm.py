@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies import Policy, PolicyOutput, Reference
 from lightning_cgrpo.policies.pretrained import LoRA, enable_checkpointing, read, stop_tokens, with_adapters
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
-from lightning_cgrpo.rollout import Examples, Rollouts
+from lightning_cgrpo.rollout import NO_INPUTS, Examples, Rollouts
 from lightning_cgrpo.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.shared_prefix.attention import Attend, PackedAttention, no_mask
 from lightning_cgrpo.shared_prefix.layout import Layout
@@ -28,7 +28,7 @@ from lightning_cgrpo.shared_prefix.support import prepare
 if TYPE_CHECKING:
     from transformers import DynamicCache
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 
 
 class CausalLMPolicy(Policy):
@@ -104,7 +104,7 @@ class CausalLMPolicy(Policy):
         if self.stop_tokens:
             return
         if self.model is None:
-            self.model, self.tokenizer = read(self.name, self.dtype)
+            self._read()
         stops = stop_tokens(self.model, self.tokenizer)
         padding = self.tokenizer.pad_token_id
         known = padding is not None and padding < self.model.get_input_embeddings().num_embeddings
@@ -123,6 +123,9 @@ class CausalLMPolicy(Policy):
                 f"The answers of a group are computed with a prompt each, because {reason} ('{self.name}'). That is as "
                 "exact, and slower."
             )
+
+    def _read(self) -> None:
+        self.model, self.tokenizer = read(self.name, self.dtype)
 
     def train(self, mode: bool = True) -> CausalLMPolicy:
         """Only says so: the model itself stays in eval mode, see above."""
@@ -177,6 +180,12 @@ class CausalLMPolicy(Policy):
         numbers = range(len(prompts)) if index is None else index.tolist()
         return [self._tokens(prompt, number) for prompt, number in zip(prompts, numbers, strict=True)]
 
+    def read_prompts(
+        self, prompts: Sequence[str | Messages], index: Tensor | None = None
+    ) -> tuple[list[list[int]], dict[str, Tensor]]:
+        """The tokens of B prompts, see `tokenize`, and what else the model reads of them: tensors ``[B, ...]``."""
+        return self.tokenize(prompts, index), {}
+
     def padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
         """Tokens ``[B, P]`` int64 and mask ``[B, P]`` bool of prompts, padded on the left."""
         width = max((len(row) for row in prompts), default=1)
@@ -192,16 +201,20 @@ class CausalLMPolicy(Policy):
         return self.padded(self.tokenize(prompts))
 
     def _tokens(self, prompt: str | Messages, number: int) -> list[int]:
-        if isinstance(prompt, str):
-            tokens: list[int] = self.tokenizer(prompt).input_ids
-        elif self.tokenizer.chat_template is None:
+        text = prompt if isinstance(prompt, str) else self._templated(prompt, number)
+        # A template writes them itself.
+        return self._checked(self.tokenizer(text, add_special_tokens=isinstance(prompt, str)).input_ids, number)
+
+    def _templated(self, messages: Messages, number: int) -> str:
+        if self.tokenizer.chat_template is None:
             raise UserError(
                 f"Expected prompt {number} to be a text, but got messages, and the tokenizer of '{self.name}' has no "
                 "chat template, try a model tuned for chat, or plain text."
             )
-        else:
-            text = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-            tokens = self.tokenizer(text, add_special_tokens=False).input_ids  # the template wrote them
+        text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return text
+
+    def _checked(self, tokens: list[int], number: int) -> list[int]:
         if not tokens:
             raise UserError(f"Expected prompt {number} to have at least one token, but got an empty one.")
         if self.max_prompt_tokens is not None and len(tokens) > self.max_prompt_tokens:
@@ -261,23 +274,30 @@ class CausalLMPolicy(Policy):
         """N = B G answers in the order (b, g), which share the tokens of their prompts."""
         prompts, group_size, _ = rollouts.actions.shape
         group = torch.arange(prompts, device=rollouts.actions.device).repeat_interleave(group_size)
-        shared = {name: rollouts.inputs[name] for name in ("prompt_ids", "prompt_mask")}
-        return Examples({}, rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), group, shared)
+        return Examples({}, rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), group, rollouts.inputs)
 
     def forward(self, examples: Examples) -> PolicyOutput:
         """Log-probabilities and entropies ``[N, T]``, at least float32, of answers given their prompts.
 
         Columns in which no answer has a token are not computed, and come back as 0.
         """
-        compute = self.packed_log_probs if self.shares_prompts else self.padded_log_probs
-        shared = examples.shared
-        log_probs, entropy = compute(
-            shared["prompt_ids"], shared["prompt_mask"], examples.actions, examples.mask, examples.group
-        )
+        inputs = dict(examples.shared)
+        prompts = inputs.pop("prompt_ids"), inputs.pop("prompt_mask")
+        answers = examples.actions, examples.mask, examples.group
+        if self.shares_prompts:
+            log_probs, entropy = self.packed_log_probs(*prompts, *answers, inputs)
+        else:
+            log_probs, entropy = self.padded_log_probs(*prompts, *answers)
         return PolicyOutput(log_probs, entropy)
 
     def packed_log_probs(
-        self, prompt_ids: Tensor, prompt_mask: Tensor, actions: Tensor, mask: Tensor, group: Tensor
+        self,
+        prompt_ids: Tensor,
+        prompt_mask: Tensor,
+        actions: Tensor,
+        mask: Tensor,
+        group: Tensor,
+        inputs: Mapping[str, Tensor] = NO_INPUTS,
     ) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies ``[N, T]`` of answers, each prompt being computed once.
 
@@ -285,15 +305,18 @@ class CausalLMPolicy(Policy):
             prompt_ids: ``[B, P]``, padded on the left as `prompt_mask` says.
             actions: ``[N, T]``, of which `mask` are.
             group: ``[N]`` int64, the row of each answer's prompt.
+            inputs: tensors ``[B, ...]``, what else is read of the prompts.
         """
         order = group.argsort(stable=True)
         prompts, group = torch.unique(group[order], return_inverse=True)
         taken = mask[order]
         tokens = actions[order][taken]
-        layout = Layout.of(prompt_mask[prompts].sum(-1), taken.sum(-1), group)
+        inputs = {name: tensor[prompts] for name, tensor in inputs.items()}
+        read, lengths = prompt_ids[prompts][prompt_mask[prompts]], prompt_mask[prompts].sum(-1)
+        layout = Layout.of(lengths, taken.sum(-1), group, self.prompt_positions(read, lengths, inputs))
         fed = taken & (taken.cumsum(-1) < taken.sum(-1, keepdim=True))  # all but the last ones
-        ids = torch.cat([prompt_ids[prompts][prompt_mask[prompts]], actions[order][fed]])
-        hidden = self.hidden(ids, layout.position_ids, PackedAttention(layout))
+        ids = torch.cat([read, actions[order][fed]])
+        hidden = self.hidden(ids, layout.position_ids, PackedAttention(layout), inputs)
         values = linear_log_probs(hidden[layout.predictors], self._output_weight, tokens, self.temperature)
         back = order.argsort()
         log_probs, entropy = (
@@ -302,8 +325,21 @@ class CausalLMPolicy(Policy):
         )
         return log_probs, entropy
 
-    def hidden(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Last hidden states ``[S, D]`` of a packed row of tokens ``[S]`` at positions ``[1, S]``."""
+    def prompt_positions(self, ids: Tensor, lengths: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
+        """Positions ``[A, S]`` of n prompts' tokens ``[S]``, one after the other; None for 0, 1, 2, … of each."""
+        return None
+
+    def hidden(
+        self, ids: Tensor, positions: Tensor, attend: Attend, inputs: Mapping[str, Tensor] = NO_INPUTS
+    ) -> Tensor:
+        """Last hidden states ``[S, D]`` of a packed row.
+
+        Args:
+            ids: ``[S]`` its tokens.
+            positions: ``[A, S]``, see `Layout`.
+            attend: how they attend to each other.
+            inputs: tensors ``[n, ...]``, what else is read of the prompts in it, see `read_prompts`.
+        """
         with self._checkpointing(torch.is_grad_enabled()):
             output = self.network.base_model(
                 input_ids=ids[None],

@@ -35,30 +35,36 @@ class LoRA:
     seed: int = 0
 
 
-def read(name: str, dtype: str | None) -> tuple[Any, Any]:
+def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM") -> tuple[Any, Any]:
     """A model and its tokenizer, from a directory or the hub.
 
     A directory of adapters gives the model that they were trained on with them in it; they alone are trainable.
 
+    Args:
+        name: of either.
+        dtype: of the weights, None as they were saved.
+        kind: the class of transformers that knows what model it is.
+
     Raises:
         UserError: there is no such model, here or (where there is a network) on the hub.
     """
+    import transformers
     from huggingface_hub.errors import HFValidationError
-    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     folder = Path(name).expanduser()
     if (folder / ADAPTERS).is_file() and not (folder / "config.json").is_file():
-        return _read_adapters(folder, dtype)
+        return _read_adapters(folder, dtype, kind)
     try:
         path = _directory(name)
         source = str(path or name)
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": path is not None}
         # sdpa, since eager attention gives NaN for left padding in float64.
-        model = AutoModelForCausalLM.from_pretrained(
+        model = getattr(transformers, kind).from_pretrained(
             source, dtype=dtype or "auto", attn_implementation="sdpa", use_safetensors=True, **options
         )
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
-    except (OSError, HFValidationError) as error:
+    except (OSError, ValueError, HFValidationError) as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")
         raise UserError(
             f"Expected model to be a directory with a Hugging Face model, or a name on the hub, but got '{name}' "
@@ -78,7 +84,7 @@ def read(name: str, dtype: str | None) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def _read_adapters(folder: Path, dtype: str | None) -> tuple[Any, Any]:
+def _read_adapters(folder: Path, dtype: str | None, kind: str) -> tuple[Any, Any]:
     """The model that the adapters in a directory name as theirs, with them in it, and its tokenizer."""
     try:
         from peft import PeftConfig, PeftModel
@@ -91,7 +97,7 @@ def _read_adapters(folder: Path, dtype: str | None) -> tuple[Any, Any]:
     if not (folder / "adapter_model.safetensors").is_file():
         raise UserError(f"Expected '{folder}' to hold adapter_model.safetensors, but there is no such file.")
     try:
-        model, tokenizer = read(str(config.base_model_name_or_path), dtype)
+        model, tokenizer = read(str(config.base_model_name_or_path), dtype, kind)
     except UserError as error:
         raise UserError(
             f"The model of the adapters in '{folder}' can't be read, try another base_model_name_or_path in "

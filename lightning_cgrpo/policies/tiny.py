@@ -76,7 +76,7 @@ def make_tiny_model(
     if vocabulary < 259:
         raise ValueError(f"Expected vocabulary to be at least 259, but got {vocabulary}.")
 
-    tokenizer = _train_tokenizer(TEXTS if texts is None else texts, vocabulary)
+    tokenizer = train_tokenizer(TEXTS if texts is None else texts, vocabulary)
     model = build_model(tokenizer, hidden_size, layers, heads, 3 * hidden_size, context_length, seed)
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
@@ -120,10 +120,15 @@ def build_model(
     return model
 
 
-def _train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
+def train_tokenizer(texts: Sequence[str], vocabulary: int, special: Sequence[str] = ()) -> Any:
     """A byte-level BPE that splits text as Qwen2 does, in every detail.
 
     Around the saved vocabulary AutoTokenizer builds just that for any model of this type, whatever the file says.
+
+    Args:
+        texts: what it is trained on.
+        vocabulary: tokens at most.
+        special: further tokens that are no text.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -141,7 +146,7 @@ def _train_tokenizer(texts: Sequence[str], vocabulary: int) -> Any:
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        special_tokens=[END_OF_TEXT, TURN_START, TURN_END],
+        special_tokens=[END_OF_TEXT, TURN_START, TURN_END, *special],
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,13 @@ class RolloutEngine(ABC):
 
     @abstractmethod
     def generate(
-        self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, sampling: Sampling, draws: Tensor
+        self,
+        policy: CausalLMPolicy,
+        prompts: list[list[int]],
+        group_size: int,
+        sampling: Sampling,
+        draws: Tensor,
+        inputs: Mapping[str, Tensor],
     ) -> Completions:
         """Answer every prompt `group_size` times with the policy as it is now.
 
@@ -82,7 +89,9 @@ class RolloutEngine(ABC):
             prompts: B lists of tokens.
             draws: ``[B, G, T]`` float64 in [0, 1): the only randomness. An engine that chooses tokens itself uses one
                 per token; another one makes a seed of the first.
+            inputs: tensors ``[B, ...]``, what else the policy reads of the prompts.
 
         Raises:
             FloatingPointError: if the policy's logits are not finite.
+            UserError: if there are inputs that the engine can't read.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
@@ -17,9 +18,9 @@ class GenerationSampler(Sampler):
 
     Prompts are the column ``prompt``: texts, or lists of chat messages.
 
-    Rollouts have T = `max_new_tokens` and the inputs ``prompt_ids`` and ``prompt_mask`` ``[B, P]``; a stop token is
-    the last action of its answer. Log-probabilities are left to the module: those of sampling differ from those of
-    training by rounding, and in bfloat16 by up to a tenth. In `info`:
+    Rollouts have T = `max_new_tokens` and the inputs ``prompt_ids`` and ``prompt_mask`` ``[B, P]``, with what else the
+    policy reads of prompts; a stop token is the last action of its answer. Log-probabilities are left to the module:
+    those of sampling differ from those of training by rounding, and in bfloat16 by up to a tenth. In `info`:
 
     - ``text``: B lists of G texts, special tokens left out
     - ``truncated``: ``[B, G]`` bool, answers that no stop token ended
@@ -64,7 +65,7 @@ class GenerationSampler(Sampler):
                 f"Expected prompts to have the column 'prompt', but got {sorted(prompts.columns)}, try another "
                 "datamodule, or rename the column."
             )
-        tokens = policy.tokenize(prompts.columns["prompt"], prompts.index)
+        tokens, inputs = policy.read_prompts(prompts.columns["prompt"], prompts.index)
         longest, limit = max(map(len, tokens), default=1), policy.context_length
         if limit is not None and longest + self.sampling.max_new_tokens > limit:
             raise UserError(
@@ -74,24 +75,31 @@ class GenerationSampler(Sampler):
         draws = noise(group_size, self.sampling.max_new_tokens)
         size = max(len(tokens) if self.batch_size is None else self.batch_size // group_size, 1)
         parts = [
-            self.engine.generate(policy, tokens[i : i + size], group_size, self.sampling, draws[i : i + size])
+            self.engine.generate(
+                policy,
+                tokens[i : i + size],
+                group_size,
+                self.sampling,
+                draws[i : i + size],
+                {name: tensor[i : i + size] for name, tensor in inputs.items()},
+            )
             for i in range(0, max(len(tokens), 1), size)
         ]
-        return self._rollouts(policy, tokens, parts, group_size)
+        ids, mask = policy.padded(tokens)
+        return self._rollouts(policy, {"prompt_ids": ids, "prompt_mask": mask, **inputs}, parts, group_size)
 
     def _rollouts(
-        self, policy: CausalLMPolicy, prompts: list[list[int]], parts: list[Completions], group_size: int
+        self, policy: CausalLMPolicy, inputs: dict[str, Tensor], parts: list[Completions], group_size: int
     ) -> Rollouts:
         actions, mask, truncated = (
             torch.cat([getattr(part, name) for part in parts]) for name in ("tokens", "mask", "truncated")
         )
         log_probs = [part.log_probs for part in parts if part.log_probs is not None]
         texts = policy.decode(actions.flatten(0, 1), mask.flatten(0, 1))
-        ids, prompt_mask = policy.padded(prompts)
         return Rollouts(
             actions=actions,
             mask=mask,
-            inputs={"prompt_ids": ids, "prompt_mask": prompt_mask},
+            inputs=inputs,
             sampling_log_probs=torch.cat(log_probs) if log_probs else None,
             info={
                 "text": [texts[i : i + group_size] for i in range(0, len(texts), group_size)],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.rollout import NO_INPUTS
 from lightning_cgrpo.samplers.choice import likeliest, not_rare, nucleus, sample
 from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
 from lightning_cgrpo.shared_prefix.decoding import Decoding
@@ -27,7 +29,13 @@ class TransformersEngine(RolloutEngine):
 
     @torch.no_grad()
     def generate(
-        self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, sampling: Sampling, draws: Tensor
+        self,
+        policy: CausalLMPolicy,
+        prompts: list[list[int]],
+        group_size: int,
+        sampling: Sampling,
+        draws: Tensor,
+        inputs: Mapping[str, Tensor] = NO_INPUTS,
     ) -> Completions:
         device = policy.device
         shape = (len(prompts), group_size, sampling.max_new_tokens)
@@ -37,7 +45,11 @@ class TransformersEngine(RolloutEngine):
         if prompts:
             choose = _Choice(policy, sampling)
             draws = draws.flatten(0, 1).to(device)
-            steps: _Steps = (_Shared if policy.shares_prompts else _Padded)(policy, prompts, group_size)
+            steps: _Steps = (
+                _Shared(policy, prompts, group_size, inputs)
+                if policy.shares_prompts
+                else _Padded(policy, prompts, group_size)
+            )
             logits = steps.read().repeat_interleave(group_size, 0)
             for step in range(sampling.max_new_tokens):
                 chosen = choose(logits, draws[going_on, step], step)
@@ -96,17 +108,21 @@ class _Steps(Protocol):
 class _Shared:
     """One copy of a prompt's keys and values for all of its answers."""
 
-    def __init__(self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int) -> None:
-        self.policy = policy
+    def __init__(
+        self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, inputs: Mapping[str, Tensor]
+    ) -> None:
+        self.policy, self.inputs = policy, inputs
         self.tokens = torch.tensor([token for prompt in prompts for token in prompt], device=policy.device)
         self.lengths = torch.tensor([len(prompt) for prompt in prompts], device=policy.device)
         nothing = self.lengths[:0]
-        self.layout = Layout.of(self.lengths, nothing, nothing)
+        self.layout = Layout.of(
+            self.lengths, nothing, nothing, policy.prompt_positions(self.tokens, self.lengths, inputs)
+        )
         self.decoding = Decoding(self.layout, group_size)
-        self.positions = self.lengths.repeat_interleave(group_size)
+        self.positions = self.layout.following.repeat_interleave(group_size)
 
     def read(self) -> Tensor:
-        hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding)
+        hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding, self.inputs)
         return self.policy.logits_of(hidden[self.lengths.cumsum(0) - 1])
 
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:

@@ -45,7 +45,9 @@ class Layout:
         prompts: ``[n, P]``.
         answers: ``[n, G, C]``, G the most answers of a prompt; None if no answer has a token here.
         prompt_tokens: how many there are.
-        position_ids: ``[1, S]``, every answer's following those of its prompt.
+        position_ids: ``[A, S]`` along the A axes that the model's positions have, every answer's following those of its
+            prompt.
+        following: ``[n]``, the position after each prompt.
         predictors: ``[M]`` the tokens whose hidden states predict the M tokens of the answers, in their order.
         prompt_mask: ``[n, P]`` bool, None if all are.
     """
@@ -54,17 +56,22 @@ class Layout:
     answers: Blocks | None
     prompt_tokens: int
     position_ids: Tensor
+    following: Tensor
     predictors: Tensor
     prompt_mask: Tensor | None
 
     @classmethod
-    def of(cls, prompt_lengths: Tensor, answer_lengths: Tensor, group: Tensor) -> Layout:
+    def of(
+        cls, prompt_lengths: Tensor, answer_lengths: Tensor, group: Tensor, prompt_positions: Tensor | None = None
+    ) -> Layout:
         """From lengths.
 
         Args:
             prompt_lengths: ``[n]`` int64, at least 1.
             answer_lengths: ``[N]`` int64, with the last token.
             group: ``[N]`` int64, each answer's prompt, ascending.
+            prompt_positions: ``[A, S']`` of the prompts' tokens, where they aren't 0, 1, 2, …; answers begin after the
+                largest.
         """
         device = prompt_lengths.device
         prompts = len(prompt_lengths)
@@ -89,6 +96,13 @@ class Layout:
             positions = (group * most + column)[of_answer] * steps + answer_offsets
             answer_blocks = Blocks((prompts, most, steps), None if full else positions)
 
+        following = prompt_lengths
+        if prompt_positions is not None:
+            last = prompt_positions.amax(0)
+            following = last.new_zeros(prompts).scatter_reduce(0, prompt_row, last, "amax", include_self=False) + 1
+        axes = prompt_offsets[None] if prompt_positions is None else prompt_positions
+        answer_positions = (following[group][of_answer] + answer_offsets).expand(len(axes), -1)
+
         # The first token is predicted from the prompt's last one, the others from their predecessors.
         ends = prompt_lengths.cumsum(0) - 1
         starts = total + fed.cumsum(0) - fed
@@ -98,7 +112,8 @@ class Layout:
             prompts=prompt_blocks,
             answers=answer_blocks,
             prompt_tokens=total,
-            position_ids=torch.cat([prompt_offsets, prompt_lengths[group][of_answer] + answer_offsets])[None],
+            position_ids=torch.cat([axes, answer_positions], 1),
+            following=following,
             predictors=torch.where(step == 0, ends[group][answer], starts[answer] + step - 1),
             prompt_mask=mask,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,19 @@ class Answer:
     tokens: list[int]
     log_probs: list[float]
     reason: str
+
+
+def check_text(inputs: Mapping[str, Tensor]) -> None:
+    """Prompts are tokens, and nothing else is to be read.
+
+    Raises:
+        UserError: something is.
+    """
+    if inputs:
+        raise UserError(
+            f"Expected prompts of text alone for vLLM, but got {', '.join(inputs)} too, try GenerationSampler without "
+            "an engine."
+        )
 
 
 def seeds(draws: Tensor) -> list[int]:

@@ -11,8 +11,9 @@ from torch import Tensor
 from lightning_cgrpo.distributed import world
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.rollout import NO_INPUTS
 from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
-from lightning_cgrpo.samplers.vllm.answers import LOGPROBS_MODE, Answer, completions, parameters, seeds
+from lightning_cgrpo.samplers.vllm.answers import LOGPROBS_MODE, Answer, check_text, completions, parameters, seeds
 from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, checkpoint, version
 
 WHERE = "vLLM"
@@ -55,14 +56,21 @@ class VLLMColocated(RolloutEngine):
 
     @torch.no_grad()
     def generate(
-        self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, sampling: Sampling, draws: Tensor
+        self,
+        policy: CausalLMPolicy,
+        prompts: list[list[int]],
+        group_size: int,
+        sampling: Sampling,
+        draws: Tensor,
+        inputs: Mapping[str, Tensor] = NO_INPUTS,
     ) -> Completions:
         """Answer every prompt, see `RolloutEngine`.
 
         Raises:
-            UserError: vLLM is not installed, or there is more than one process.
+            UserError: vLLM is not installed, or there is more than one process, or prompts are more than text.
             FloatingPointError: weights or the log-probabilities of the short answer are not finite.
         """
+        check_text(inputs)
         self._wake(policy)
         asked = [prompt for prompt in prompts for _ in range(group_size)]
         answers = self._answers(asked, [parameters(policy, sampling, seed) for seed in seeds(draws)])

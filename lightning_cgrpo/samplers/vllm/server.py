@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,8 +13,9 @@ from torch import Tensor
 from lightning_cgrpo.distributed import all_sum, world
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.rollout import NO_INPUTS
 from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
-from lightning_cgrpo.samplers.vllm.answers import LOGPROBS_MODE, Answer, completions, parameters, seeds
+from lightning_cgrpo.samplers.vllm.answers import LOGPROBS_MODE, Answer, check_text, completions, parameters, seeds
 from lightning_cgrpo.samplers.vllm.client import Client
 from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, checkpoint, version
 
@@ -57,14 +59,22 @@ class VLLMServer(RolloutEngine):
 
     @torch.no_grad()
     def generate(
-        self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, sampling: Sampling, draws: Tensor
+        self,
+        policy: CausalLMPolicy,
+        prompts: list[list[int]],
+        group_size: int,
+        sampling: Sampling,
+        draws: Tensor,
+        inputs: Mapping[str, Tensor] = NO_INPUTS,
     ) -> Completions:
         """Answer every prompt, see `RolloutEngine`.
 
         Raises:
-            UserError: the server can't be reached, or isn't what it has to be, or somebody else changed its weights.
+            UserError: the server can't be reached, or isn't what it has to be, or somebody else changed its weights; or
+                prompts are more than text.
             FloatingPointError: weights or the log-probabilities of the short answer are not finite.
         """
+        check_text(inputs)
         self._synchronize(policy)
         asked = [prompt for prompt in prompts for _ in range(group_size)]
         requests = [

@@ -1,0 +1,192 @@
+"""A vision-language model as a policy: Qwen2.5-VL, as transformers has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, Messages
+from lightning_cgrpo.policies.pretrained import LoRA, read
+from lightning_cgrpo.rollout import NO_INPUTS
+from lightning_cgrpo.shared_prefix.attention import NAME as PACKED
+from lightning_cgrpo.shared_prefix.attention import Attend, no_mask
+
+PLACEHOLDER = "<|image_pad|>"
+"""What the chat template writes for an image; one such token stands for every token of the image."""
+FAMILY = "qwen2_5_vl"
+
+
+class VisionLanguagePolicy(CausalLMPolicy):
+    """Chooses the next token, given texts and images and its own earlier tokens.
+
+    A prompt is a list of messages. The content of one is a text, or a list of parts: ``{"type": "text", "text": …}``
+    and ``{"type": "image", "image": …}``, the image one of PIL's, or an array ``[H, W, 3]`` of bytes. They are scaled,
+    normalized and cut by transformers' own processor, in the version that needs no torchvision.
+
+    Everything else is `CausalLMPolicy`'s: prompts are computed once for all of their answers, and so are the images in
+    them, by the vision tower, in each pass.
+
+    Rollouts have the further inputs ``patches [B, L, D]`` and ``grids [B, I, 3]``: the patches of a prompt's images one
+    after the other, and each image's numbers of patches in time, height and width; 0 where there are none.
+
+    Args:
+        model: a directory that transformers can load, or a name on the Hugging Face hub.
+        temperature: as in `CausalLMPolicy`, like `dtype`, `lora`, `gradient_checkpointing` and `max_prompt_tokens`.
+        min_pixels: smaller images are scaled up to this area; None leaves it to the model's processor.
+        max_pixels: larger images are scaled down to this area: it bounds the tokens of an image, by area / 784 where
+            patches are 14 pixels wide.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        temperature: float = 1.0,
+        dtype: str | None = "float32",
+        lora: LoRA | None = None,
+        gradient_checkpointing: bool = False,
+        max_prompt_tokens: int | None = None,
+        min_pixels: int | None = None,
+        max_pixels: int | None = None,
+    ) -> None:
+        super().__init__(model, temperature, dtype, lora, gradient_checkpointing, max_prompt_tokens)
+        self.min_pixels, self.max_pixels = min_pixels, max_pixels
+        self.image_processor: Any = None
+        self.image_token = -1
+
+    def load(self) -> None:
+        """Read the weights, the tokenizer and the settings of the image processor.
+
+        Raises:
+            UserError: there is no such model, or it is of another family, or as in `CausalLMPolicy`.
+        """
+        super().load()
+        family = self.network.config.model_type
+        if family != FAMILY:
+            raise UserError(f"Expected a model of the family {FAMILY}, but '{self.name}' is of {family}.")
+        if not self.shares_prompts:
+            raise UserError(f"Expected '{self.name}' to allow shared prompts, but it does not; see the warning above.")
+        self.image_token = self.network.config.image_token_id
+
+    def _read(self) -> None:
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+        self.model, self.tokenizer = read(self.name, self.dtype, "AutoModelForImageTextToText")
+        processor = Qwen2VLImageProcessorPil.from_pretrained(self.network.name_or_path)
+        for bound, pixels in (("shortest_edge", self.min_pixels), ("longest_edge", self.max_pixels)):
+            if pixels is not None:
+                processor.size[bound] = pixels
+        self.image_processor = processor
+
+    # --- prompts
+
+    def read_prompts(
+        self, prompts: Sequence[str | Messages], index: Tensor | None = None
+    ) -> tuple[list[list[int]], dict[str, Tensor]]:
+        """The tokens of B prompts, images being as many placeholders as they have tokens; their patches and grids.
+
+        Raises:
+            UserError: as `tokenize`, or an image can't be read, or a text holds the placeholder of an image.
+        """
+        self._check_loaded()
+        numbers = range(len(prompts)) if index is None else index.tolist()
+        patches, grids, tokens = [], [], []
+        for prompt, number in zip(prompts, numbers, strict=True):
+            of_prompt, grid = self._patches(images_of(prompt), number)
+            patches.append(of_prompt)
+            grids.append(grid)
+            text = self._expanded(prompt, grid, number)
+            ids = self.tokenizer(text, add_special_tokens=isinstance(prompt, str)).input_ids
+            tokens.append(self._checked(ids, number))
+        if not any(len(grid) for grid in grids):
+            return tokens, {}
+        padded = (pad_sequence(rows, batch_first=True).to(self.device) for rows in (patches, grids))
+        return tokens, dict(zip(("patches", "grids"), padded, strict=True))
+
+    def _patches(self, images: list[Any], number: int) -> tuple[Tensor, Tensor]:
+        """Patches ``[L, D]`` and grids ``[I, 3]`` of a prompt's images."""
+        if not images:
+            return torch.zeros(0, self._patch_size), torch.zeros(0, 3, dtype=torch.int64)
+        try:
+            processed = self.image_processor(images=images, return_tensors="pt")
+        except (ValueError, TypeError, OSError) as error:
+            raise UserError(f"Expected images in prompt {number}, but got something that is none: {error}.") from None
+        return processed["pixel_values"], processed["image_grid_thw"]
+
+    @property
+    def _patch_size(self) -> int:
+        vision = self.network.config.vision_config
+        return int(vision.in_channels * vision.temporal_patch_size * vision.patch_size**2)
+
+    def _expanded(self, prompt: str | Messages, grid: Tensor, number: int) -> str:
+        """The prompt's text with as many placeholders as its images have tokens."""
+        text = prompt if isinstance(prompt, str) else self._templated(prompt, number)
+        first, *pieces = text.split(PLACEHOLDER)
+        if len(pieces) != len(grid):
+            raise UserError(
+                f"Expected as many placeholders {PLACEHOLDER} in prompt {number} as images, {len(grid)}, but got "
+                f"{len(pieces)}, because the chat template writes none, or a text holds one."
+            )
+        sizes = (grid.prod(-1) // self.network.config.vision_config.spatial_merge_size**2).tolist()
+        return first + "".join(PLACEHOLDER * size + piece for size, piece in zip(sizes, pieces, strict=True))
+
+    # --- passes
+
+    def prompt_positions(self, ids: Tensor, lengths: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
+        """Positions ``[3, S]`` in time, height and width: a text's are all the same, those of an image a grid's."""
+        if not inputs:
+            return None
+        positions = []
+        for row, grid in zip(ids.split(lengths.tolist()), inputs["grids"], strict=True):
+            kinds = (row == self.image_token).int()
+            found, _ = self.network.model.get_rope_index(row[None], kinds[None], image_grid_thw=grid[grid.prod(-1) > 0])
+            positions.append(found[:, 0])
+        return torch.cat(positions, 1)
+
+    def hidden(
+        self, ids: Tensor, positions: Tensor, attend: Attend, inputs: Mapping[str, Tensor] = NO_INPUTS
+    ) -> Tensor:
+        """Last hidden states ``[S, D]`` of a packed row, see `CausalLMPolicy.hidden`."""
+        with self._checkpointing(torch.is_grad_enabled()):
+            embedded = self.network.get_input_embeddings()(ids)
+            if inputs:
+                features = self._features(inputs).to(embedded.dtype)
+                # Prompts come first. A placeholder in an answer is a token like any other.
+                places = (ids == self.image_token).nonzero()[: len(features)]
+                embedded = embedded.scatter(0, places.expand(-1, embedded.shape[1]), features)
+            output = self.network.model.language_model(
+                inputs_embeds=embedded[None],
+                attention_mask=no_mask(ids.device),
+                position_ids=positions[:, None].expand(3, 1, -1),
+                use_cache=False,
+                **{PACKED: attend},
+            )
+        states: Tensor = output.last_hidden_state[0]
+        return states
+
+    def _features(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """What the vision tower makes of all images, one after the other: ``[tokens, D]``."""
+        sizes = inputs["grids"].prod(-1)
+        taken = torch.arange(inputs["patches"].shape[1], device=sizes.device) < sizes.sum(-1, keepdim=True)
+        output = self.network.model.get_image_features(inputs["patches"][taken], inputs["grids"][sizes > 0])
+        return torch.cat(list(output.pooler_output))
+
+    def save_pretrained(self, directory: str | Path, merge: bool = False) -> None:
+        """Write model, tokenizer and the image processor's settings, see `CausalLMPolicy.save_pretrained`."""
+        super().save_pretrained(directory, merge)
+        self.image_processor.save_pretrained(directory)
+
+
+def images_of(prompt: str | Messages) -> list[Any]:
+    """The images in a prompt's messages, in their order."""
+    if isinstance(prompt, str):
+        return []
+    parts: list[Any] = [
+        part for message in prompt if isinstance(message["content"], list) for part in message["content"]
+    ]
+    return [part["image"] for part in parts if part["type"] == "image"]
