@@ -201,9 +201,10 @@ class CausalLMPolicy(Policy):
         return self.padded(self.tokenize(prompts))
 
     def _tokens(self, prompt: str | Messages, number: int) -> list[int]:
-        text = prompt if isinstance(prompt, str) else self._templated(prompt, number)
-        # A template writes them itself.
-        return self._checked(self.tokenizer(text, add_special_tokens=isinstance(prompt, str)).input_ids, number)
+        if isinstance(prompt, str):
+            return self._checked(self.tokenizer(prompt).input_ids, number)
+        text = self._templated(prompt, number)  # with special tokens
+        return self._checked(self.tokenizer(text, add_special_tokens=False).input_ids, number)
 
     def _templated(self, messages: Messages, number: int) -> str:
         if self.tokenizer.chat_template is None:

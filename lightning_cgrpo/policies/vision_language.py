@@ -154,7 +154,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
         """Last hidden states ``[S, D]`` of a packed row, see `CausalLMPolicy.hidden`."""
         with self._checkpointing(torch.is_grad_enabled()):
             embedded = self.network.get_input_embeddings()(ids)
-            if inputs:
+            if inputs and inputs["grids"].any():
                 features = self._features(inputs).to(embedded.dtype)
                 # Prompts come first. A placeholder in an answer is a token like any other.
                 places = (ids == self.image_token).nonzero()[: len(features)]
