@@ -9,18 +9,19 @@ ROOT = Path(__file__).parent
 EXTRAS = {
     "lora": ["peft>=0.21"],
     "data": ["datasets>=5.2", "pyarrow>=26.0"],
+    "driving": ["pyarrow>=26.0"],  # Argoverse 2's files; scores, planner and pictures need no extra
     # Not in dev: it takes gigabytes and a GPU, and its releases pin torch and transformers (docs/vllm.md).
     "vllm": ["vllm>=0.32"],
 }
 EXTRAS["dev"] = [
     *EXTRAS["lora"],
     *EXTRAS["data"],
+    *EXTRAS["driving"],
     "build>=1.6",
     "hypothesis>=6.170",
     "mypy>=2.4",
     "pytest>=9.2",
     "ruff>=0.17",
-    "scipy>=1.17",
     "trl>=1.16",  # the losses' oracle
 ]
 
@@ -43,6 +44,8 @@ setup(
         "numpy>=2.0",
         "omegaconf>=2.4",
         "rich>=15.0",
+        "scipy>=1.17",
+        "shapely>=2.2",
         "tensorboard>=2.21",
         "torch>=2.13",
         "torchmetrics>=1.9",

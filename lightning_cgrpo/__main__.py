@@ -21,6 +21,7 @@ TOOLS = {
     "tiny-model": "make a small random language model, to try things with",
     "report": "draw figures and tables of runs, grouped by their configurations",
     "export": "write the policy of a checkpoint as a Hugging Face directory",
+    "score": "score driving trajectories as NAVSIM v2 does (EPDMS)",
 }
 OPTIONS = {
     "fit": (),
@@ -51,6 +52,7 @@ examples:
   python -m lightning_cgrpo test -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
   python -m lightning_cgrpo report runs --out report
   python -m lightning_cgrpo export -c configs/gsm8k.yaml --ckpt_path=last --out models/mine
+  python -m lightning_cgrpo score --scenes cases --trajectories cases --out scores.json --render pictures
 """
 
 
@@ -136,6 +138,10 @@ def _tool(name: str) -> Callable[[list[str]], None]:
         from lightning_cgrpo import export
 
         return export.main
+    if name == "score":
+        from lightning_cgrpo.tasks.driving import command as score
+
+        return score.main
     from lightning_cgrpo.policies import tiny
 
     return tiny.main

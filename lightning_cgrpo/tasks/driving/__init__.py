@@ -1,1 +1,1 @@
-"""Driving, scored as NAVSIM v2 does. Needs torch, and for maps and pictures shapely and matplotlib; nothing else."""
+"""Driving, scored as NAVSIM v2 does. Needs torch, scipy and shapely, and matplotlib for pictures; nothing else."""

@@ -41,7 +41,7 @@ class Field:
         """The value of a key that must be there."""
         found = self.get(key, _MISSING)
         if found.value is _MISSING:
-            raise self.wrong(f"a field '{key}'", "none" + did_you_mean(key, self.value).removesuffix("."))
+            raise SceneError(str(self.wrong(f"a field '{key}'", "none")) + did_you_mean(key, self.value))
         return found
 
     def get(self, key: str, default: Any = None) -> Field:
@@ -83,6 +83,8 @@ class Field:
 
     def tensor(self, *shape: int) -> Tensor:
         """Float64 of this shape, in which -1 is any length, also 0; all finite."""
+        if isinstance(self.value, bool):  # a number, to torch
+            raise self.wrong(f"numbers of the shape {_written(shape)}")
         try:
             tensor = torch.tensor(self.value, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -102,10 +104,12 @@ class Field:
         return float(self.tensor())
 
     def points(self, least: int) -> Tensor:
-        """``[v, 2]``, at least so many."""
+        """``[v, 2]``, at least so many, not all of them the same."""
         points = self.tensor(-1, 2)
         if len(points) < least:
             raise self.wrong(f"at least {least} points", str(len(points)))
+        if (points == points[0]).all():
+            raise self.wrong("points that differ")
         return points
 
     def rows(self, numbers: dict[str, int]) -> tuple[int, ...]:

@@ -26,6 +26,8 @@ from lightning_cgrpo.tasks.driving.scene import (
 SCENE_SUFFIX = ".scene.json"
 KNOWN = ("name", "scene_type", "map", "route", "ego", "human_trajectory", "agents", "traffic_lights", "overrides")
 OTHERS = ("log", "intent", "cameras", "previous", "follow_ups")
+LONGEST_HISTORY = 10.0
+"""Seconds; comfort is measured over all of an ego's history, at 10 Hz."""
 
 
 def read_scene(path: str | Path) -> Scene:
@@ -141,6 +143,8 @@ def _ego(value: Field) -> EgoHistory:
     times = torch.tensor([state["t"].number() for state in states], dtype=torch.float64)
     if times[-1] != 0 or (times.diff() <= 0).any():
         raise value.wrong("ascending times that end with t = 0", str(times.tolist()))
+    if times[0] < -LONGEST_HISTORY:
+        raise value.wrong(f"times from -{LONGEST_HISTORY:g} on", str(times.tolist()))
     return EgoHistory(
         times,
         torch.stack([state["pose"].tensor(3) for state in states]),

@@ -1,0 +1,1 @@
+"""The driving score: parity of means, generated scenes, speed."""

@@ -1,0 +1,93 @@
+"""Real Argoverse 2 scenes, scored: what the human, PDM-Closed and constant velocity get.
+
+    python -m benchmarks.driving.argoverse2 FOLDER    # of logs; four, that is 41 scenes, take 20 s; --each: every scene
+
+Mean EPDMS without extended comfort, human filter off, log replay; NAVSIM.md section 4 has the official scorer's means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from lightning_cgrpo.tasks.driving.planner import Plan, constant_velocity, plan
+from lightning_cgrpo.tasks.driving.scene import Scene
+from lightning_cgrpo.tasks.driving.scorer import COLUMNS, Scorer, Scores
+from lightning_cgrpo.tasks.driving.sources.argoverse2 import Argoverse2
+
+OFFICIAL = {"human": 0.836, "PDM-Closed": 0.930, "constant velocity": 0.729}
+"""The official scorer's means over the 41 scenes of four logs."""
+INTERVAL = 0.1
+"""Of the plan's poses; the other candidates have one every 0.5 s."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path, help="a folder of Argoverse 2 sensor logs")
+    parser.add_argument("--each", action="store_true", help="every scene's scores, too")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+
+    start = time.perf_counter()
+    scenes = list(Argoverse2(arguments.path, val_share=0, test_share=0).scenes("train"))
+    read = time.perf_counter()
+    plans = plan(scenes)
+    planned = time.perf_counter()
+    scorer = Scorer(scenes, plans=plans, human_filter=False)
+    rows = torch.arange(len(scenes))
+    humans = torch.stack([scene.human for scene in scenes if scene.human is not None])
+    scores = {
+        "human": scorer(humans, rows),
+        "PDM-Closed": scorer(_driven(scenes, plans), rows, INTERVAL),
+        "constant velocity": scorer(constant_velocity(scenes), rows),
+    }
+    scored = time.perf_counter()
+
+    console = Console()
+    console.print(_means(scores))
+    if arguments.each:
+        console.print(_each(scenes, scores))
+    failed = sum(int((~found.valid | found.epdms.isnan()).sum()) for found in scores.values())
+    console.print(
+        f"{len(scenes)} scenes, {failed} scores failed; read in {read - start:.1f} s, "
+        f"planned in {planned - read:.1f} s, prepared and scored in {scored - planned:.1f} s."
+    )
+
+
+def _driven(scenes: list[Scene], plans: list[Plan]) -> Tensor:
+    """``[S, 40, 3]``, the plans in the egos' frames."""
+    poses = torch.stack([found.trajectory for found in plans])
+    origin = torch.stack([scene.ego.poses[-1] for scene in scenes])[:, None]
+    x, y, yaw = (poses[:, 1:] - origin).unbind(-1)
+    cos, sin = origin[..., 2].cos(), origin[..., 2].sin()
+    return torch.stack([cos * x + sin * y, cos * y - sin * x, yaw], -1)
+
+
+def _means(scores: dict[str, Scores]) -> Table:
+    table = Table(title="Means")
+    for heading in ("", *scores):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name in COLUMNS:
+        table.add_row(name, *(f"{float(found.unfiltered[name].mean()):.3f}" for found in scores.values()))
+    table.add_row("epdms", *(f"{float(found.epdms.mean()):.4f}" for found in scores.values()))
+    table.add_row("official", *(f"{OFFICIAL[who]:.3f}" for who in scores))
+    return table
+
+
+def _each(scenes: list[Scene], scores: dict[str, Scores]) -> Table:
+    table = Table(title="EPDMS")
+    for heading in ("scene", *scores):
+        table.add_column(heading)
+    for row, scene in enumerate(scenes):
+        table.add_row(scene.name, *(f"{float(found.epdms[row]):.4f}" for found in scores.values()))
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Whether generated scenes are worth learning from: solvable, yet not by driving straight on, and easy to get wrong.
+
+    python benchmarks/driving/generated.py               # 1,000 scenes, about two minutes; fails if they aren't
+
+Scored with log-replay traffic and without the human filter, as in training. Four drivers: the scene's human,
+PDM-Closed, constant velocity (speed and heading stay), and random candidates, as `random_candidates` makes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.tasks.driving.scene import Scene
+from lightning_cgrpo.tasks.driving.scorer import Scorer, Scores
+from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
+
+TIMES = torch.arange(1, 9, dtype=torch.float64) * 0.5
+AT_ONCE = 32
+COLUMNS = {
+    "NC": "no_at_fault_collisions",
+    "DAC": "drivable_area_compliance",
+    "DDC": "driving_direction_compliance",
+    "TLC": "traffic_light_compliance",
+    "TTC": "time_to_collision_within_bound",
+    "LK": "lane_keeping",
+    "HC": "history_comfort",
+}
+
+
+def constant_velocity(scene: Scene) -> Tensor:
+    """``[1, 8, 3]``."""
+    poses = torch.zeros(1, 8, 3, dtype=torch.float64)
+    poses[0, :, 0] = float(scene.ego.velocities[-1, 0]) * TIMES
+    return poses
+
+
+def random_candidates(scene: Scene, count: int, rng: np.random.Generator) -> Tensor:
+    """``[count, 8, 3]``: the human's path, at another speed and not quite in its place.
+
+    The distance driven is the human's times one of U(0.5, 1.5), plus ½ a t² with an acceleration of N(0, 1) m/s², but
+    never backwards; beyond the human's last pose straight on. The whole is turned by N(0, 0.06) radians and shifted to
+    one side, in proportion to time, by N(0, 1) m at 4 s.
+    """
+    assert scene.human is not None
+    human = np.concatenate([np.zeros((1, 3)), scene.human.numpy()])
+    driven = np.append(0.0, np.hypot(*np.diff(human[:, :2], axis=0).T).cumsum())
+    times = TIMES.numpy()
+    wanted = driven[1:] * rng.uniform(0.5, 1.5, (count, 1)) + rng.normal(0, 1, (count, 1)) * times**2 / 2
+    wanted = np.maximum.accumulate(wanted.clip(0), 1)
+    grid = driven + 1e-9 * np.arange(9)  # a human who stands still has no path to drive along
+    inside = wanted.clip(None, driven[-1])
+    x, y, yaw = (np.interp(inside, grid, human[:, column]) for column in range(3))
+    x, y = x + (wanted - inside) * np.cos(yaw), y + (wanted - inside) * np.sin(yaw)
+    turn, side = rng.normal(0, 0.06, (count, 1)), rng.normal(0, 1, (count, 1)) * times / 4
+    side = np.where(wanted > 0.5, side, 0.0)  # a car that stands doesn't slide
+    x, y = x - side * np.sin(yaw), y + side * np.cos(yaw)
+    poses = [x * np.cos(turn) - y * np.sin(turn), x * np.sin(turn) + y * np.cos(turn), yaw + turn]
+    return torch.from_numpy(np.stack(poses, -1))
+
+
+def pdm_poses(scene: Scene, plan: Tensor) -> Tensor:
+    """``[1, 40, 3]`` in the ego's frame, every 0.1 s, of the plan ``[41, 3]``."""
+    yaw = float(scene.ego.poses[-1, 2])
+    apart = plan[1:] - scene.ego.poses[-1]
+    cos, sin = np.cos(yaw), np.sin(yaw)
+    forward, left = apart[:, 0] * cos + apart[:, 1] * sin, apart[:, 1] * cos - apart[:, 0] * sin
+    return torch.stack([forward, left, apart[:, 2]], -1)[None]
+
+
+class Tally:
+    """Scores of one driver, and whether the scene had lights."""
+
+    def __init__(self) -> None:
+        self.scores: list[Scores] = []
+        self.lit: list[Tensor] = []
+
+    def add(self, scores: Scores, lit: Tensor) -> None:
+        self.scores.append(scores)
+        self.lit.append(lit)
+
+    def row(self) -> dict[str, float]:
+        """Mean EPDMS, the share of candidates with more than 0, and of those that violate each sub-score."""
+        scores, lit = Scores.cat(self.scores), torch.cat(self.lit)
+        assert bool(scores.valid.all()), "a candidate couldn't be scored"
+        violated = scores.violations()
+        row = {"candidates": float(len(lit)), "EPDMS": float(scores.epdms.mean())}
+        row["EPDMS > 0"] = float((scores.epdms > 0).double().mean())
+        for short, name in COLUMNS.items():
+            counted = violated[name][lit] if short == "TLC" else violated[name]
+            row[short] = float(counted.mean())
+        return row
+
+
+def measure(count: int, candidates: int, seed: int) -> tuple[dict[str, dict[str, float]], float, float]:
+    """Rows by driver, the median milliseconds that a scene takes to make, and the share of scenes with lights."""
+    source = GeneratedScenes(seed).scenes("train")
+    rng = np.random.default_rng(seed)
+    tallies = {name: Tally() for name in ("human", "PDM-Closed", "constant velocity", "random candidates")}
+    seconds, lit_scenes = [], 0
+    for first in range(0, count, AT_ONCE):
+        scenes = []
+        for index in range(first, min(first + AT_ONCE, count)):
+            begun = time.process_time()
+            scenes.append(source[index])
+            seconds.append(time.process_time() - begun)
+        scorer = Scorer(scenes, human_filter=False)
+        rows = torch.arange(len(scenes))
+        lit = torch.tensor([len(scene.lights.times) > 0 for scene in scenes])
+        lit_scenes += int(lit.sum())
+        plans = zip(scenes, scorer.plans, strict=True)
+        humans = [scene.human[None] for scene in scenes if scene.human is not None]
+        drivers = {
+            "human": (humans, 0.5),
+            "PDM-Closed": ([pdm_poses(scene, plan.trajectory) for scene, plan in plans], 0.1),
+            "constant velocity": ([constant_velocity(scene) for scene in scenes], 0.5),
+            "random candidates": ([random_candidates(scene, candidates, rng) for scene in scenes], 0.5),
+        }
+        for name, (poses, interval) in drivers.items():
+            of = rows.repeat_interleave(len(poses[0]))
+            tallies[name].add(scorer(torch.cat(poses), of, interval), lit[of])
+    rows_found = {name: tally.row() for name, tally in tallies.items()}
+    return rows_found, statistics.median(seconds) * 1e3, lit_scenes / count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scenes", type=int, default=1000)
+    parser.add_argument("--candidates", type=int, default=16, help="random ones of each scene")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    rows, milliseconds, lit = measure(arguments.scenes, arguments.candidates, arguments.seed)
+    columns = list(rows["human"])
+    print(f"{arguments.scenes} scenes, {lit:.0%} with lights, {milliseconds:.1f} ms of CPU to make one (median)")
+    print("Shares of candidates that violate NC to HC; TLC where there are lights.\n")
+    print("".join(["driver".ljust(20), *(column.rjust(11) for column in columns)]))
+    for name, row in rows.items():
+        shown = [f"{row[column]:11.{0 if column == 'candidates' else 3}f}" for column in columns]
+        print("".join([name.ljust(20), *shown]))
+    assert rows["PDM-Closed"]["EPDMS > 0"] >= 0.95, "PDM-Closed solves too few"
+    assert rows["constant velocity"]["EPDMS > 0"] <= 0.7, "constant velocity solves too many"
+    for short in ("NC", "DAC", "DDC", "TLC"):
+        assert rows["random candidates"][short] >= 0.1, f"{short} is violated too rarely"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Milliseconds that a candidate's score takes, by batch size and traffic, and how far float32 is from float64.
+
+    python benchmarks/driving/speed.py        # about a minute; fails above 1.0 ms (log replay) or 8 ms (reactive)
+
+One thread; times are CPU seconds of the process, the least of several runs, which a busy machine still inflates. The
+whole batch is 16 candidates of each of 32 scenes: generated ones, and of the shared Argoverse 2 logs where these are
+(folder `LIGHTNING_CGRPO_SHARED`, by default ../shared). Candidates are the human's path at other speeds and shifted
+sideways. MiB: the most memory while the whole batch is scored, beyond what the process had before.
+The official scorer takes 30-50 ms with log replay and 290-400 ms with reactive traffic (NAVSIM.md, section 3).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.tasks.driving.scene import Scene
+from lightning_cgrpo.tasks.driving.scorer import COLUMNS, Scorer
+from lightning_cgrpo.tasks.driving.sources.argoverse2 import Argoverse2
+from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
+from lightning_cgrpo.tasks.driving.traffic import TrafficPolicy
+from lightning_cgrpo.tasks.driving.traffic.log_replay import LogReplay
+from lightning_cgrpo.tasks.driving.traffic.reactive import Reactive
+
+SCENES, CANDIDATES = 32, 16
+BATCHES = (1, 16, 64, 128, 512)
+POLICIES: dict[str, tuple[type[TrafficPolicy], float]] = {"log replay": (LogReplay, 1.0), "reactive": (Reactive, 8.0)}
+"""And the most milliseconds a candidate may take."""
+SHARED = Path(os.environ.get("LIGHTNING_CGRPO_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "data"
+
+
+def candidates(scenes: Sequence[Scene], seed: int = 0) -> Tensor:
+    """``[scenes * CANDIDATES, 8, 3]``, by scene."""
+    generator = torch.Generator().manual_seed(seed)
+    humans = torch.stack([scene.human for scene in scenes if scene.human is not None])
+    poses = humans.repeat_interleave(CANDIDATES, 0)
+    share = torch.rand(len(poses), 2, generator=generator, dtype=torch.float64)
+    poses = poses * (0.3 + share[:, :1, None]) * torch.tensor([1, 1, 0]) + poses * torch.tensor([0, 0, 1])
+    poses[..., 1] += (share[:, 1:] - 0.5) * torch.linspace(0.5, 4, 8, dtype=torch.float64)
+    return poses
+
+
+def least(run: Callable[[], object], times: int) -> float:
+    """CPU seconds."""
+    seconds = []
+    for _ in range(times):
+        begun = time.process_time()
+        run()
+        seconds.append(time.process_time() - begun)
+    return min(seconds)
+
+
+def memory(run: Callable[[], object]) -> float:
+    """The most MiB that the process has while it runs more than before (Linux only)."""
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+    before = _status("VmRSS")
+    run()
+    return (_status("VmHWM") - before) / 1024
+
+
+def _status(field: str) -> int:
+    """In KiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1])
+
+
+def measure(name: str, scenes: Sequence[Scene], repeats: int) -> dict[str, float]:
+    """Print a table; milliseconds per candidate of the whole batch, by traffic."""
+    poses, row = candidates(scenes), torch.arange(len(scenes)).repeat_interleave(CANDIDATES)
+    agents = sum(len(scene.agents.tokens) for scene in scenes) / len(scenes)
+    polygons = sum(len(scene.map.lanes.ids) + len(scene.map.roadblocks.ids) for scene in scenes) / len(scenes)
+    print(f"\n{name}: {len(scenes)} scenes of {agents:.0f} agents, {polygons:.0f} lanes and roadblocks (mean)")
+    print("".join(["milliseconds per candidate, of a batch of".ljust(42), *(f"{n:8d}" for n in BATCHES), "       MiB"]))
+    found = {}
+    for label, (policy, _) in POLICIES.items():
+        begun = time.process_time()
+        scorer = Scorer(scenes, policy())
+        prepared = (time.process_time() - begun) / len(scenes)
+        times = []
+        for count in BATCHES:
+            run = partial(scorer, poses[:count], row[:count])
+            run()
+            times.append(least(run, repeats) / min(count, len(row)) * 1e3)
+        found[label] = times[-1]
+        print("".join([f"  {label}".ljust(42), *(f"{each:8.2f}" for each in times), f"{memory(run):10.0f}"]))
+        print(f"  preparing a scene: {prepared * 1e3:.1f} ms")
+    compare(scenes, poses, row)
+    return found
+
+
+def compare(scenes: Sequence[Scene], poses: Tensor, row: Tensor) -> None:
+    """Print how far float32 is from float64, with the plans of the latter."""
+    exact = Scorer(scenes)
+    rough = Scorer(scenes, plans=exact.plans, dtype=torch.float32)
+    double, single = exact(poses, row), rough(poses, row)
+    others = {name: double.columns[name] != single.columns[name].double() for name in COLUMNS if name != "ego_progress"}
+    same = ~torch.stack(list(others.values())).any(0)
+    apart = (double.epdms - single.epdms.double()).abs()
+    print(
+        f"  float32: another sub-score in {int((~same).sum())} of {len(same)} candidates; EPDMS of the others is off by"
+        f" at most {float(apart[same].max()):.1e}, positions by at most"
+        f" {float((double.states - single.states)[..., :2].abs().max()):.1e} m"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    sets = {"generated": GeneratedScenes().scenes("train")[:SCENES]}
+    if (SHARED / "driving/argoverse2").is_dir():
+        sets["Argoverse 2"] = Argoverse2(SHARED / "driving/argoverse2", val_share=0, test_share=0).scenes("train")[
+            :SCENES
+        ]
+    for name, lazy in sets.items():
+        scenes = list(lazy)
+        for label, milliseconds in measure(name, scenes, arguments.repeats).items():
+            bound = POLICIES[label][1]
+            assert milliseconds <= bound, f"{name}, {label}: {milliseconds:.2f} ms, expected at most {bound}"
+
+
+if __name__ == "__main__":
+    main()

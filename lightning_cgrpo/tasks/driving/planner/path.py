@@ -1,0 +1,88 @@
+"""A polyline that is driven along. See NAVSIM.md 1.12; officially pdm_path.py and polyline_map_object.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import shapely
+import shapely.ops
+
+Array = npt.NDArray[np.float64]
+CORRIDOR_QUADRANT_SEGMENTS = 16
+
+
+def wrap(angle: Array) -> Array:
+    """To [-pi, pi]."""
+    wrapped: Array = np.arctan2(np.sin(angle), np.cos(angle))
+    return wrapped
+
+
+def headings(points: Array) -> Array:
+    """``[V]`` from each of the points ``[V, 2]`` to the next one; the last one has that of the one before it."""
+    steps = np.diff(points, axis=0)
+    angles = np.arctan2(steps[:, 1], steps[:, 0])
+    return np.append(angles, angles[-1])
+
+
+class Path:
+    """Points with headings, and the distance along them.
+
+    Args:
+        points: ``[V, 2]``, at least two. A point may stand there twice, as where a lane ends and the next begins.
+        headings: ``[V]`` radians.
+    """
+
+    def __init__(self, points: Array, headings: Array) -> None:
+        self.points = points
+        self.headings = headings
+        self.distances: Array = np.append(0.0, np.linalg.norm(np.diff(points, axis=0), axis=1)).cumsum()
+        self._poses = np.column_stack([points, np.unwrap(headings)])
+
+    @classmethod
+    def along(cls, lines: Sequence[Array]) -> Path:
+        """Polylines one after the other; each point's heading is that within its own line."""
+        return cls(np.concatenate(lines), np.concatenate([headings(line) for line in lines]))
+
+    @property
+    def length(self) -> float:
+        return float(self.distances[-1])
+
+    @cached_property
+    def line(self) -> shapely.LineString:
+        return shapely.LineString(self.points)
+
+    def project(self, points: Array) -> Array:
+        """Distances along the path ``[...]`` of the points on it that are nearest to points ``[..., 2]``."""
+        found: Array = shapely.line_locate_point(self.line, shapely.points(points))
+        return found
+
+    def at(self, distances: Array) -> Array:
+        """Poses ``[..., 3]`` at distances ``[...]`` along the path, which are kept on it."""
+        # A path that starts with the same point twice has no direction at 0.
+        kept = np.clip(distances, 1e-5, self.length)
+        high = np.searchsorted(self.distances, kept).clip(1, len(self.distances) - 1)
+        low = high - 1
+        span = self.distances[high] - self.distances[low]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            slope = (self._poses[high] - self._poses[low]) / span[..., None]
+            poses: Array = slope * (kept - self.distances[low])[..., None] + self._poses[low]
+        poses[..., 2] = wrap(poses[..., 2])
+        return np.nan_to_num(poses)
+
+    def shifted(self, offset: float) -> Path:
+        """The points moved to the left."""
+        left = self.headings + np.pi / 2
+        return Path(self.points + offset * np.column_stack([np.cos(left), np.sin(left)]), self.headings)
+
+    def corridor(self, start: float, end: float, half_width: float) -> shapely.Geometry:
+        """The area around the points whose distances along the path are between start and end."""
+        start, end = np.clip([start, end], 0.0, self.length).tolist()
+        between = (start <= self.distances) & (self.distances <= end)
+        if between.sum() > 1:
+            part = shapely.LineString(self.points[between])
+        else:
+            part = shapely.ops.substring(self.line, start, end)
+        return shapely.buffer(part, half_width, quad_segs=CORRIDOR_QUADRANT_SEGMENTS, cap_style="square")

@@ -1,0 +1,127 @@
+"""The official devkit that is installed, and where its data is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from lightning_cgrpo.errors import UserError
+
+DATA = "OPENSCENE_DATA_ROOT"
+MAPS = "NUPLAN_MAPS_ROOT"
+MAP_VERSION = "NUPLAN_MAP_VERSION"
+EXPERIMENTS = "NAVSIM_EXP_ROOT"
+DEFAULT_MAP_VERSION = "nuplan-maps-v1.0"
+INSTALL = (
+    "git clone https://github.com/autonomousvision/navsim && "
+    "git clone -b nuplan-devkit-v1.2 https://github.com/motional/nuplan-devkit && "
+    "pip install --no-deps -e navsim -e nuplan-devkit && "
+    "pip install geopandas pyogrio rasterio aioboto3 aiofiles requests retry pyquaternion opencv-python-headless "
+    "(not with their own dependencies, which pin Python 3.9 and an old torch)"
+)
+CLASSES = {
+    "navsim.common.dataclasses": ("Scene", "SceneFilter", "SensorConfig"),
+    "navsim.common.dataloader": ("SceneLoader", "MetricCacheLoader"),
+    "navsim.planning.scenario_builder.navsim_scenario": ("NavSimScenario",),
+    "nuplan.common.maps.maps_datatypes": ("SemanticMapLayer",),
+}
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where NAVSIM's data is.
+
+    Args:
+        data: has ``navsim_logs``, ``sensor_blobs``, and for two stages ``navhard_two_stage`` or the like.
+        maps: nuPlan's.
+        map_version: of nuPlan's maps.
+        metric_cache: where the devkit wrote its caches; None if they aren't read.
+    """
+
+    data: Path
+    maps: Path
+    map_version: str
+    metric_cache: Path | None
+
+
+def load_classes() -> dict[str, Any]:
+    """The devkit's classes by name.
+
+    Raises:
+        UserError: the devkit can't be imported.
+    """
+    try:
+        return {name: getattr(import_module(module), name) for module, names in CLASSES.items() for name in names}
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"Expected NAVSIM's devkit to be installed, but got '{error}', try {INSTALL}.") from None
+
+
+def find_folders(metric_caches: bool) -> Folders:
+    """Of the environment variables that the devkit documents.
+
+    Raises:
+        UserError: some aren't set, or aren't folders.
+    """
+    wanted = {
+        DATA: "the folder with navsim_logs and sensor_blobs",
+        MAPS: "the folder with nuPlan's maps",
+        **({EXPERIMENTS: "the folder with metric_cache"} if metric_caches else {}),
+    }
+    values = {name: os.environ.get(name, "") for name in wanted}
+    wrong = [
+        f"{name} ({wanted[name]}) is {value or 'not set'}"
+        for name, value in values.items()
+        if not (value and Path(value).is_dir())
+    ]
+    if wrong:
+        raise UserError(
+            f"Expected the environment variables {', '.join(wanted)} to be folders, but {'; '.join(wrong)}, "
+            "try export NAME=FOLDER (navsim/docs/install.md)."
+        )
+    return Folders(
+        Path(values[DATA]),
+        Path(values[MAPS]),
+        os.environ.get(MAP_VERSION, DEFAULT_MAP_VERSION),
+        Path(values[EXPERIMENTS]) / "metric_cache" if metric_caches else None,
+    )
+
+
+@dataclass(frozen=True)
+class OfficialSplit:
+    """One of the devkit's splits (navtrain, navtest, navhard_two_stage, …), as its configuration files state it.
+
+    Args:
+        name: of the split.
+        data: the folder of its logs below ``navsim_logs``.
+        filter: the arguments of `SceneFilter`.
+        pairs: of two stages, ``[now, previous, [[follow-up of now, follow-up of previous], …]]``.
+    """
+
+    name: str
+    data: str
+    filter: dict[str, Any]
+    pairs: list[Any]
+
+
+def read_split(name: str) -> OfficialSplit:
+    """Read a split's configuration from the installed devkit.
+
+    Raises:
+        UserError: there is no such split.
+    """
+    import yaml
+
+    folder = Path(next(iter(import_module("navsim").__path__)))
+    folder = folder / "planning" / "script" / "config" / "common" / "train_test_split"
+    try:
+        top = yaml.safe_load((folder / f"{name}.yaml").read_text())
+        chosen = next(item["scene_filter"] for item in top["defaults"] if "scene_filter" in item)
+        content = yaml.safe_load((folder / "scene_filter" / f"{chosen}.yaml").read_text())
+    except OSError:
+        known = sorted(file.stem for file in folder.glob("*.yaml"))
+        raise UserError(f"Expected one of the devkit's splits ({', '.join(known)}), but got '{name}'.") from None
+    arguments = {key: value for key, value in content.items() if not key.startswith("_")}
+    return OfficialSplit(name, top["data_split"], arguments, top.get("reactive_all_mapping") or [])

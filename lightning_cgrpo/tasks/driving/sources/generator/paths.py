@@ -1,0 +1,128 @@
+"""Lines with a direction at every point: center lines, edges of roads, the ways of agents. Arrays are float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+STEP = 1.0
+"""Meters between the points, as in nuPlan's maps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """A line of N points.
+
+    Args:
+        xy: ``[N, 2]``.
+        yaw: ``[N]`` direction, unwrapped.
+    """
+
+    xy: Array
+    yaw: Array
+
+    @cached_property
+    def s(self) -> Array:
+        """``[N]`` distance along the line, from 0."""
+        x, y = self.xy.T
+        found: Array = np.zeros(len(x))
+        np.cumsum(np.hypot(x[1:] - x[:-1], y[1:] - y[:-1]), out=found[1:])
+        return found
+
+    @cached_property
+    def curvature(self) -> Array:
+        """``[N]`` in 1/m, left is positive."""
+        return np.gradient(self.yaw, self.s)
+
+    @classmethod
+    def curved(cls, curvature: Array, start: Sequence[float] = (0.0, 0.0, 0.0)) -> Path:
+        """From a pose, one step for every curvature ``[N - 1]`` in 1/m (left is positive)."""
+        yaw = start[2] + np.append(0.0, (curvature * STEP).cumsum())
+        middle = (yaw[1:] + yaw[:-1]) / 2
+        chord = STEP * np.sinc(curvature * STEP / 2 / np.pi)
+        steps = np.stack([chord * np.cos(middle), chord * np.sin(middle)], 1)
+        return cls(np.concatenate([np.zeros((1, 2)), steps.cumsum(0)]) + start[:2], yaw)
+
+    @classmethod
+    def between(cls, start: Sequence[float], end: Sequence[float]) -> Path:
+        """A smooth turn from one pose to another: a cubic Bézier curve, nearly an arc that is less bent at its ends."""
+        first, last = np.array(start[:2]), np.array(end[:2])
+        turn = (end[2] - start[2] + np.pi) % (2 * np.pi) - np.pi
+        chord = float(np.hypot(*(last - first)))
+        # The arc's handles would have 2/3: cars couldn't turn in that quickly.
+        handle = chord * (0.8 * np.tan(turn / 4) / np.sin(turn / 2) if abs(turn) > 1e-3 else 0.4)
+        controls = np.stack(
+            [
+                first,
+                first + handle * np.array([np.cos(start[2]), np.sin(start[2])]),
+                last - handle * np.array([np.cos(end[2]), np.sin(end[2])]),
+                last,
+            ]
+        )
+        t = np.linspace(0, 1, max(int(chord / STEP), 8) + 1)[:, None]
+        u = 1 - t
+        xy = np.concatenate([u**3, 3 * u * u * t, 3 * u * t * t, t**3], 1) @ controls
+        legs = np.diff(controls, axis=0)
+        slope = np.concatenate([u * u, 2 * u * t, t * t], 1) @ legs
+        turned = np.arctan2(slope[:, 1], slope[:, 0]) - start[2]
+        return cls(xy, start[2] + np.unwrap((turned + np.pi) % (2 * np.pi) - np.pi))
+
+    @property
+    def length(self) -> float:
+        return float(self.s[-1])
+
+    @property
+    def start(self) -> tuple[float, float, float]:
+        return float(self.xy[0, 0]), float(self.xy[0, 1]), float(self.yaw[0])
+
+    @property
+    def end(self) -> tuple[float, float, float]:
+        return float(self.xy[-1, 0]), float(self.xy[-1, 1]), float(self.yaw[-1])
+
+    def offset(self, left: float | Array) -> Path:
+        """The line beside this one, ``left`` meters (or ``[N]``) to its left."""
+        xy = np.empty_like(self.xy)
+        xy[:, 0] = self.xy[:, 0] - left * np.sin(self.yaw)
+        xy[:, 1] = self.xy[:, 1] + left * np.cos(self.yaw)
+        return Path(xy, self.yaw)
+
+    def reversed(self) -> Path:
+        return Path(self.xy[::-1], self.yaw[::-1] + np.pi)
+
+    def part(self, start: float, end: float) -> Path:
+        """The points between two distances."""
+        kept = slice(int(np.searchsorted(self.s, start - 1e-9)), int(np.searchsorted(self.s, end + 1e-9)))
+        return Path(self.xy[kept], self.yaw[kept])
+
+    @classmethod
+    def joined(cls, paths: Sequence[Path]) -> Path:
+        """One after another, each starting where the last one ends."""
+        xy = np.concatenate([paths[0].xy, *(path.xy[1:] for path in paths[1:])])
+        yaw = np.concatenate([paths[0].yaw, *(path.yaw[1:] for path in paths[1:])])
+        return cls(xy, np.unwrap(yaw))
+
+    def at(self, s: ArrayLike, left: float | Array = 0.0) -> Array:
+        """Poses ``[..., 3]`` at distances; straight on beyond the ends."""
+        wanted = np.asarray(s, dtype=np.float64)
+        inside = wanted.clip(0, self.length)
+        yaw = np.interp(inside, self.s, self.yaw)
+        ahead, cos, sin = wanted - inside, np.cos(yaw), np.sin(yaw)
+        poses = np.empty((*wanted.shape, 3))
+        poses[..., 0] = np.interp(inside, self.s, self.xy[:, 0]) + ahead * cos - left * sin
+        poses[..., 1] = np.interp(inside, self.s, self.xy[:, 1]) + ahead * sin + left * cos
+        poses[..., 2] = yaw
+        return poses
+
+    def project(self, points: Array) -> Array:
+        """Distance along the line and to its left, ``[..., 2]``, of points ``[..., 2]``."""
+        flat = points.reshape(-1, 2)
+        # |p - q|² without the part that is the same for every q
+        nearest = ((self.xy**2).sum(1) - 2 * flat @ self.xy.T).argmin(1)
+        cos, sin = np.cos(self.yaw[nearest]), np.sin(self.yaw[nearest])
+        x, y = (flat - self.xy[nearest]).T
+        return np.stack([self.s[nearest] + x * cos + y * sin, y * cos - x * sin], -1).reshape(points.shape)

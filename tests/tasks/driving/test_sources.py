@@ -1,0 +1,108 @@
+"""What all sources share: scenes are built when they are indexed, and the splits share no log."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.tasks.driving.fields import SceneError
+from lightning_cgrpo.tasks.driving.sources import Scenes
+from lightning_cgrpo.tasks.driving.sources.files import SceneFiles
+from lightning_cgrpo.tasks.driving.sources.logs import deal
+
+
+def write(folder: Path, name: str, **fields: Any) -> Path:
+    """A scene without a road or anyone else."""
+    empty: dict[str, Any] = {"lanes": [], "roadblocks": [], "intersections": [], "carparks": []}
+    ego = [{"t": 0.0, "pose": [0.0, 0.0, 0.0], "velocity": [1.0, 0.0], "acceleration": [0.0, 0.0]}]
+    content = {"name": name, "scene_type": "original", "map": empty, "route": [], "ego": ego, "agents": []}
+    path = folder / f"{name}.scene.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content | fields))
+    return path
+
+
+def names(source: SceneFiles) -> list[list[str]]:
+    return [[scene.name for scene in source.scenes(split)] for split in ("train", "val", "test")]
+
+
+def test_scenes_are_built_when_they_are_indexed() -> None:
+    built = []
+
+    def build(key: int) -> Any:
+        built.append(key)
+        return f"scene {key}"
+
+    scenes = Scenes([10, 11, 12, 13], build)
+    assert len(scenes) == len(scenes[:]) == 4
+    assert built == []
+    assert scenes[2] == "scene 12"
+    assert scenes[-1] == "scene 13"
+    part = scenes[1:3]
+    assert built == [12, 13]
+    assert list(part) == ["scene 11", "scene 12"]
+    with pytest.raises(IndexError):
+        scenes[4]
+
+
+@given(
+    st.sets(st.text(max_size=4), max_size=40), st.floats(0, 0.4), st.floats(0, 0.4), st.randoms(use_true_random=False)
+)
+def test_deal(logs: set[str], val: float, test: float, random: Any) -> None:
+    order = list(logs)
+    try:
+        parts = deal(order, val, test)
+    except UserError:
+        assert len(logs) < 5
+        return
+    assert sorted(log for part in parts.values() for log in part) == sorted(logs)
+    assert parts["train"]
+    assert bool(parts["val"]) == bool(val)
+    assert bool(parts["test"]) == bool(test)
+    assert abs(len(parts["test"]) - test * len(logs)) <= 1
+    random.shuffle(order)
+    assert deal(order, val, test) == parts
+
+
+def test_files_of_a_log_stay_together(tmp_path: Path) -> None:
+    for i in range(12):
+        write(tmp_path / "some" / str(i % 2), f"scene{i}", log=f"log{i // 3}")
+    parts = names(SceneFiles(tmp_path, val_share=0.25, test_share=0.25))
+    assert [len(part) for part in parts] == [6, 3, 3]
+    logs = [{int(name.removeprefix("scene")) // 3 for name in part} for part in parts]
+    assert sum(map(len, logs)) == len(set.union(*logs)) == 4
+
+
+def test_files_without_a_log_are_split_one_by_one_wherever_the_folder_is(tmp_path: Path) -> None:
+    for folder in ("here", "there"):
+        for i in range(10):
+            write(tmp_path / folder, f"scene{i}")
+    here, there = (names(SceneFiles(tmp_path / folder)) for folder in ("here", "there"))
+    assert here == there
+    assert [len(part) for part in here] == [8, 1, 1]
+
+
+def test_one_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "scene")
+    assert names(SceneFiles(path, val_share=0, test_share=0)) == [["scene"], [], []]
+    with pytest.raises(UserError, match="at least 3 logs to split, but got 1"):
+        SceneFiles(path).scenes("train")
+
+
+def test_errors_name_the_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="which has none"):
+        SceneFiles(tmp_path).scenes("train")
+    with pytest.raises(UserError, match="which has none"):
+        SceneFiles(tmp_path / "nowhere").scenes("train")
+    with pytest.raises(UserError, match="val_share"):
+        SceneFiles(tmp_path, val_share=0.6, test_share=0.5)
+    (tmp_path / "broken.scene.json").write_text("[]")
+    with pytest.raises(SceneError, match=r"broken\.scene\.json: top level: Expected an object"):
+        SceneFiles(tmp_path).scenes("train")
+    write(tmp_path, "broken", log=3)
+    with pytest.raises(SceneError, match=r"broken\.scene\.json: log: Expected a text"):
+        SceneFiles(tmp_path).scenes("train")
