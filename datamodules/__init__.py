@@ -2,12 +2,15 @@
 
 from lightning_cgrpo.datamodules.gridworld import GridworldDataModule
 from lightning_cgrpo.datamodules.gsm8k import GSM8KDataModule
+from lightning_cgrpo.datamodules.navsim import NavsimDataModule, NavsimDemonstrationsDataModule
 from lightning_cgrpo.datamodules.prompt import PromptDataModule
 from lightning_cgrpo.datamodules.word_problems import WordProblemDemonstrationsDataModule, WordProblemsDataModule
 
 __all__ = [
     "GSM8KDataModule",
     "GridworldDataModule",
+    "NavsimDataModule",
+    "NavsimDemonstrationsDataModule",
     "PromptDataModule",
     "WordProblemDemonstrationsDataModule",
     "WordProblemsDataModule",

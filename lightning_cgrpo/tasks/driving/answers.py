@@ -80,7 +80,7 @@ class AnswerFormat:
             >>> AnswerFormat(waypoints=2).read("[3.0,0.2], [6.6]") is None
             True
         """
-        points = []
+        points: list[list[float]] = []
         for group in _GROUP.finditer(text):
             inside = group.group()[1:-1]
             pair = _PAIR.fullmatch(inside) if len(inside) <= LONGEST_GROUP else None

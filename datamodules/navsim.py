@@ -1,0 +1,215 @@
+"""Driving scenes as prompts, from any source of scenes; and demonstrations of how to answer them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from lightning_cgrpo.datamodules.base import GroupDataModule, PromptLoader, PromptSource, Split
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.tasks.driving.planner import plan
+from lightning_cgrpo.tasks.driving.prompts import PromptFormat, in_ego, messages
+from lightning_cgrpo.tasks.driving.scene import Scene
+from lightning_cgrpo.tasks.driving.simulation.timing import DT
+from lightning_cgrpo.tasks.driving.sources import SceneSource
+from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
+
+HUMAN_INTERVAL = 0.5
+SCENES_KEPT = 512
+"""Built scenes and their prompts, images included, that a split keeps: evaluations show the same ones again."""
+Messages = list[dict[str, Any]]
+
+
+class NavsimDataModule(GroupDataModule):
+    """Driving scenes; columns ``prompt``, a chat with images, and ``scene``. See `tasks.driving.prompts`.
+
+    A split has at most as many scenes as its argument says, evenly spaced over those of the source (the scenes of one
+    log are neighbors, and alike); with null all of them. No log is in two splits.
+
+    Args:
+        prompts_per_update: scenes per update, over all processes.
+        scenes: where they come from; by default they are generated, from `seed`.
+        form: what prompts show and ask for.
+        train_prompts: scenes for training, one epoch.
+        val_prompts: scenes for validation.
+        test_prompts: scenes for testing and prediction.
+        eval_prompts: scenes per batch in evaluation.
+        max_eval_prompts: evaluate on at most this many of a split's first scenes; all by default.
+        test_train_prompts: measure at most this many training scenes, evenly spaced, in a test as well.
+        seed: of the order of the scenes, and of generated ones.
+
+    Raises:
+        UserError: from `setup`, if the source has nothing to read, or too little to split.
+    """
+
+    def __init__(
+        self,
+        prompts_per_update: int = 8,
+        scenes: SceneSource | None = None,
+        form: PromptFormat = PromptFormat(),  # noqa: B008 (frozen)
+        train_prompts: int | None = 16_000,
+        val_prompts: int | None = 64,
+        test_prompts: int | None = 256,
+        eval_prompts: int = 64,
+        max_eval_prompts: int | None = None,
+        test_train_prompts: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(prompts_per_update, eval_prompts, max_eval_prompts, test_train_prompts, seed)
+        counts = {"train_prompts": train_prompts, "val_prompts": val_prompts, "test_prompts": test_prompts}
+        for name, count in counts.items():
+            if count is not None and count < 1:
+                raise ValueError(f"Expected argument `{name}` to be at least 1, but got {count}.")
+        self.scenes: SceneSource = GeneratedScenes(seed) if scenes is None else scenes
+        self.form = form
+        self.counts = {"train": train_prompts, "val": val_prompts, "test": test_prompts, "predict": test_prompts}
+
+    def setup(self, stage: str) -> None:
+        """Look for the scenes already here, so that what is missing is reported before a model is loaded."""
+        split: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
+        self.source(split[stage])
+
+    def source(self, split: Split) -> PromptSource:
+        return ScenePrompts(*self._scenes(split), self.form)
+
+    def _scenes(self, split: Split) -> tuple[Sequence[Scene], int | None]:
+        """The source's scenes of a split, and how many of them to take."""
+        return self.scenes.scenes("test" if split == "predict" else split), self.counts[split]
+
+
+class NavsimDemonstrationsDataModule(NavsimDataModule):
+    """The same for supervised fine-tuning, in training with the column ``completion``: how an expert drives, as text.
+
+    Args:
+        prompts_per_update: scenes per update, over all processes.
+        scenes: where they come from; by default they are generated, from `seed`.
+        form: what prompts show and ask for; demonstrations are 4 s long.
+        human: the human demonstrates, whom every scene must have then, and not PDM-Closed, the planner of the score.
+        train_prompts: scenes for training, one epoch.
+        val_prompts: scenes for validation.
+        test_prompts: scenes for testing and prediction.
+        eval_prompts: scenes per batch in evaluation.
+        max_eval_prompts: evaluate on at most this many of a split's first scenes; all by default.
+        seed: of the order of the scenes, and of generated ones.
+    """
+
+    def __init__(
+        self,
+        prompts_per_update: int = 32,
+        scenes: SceneSource | None = None,
+        form: PromptFormat = PromptFormat(),  # noqa: B008 (frozen)
+        human: bool = False,
+        train_prompts: int | None = 16_000,
+        val_prompts: int | None = 64,
+        test_prompts: int | None = 256,
+        eval_prompts: int = 64,
+        max_eval_prompts: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            prompts_per_update,
+            scenes,
+            form,
+            train_prompts,
+            val_prompts,
+            test_prompts,
+            eval_prompts,
+            max_eval_prompts,
+            seed=seed,
+        )
+        self.human = human
+
+    def train_dataloader(self) -> PromptLoader:
+        source = Demonstrations(*self._scenes("train"), self.form, self.human)
+        return PromptLoader(source, self.prompts_per_update, seed=self.seed, start=self._updates_done, drop_last=True)
+
+
+class ScenePrompts:
+    """Prompts of scenes.
+
+    Args:
+        scenes: built when they are indexed.
+        count: how many of them, evenly spaced, if there are more; None for all.
+        form: of the prompts.
+
+    Raises:
+        UserError: there are none.
+    """
+
+    def __init__(self, scenes: Sequence[Scene], count: int | None, form: PromptFormat) -> None:
+        if not len(scenes):
+            raise UserError("Expected scenes in every split that is used, but got none, try another share of the logs.")
+        self.scenes, self.form = scenes, form
+        self.count = len(scenes) if count is None else min(count, len(scenes))
+        self._built: OrderedDict[int, tuple[Scene, Messages]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def groups(self, index: Tensor) -> PromptGroups:
+        """Columns ``prompt`` and ``scene``, lists.
+
+        Raises:
+            SceneError: a scene can't be read, or shown.
+        """
+        rows = [self._row(number) for number in index.tolist()]
+        return PromptGroups(index, {"prompt": [prompt for _, prompt in rows], "scene": [scene for scene, _ in rows]})
+
+    def _row(self, number: int) -> tuple[Scene, Messages]:
+        if number not in self._built:
+            scene = self.scenes[number * len(self.scenes) // self.count]
+            self._built[number] = scene, messages(scene, self.form)
+            if len(self._built) > SCENES_KEPT:
+                self._built.popitem(last=False)
+        self._built.move_to_end(number)
+        return self._built[number]
+
+
+class Demonstrations(ScenePrompts):
+    """The same with a column ``completion``.
+
+    Args:
+        scenes: built when they are indexed.
+        count: how many of them.
+        form: of the prompts and answers.
+        human: see `NavsimDemonstrationsDataModule`.
+    """
+
+    def __init__(self, scenes: Sequence[Scene], count: int | None, form: PromptFormat, human: bool = False) -> None:
+        super().__init__(scenes, count, form)
+        self.human = human
+        self._answers: dict[int, str] = {}
+
+    def groups(self, index: Tensor) -> PromptGroups:
+        """Also ``completion``, texts.
+
+        Raises:
+            UserError: answers are longer than demonstrations, or a scene has no human.
+        """
+        groups = super().groups(index)
+        scenes = dict(zip(index.tolist(), groups.columns["scene"], strict=True))
+        new = {number: scene for number, scene in scenes.items() if number not in self._answers}
+        drives = _humans(new.values()) if self.human else _experts(list(new.values()))
+        for number, (poses, interval) in zip(new, drives, strict=True):
+            self._answers[number] = self.form.answer.write(poses, interval)
+        groups.columns["completion"] = [self._answers[number] for number in index.tolist()]
+        return groups
+
+
+def _humans(scenes: Iterable[Scene]) -> Iterator[tuple[Tensor, float]]:
+    """Poses ``[P, 3]`` in the ego's frame, and the seconds between them."""
+    for scene in scenes:
+        if scene.human is None:
+            raise UserError(f"Expected a human to demonstrate, but scene '{scene.name}' has none, try human=false.")
+        yield scene.human, HUMAN_INTERVAL
+
+
+def _experts(scenes: Sequence[Scene]) -> Iterator[tuple[Tensor, float]]:
+    """Likewise of PDM-Closed's plans; of those that the scenes themselves give, where they do."""
+    for scene, found in zip(scenes, plan(scenes), strict=True):
+        trajectory = found.trajectory if scene.pdm_trajectory is None else scene.pdm_trajectory
+        yield in_ego(scene, trajectory[1:]), DT

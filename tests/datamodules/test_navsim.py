@@ -1,0 +1,201 @@
+"""Driving scenes as prompts, demonstrations, and the whole way from images to signals with a tiny model."""
+
+from itertools import islice
+
+import pytest
+import torch
+
+from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
+from lightning_cgrpo.datamodules import navsim as navsim_module
+from lightning_cgrpo.datamodules.navsim import Demonstrations, ScenePrompts
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.tasks.driving.answers import AnswerFormat
+from lightning_cgrpo.tasks.driving.planner import plan
+from lightning_cgrpo.tasks.driving.prompts import PromptFormat
+from lightning_cgrpo.tasks.driving.scene_file import write_scene
+from lightning_cgrpo.tasks.driving.sources.argoverse2 import Argoverse2
+from lightning_cgrpo.tasks.driving.sources.files import SceneFiles
+from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
+from lightning_cgrpo.tasks.driving.task import DrivingTask
+from tests.tasks.driving.scenes import straight_road
+
+SMALL = PromptFormat(frames=1, cameras=("CAM_F0",), height=32, width=64, system=False)
+COUNTS = {"train_prompts": 6, "val_prompts": 3, "test_prompts": 4}
+
+
+def test_batches_have_prompts_and_scenes():
+    data = NavsimDataModule(2, form=SMALL, eval_prompts=3, **COUNTS)
+    data.setup("fit")
+    loader = data.train_dataloader()
+    assert len(loader) == 3
+    assert [len(data.val_dataloader()), len(data.test_dataloader()), len(data.predict_dataloader())] == [1, 2, 2]
+    batch = next(iter(loader))
+    assert batch.columns.keys() == {"prompt", "scene"}
+    for prompt, scene in zip(batch.columns["prompt"], batch.columns["scene"], strict=True):
+        assert [part["type"] for part in prompt[0]["content"]] == ["text", "image", "text"]
+        assert scene.name.startswith("generated_train")
+    seen = {scene.name for split in (loader, data.val_dataloader(), data.test_dataloader()) for batch in split
+            for scene in batch.columns["scene"]}  # fmt: skip
+    assert len(seen) == 13
+    again = NavsimDataModule(2, form=SMALL, **COUNTS)
+    assert [s.name for s in next(iter(again.train_dataloader())).columns["scene"]] == [
+        s.name for s in batch.columns["scene"]
+    ]
+
+
+def test_splits_share_no_log(tmp_path):
+    for number in range(12):
+        scene = straight_road(name=f"s{number}", log=f"log{number // 3}")
+        write_scene(scene, tmp_path / f"{number}.scene.json")
+    data = NavsimDataModule(1, SceneFiles(tmp_path), SMALL, None, None, None)
+    logs = {}
+    for split in ("train", "val", "test"):
+        source = data.source(split)
+        groups = source.groups(torch.arange(len(source)))
+        logs[split] = {scene.log for scene in groups.columns["scene"]}
+    assert [len(found) for found in logs.values()] == [2, 1, 1]
+    assert len(set.union(*logs.values())) == 4
+    spread = ScenePrompts(SceneFiles(tmp_path).scenes("train"), 2, SMALL)
+    assert len({scene.log for scene in spread.groups(torch.arange(2)).columns["scene"]}) == 2
+
+
+def test_what_is_missing_is_said_at_once(tmp_path):
+    with pytest.raises(UserError, match="Expected a scene file or a folder"):
+        NavsimDataModule(1, SceneFiles(tmp_path)).setup("fit")
+    write_scene(straight_road(), tmp_path / "a.scene.json")
+    data = NavsimDataModule(1, SceneFiles(tmp_path, 0, 0))
+    data.setup("fit")
+    with pytest.raises(UserError, match="Expected scenes in every split that is used, but got none"):
+        data.setup("test")
+    with pytest.raises(ValueError, match="`val_prompts` to be at least 1, but got 0"):
+        NavsimDataModule(1, val_prompts=0)
+
+
+def test_the_kept_rows_are_bounded(monkeypatch):
+    monkeypatch.setattr(navsim_module, "SCENES_KEPT", 2)
+    source = ScenePrompts(GeneratedScenes(0, 9).scenes("train"), None, SMALL)
+    first = source.groups(torch.arange(2)).columns["scene"]
+    assert source.groups(torch.tensor([0])).columns["scene"][0] is first[0]
+    source.groups(torch.tensor([5]))
+    assert list(source._built) == [0, 5]
+    assert source.groups(torch.tensor([1])).columns["scene"][0].name == first[1].name
+
+
+def test_demonstrations_of_the_expert_and_of_the_human():
+    scenes = GeneratedScenes(4, 5).scenes("train")
+    expert, human = (Demonstrations(scenes, None, SMALL, who).groups(torch.tensor([3, 1])) for who in (False, True))
+    for row, number in enumerate((3, 1)):
+        trajectory = plan([scenes[number]])[0].trajectory
+        points = AnswerFormat().read(expert.columns["completion"][row])
+        ego = scenes[number].ego.poses[-1]
+        # Distances are the same in every frame.
+        torch.testing.assert_close(
+            points.norm(dim=1), (trajectory[10::10, :2] - ego[:2]).norm(dim=1), rtol=0, atol=0.08
+        )
+        points = AnswerFormat().read(human.columns["completion"][row])
+        torch.testing.assert_close(points, scenes[number].human[1::2, :2], rtol=0, atol=0.0501)
+
+
+def test_demonstrations_are_for_training_alone():
+    data = NavsimDemonstrationsDataModule(2, form=SMALL, **COUNTS)
+    (batch,) = islice(data.train_dataloader(), 1)
+    assert "completion" in batch.columns
+    (batch,) = data.val_dataloader()
+    assert batch.columns.keys() == {"prompt", "scene"}
+
+
+def test_demonstrations_that_cannot_be(tmp_path):
+    write_scene(straight_road(scene_type="synthetic", human_trajectory=None), tmp_path / "a.scene.json")
+    scenes = SceneFiles(tmp_path, 0, 0).scenes("train")
+    with pytest.raises(UserError, match="Expected a human to demonstrate, but scene 'made by hand' has none"):
+        Demonstrations(scenes, None, SMALL, human=True).groups(torch.tensor([0]))
+    with pytest.raises(UserError, match="Expected a trajectory of 5 s"):
+        Demonstrations(scenes, None, PromptFormat(answer=AnswerFormat(5))).groups(torch.tensor([0]))
+
+
+def test_a_demonstrated_answer_drives_well():
+    """PDM-Closed, written to a decimeter, violates almost nothing: the parts fit together."""
+    source = Demonstrations(GeneratedScenes(1, 12).scenes("train"), None, SMALL)
+    groups = source.groups(torch.arange(12))
+    drives = DrivingTask().drives(groups.columns["scene"], [[text] for text in groups.columns["completion"]])
+    assert drives.answer.tolist() == list(range(12))
+    assert float(drives.scores.epdms.mean()) > 0.8
+
+
+@pytest.mark.slow
+def test_logs_of_argoverse(shared_data):
+    path = shared_data / "driving" / "argoverse2"
+    data = NavsimDataModule(1, Argoverse2(path), SMALL, 2, 2, 2)
+    batch = next(iter(data.train_dataloader()))
+    assert batch.columns["prompt"][0][0]["content"][1]["image"].shape == (32, 64, 3)
+
+
+# --- with a model
+
+transformers = pytest.importorskip("transformers")
+
+from lightning.pytorch import Trainer  # noqa: E402
+
+from lightning_cgrpo import (  # noqa: E402
+    Constraint,
+    GenerationSampler,
+    Objective,
+    SupervisedFineTuning,
+    VisionLanguagePolicy,
+)
+from lightning_cgrpo.policies.tiny_vision import make_tiny_vision_model  # noqa: E402
+
+TEXTS = ["Intent: go left.\nSpeed: 7.3 m/s.\n0123456789", "[-14.5,0.0], [12.0,0.3]", "front view, t=0.0s"]
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    directory = make_tiny_vision_model(
+        tmp_path_factory.mktemp("models") / "tiny", TEXTS, hidden_size=32, layers=1, vision_layers=1
+    )
+    policy = VisionLanguagePolicy(str(directory))
+    policy.load()
+    return policy
+
+
+def test_from_images_to_signals(policy):
+    """A model that knows nothing writes nonsense: everything is malformed, and counted."""
+    data = NavsimDataModule(2, form=PromptFormat(frames=2, height=32, width=64), **COUNTS)
+    prompts = next(iter(data.train_dataloader()))
+    noise = torch.Generator().manual_seed(0)
+    rollouts = GenerationSampler(max_new_tokens=8).rollout(
+        policy, prompts, 3, lambda *shape: torch.rand(2, *shape, generator=noise, dtype=torch.float64)
+    )
+    signals = DrivingTask().score(prompts, rollouts)
+    assert signals["malformed"].value.tolist() == [[1.0] * 3] * 2
+    objective = Objective(
+        "wat", {name: Constraint(at_least=0.99) for name in ("no_at_fault_collisions", "drivable_area_compliance")}
+    )
+    objective.check_signals(DrivingTask.signals)
+    violations, opportunities = objective.violations(signals)
+    assert violations.tolist() == opportunities.tolist() == [6.0, 6.0]
+    assert torch.equal(objective.components(signals).values[0], torch.zeros(2, 3))
+
+
+def test_fine_tuning_reads_demonstrations(policy):
+    """Two updates, and an evaluation by rates."""
+    data = NavsimDemonstrationsDataModule(2, form=SMALL, eval_prompts=3, **COUNTS)
+    module = SupervisedFineTuning(
+        policy,
+        GenerationSampler(max_new_tokens=8),
+        DrivingTask(),
+        Objective("wat", {"malformed": Constraint(at_most=0.1, role="monitor")}),
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+    )
+    trainer = Trainer(
+        accelerator="cpu",
+        max_steps=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, data)
+    assert float(trainer.callback_metrics["sft/loss"]) > 0
+    trainer.test(module, data, verbose=False)
+    assert module.evaluations["test"].metrics["rate/malformed"] > 0.5

@@ -1,0 +1,168 @@
+"""The task: an answer scores as its trajectory does, and what is malformed violates everything."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.tasks.driving import task as task_module
+from lightning_cgrpo.tasks.driving.aggregation import MULTIPLIERS, WEIGHTS
+from lightning_cgrpo.tasks.driving.answers import AnswerFormat
+from lightning_cgrpo.tasks.driving.scorer import Scorer
+from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
+from lightning_cgrpo.tasks.driving.task import DrivingTask
+from tests.tasks.driving.scenes import agent, crossing, moved, straight, straight_road
+
+MALFORMED = "I would rather walk."
+
+
+def answered(scenes, texts):
+    """B scenes with G texts each."""
+    shape = (len(texts), len(texts[0]))
+    prompts = PromptGroups(torch.arange(len(scenes)), {"prompt": ["?"] * len(scenes), "scene": list(scenes)})
+    mask = torch.ones(*shape, 3, dtype=torch.bool)
+    rollouts = Rollouts(
+        torch.zeros(*shape, 3, dtype=torch.int64),
+        mask,
+        {},
+        info={"text": texts, "truncated": torch.zeros(shape, dtype=torch.bool)},
+    )
+    return prompts, rollouts
+
+
+def signals(scenes, texts, **options):
+    found = DrivingTask(**options).score(*answered(scenes, texts))
+    assert found.keys() == DrivingTask.signals.keys()
+    for name, signal in found.items():
+        assert signal.value.shape == (len(texts), len(texts[0]))
+        assert bool(signal.value.isfinite().all())
+        if DrivingTask.signals[name] == "indicator":
+            assert set(signal.counts()[0].flatten().tolist()) <= {0.0, 1.0}
+    return found
+
+
+def written(scene, **options):
+    """A constant speed, as an answer."""
+    return AnswerFormat(**options).write(straight(float(scene.ego.velocities[-1, 0])), 0.5)
+
+
+def test_answers_score_as_their_trajectories():
+    """Against the scorer, answer by answer and scene by scene; malformed ones in between change nothing."""
+    source = GeneratedScenes(0).scenes("train")
+    scenes = [source[index] for index in range(4)]
+    answer = AnswerFormat()
+    texts = [
+        [answer.write(scene.human, 0.5), MALFORMED, answer.write(1.4 * scene.human, 0.5), written(scene)]
+        for scene in scenes
+    ]
+    found = signals(scenes, texts)
+    for b, scene in enumerate(scenes):
+        for g in (0, 2, 3):
+            poses = answer.poses(answer.read(texts[b][g])[None])
+            scores = Scorer([scene], human_filter=False)(poses, torch.zeros(1, dtype=torch.int64), 0.25)
+            assert float(found["wat"].value[b, g]) == pytest.approx(float(scores.weighted_average), abs=1e-6)
+            assert float(found["epdms"].value[b, g]) == pytest.approx(float(scores.epdms), abs=1e-6)
+            for name in MULTIPLIERS:
+                assert float(found[name].value[b, g]) == float(scores.columns[name] == 1)
+            for name in WEIGHTS:
+                assert float(found[name].value[b, g]) == pytest.approx(float(scores.columns[name]), abs=1e-6)
+    assert 0 < float(found["wat"].value[:, 0].mean()) <= 1
+
+
+def test_a_demonstration_scores_nearly_as_the_trajectory_that_it_describes():
+    source = GeneratedScenes(7).scenes("train")
+    scenes = [source[index] for index in range(8)]
+    found = signals(scenes, [[AnswerFormat().write(scene.human, 0.5)] for scene in scenes])
+    poses = torch.stack([scene.human for scene in scenes])
+    scores = Scorer(scenes, human_filter=False)(poses, torch.arange(8))
+    assert float(found["epdms"].value.mean()) == pytest.approx(float(scores.epdms.mean()), abs=0.1)
+    assert float(found["ade"].value.max()) < 0.5
+
+
+def test_malformed_answers_violate_everything():
+    scenes = [crossing(), straight_road()]
+    for texts in ([[MALFORMED] * 2] * 2, [[MALFORMED, written(scenes[0])]] * 2):
+        found = signals(scenes, texts)
+        assert found["malformed"].value[:, 0].tolist() == [1, 1]
+        assert not bool(found["ade"].applicable[:, 0].any())
+        for name in ("wat", "epdms", *MULTIPLIERS, *WEIGHTS):
+            assert found[name].value[:, 0].tolist() == [0, 0]
+        for name in MULTIPLIERS[:3]:
+            assert [part[:, 0].tolist() for part in found[name].counts()] == [[0, 0], [1, 1]]
+    assert found["malformed"].value[:, 1].tolist() == [0, 0]
+    assert float(found["wat"].value[:, 1].min()) > 0.5
+
+
+def test_lights_count_where_there_are_some():
+    """Driving on at the red light violates it; where there is no light there is no opportunity."""
+    red, without = crossing(red=True), straight_road()
+    found = signals([red, without], [[written(red), MALFORMED]] * 2)["traffic_light_compliance"]
+    assert [part.tolist() for part in found.counts()] == [[[0, 0], [0, 0]], [[1, 1], [0, 0]]]
+    assert found.applicable.tolist() == [[True, True], [False, False]]
+
+
+def test_half_of_a_violation_counts_as_one():
+    """Hitting a cone: NC is 0.5."""
+    scene = straight_road([agent("cone", 20.0, -1.75, kind="traffic_cone", size=(0.4, 0.4))])
+    whole, half = (
+        signals([scene], [[written(scene), MALFORMED]], fractional=fractional)["no_at_fault_collisions"]
+        for fractional in (False, True)
+    )
+    assert whole.value.tolist() == [[0, 0]]
+    assert half.value.tolist() == [[0.5, 0]]
+    for found in (whole, half):
+        assert [part.tolist() for part in found.counts()] == [[[0, 0]], [[1, 1]]]
+
+
+def test_displacement_from_the_human():
+    scene = straight_road()
+    aside = straight(8.0)
+    aside[:, 1] += 3.0
+    texts = [[AnswerFormat(8, 0.5).write(straight(8.0), 0.5), AnswerFormat(8, 0.5).write(aside, 0.5)]]
+    found = signals([scene], texts, answer=AnswerFormat(8, 0.5))["ade"]
+    assert found.value[0].tolist() == pytest.approx([0.0, 3.0], abs=1e-5)
+    nobody = signals([replace(scene, human=None)], [[written(scene)]])["ade"]
+    assert not bool(nobody.applicable.any())
+
+
+def test_other_formats():
+    scene = straight_road()
+    for answer, seconds in ((AnswerFormat(8, 0.5), 4), (AnswerFormat(5, 1.0), 5), (AnswerFormat(2, 1.0), 2)):
+        points = torch.tensor([[8.0 * answer.interval * (i + 1), 0.0] for i in range(answer.waypoints)])
+        text = ", ".join(f"[{x},{y}]" for x, y in points.tolist())
+        found = signals([scene], [[text, written(scene)]], answer=answer)
+        assert found["malformed"].value.tolist() == [[0, 1]]
+        assert float(found["ego_progress"].value[0, 0]) > (0.8 if seconds >= 4 else 0.4)
+
+
+def test_plans_are_made_once_for_a_scene_and_forgotten_in_the_end(monkeypatch):
+    planned = []
+
+    def counted(scenes, original=task_module.plan):
+        planned.extend(scene.ego.poses[-1, 0].item() for scene in scenes)
+        return original(scenes)
+
+    monkeypatch.setattr(task_module, "plan", counted)
+    monkeypatch.setattr(task_module, "PLANS_KEPT", 2)
+    task = DrivingTask()
+    places = [moved(straight_road(), float(x), 0.0, 0.0) for x in range(3)]
+    same_name = [moved(straight_road(), float(x), 0.0, 0.0) for x in (0, 1)]
+    text = [written(places[0])]
+    first = task.score(*answered([*places[:2], places[0]], [text] * 3))
+    again = task.score(*answered(same_name, [text] * 2))
+    assert planned == [0.0, 1.0]  # scenes that are built anew are the same scenes
+    assert again["wat"].value[:, 0].tolist() == first["wat"].value[:2, 0].tolist()
+    task.score(*answered(places, [text] * 3))
+    assert planned == [0.0, 1.0, 2.0]
+    task.score(*answered(places[:1], [text]))
+    assert planned == [0.0, 1.0, 2.0, 0.0]
+    assert len(task._plans) == 2
+
+
+def test_prompts_without_scenes_are_named():
+    prompts, rollouts = answered([straight_road()], [[MALFORMED]])
+    del prompts.columns["scene"]
+    with pytest.raises(UserError, match=r"the column 'scene', but got \['prompt'\], try NavsimDataModule"):
+        DrivingTask().score(prompts, rollouts)
