@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -228,14 +226,7 @@ class ConstrainedGRPO(RolloutModule):
     def _backward(self, examples: Examples, rows: Tensor, scale: float, record: bool, report: UpdateReport) -> None:
         """Gradients of a minibatch, accumulated over its micro-batches."""
         pieces = micro_batches(rows, self.optimization.micro_batch_size)
-        for number, piece in enumerate(pieces):
-            with self._gradient_sync(number == len(pieces) - 1):
-                if len(piece):
-                    loss = self._loss(examples, piece, scale, record, report)
-                else:
-                    # The minibatch's units are on other processes, which wait for this one's gradients.
-                    loss = torch.stack([p.sum() * 0 for p in self.policy.parameters() if p.requires_grad]).sum()
-                self.manual_backward(loss)
+        self.accumulate(pieces, lambda piece: self._loss(examples, piece, scale, record, report))
 
     def _loss(self, examples: Examples, piece: Tensor, scale: float, record: bool, report: UpdateReport) -> Tensor:
         how = self.optimization
@@ -262,11 +253,6 @@ class ConstrainedGRPO(RolloutModule):
         )
         report.add_terms(terms, scale)
         return terms.loss * scale
-
-    def _gradient_sync(self, wanted: bool) -> AbstractContextManager[Any]:
-        """Leaves the gradients on their process until the last micro-batch (DDP)."""
-        wrapped = self.trainer.strategy.model
-        return nullcontext() if wanted or not isinstance(wrapped, DistributedDataParallel) else wrapped.no_sync()
 
     def _clip_gradients(self, report: UpdateReport) -> None:
         """Scale gradients down to `max_grad_norm`; drop them if they aren't finite, and say so."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
@@ -57,6 +60,27 @@ class RolloutModule(LightningModule):
         self.eval_group_size, self.seed = eval_group_size, seed
         self.evaluations: dict[str, Evaluation] = {}
         self._sums = {split: RunningSums() for split in ("val", *TEST_SPLITS)}
+
+    def accumulate(self, pieces: Sequence[Tensor], loss: Callable[[Tensor], Tensor]) -> None:
+        """Gradients of a minibatch, summed over its pieces; processes wait for each other at the last one alone.
+
+        Args:
+            pieces: rows of the minibatch, see `micro_batches`; an empty one if all are on other processes.
+            loss: of a piece that isn't empty.
+        """
+        for number, piece in enumerate(pieces):
+            with self._gradient_sync(number == len(pieces) - 1):
+                if len(piece):
+                    value = loss(piece)
+                else:
+                    # The minibatch's units are on other processes, which wait for this one's gradients.
+                    value = torch.stack([p.sum() * 0 for p in self.policy.parameters() if p.requires_grad]).sum()
+                self.manual_backward(value)
+
+    def _gradient_sync(self, wanted: bool) -> AbstractContextManager[Any]:
+        """Leaves the gradients on their process until the last micro-batch (DDP)."""
+        wrapped = self.trainer.strategy.model
+        return nullcontext() if wanted or not isinstance(wrapped, DistributedDataParallel) else wrapped.no_sync()
 
     def sample(self, prompts: PromptGroups, group_size: int, stream: Stream, update: int) -> Rollouts:
         """Answer every prompt `group_size` times, with the randomness of (seed, stream, update, prompt)."""

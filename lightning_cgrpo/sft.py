@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -46,6 +46,7 @@ class SupervisedFineTuning(RolloutModule):
 
     Raises:
         UserError: in training, if prompts have no completions, or one does not fit into the model's context.
+        FloatingPointError: in training, if gradients aren't finite.
     """
 
     policy: CausalLMPolicy
@@ -84,13 +85,21 @@ class SupervisedFineTuning(RolloutModule):
         # DDP takes the mean over the processes of what is to be a sum over them.
         scale = world()[1] / answers
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for rows in micro_batches(torch.arange(len(examples), device=self.device), self.micro_batch_size):
+
+        def loss(rows: Tensor) -> Tensor:
             part = examples[rows]
-            loss = -torch.where(part.mask, self.policy(part).log_probs, 0).sum()
-            self.manual_backward(loss * scale)
-            total += loss.detach()
-        if self.max_grad_norm is not None:
-            nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+            value = -torch.where(part.mask, self.policy(part).log_probs, 0).sum()
+            total.add_(value.detach())
+            return value * scale
+
+        self.accumulate(micro_batches(torch.arange(len(examples), device=self.device), self.micro_batch_size), loss)
+        bound = torch.inf if self.max_grad_norm is None else self.max_grad_norm
+        norm = nn.utils.clip_grad_norm_(self.policy.parameters(), bound)
+        if not bool(norm.isfinite()):
+            raise FloatingPointError(
+                f"Expected finite gradients in update {self.global_step}, but got NaN or infinity, try a smaller "
+                "learning rate, or max_grad_norm."
+            )
         optimizer, scheduler = self.optimizers(), self.lr_schedulers()
         assert isinstance(optimizer, LightningOptimizer)
         optimizer.step()
@@ -127,7 +136,8 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups) -> Rollouts:
                 f"{len(prompt) + len(row)} tokens in prompt {number}, try leaving it out of the data."
             )
     ids, mask = policy.padded(tokens)
-    actions = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, policy.pad_token).to(ids.device)
+    answers = [torch.tensor(row) for row in rows] or [torch.zeros(0, dtype=torch.int64)]  # no prompts on this process
+    actions = nn.utils.rnn.pad_sequence(answers, True, policy.pad_token)[: len(rows)].to(ids.device)
     lengths = torch.tensor([len(row) for row in rows], device=ids.device)
     taken = torch.arange(actions.shape[1], device=ids.device) < lengths[:, None]
     return Rollouts(actions[:, None], taken[:, None], {"prompt_ids": ids, "prompt_mask": mask, **inputs})

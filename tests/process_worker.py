@@ -24,12 +24,14 @@ from lightning_cgrpo import (
     GenerationSampler,
     Objective,
     Optimization,
+    SupervisedFineTuning,
 )
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.distributed import world
 from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.rollout_module import RolloutModule
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 
 UPDATES = 20
@@ -101,9 +103,40 @@ def train_language(folder: Path) -> dict:
     return run(module, data, LagrangianCallback(SoftmaxAdam(), every_n_updates=3), 8)
 
 
+def train_supervised(folder: Path, prompts: int) -> dict:
+    """Three updates of so many demonstrations, one in each pass."""
+    module = SupervisedFineTuning(
+        CausalLMPolicy(str(folder / "model"), dtype="float64"),
+        GenerationSampler(max_new_tokens=8),
+        FunctionTask({"even": even}, kinds={"even": "indicator"}, max_completion_tokens=8),
+        Objective("length", {"even": Constraint(at_least=0.9, role="monitor")}),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        micro_batch_size=1,
+    )
+    fit(module, PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts), 3)
+    return {"parameters": flattened(module)}
+
+
 def run(module: ConstrainedGRPO, data: GroupDataModule, duals: LagrangianCallback, updates: int) -> dict:
     """What the run leaves: multipliers after each update, prompts of this process, metrics, policy, counts pending."""
     memory, multipliers = Memory(), Multipliers()
+    fit(module, data, updates, memory, duals, multipliers)
+    return {
+        "multipliers": torch.stack(multipliers.history),
+        "prompts": multipliers.prompts,
+        "metrics": memory.updates,
+        "pending": duals.state_dict()["rates"],
+        "parameters": flattened(module),
+    }
+
+
+def flattened(module: RolloutModule) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in module.policy.parameters()])
+
+
+def fit(
+    module: RolloutModule, data: GroupDataModule, updates: int, logger: "Memory | bool" = False, *callbacks: Callback
+) -> None:
     _, processes = size()
     trainer = Trainer(
         accelerator="cpu",
@@ -112,23 +145,16 @@ def run(module: ConstrainedGRPO, data: GroupDataModule, duals: LagrangianCallbac
         precision="64-true",
         max_steps=updates,
         log_every_n_steps=1,
-        logger=memory,
+        logger=logger,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         limit_val_batches=0,
         use_distributed_sampler=False,
-        callbacks=[duals, multipliers],
+        callbacks=list(callbacks),
     )
     trainer.fit(module, data)
     assert world()[1] == processes
-    return {
-        "multipliers": torch.stack(multipliers.history),
-        "prompts": multipliers.prompts,
-        "metrics": memory.updates,
-        "pending": duals.state_dict()["rates"],
-        "parameters": torch.cat([parameter.detach().flatten() for parameter in module.policy.parameters()]),
-    }
 
 
 def size() -> tuple[int, int]:
@@ -142,3 +168,5 @@ if __name__ == "__main__":
     for number in map(int, sys.argv[2:]):
         torch.save(train(number), target / f"{number}_prompts_rank_{size()[0]}.pt")
     torch.save(train_language(target), target / f"language_rank_{size()[0]}.pt")
+    for number in (1, 3):
+        torch.save(train_supervised(target, number), target / f"supervised_{number}_rank_{size()[0]}.pt")

@@ -42,7 +42,7 @@ def free_port():
 def prepare(folder):
     """A model and prompts for the language run."""
     make_tiny_model(folder / "model")
-    lines = [json.dumps({"prompt": f"Count to {number}."}) for number in range(8)]
+    lines = [json.dumps({"prompt": f"Count to {number}.", "completion": "1, 2"[:number]}) for number in range(8)]
     (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n")
     return folder
 
@@ -80,7 +80,8 @@ def launch(processes, folder, timeout=120):
         for process in running:
             process.kill()
             process.wait(timeout=10)
-    names = {"language": "language", **{prompts: f"{prompts}_prompts" for prompts in PROMPTS}}
+    learned = {name: name for name in ("language", "supervised_1", "supervised_3")}
+    names = {**learned, **{prompts: f"{prompts}_prompts" for prompts in PROMPTS}}
     return {
         key: [torch.load(folder / f"{name}_rank_{rank}.pt", weights_only=True) for rank in range(processes)]
         for key, name in names.items()
@@ -141,6 +142,14 @@ def test_language_with_a_process_that_has_no_prompts(pair, tmp_path):
         assert all(torch.equal(rank["pending"][name], counts) for name, counts in alone["pending"].items())
     assert alone["pending"]["opportunities"].tolist() == [8], "of the two updates since the last dual step"
     assert len(alone["multipliers"].unique(dim=0)) == 3
+
+
+@pytest.mark.parametrize("prompts", [1, 3])
+def test_supervised_with_uneven_shares(pair, tmp_path, prompts):
+    """One process has more passes than the other, or all of them."""
+    alone, ranks = load_worker().train_supervised(prepare(tmp_path), prompts), pair[f"supervised_{prompts}"]
+    for rank in ranks:
+        torch.testing.assert_close(rank["parameters"], alone["parameters"], rtol=0, atol=1e-9)
 
 
 @pytest.mark.slow
