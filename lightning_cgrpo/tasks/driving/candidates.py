@@ -58,7 +58,7 @@ def _teleports(poses: Tensor) -> str | None:
         return None
     return (
         f"poses[{fastest}]: Expected at most {TOP_SPEED:g} m/s from the pose before, but got "
-        f"{float(speeds[fastest]):.4g} m/s: it teleports (scored all the same)."
+        f"{float(speeds[fastest]):.4g} m/s: it teleports."
     )
 
 

@@ -56,6 +56,8 @@ class Field:
         Raises:
             SceneError: a key is close to a known one that is missing: a misspelling.
         """
+        if not isinstance(self.value, dict):
+            raise self.wrong("an object")
         others = {key: value for key, value in self.value.items() if key not in known}
         missing = [key for key in known if key not in self.value]
         for key in others:

@@ -79,6 +79,7 @@ def scene_from_json(content: Any, file: str, road_map: RoadMap | None = None) ->
     overrides = top.get("overrides")
     if overrides.value is None:
         overrides = Field({}, file, "overrides")
+    overrides.unknown(("pdm_trajectory", "centerline"))
     plan, line = overrides.get("pdm_trajectory"), overrides.get("centerline")
     human, log, intent = top.get("human_trajectory"), top.get("log"), top.get("intent")
     return Scene(
@@ -100,10 +101,16 @@ def scene_from_json(content: Any, file: str, road_map: RoadMap | None = None) ->
 
 def map_from_json(value: Field) -> RoadMap:
     """Of the field `map`."""
+    value.unknown(("lanes", "roadblocks", "intersections", "carparks", "drivable_areas"))
     lanes, roadblocks = list(value["lanes"]), list(value["roadblocks"])
+    for lane in lanes:
+        lane.unknown(("speed_limit",))
     lane_rows = numbers([lane["id"] for lane in lanes])
     block_rows = numbers([block["id"] for block in roadblocks])
     limits = [lane.get("speed_limit") for lane in lanes]
+    for limit in limits:
+        if limit.value is not None and not limit.number() > 0:
+            raise limit.wrong("more than 0 m/s, or null")
     return RoadMap(
         Lanes(
             tuple(lane_rows),
@@ -136,11 +143,16 @@ def _areas(value: Field) -> Areas:
     )
 
 
+def _rounded(times: Tensor) -> Tensor:
+    """To microseconds, as the official times are: a sighting at 1e-9 s is one at t = 0."""
+    return times.mul(1e6).round().div(1e6)
+
+
 def _ego(value: Field) -> EgoHistory:
     states = list(value)
     if not states:
         raise value.wrong("at least the state at t = 0")
-    times = torch.tensor([state["t"].number() for state in states], dtype=torch.float64)
+    times = _rounded(torch.tensor([state["t"].number() for state in states], dtype=torch.float64))
     if times[-1] != 0 or (times.diff() <= 0).any():
         raise value.wrong("ascending times that end with t = 0", str(times.tolist()))
     if times[0] < -LONGEST_HISTORY:
@@ -159,6 +171,7 @@ def _agents(value: Field) -> Agents:
     tracks = []
     for agent in agents:
         track = agent["states"].tensor(-1, 6)
+        track[:, 0] = _rounded(track[:, 0])
         if len(track) == 0 or (track[:, 0].diff() <= 0).any():
             raise agent["states"].wrong("states at ascending times, at least one")
         tracks.append(track)
@@ -181,7 +194,7 @@ def _agents(value: Field) -> Agents:
 
 def _lights(value: Field, lanes: dict[str, int]) -> Lights:
     frames = list(value)
-    times = torch.tensor([frame["t"].number() for frame in frames], dtype=torch.float64)
+    times = _rounded(torch.tensor([frame["t"].number() for frame in frames], dtype=torch.float64))
     if (times.diff() <= 0).any():
         raise value.wrong("ascending times", str(times.tolist()))
     colors = {}

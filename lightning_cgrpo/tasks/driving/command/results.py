@@ -88,8 +88,10 @@ class Result:
         ]
 
     def label(self, row: int) -> str:
-        """What to call a candidate: its tag, or its number."""
-        return self.candidates[row].tag or str(row)
+        """What to call a candidate: its tag, or its number where tags are missing or not unique."""
+        tags = [candidate.tag for candidate in self.candidates]
+        tag = tags[row]
+        return tag if tag and tags.count(tag) == 1 else str(row)
 
 
 class Names:

@@ -62,7 +62,8 @@ def _frames(now: Result, names: Names) -> Frames | str:
             return f"the scene {name!r}"
         before = names.get(frame.previous)
         if before is None:
-            return f"the scene {frame.previous!r} before '{frame.stem}'"
+            before_it = "which names no previous one" if frame.previous is None else repr(frame.previous)
+            return f"the scene before '{frame.stem}', {before_it}"
         frames.append((frame, before))
     return frames
 
