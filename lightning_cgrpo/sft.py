@@ -90,7 +90,8 @@ class SupervisedFineTuning(RolloutModule):
             part = examples[rows]
             value = -torch.where(part.mask, self.policy(part).log_probs, 0).sum()
             total.add_(value.detach())
-            return value * scale
+            scaled: Tensor = value * scale
+            return scaled
 
         self.accumulate(micro_batches(torch.arange(len(examples), device=self.device), self.micro_batch_size), loss)
         bound = torch.inf if self.max_grad_norm is None else self.max_grad_norm

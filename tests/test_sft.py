@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -180,3 +181,13 @@ def test_real_records_and_any_model(directory, shared_data, tmp_path, monkeypatc
     main(["fit", *shlex.split(command)])
     assert not torch.equal(parameters(policy_of(Path("tuned"))), parameters(policy_of(directory)))
     assert GSM8KDataModule(str(shared_data / "gsm8k")).source("train").groups(torch.arange(1)).columns["completion"]
+
+
+def test_what_cannot_be_saved_is_noticed_before_training(directory, tmp_path):
+    (tmp_path / "file").write_text("")
+    for policy, target, reason in (
+        (policy_of(directory), tmp_path / "file", "is a file"),
+        (torch.nn.Linear(1, 1), tmp_path / "new", "language model"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            SavePretrained(str(target)).setup(None, SimpleNamespace(policy=policy), "fit")

@@ -54,6 +54,8 @@ class CausalLMPolicy(Policy):
             `shared_prefix`.
     """
 
+    reads_images = False
+
     def __init__(
         self,
         model: str,
@@ -211,6 +213,11 @@ class CausalLMPolicy(Policy):
             raise UserError(
                 f"Expected prompt {number} to be a text, but got messages, and the tokenizer of '{self.name}' has no "
                 "chat template, try a model tuned for chat, or plain text."
+            )
+        if not self.reads_images and any(isinstance(message["content"], list) for message in messages):
+            raise UserError(
+                f"Expected prompt {number} to be of text alone for '{self.name}', but got a message of several parts, "
+                "try VisionLanguagePolicy."
             )
         text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return text

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from lightning_cgrpo.errors import UserError
@@ -43,6 +43,8 @@ class VisionLanguagePolicy(CausalLMPolicy):
             patches are 14 pixels wide.
     """
 
+    reads_images = True
+
     def __init__(
         self,
         model: str,
@@ -58,6 +60,16 @@ class VisionLanguagePolicy(CausalLMPolicy):
         self.min_pixels, self.max_pixels = min_pixels, max_pixels
         self.image_processor: Any = None
         self.image_token = -1
+
+    @classmethod
+    def from_model(  # type: ignore[override]
+        cls, model: nn.Module, tokenizer: Any, image_processor: Any, **options: Any
+    ) -> VisionLanguagePolicy:
+        """A policy over a transformers model, its tokenizer and its image processor (`Qwen2VLImageProcessorPil`)."""
+        policy = cls(type(model).__name__, dtype=None, **options)
+        policy.model, policy.tokenizer, policy.image_processor = model, tokenizer, image_processor
+        policy.load()
+        return policy
 
     def load(self) -> None:
         """Read the weights, the tokenizer and the settings of the image processor.
@@ -77,7 +89,10 @@ class VisionLanguagePolicy(CausalLMPolicy):
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
         self.model, self.tokenizer = read(self.name, self.dtype, "AutoModelForImageTextToText")
-        processor = Qwen2VLImageProcessorPil.from_pretrained(self.network.name_or_path)
+        # Adapters bring their own settings, which say how many tokens an image has.
+        own = Path(self.name).expanduser() / "preprocessor_config.json"
+        source = own.parent if own.is_file() else self.network.name_or_path
+        processor = Qwen2VLImageProcessorPil.from_pretrained(source)
         for bound, pixels in (("shortest_edge", self.min_pixels), ("longest_edge", self.max_pixels)):
             if pixels is not None:
                 processor.size[bound] = pixels
@@ -154,6 +169,10 @@ class VisionLanguagePolicy(CausalLMPolicy):
         """Last hidden states ``[S, D]`` of a packed row, see `CausalLMPolicy.hidden`."""
         with self._checkpointing(torch.is_grad_enabled()):
             embedded = self.network.get_input_embeddings()(ids)
+            if torch.is_grad_enabled() and not (inputs and inputs["grids"].any()):
+                # Other processes may have images, and all of them expect a gradient of the vision tower.
+                tower = self.network.model.visual.parameters()
+                embedded = embedded + 0 * sum(p.sum() for p in tower if p.requires_grad)
             if inputs and inputs["grids"].any():
                 features = self._features(inputs).to(embedded.dtype)
                 # Prompts come first. A placeholder in an answer is a token like any other.

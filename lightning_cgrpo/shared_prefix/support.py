@@ -44,6 +44,9 @@ def obstacle(model: Any) -> str | None:
             return f"its layers have {', '.join(others)}"
     elif getattr(config, "sliding_window", None) is not None:
         return f"its attention has a sliding window of {config.sliding_window}"
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("dynamic", "longrope"):
+        return f"its positions depend on the longest text of a batch (rope_type {rope['rope_type']})"
     if not getattr(model, "_supports_attention_backend", False):
         return f"transformers lets nobody replace the attention of {type(model).__name__}"
     for name, neutral in NEUTRAL_OUTPUT.items():

@@ -283,6 +283,14 @@ def test_adapters_start_alike_whatever_the_seed_of_the_process(directory):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_positions_that_depend_on_the_batch_are_refused(tokenizer):
+    rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, rope_parameters=rope))
+    with pytest.warns(match="depend on the longest text of a batch"):
+        assert not CausalLMPolicy.from_model(model, tokenizer).shares_prompts
+
+
 # --- saving and loading
 
 
@@ -377,6 +385,11 @@ def test_encode_pads_on_the_left(policy):
         assert kept.tolist() == sorted(kept.tolist())
         assert policy.tokenizer.decode(row[kept]) == text
     assert policy.decode(ids, mask) == texts
+
+
+def test_a_message_of_parts_needs_a_policy_that_reads_images(policy):
+    with pytest.raises(UserError, match="prompt 0 to be of text alone"):
+        policy.encode([[{"role": "user", "content": [{"type": "text", "text": "Tom"}]}]])
 
 
 def test_encode_applies_the_chat_template(policy):

@@ -191,3 +191,33 @@ def test_other_models_are_refused(tmp_path):
 
     with pytest.raises(UserError, match="qwen2"):
         VisionLanguagePolicy(str(make_tiny_model(tmp_path / "text", hidden_size=32, layers=1))).load()
+
+
+def test_text_alone_moves_the_vision_tower_by_nothing(policy):
+    """Every process has a gradient of every parameter, whether it has images or not."""
+    policy.zero_grad()
+    policy(policy.examples(rollouts(policy, PROMPTS[2:]))).log_probs.sum().backward()
+    gradients = [parameter.grad for parameter in policy.network.model.visual.parameters()]
+    assert gradients and all(gradient is not None and not gradient.any() for gradient in gradients)
+    policy.zero_grad()
+
+
+def test_a_model_that_is_built(policy):
+    same = VisionLanguagePolicy.from_model(
+        policy.model, policy.tokenizer, policy.image_processor, temperature=policy.temperature
+    )
+    rolled = rollouts(policy, PROMPTS)
+    assert torch.equal(same(same.examples(rolled)).log_probs, policy(policy.examples(rolled)).log_probs)
+
+
+def test_adapters_keep_the_size_of_images(directory, tmp_path):
+    pytest.importorskip("peft")
+    from lightning_cgrpo.policies.pretrained import LoRA
+
+    policy = VisionLanguagePolicy(str(directory), lora=LoRA(rank=2), max_pixels=32 * 32)
+    policy.load()
+    policy.save_pretrained(tmp_path / "adapters")
+    again = VisionLanguagePolicy(str(tmp_path / "adapters"))
+    again.load()
+    prompt = [message(picture(128, 128, 0))]
+    assert again.read_prompts(prompt)[0] == policy.read_prompts(prompt)[0]

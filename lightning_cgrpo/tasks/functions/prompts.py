@@ -68,4 +68,6 @@ def _check_chat(record: Record, messages: list[Any], column: str) -> Chat:
         # A list holds the parts of a message with images.
         if not isinstance(message["content"], list):
             record.check_text(message["content"], f"'content' in {what}")
+        elif not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in message["content"]):
+            raise record.error(f"Expected every part of 'content' in {what} to be an object with a 'type'.")
     return messages

@@ -29,7 +29,25 @@ _INTEGER = re.compile(rf"[+-]?{_DIGITS}")
 _NUMBER = re.compile(rf"([+-]?)(?:[$€£]\s?)?({_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)")
 _IN_UNITS = "'\N{RIGHT SINGLE QUOTATION MARK}/°²³-"
 # These change the number before them, or announce another one.
-_NOT_UNITS = frozenset({"k", "hundred", "thousand", "million", "billion", "trillion", "and", "or"})
+_NOT_UNITS = frozenset(
+    {
+        "k",
+        "hundred",
+        "thousand",
+        "million",
+        "billion",
+        "trillion",
+        "dozen",
+        "half",
+        "and",
+        "or",
+        "point",
+        "plus",
+        "minus",
+        "times",
+        "to",
+    }
+)
 
 
 def score_completion(completion: str, answer: str, profile: Profile = "robust") -> dict[str, float]:
