@@ -23,6 +23,7 @@ from lightning_cgrpo.tasks.driving.aggregation import (
     weighted_average,
 )
 from lightning_cgrpo.tasks.driving.batch import SceneBatch
+from lightning_cgrpo.tasks.driving.fixes import OFFICIAL, Fixes
 from lightning_cgrpo.tasks.driving.planner import Plan, plan
 from lightning_cgrpo.tasks.driving.scene import Scene
 from lightning_cgrpo.tasks.driving.scoring import Motion
@@ -114,10 +115,16 @@ class Scores:
     def violations(self, *, fractional: bool = False) -> dict[str, Tensor]:
         """``[R]`` each, of all columns but ego progress: 1 where the value is below 1, and where a row isn't valid.
 
+        What isn't known of a valid row, as extended comfort without a frame before, is no violation.
+
         Args:
             fractional: 1 - value instead, so that hitting a cone costs half of hitting a car.
         """
-        missing = {name: (1 - value).nan_to_num(1) for name, value in self.columns.items() if name != NOT_A_LIMIT}
+        missing = {
+            name: torch.where(self.valid, (1 - value).nan_to_num(0), 1.0)
+            for name, value in self.columns.items()
+            if name != NOT_A_LIMIT
+        }
         return missing if fractional else {name: value.ceil() for name, value in missing.items()}
 
     def satisfactions(self, *, fractional: bool = False) -> dict[str, Tensor]:
@@ -139,6 +146,7 @@ class Scorer:
             first.
         human_filter: what the human fails completely isn't held against a candidate; in scenes that have a human
             trajectory and aren't synthetic.
+        fixes: of official quirks; by default there are none.
         dtype: float64, or float32, which is faster where float64 is slow, and decides otherwise where a drive is within
             its rounding of a bound; ``benchmarks/driving/speed.py`` measures how often that is.
         device: to compute on.
@@ -151,6 +159,7 @@ class Scorer:
         *,
         plans: Sequence[Plan] | None = None,
         human_filter: bool = True,
+        fixes: Fixes = OFFICIAL,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -160,9 +169,11 @@ class Scorer:
         if len(given) != len(scenes):
             raise UserError(f"Expected one plan per scene, but got {len(given)} of {len(scenes)} scenes.")
         self.traffic = LogReplay() if traffic is None else traffic
+        self.fixes = fixes
         self.plans = [_overridden(found, scene) for found, scene in zip(given, scenes, strict=True)]
         self.batch = SceneBatch.of(scenes, self.plans, dtype=dtype, device=device)
-        self.comfort = HistoryComfort([scene.ego for scene in scenes], dtype, device)
+        histories = [scene.ego for scene in scenes]
+        self.comfort = HistoryComfort(histories, dtype, device, gapless=fixes.gapless_history)
         self._rows = torch.arange(len(scenes), device=device)
         self._expert = _Expert.of(self.batch, self._rows)
         self._human = self._human_scores() if human_filter else None
@@ -191,12 +202,14 @@ class Scorer:
     def _score(self, poses: Tensor, scene: Tensor, interval: float) -> Scores:
         states, valid = self._simulated(poses, scene, interval)
         traffic = self.traffic(self.batch, states, scene)
-        found = SubScores.of(self.batch, states, scene, traffic)
+        found = SubScores.of(self.batch, states, scene, traffic, self.fixes)
         product = torch.stack([found.outcomes[name].value for name in MULTIPLIERS]).prod(0)
-        pdm_progress, pdm_product = self._expert.in_traffic(traffic, scene)
+        pdm_progress, pdm_product = self._expert.in_traffic(traffic, scene, self.fixes)
         comfort = self.comfort(states, scene)
         unfiltered = {name: outcome.value for name, outcome in found.outcomes.items()} | {
-            "ego_progress": ego_progress(found.progress, product, pdm_progress, pdm_product),
+            "ego_progress": ego_progress(
+                found.progress, product, pdm_progress, pdm_product, masked=self.fixes.masked_progress
+            ),
             "history_comfort": comfort.all(1).to(states),
         }
         unfiltered = {name: torch.where(valid, unfiltered[name], torch.nan) for name in COLUMNS}
@@ -234,7 +247,7 @@ class Scorer:
         if len(scene):
             poses = torch.stack([human for human in humans if human is not None]).to(start)
             states, _ = self._simulated(poses, scene, 0.5)
-            found = SubScores.of(self.batch, states, scene, self.traffic(self.batch, states, scene))
+            found = SubScores.of(self.batch, states, scene, self.traffic(self.batch, states, scene), self.fixes)
             for name, outcome in found.outcomes.items():
                 columns[name][scene] = outcome.value
         return columns
@@ -260,12 +273,13 @@ class _Expert:
         )
         return cls(motion, areas, raw_progress(batch.centerlines, motion), product)
 
-    def in_traffic(self, traffic: Traffic, scene: Tensor) -> tuple[Tensor, Tensor]:
+    def in_traffic(self, traffic: Traffic, scene: Tensor, fixes: Fixes) -> tuple[Tensor, Tensor]:
         """Progress ``[R]``, and the product of the multiplicative sub-scores ``[R]`` in the traffic of each row."""
         rollouts, back = traffic.of_row.unique(return_inverse=True)
         rows = torch.empty_like(rollouts).scatter_(0, back, scene)  # a rollout is of one scene
         motion, areas = self.motion.take(rows), self.areas.take(rows)
-        collisions = no_at_fault_collisions(motion, areas, Encounters.of(motion, replace(traffic, of_row=rollouts)))
+        encounters = Encounters.of(motion, replace(traffic, of_row=rollouts), current_speed=fixes.current_speed)
+        collisions = no_at_fault_collisions(motion, areas, encounters)
         return self.progress[scene], collisions.value[back] * self.product[scene]
 
 

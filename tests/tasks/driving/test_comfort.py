@@ -119,6 +119,17 @@ def test_the_history_counts():
     assert not HistoryComfort([history()])(torch.full((1, 41, 11), math.nan, dtype=torch.float64), FIRST).all()
 
 
+def test_only_the_last_second_and_a_half_counts():
+    rough, since = [(0.0, 9.0), (9.0, -9.0)], [(0.1, 0.0), (0.2, 0.1), (0.0, 0.2), (0.1, 0.0)]
+    states, scene = noisy(60, seed=5, size=0.5, push=4.0), torch.zeros(60, dtype=torch.int64)
+    expected = HistoryComfort([history(acceleration=since)])(states, scene)
+    assert expected[:, :4].any(0).all() and not expected.all()
+    past = history((-2.0, -1.6, -1.5, -1.0, -0.5, 0.0), (9.0, -9.0, 0.0, 0.0, 0.0, 0.0), rough + since)
+    assert torch.equal(HistoryComfort([past])(states, scene), expected)
+    late = history((-1.500017, -1.0, -0.5, 0.0), acceleration=since)  # as logs have it
+    assert len(HistoryComfort([late]).pasts[14]) == 1
+
+
 def test_scenes_with_different_histories_in_one_batch():
     histories = [
         history(yaw=(0.0, 0.05, 0.1, 0.15)),

@@ -100,7 +100,11 @@ def test_extended_comfort_makes_it_sixteenths():
     total = found.epdms[0].item() * 14
     assert extended.epdms.tolist() == pytest.approx([(total + 2) / 16, total / 16, total / 14])
     assert torch.equal(extended.pdm_score, found.pdm_score)
-    assert extended.violations()["two_frame_extended_comfort"].tolist() == [0, 1, 1]
+    # What isn't known violates nothing, but what isn't valid violates everything.
+    assert extended.violations()["two_frame_extended_comfort"].tolist() == [0, 1, 0]
+    assert extended.satisfactions(fractional=True)["two_frame_extended_comfort"].tolist() == [1, 0, 1]
+    broken = score(straight_road(), straight() * torch.nan).with_extended_comfort(torch.tensor([torch.nan]))
+    assert broken.violations()["two_frame_extended_comfort"].tolist() == [1]
 
 
 def test_violations_and_satisfactions():

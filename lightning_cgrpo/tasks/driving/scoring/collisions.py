@@ -11,7 +11,7 @@ from lightning_cgrpo.tasks.driving.scoring.areas import EgoAreas
 from lightning_cgrpo.tasks.driving.scoring.contacts import BEHIND, Encounters
 
 STOPPED = 0.05
-"""m/s up to which the ego, or an agent when it was first seen, stands still."""
+"""m/s up to which the ego or an agent stands still."""
 THING = 0.5
 """The score of hitting what doesn't move by itself."""
 
@@ -19,9 +19,9 @@ THING = 0.5
 def no_at_fault_collisions(motion: Motion, areas: EgoAreas, encounters: Encounters) -> Outcome:
     """NC: 0 where the ego collides and is at fault, 0.5 if only with things that don't move by themselves.
 
-    It is at fault if it moves, and touches what stood still when first seen, or with its front bumper what isn't
-    behind it, or with another part what isn't behind while it is in several lanes or off the road. After a contact
-    where it isn't, that agent is ignored.
+    It is at fault if it moves, and touches what stands still (when first seen, see `Fixes`), or with its front bumper
+    what isn't behind it, or with another part what isn't behind while it is in several lanes or off the road. After a
+    contact where it isn't, that agent is ignored.
     """
     apart = motion.centers[encounters.row] - encounters.poses[..., :2]
     close = (dot(apart, apart) <= encounters.radius[:, None] ** 2) & encounters.present
@@ -34,7 +34,7 @@ def no_at_fault_collisions(motion: Motion, areas: EgoAreas, encounters: Encounte
     behind = encounters.angles(pair, step, motion.states[at], motion.directions[at]) > BEHIND
     front = segments_touch_boxes(ego[:, 0], ego[:, 3], encounters.boxes(pair, step))
     thing = encounters.types[pair] >= MOVING_TYPES
-    stopped = thing | (encounters.first_speed[pair] <= STOPPED)
+    stopped = thing | (encounters.speeds[pair, step] <= STOPPED)
     unsafe = (areas.multiple_lanes | areas.non_drivable)[at]
     at_fault = (motion.speeds[at] > STOPPED) & (stopped | (~behind & (front | unsafe)))
     at_fault = encounters.not_excused(pair, step, at_fault)

@@ -30,6 +30,8 @@ LARGEST_DIFFERENCES = (0.7, 0.5, 0.1, 0.1)
 """Of two frames, root mean square of acceleration, jerk, yaw rate, yaw acceleration; values may reach these."""
 LONGEST_INTERVAL = 0.55
 """Seconds between two frames, which it must not reach."""
+LONGEST_HISTORY = 1.5
+"""Seconds before now that count."""
 DECIMALS = 8
 """To which filtered values are officially rounded."""
 
@@ -48,13 +50,14 @@ class Signals(NamedTuple):
 class HistoryComfort:
     """Whether simulated drives, each after its scene's history, stay within the bounds.
 
-    The history is sampled at 10 Hz up to 0.2 s before now (officially the last sample is dropped) and put before the
-    simulated states as if it were contiguous; it doesn't turn, as its rates of yaw aren't logged.
+    The last 1.5 s of the history are sampled at 10 Hz up to 0.2 s before now (officially the last sample is dropped)
+    and put before the simulated states as if that were contiguous; they don't turn, as rates of yaw aren't logged.
 
     Args:
         histories: of the S scenes. One of at most 0.1 s is none: then nothing is checked.
         dtype: of the states to come.
         device: of the states to come.
+        gapless: sample up to 0.1 s before now.
     """
 
     def __init__(
@@ -62,8 +65,10 @@ class HistoryComfort:
         histories: Sequence[EgoHistory],
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
+        *,
+        gapless: bool = False,
     ) -> None:
-        pasts = [_sampled(history) for history in histories]
+        pasts = [_sampled(history, gapless) for history in histories]
         lengths = torch.tensor([len(past) for past in pasts], dtype=torch.int64)
         self.lengths = lengths.to(device)
         self.pasts: dict[int, Tensor] = {}  # by length, [S, length, 3]
@@ -158,10 +163,11 @@ def _after(past: Tensor, states: Tensor) -> Signals:
     )
 
 
-def _sampled(history: EgoHistory) -> Tensor:
+def _sampled(history: EgoHistory, gapless: bool) -> Tensor:
     """``[N, 3]`` yaw, ax, ay."""
     times = [round(time * MICROSECONDS) for time in history.times.tolist()]
-    at = list(range(times[0], times[-1], round(DT * MICROSECONDS)))[:-1]
+    begin, step = max(times[0], times[-1] - round(LONGEST_HISTORY * MICROSECONDS)), round(DT * MICROSECONDS)
+    at = list(range(times[-1] - step, begin - 1, -step))[::-1] if gapless else list(range(begin, times[-1], step))[:-1]
     poses = torch.cat([history.poses[:, :2], unwrapped(history.poses[:, 2])[:, None], history.accelerations], 1)
     return interpolated(times, poses, at)[:, 2:] if at else poses[:0, 2:]
 

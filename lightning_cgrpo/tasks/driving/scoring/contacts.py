@@ -29,7 +29,7 @@ class Encounters:
         present: ``[M, 41]`` bool.
         sizes: ``[M, 2]``.
         types: ``[M]``.
-        first_speed: ``[M]``.
+        speeds: ``[M, 41]`` by which an agent counts as stopped.
         radius: ``[M]`` of a circle around both boxes when their centers are that far apart.
     """
 
@@ -39,12 +39,18 @@ class Encounters:
     present: Tensor
     sizes: Tensor
     types: Tensor
-    first_speed: Tensor
+    speeds: Tensor
     radius: Tensor
 
     @classmethod
-    def of(cls, motion: Motion, traffic: Traffic) -> Encounters:
-        """All pairs whose bounding boxes over time touch, the ego's grown by what it drives in a second."""
+    def of(cls, motion: Motion, traffic: Traffic, *, current_speed: bool = False) -> Encounters:
+        """All pairs whose bounding boxes over time touch, the ego's grown by what it drives in a second.
+
+        Args:
+            motion: of the rows.
+            traffic: in which they drive.
+            current_speed: see `Fixes`.
+        """
         reach = motion.speeds.amax(1, keepdim=True) + SLACK  # time to collision looks 0.9 s ahead
         swept = motion.bounds + reach * motion.bounds.new_tensor([-1.0, -1.0, 1.0, 1.0])
         half = traffic.sizes.norm(dim=-1) / 2
@@ -54,6 +60,10 @@ class Encounters:
         near = bounds_touch(swept[:, None], torch.cat([low, high], -1)[traffic.of_row])
         row, agent = near.nonzero().unbind(1)
         at = (traffic.of_row[row], agent)
+        if current_speed and traffic.speeds is not None:
+            speeds = traffic.speeds[at]
+        else:
+            speeds = traffic.first_speed[at][:, None].expand(-1, traffic.poses.shape[2])
         return cls(
             row,
             agent,
@@ -61,7 +71,7 @@ class Encounters:
             traffic.present[at],
             traffic.sizes[at],
             traffic.types[at],
-            traffic.first_speed[at],
+            speeds,
             half[at] + EGO_RADIUS,
         )
 

@@ -19,20 +19,24 @@ def raw_progress(centerlines: Polylines, motion: Motion) -> Tensor:
     return (end - start).clamp(min=0)
 
 
-def ego_progress(raw: Tensor, product: Tensor, expert_raw: Tensor, expert_product: Tensor) -> Tensor:
+def ego_progress(
+    raw: Tensor, product: Tensor, expert_raw: Tensor, expert_product: Tensor, *, masked: bool = False
+) -> Tensor:
     """EP: progress by the greater of the candidate's and the expert's, both times their multiplicative sub-scores.
 
-    The candidate's own is not multiplied in the numerator: one that collides but is faster than the expert gets 1.
+    Officially it isn't multiplied in the numerator: a candidate that collides but is faster than the expert gets 1.
 
     Args:
         raw: ``[R]`` the candidate's, of `raw_progress`.
         product: ``[R]`` of NC, DAC, DDC and TLC.
         expert_raw: ``[R]`` of the PDM-Closed plan, simulated.
         expert_product: ``[R]``, in the same traffic.
+        masked: multiply it in the numerator too.
 
     Returns:
         ``[R]`` in [0, 1].
     """
     most = torch.maximum(raw * product, expert_raw * expert_product)
     counts = most > LEAST_PROGRESS
-    return torch.where(counts, (raw / torch.where(counts, most, 1)).clamp(0, 1), 1)
+    made = raw * product if masked else raw
+    return torch.where(counts, (made / torch.where(counts, most, 1)).clamp(0, 1), 1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from lightning_cgrpo.tasks.driving.batch import SceneBatch
+from lightning_cgrpo.tasks.driving.fixes import OFFICIAL, Fixes
 from lightning_cgrpo.tasks.driving.scoring import Motion, Outcome
 from lightning_cgrpo.tasks.driving.scoring.areas import EgoAreas, drivable_area_compliance, ego_areas
 from lightning_cgrpo.tasks.driving.scoring.collisions import no_at_fault_collisions
@@ -38,7 +39,9 @@ class SubScores:
     areas: EgoAreas
 
     @classmethod
-    def of(cls, batch: SceneBatch, states: Tensor, scene: Tensor, traffic: Traffic) -> SubScores:
+    def of(
+        cls, batch: SceneBatch, states: Tensor, scene: Tensor, traffic: Traffic, fixes: Fixes = OFFICIAL
+    ) -> SubScores:
         """Score simulated rows.
 
         Args:
@@ -46,10 +49,11 @@ class SubScores:
             states: ``[R, 41, 11]``, all finite.
             scene: ``[R]`` int64, row -> scene.
             traffic: in which the rows drive.
+            fixes: of official quirks.
         """
         motion = Motion.of(states, scene)
         areas = ego_areas(batch.surfaces, motion)
-        encounters = Encounters.of(motion, traffic)
+        encounters = Encounters.of(motion, traffic, current_speed=fixes.current_speed)
         outcomes = {
             "no_at_fault_collisions": no_at_fault_collisions(motion, areas, encounters),
             "drivable_area_compliance": drivable_area_compliance(motion, areas),

@@ -16,6 +16,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.tasks.driving.geometry import wrap_angle
 from lightning_cgrpo.tasks.driving.simulation import profiles
 from lightning_cgrpo.tasks.driving.simulation.bicycle import Motion
 from lightning_cgrpo.tasks.driving.simulation.timing import DT
@@ -60,13 +61,13 @@ class Tracker:
         stopping = self.stops[step] & (motion.speed <= STOPPING_SPEED)
         acceleration = torch.where(stopping, -STOPPING_GAIN * excess, -SPEED_GAIN * excess)
         lateral = (motion.y - self.y[step]) * self.cos[step] - (motion.x - self.x[step]) * self.sin[step]
-        heading = _normalized(motion.yaw - self.yaw[step])
+        heading = wrap_angle(motion.yaw - self.yaw[step])
 
         a, b = DT * motion.speed, DT**2 * acceleration
         terms = torch.stack([a, b, a * a, a * b, b * b])
         turned, shifted = _sums(terms * (self.by_steer * motion.steer - self.curvature[step]))
         lateral = lateral + (HORIZON * a + sum(range(HORIZON)) * b) * heading + shifted
-        heading = _normalized(heading + turned)
+        heading = wrap_angle(heading + turned)
         by_heading, by_lateral = _sums(terms * self.by_rate)
         pull = LATERAL_WEIGHT * by_lateral * lateral + HEADING_WEIGHT * by_heading * heading
         weight = LATERAL_WEIGHT * by_lateral.square() + HEADING_WEIGHT * by_heading.square() + INPUT_WEIGHT
@@ -76,10 +77,6 @@ class Tracker:
 def _sums(terms: Tensor) -> tuple[Tensor, Tensor]:
     """Changes of heading and of lateral error, each ``[R]``, from the terms ``[5, R]``."""
     return terms[:2].sum(0), terms[2:].sum(0)
-
-
-def _normalized(angle: Tensor) -> Tensor:
-    return torch.atan2(angle.sin(), angle.cos())
 
 
 @lru_cache

@@ -23,6 +23,7 @@ class Traffic:
         first_speed: ``[K, A]`` m/s at the step of first appearance, which is what decides whether an agent counts as
             stopped.
         of_row: ``[R]`` int64, the rollout that each row (candidate) drives in.
+        speeds: ``[K, A, T]`` m/s; or None where they are always those of the first appearance.
     """
 
     poses: Tensor
@@ -31,6 +32,7 @@ class Traffic:
     types: Tensor
     first_speed: Tensor
     of_row: Tensor
+    speeds: Tensor | None = None
 
 
 class TrafficPolicy(Protocol):

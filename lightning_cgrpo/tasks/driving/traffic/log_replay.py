@@ -23,4 +23,5 @@ class LogReplay:
             boxes, corners(batch.start)[:, None]
         )  # those that aren't there yet have no other step 0
         present = tracks.present & ~(colliding & tracks.present[..., 0])[..., None]
-        return Traffic(tracks.poses, tracks.sizes, present, tracks.types, tracks.first_speed, scene)
+        speeds = tracks.velocities.norm(dim=-1)
+        return Traffic(tracks.poses, tracks.sizes, present, tracks.types, tracks.first_speed, scene, speeds)

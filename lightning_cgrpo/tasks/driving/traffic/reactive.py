@@ -5,6 +5,7 @@ See NAVSIM.md 1.10; officially abstract_traffic_agents_policy.py, navsim_IDM_tra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -20,7 +21,7 @@ from lightning_cgrpo.tasks.driving.traffic import Traffic
 from lightning_cgrpo.tasks.driving.traffic.idm import rectangles
 from lightning_cgrpo.tasks.driving.traffic.idm.following import Following, Vehicles
 from lightning_cgrpo.tasks.driving.traffic.idm.network import Network
-from lightning_cgrpo.tasks.driving.traffic.idm.rails import find_rails
+from lightning_cgrpo.tasks.driving.traffic.idm.rails import Traveling, find_rails
 
 VEHICLE = AGENT_TYPES.index("vehicle")
 
@@ -47,30 +48,51 @@ class Reactive:
 
     Step 0 is the log's. From then on vehicles are on the centerline of the one lane that they started in, at whose end
     they stop; they don't mind lights, pedestrians or cones; parked vehicles stay, other vehicles vanish.
+
+    Args:
+        ego_box_at_center: vehicles mind the ego's box where it is. Officially its center is put where the rear axle is,
+            1.461 m behind.
+        wrapped_headings: of the lanes that it is in, a vehicle takes the one whose direction is nearest. Officially
+            -179 and 179 degrees are 358 degrees apart.
+        own_speed_limits: on a lane without a limit a vehicle wants to drive 10 m/s. Officially it has the limit of the
+            one before it that was put on a lane with a limit.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, ego_box_at_center: bool = False, wrapped_headings: bool = False, own_speed_limits: bool = False
+    ) -> None:
+        self.ego_box_at_center = ego_box_at_center
+        self.wrapped_headings = wrapped_headings
+        self.own_speed_limits = own_speed_limits
         self._surroundings: WeakKeyDictionary[SceneBatch, _Surroundings] = WeakKeyDictionary()
 
     def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> Traffic:
         if batch not in self._surroundings:
-            self._surroundings[batch] = _surroundings(batch)
+            traveling = [
+                find_rails(each, wrapped_headings=self.wrapped_headings, own_speed_limits=self.own_speed_limits)
+                for each in batch.scenes
+            ]
+            self._surroundings[batch] = _surroundings(batch, traveling)
         surroundings = self._surroundings[batch]
         tracks = batch.tracks
-        vehicles = Following(surroundings.network, states, scene).run()
+        following = Following(surroundings.network, states, scene, ego_box_at_center=self.ego_box_at_center)
+        vehicles = following.run()
         agent = surroundings.network.agent[vehicles.rail]
-        poses, present = tracks.poses[scene], tracks.present[scene]
+        poses, present, speeds = tracks.poses[scene], tracks.present[scene], tracks.velocities.norm(dim=-1)[scene]
         present[..., 0] = surroundings.now[scene]
         present[..., 1:] &= (tracks.types != VEHICLE)[scene][..., None]
         poses[vehicles.row, agent, 1:] = vehicles.poses[:, 1:]
         present[vehicles.row, agent, 1:] = vehicles.present[:, 1:]
+        speeds[..., 1:].masked_fill_((tracks.types == VEHICLE)[scene][..., None], 0)
+        speeds[vehicles.row, agent, 1:] = vehicles.speeds[:, 1:]
         _park(batch, surroundings, vehicles, scene, poses, present)
         rows = torch.arange(len(scene), device=scene.device)
-        return Traffic(poses, tracks.sizes[scene], present, tracks.types[scene], tracks.first_speed[scene], rows)
+        return Traffic(
+            poses, tracks.sizes[scene], present, tracks.types[scene], tracks.first_speed[scene], rows, speeds
+        )
 
 
-def _surroundings(batch: SceneBatch) -> _Surroundings:
-    traveling = [find_rails(scene) for scene in batch.scenes]
+def _surroundings(batch: SceneBatch, traveling: Sequence[Traveling]) -> _Surroundings:
     parked = [torch.tensor(found.parked, dtype=torch.int64) for found in traveling]
     counts = torch.tensor([len(rows) for rows in parked], dtype=torch.int64)
     device = batch.start.device

@@ -19,7 +19,7 @@ from lightning_cgrpo.tasks.driving.traffic.idm.model import HEADWAY, next_speed
 from lightning_cgrpo.tasks.driving.traffic.idm.network import Network
 from lightning_cgrpo.tasks.driving.traffic.idm.rails import RADIUS
 from lightning_cgrpo.tasks.driving.traffic.idm.schedule import Level, Schedule
-from lightning_cgrpo.tasks.driving.vehicle import LENGTH, WIDTH, State
+from lightning_cgrpo.tasks.driving.vehicle import LENGTH, WIDTH, State, centers
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +31,14 @@ class Vehicles:
         rail: ``[V]`` int64.
         poses: ``[V, 41, 3]``.
         present: ``[V, 41]`` bool, False from when they are too far from the ego.
+        speeds: ``[V, 41]``.
     """
 
     row: Tensor
     rail: Tensor
     poses: Tensor
     present: Tensor
+    speeds: Tensor
 
 
 class Following:
@@ -46,11 +48,13 @@ class Following:
         network: rails.
         states: ``[R, 41, 11]`` of the egos.
         scene: ``[R]`` int64.
+        ego_box_at_center: see `Reactive`.
     """
 
-    def __init__(self, network: Network, states: Tensor, scene: Tensor) -> None:
+    def __init__(self, network: Network, states: Tensor, scene: Tensor, *, ego_box_at_center: bool = False) -> None:
         self.network = network
         self.states = states
+        self.ego_box_at_center = ego_box_at_center
         self.schedule = schedule = Schedule(network, states, scene)
         self.rail = schedule.rail
         self.progress = network.progress[self.rail]
@@ -68,21 +72,24 @@ class Following:
 
     def run(self) -> Vehicles:
         """Drive for 4 s, minding in each step where the ego was in the step before."""
-        poses, present = [self.pose], [self.present]
+        poses, present, speeds = [self.pose], [self.present], [self.speed.clone()]
         for step in range(STEPS - 1):
             self._place_ego(step)
             for level in self.schedule.levels:
                 self._decide(level, step)
             poses.append(self.pose)
             present.append(self.present)
+            speeds.append(self.speed.clone())
         unit = self.schedule.unit
-        return Vehicles(self.schedule.row, self.rail[unit], torch.stack(poses, 1)[unit], torch.stack(present, 1)[unit])
+        stacked = (torch.stack(values, 1)[unit] for values in (poses, present, speeds))
+        return Vehicles(self.schedule.row, self.rail[unit], *stacked)
 
     def _place_ego(self, step: int) -> None:
         """Officially the ego's box is put with its center where the rear axle is."""
         ego = self.states[:, step, : State.YAW + 1]
         units = len(self.rail)
-        self.rectangle[self.schedule.box[units:]] = rectangles.from_boxes(ego, ego.new_tensor([LENGTH, WIDTH]))
+        box = torch.cat([centers(ego), ego[:, State.YAW :]], 1) if self.ego_box_at_center else ego
+        self.rectangle[self.schedule.box[units:]] = rectangles.from_boxes(box, box.new_tensor([LENGTH, WIDTH]))
         far = (self.pose[:, :2] - ego[self.schedule.unit_row, :2]).norm(dim=1) > RADIUS
         gone = far & self.schedule.own & self.present
         if gone.any():

@@ -88,10 +88,11 @@ class _Snap:
     deviation: float
 
 
-def find_rails(scene: Scene) -> Traveling:
+def find_rails(scene: Scene, *, wrapped_headings: bool = False, own_speed_limits: bool = False) -> Traveling:
     """Put the vehicles of a scene onto lanes: those that are near one and don't overlap the ego or an earlier one.
 
-    Those that are too far from the ego, and so are taken out in the first step, are left out.
+    Those that are too far from the ego, and so are taken out in the first step, are left out. For the options see
+    `Reactive`.
     """
     agents, lanes = scene.agents, scene.map.lanes
     now = (agents.times.abs() < EARLY).nonzero()[:, 0]
@@ -107,7 +108,7 @@ def find_rails(scene: Scene) -> Traveling:
     target = TARGET_SPEED
     for number, row in enumerate(rows):
         state, speed = states[number], float(np.hypot(*states[number, 3:]))
-        snap = _snap(scene, segments[number], state)
+        snap = _snap(scene, segments[number], state, wrapped_headings)
         near = snap is not None and snap.deviation <= SNAP_DISTANCE
         if (speed < PARKED_SPEED and not (in_lane[number] or on_map[number])) or (snap is not None and not near):
             parked.append(row)
@@ -119,7 +120,8 @@ def find_rails(scene: Scene) -> Traveling:
         occupied.append(box)
         # A lane without a limit has that of the vehicle before: officially the default is overwritten.
         limit = float(lanes.speed_limit[snap.lane])
-        target = limit if limit and not math.isnan(limit) else target
+        default = TARGET_SPEED if own_speed_limits else target
+        target = limit if limit and not math.isnan(limit) else default
         rails.append(_rail(row, lanes.centerlines[snap.lane].numpy(), snap, speed, target))
     ego = scene.ego.poses[-1, :2].numpy()
     return Traveling(tuple(rail for rail in rails if np.hypot(*(rail.start - ego)) <= RADIUS), tuple(parked))
@@ -145,10 +147,15 @@ def _contain(areas: Shapes, points: Shapes) -> np.ndarray:
     return found
 
 
-def _snap(scene: Scene, lanes: list[int], state: Array) -> _Snap | None:
+def _snap(scene: Scene, lanes: list[int], state: Array, wrapped: bool) -> _Snap | None:
     """The place on the lane whose direction is nearest, officially by the difference of angles that isn't wrapped."""
     found = [_on(scene, lane, state) for lane in lanes]
-    return min(found, key=lambda snap: abs(snap.pose[2] - state[2]), default=None)
+
+    def turn(snap: _Snap) -> float:
+        difference = float(snap.pose[2] - state[2])
+        return abs(math.remainder(difference, 2 * math.pi) if wrapped else difference)
+
+    return min(found, key=turn, default=None)
 
 
 def _on(scene: Scene, lane: int, state: Array) -> _Snap:
