@@ -12,8 +12,9 @@ from lightning_cgrpo.datamodules.base import GroupDataModule, PromptLoader, Prom
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.driving.planner import plan
-from lightning_cgrpo.tasks.driving.prompts import PromptFormat, in_ego, messages
+from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
 from lightning_cgrpo.tasks.driving.scene import Scene
+from lightning_cgrpo.tasks.driving.simulation.interpolation import in_ego
 from lightning_cgrpo.tasks.driving.simulation.timing import DT
 from lightning_cgrpo.tasks.driving.sources import SceneSource
 from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
@@ -212,4 +213,4 @@ def _experts(scenes: Sequence[Scene]) -> Iterator[tuple[Tensor, float]]:
     """Likewise of PDM-Closed's plans; of those that the scenes themselves give, where they do."""
     for scene, found in zip(scenes, plan(scenes), strict=True):
         trajectory = found.trajectory if scene.pdm_trajectory is None else scene.pdm_trajectory
-        yield in_ego(scene, trajectory[1:]), DT
+        yield in_ego(scene.ego.poses[-1], trajectory[1:]), DT

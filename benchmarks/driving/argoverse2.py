@@ -19,6 +19,7 @@ from torch import Tensor
 from lightning_cgrpo.tasks.driving.planner import Plan, constant_velocity, plan
 from lightning_cgrpo.tasks.driving.scene import Scene
 from lightning_cgrpo.tasks.driving.scorer import COLUMNS, Scorer, Scores
+from lightning_cgrpo.tasks.driving.simulation.interpolation import in_ego
 from lightning_cgrpo.tasks.driving.sources.argoverse2 import Argoverse2
 
 OFFICIAL = {"human": 0.836, "PDM-Closed": 0.930, "constant velocity": 0.729}
@@ -64,9 +65,7 @@ def _driven(scenes: list[Scene], plans: list[Plan]) -> Tensor:
     """``[S, 40, 3]``, the plans in the egos' frames."""
     poses = torch.stack([found.trajectory for found in plans])
     origin = torch.stack([scene.ego.poses[-1] for scene in scenes])[:, None]
-    x, y, yaw = (poses[:, 1:] - origin).unbind(-1)
-    cos, sin = origin[..., 2].cos(), origin[..., 2].sin()
-    return torch.stack([cos * x + sin * y, cos * y - sin * x, yaw], -1)
+    return in_ego(origin, poses[:, 1:])
 
 
 def _means(scores: dict[str, Scores]) -> Table:

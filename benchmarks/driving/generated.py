@@ -16,8 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.tasks.driving.planner import constant_velocity
 from lightning_cgrpo.tasks.driving.scene import Scene
 from lightning_cgrpo.tasks.driving.scorer import Scorer, Scores
+from lightning_cgrpo.tasks.driving.simulation.interpolation import in_ego
 from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
 
 TIMES = torch.arange(1, 9, dtype=torch.float64) * 0.5
@@ -31,13 +33,6 @@ COLUMNS = {
     "LK": "lane_keeping",
     "HC": "history_comfort",
 }
-
-
-def constant_velocity(scene: Scene) -> Tensor:
-    """``[1, 8, 3]``."""
-    poses = torch.zeros(1, 8, 3, dtype=torch.float64)
-    poses[0, :, 0] = float(scene.ego.velocities[-1, 0]) * TIMES
-    return poses
 
 
 def random_candidates(scene: Scene, count: int, rng: np.random.Generator) -> Tensor:
@@ -62,15 +57,6 @@ def random_candidates(scene: Scene, count: int, rng: np.random.Generator) -> Ten
     x, y = x - side * np.sin(yaw), y + side * np.cos(yaw)
     poses = [x * np.cos(turn) - y * np.sin(turn), x * np.sin(turn) + y * np.cos(turn), yaw + turn]
     return torch.from_numpy(np.stack(poses, -1))
-
-
-def pdm_poses(scene: Scene, plan: Tensor) -> Tensor:
-    """``[1, 40, 3]`` in the ego's frame, every 0.1 s, of the plan ``[41, 3]``."""
-    yaw = float(scene.ego.poses[-1, 2])
-    apart = plan[1:] - scene.ego.poses[-1]
-    cos, sin = np.cos(yaw), np.sin(yaw)
-    forward, left = apart[:, 0] * cos + apart[:, 1] * sin, apart[:, 1] * cos - apart[:, 0] * sin
-    return torch.stack([forward, left, apart[:, 2]], -1)[None]
 
 
 class Tally:
@@ -117,8 +103,8 @@ def measure(count: int, candidates: int, seed: int) -> tuple[dict[str, dict[str,
         humans = [scene.human[None] for scene in scenes if scene.human is not None]
         drivers = {
             "human": (humans, 0.5),
-            "PDM-Closed": ([pdm_poses(scene, plan.trajectory) for scene, plan in plans], 0.1),
-            "constant velocity": ([constant_velocity(scene) for scene in scenes], 0.5),
+            "PDM-Closed": ([in_ego(scene.ego.poses[-1], plan.trajectory[None, 1:]) for scene, plan in plans], 0.1),
+            "constant velocity": (list(constant_velocity(scenes)[:, None]), 0.5),
             "random candidates": ([random_candidates(scene, candidates, rng) for scene in scenes], 0.5),
         }
         for name, (poses, interval) in drivers.items():

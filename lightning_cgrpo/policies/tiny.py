@@ -64,11 +64,7 @@ def make_tiny_model(
     Raises:
         FileExistsError: the directory has something in it.
     """
-    path = Path(directory)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(
-            f"Expected a new or empty directory, but got '{path}', which has something in it, try another name."
-        )
+    path = empty(directory)
     if hidden_size % (2 * heads):
         raise ValueError(
             f"Expected hidden_size to be a multiple of twice the number of heads ({2 * heads}), but got {hidden_size}."
@@ -80,6 +76,20 @@ def make_tiny_model(
     model = build_model(tokenizer, hidden_size, layers, heads, 3 * hidden_size, context_length, seed)
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
+    return path
+
+
+def empty(directory: str | Path) -> Path:
+    """A directory to write a model to.
+
+    Raises:
+        FileExistsError: it has something in it.
+    """
+    path = Path(directory)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(
+            f"Expected a new or empty directory, but got '{path}', which has something in it, try another name."
+        )
     return path
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lightning_cgrpo.policies.tiny import END_OF_TEXT, TEXTS, TURN_END, train_tokenizer
+from lightning_cgrpo.policies.tiny import END_OF_TEXT, TEXTS, TURN_END, empty, train_tokenizer
 
 VISION_START, VISION_END, IMAGE, VIDEO = "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"
 
@@ -58,11 +58,7 @@ def make_tiny_vision_model(
     """
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    path = Path(directory)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(
-            f"Expected a new or empty directory, but got '{path}', which has something in it, try another name."
-        )
+    path = empty(directory)
     if hidden_size % 16:
         raise ValueError(f"Expected hidden_size to be a multiple of 16, but got {hidden_size}.")
     tokenizer = train_tokenizer(TEXTS if texts is None else texts, vocabulary, [VISION_START, VISION_END, IMAGE, VIDEO])

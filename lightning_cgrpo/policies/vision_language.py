@@ -169,11 +169,12 @@ class VisionLanguagePolicy(CausalLMPolicy):
         """Last hidden states ``[S, D]`` of a packed row, see `CausalLMPolicy.hidden`."""
         with self._checkpointing(torch.is_grad_enabled()):
             embedded = self.network.get_input_embeddings()(ids)
-            if torch.is_grad_enabled() and not (inputs and inputs["grids"].any()):
+            images = bool(inputs) and bool(inputs["grids"].any())
+            if torch.is_grad_enabled() and not images:
                 # Other processes may have images, and all of them expect a gradient of the vision tower.
                 tower = self.network.model.visual.parameters()
                 embedded = embedded + 0 * sum(p.sum() for p in tower if p.requires_grad)
-            if inputs and inputs["grids"].any():
+            if images:
                 features = self._features(inputs).to(embedded.dtype)
                 # Prompts come first. A placeholder in an answer is a token like any other.
                 places = (ids == self.image_token).nonzero()[: len(features)]

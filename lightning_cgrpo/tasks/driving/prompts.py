@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat, number, resampled, written
@@ -20,6 +18,7 @@ from lightning_cgrpo.tasks.driving.planner.path import Path
 from lightning_cgrpo.tasks.driving.planner.road import Road
 from lightning_cgrpo.tasks.driving.planner.route import correct_route
 from lightning_cgrpo.tasks.driving.scene import Scene
+from lightning_cgrpo.tasks.driving.simulation.interpolation import in_ego
 from lightning_cgrpo.tasks.driving.views import CAMERAS, Views
 
 INTENTS = ("left", "straight", "right")
@@ -138,15 +137,8 @@ def history(scene: Scene) -> list[list[float]]:
     if not steps:
         return [[0.0, 0.0]]
     at = [-step * HISTORY_INTERVAL for step in range(steps, -1, -1)]
-    points: list[list[float]] = resampled(in_ego(scene, poses)[None, :, :2], times.tolist(), at)[0].tolist()
+    points: list[list[float]] = resampled(in_ego(poses[-1], poses)[None, :, :2], times.tolist(), at)[0].tolist()
     return points
-
-
-def in_ego(scene: Scene, poses: Tensor) -> Tensor:
-    """Poses ``[P, 3]`` of the scene's frame in the ego's at t = 0."""
-    x, y, yaw = (poses - scene.ego.poses[-1]).unbind(-1)
-    cos, sin = scene.ego.poses[-1, 2].cos(), scene.ego.poses[-1, 2].sin()
-    return torch.stack([x * cos + y * sin, y * cos - x * sin, yaw], -1)
 
 
 def intent(scene: Scene) -> str:

@@ -9,8 +9,8 @@ import torch
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.fields import SceneError
-from lightning_cgrpo.tasks.driving.prompts import PromptFormat, history, in_ego, intent, messages
-from lightning_cgrpo.tasks.driving.simulation.interpolation import in_scene
+from lightning_cgrpo.tasks.driving.prompts import PromptFormat, history, intent, messages
+from lightning_cgrpo.tasks.driving.simulation.interpolation import in_ego, in_scene
 from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.views import Views
 from tests.tasks.driving.scenes import crossing, moved, straight_road
@@ -124,7 +124,7 @@ def test_a_short_history_is_what_is_known():
 def test_in_ego_is_the_inverse():
     poses = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     scene = moved(straight_road(), 30.0, 4.0, 0.7)
-    torch.testing.assert_close(in_ego(scene, in_scene(scene.ego.poses[-1], poses)), poses)
+    torch.testing.assert_close(in_ego(scene.ego.poses[-1], in_scene(scene.ego.poses[-1], poses)), poses)
 
 
 def test_an_intent_follows_from_the_route_where_the_scene_has_none():

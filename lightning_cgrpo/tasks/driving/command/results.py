@@ -88,10 +88,13 @@ class Result:
         ]
 
     def label(self, row: int) -> str:
-        """What to call a candidate: its tag, or its number where tags are missing or not unique."""
-        tags = [candidate.tag for candidate in self.candidates]
-        tag = tags[row]
-        return tag if tag and tags.count(tag) == 1 else str(row)
+        return label([candidate.tag for candidate in self.candidates], row)
+
+
+def label(tags: Sequence[str | None], row: int) -> str:
+    """What to call a candidate: its tag, or its number where it has none or others have the same."""
+    tag = tags[row]
+    return tag if tag and tags.count(tag) == 1 else str(row)
 
 
 class Names:

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.tasks.driving.aggregation import EXTENDED_COMFORT
+from lightning_cgrpo.tasks.driving.command.results import label
 
 if TYPE_CHECKING:
     from lightning_cgrpo.tasks.driving.aggregation import TwoStageScores
@@ -45,7 +46,8 @@ def show(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     if len(results) == 1:
         [stem] = results
         table.add_column(f"candidate of {escape(stem)}", "mean", overflow="fold", min_width=min(len(stem) + 13, 40))
-        lines = [[label(row, number), *_means([row], columns)] for number, row in enumerate(rows)]
+        tags = [row["tag"] for row in rows]
+        lines = [[label(tags, number), *_means([row], columns)] for number, row in enumerate(rows)]
     else:
         table.add_column("scene (means)", "all", overflow="fold", min_width=13)
         table.add_column("rows", str(len(rows)), justify="right")
@@ -61,7 +63,7 @@ def show(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     if len(lines) > MOST_LINES:
         console.print(f"- {len(lines) - MOST_LINES} more lines are not shown.", markup=False, highlight=False)
     wrong = [
-        f"{stem}, candidate {label(row, number)}: {row['error']}"
+        f"{stem}, candidate {label([other['tag'] for other in group], number)}: {row['error']}"
         for stem, group in results.items()
         for number, row in enumerate(group)
         if row["error"] is not None
@@ -86,11 +88,6 @@ def show_two_stages(scores: Mapping[str, TwoStageScores]) -> None:
     for name, of in list(scores.items())[:MOST_LINES]:
         table.add_row(escape(name), *(f"{float(value):.3f}" for value in (of.stage_one, of.stage_two, of.combined)))
     Console().print(table)
-
-
-def label(row: Mapping[str, Any], number: int) -> str:
-    """What to call a candidate."""
-    return str(number) if row["tag"] is None else str(row["tag"])
 
 
 def _means(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> list[str]:

@@ -82,6 +82,13 @@ def in_scene(origin: Tensor, poses: Tensor) -> Tensor:
     )
 
 
+def in_ego(origin: Tensor, poses: Tensor) -> Tensor:
+    """The inverse of `in_scene`: poses ``[..., 3]`` in the frames of the poses ``origin [..., 3]``."""
+    x, y, yaw = (poses - origin).unbind(-1)
+    cos, sin = origin[..., 2].cos(), origin[..., 2].sin()
+    return torch.stack([cos * x + sin * y, cos * y - sin * x, torch.atan2(yaw.sin(), yaw.cos())], -1)
+
+
 def principal(angle: Tensor) -> Tensor:
     """The same angle in [-pi, pi)."""
     return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
