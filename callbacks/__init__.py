@@ -2,6 +2,8 @@
 
 from lightning_cgrpo.callbacks.checkpoints import Checkpoints
 from lightning_cgrpo.callbacks.completions import SampleAnswers
+from lightning_cgrpo.callbacks.drives import DrivePictures
+from lightning_cgrpo.callbacks.driving_scores import DrivingScores
 from lightning_cgrpo.callbacks.fixed_weights import FixedWeights
 from lightning_cgrpo.callbacks.lagrangian import LagrangianCallback
 from lightning_cgrpo.callbacks.predictions import WritePredictions
@@ -13,6 +15,8 @@ from lightning_cgrpo.callbacks.tensorboard import EffectiveWeights, Pictures, Te
 
 __all__ = [
     "Checkpoints",
+    "DrivePictures",
+    "DrivingScores",
     "EffectiveWeights",
     "EvaluationTable",
     "FixedWeights",

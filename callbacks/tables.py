@@ -17,7 +17,7 @@ from lightning_cgrpo.measurement import Evaluation, RunningSums
 from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.randomness import Stream
 
-ROWS = {"val": "validation", "test_train": "train", "test": "test"}
+ROWS = {"val": "validation", "test_train": "train", "test": "test", "test_follow_ups": "follow-ups"}
 """What an evaluation's split is called; training first, where the thresholds were learned to be met."""
 
 Lines = list[str | Text]
@@ -133,7 +133,7 @@ class EvaluationTable(Callback):
     """
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        self._show(trainer, pl_module, "Test", ("test_train", "test"))
+        self._show(trainer, pl_module, "Test", ("test_train", "test", "test_follow_ups"))
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         if trainer.state.fn == "validate":

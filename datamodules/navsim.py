@@ -6,9 +6,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 from torch import Tensor
 
-from lightning_cgrpo.datamodules.base import GroupDataModule, PromptLoader, PromptSource, Split
+from lightning_cgrpo.datamodules.base import GroupDataModule, PromptLoader, PromptSource, Split, evenly_spaced
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.driving.planner import plan
@@ -16,8 +17,9 @@ from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
 from lightning_cgrpo.tasks.driving.scene import Scene
 from lightning_cgrpo.tasks.driving.simulation.interpolation import in_ego
 from lightning_cgrpo.tasks.driving.simulation.timing import DT
-from lightning_cgrpo.tasks.driving.sources import SceneSource
+from lightning_cgrpo.tasks.driving.sources import Scenes, SceneSource
 from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
+from lightning_cgrpo.tasks.driving.thoughts import Thoughts, thought_first
 
 HUMAN_INTERVAL = 0.5
 SCENES_KEPT = 512
@@ -41,6 +43,8 @@ class NavsimDataModule(GroupDataModule):
         eval_prompts: scenes per batch in evaluation.
         max_eval_prompts: evaluate on at most this many of a split's first scenes; all by default.
         test_train_prompts: measure at most this many training scenes, evenly spaced, in a test as well.
+        follow_ups: test, beside the test scenes, on those of the second stage, where the source has any: a dataloader
+            by itself, with the column ``follows``, the index of the prompt that each one follows.
         seed: of the order of the scenes, and of generated ones.
 
     Raises:
@@ -58,9 +62,11 @@ class NavsimDataModule(GroupDataModule):
         eval_prompts: int = 64,
         max_eval_prompts: int | None = None,
         test_train_prompts: int = 0,
+        follow_ups: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__(prompts_per_update, eval_prompts, max_eval_prompts, test_train_prompts, seed)
+        self.follow_ups = follow_ups
         counts = {"train_prompts": train_prompts, "val_prompts": val_prompts, "test_prompts": test_prompts}
         for name, count in counts.items():
             if count is not None and count < 1:
@@ -76,6 +82,20 @@ class NavsimDataModule(GroupDataModule):
 
     def source(self, split: Split) -> PromptSource:
         return ScenePrompts(*self._scenes(split), self.form)
+
+    def test_dataloader(self) -> EVAL_DATALOADERS:
+        """As in `GroupDataModule`; with follow-ups, by split: the last one is ``test_follow_ups``."""
+        loaders = super().test_dataloader()
+        if not self.follow_ups:
+            return loaders
+        scenes, count = self._scenes("test")
+        used = evenly_spaced(len(scenes), len(scenes) if count is None else min(count, len(scenes)))
+        after = self.scenes.follow_ups("test")
+        groups = [after[number] for number in used[: self.max_eval_prompts]]
+        if not any(len(group) for group in groups):
+            return loaders
+        named = dict(zip(("test", "test_train"), loaders if isinstance(loaders, list) else [loaders], strict=False))
+        return named | {"test_follow_ups": PromptLoader(FollowUpPrompts(groups, self.form), self.eval_prompts)}
 
     def _scenes(self, split: Split) -> tuple[Sequence[Scene], int | None]:
         """The source's scenes of a split, and how many of them to take."""
@@ -96,6 +116,7 @@ class NavsimDemonstrationsDataModule(NavsimDataModule):
         eval_prompts: scenes per batch in evaluation.
         max_eval_prompts: evaluate on at most this many of a split's first scenes; all by default.
         seed: of the order of the scenes, and of generated ones.
+        thoughts: what demonstrations say before they drive; nothing by default.
     """
 
     def __init__(
@@ -110,6 +131,7 @@ class NavsimDemonstrationsDataModule(NavsimDataModule):
         eval_prompts: int = 64,
         max_eval_prompts: int | None = None,
         seed: int = 0,
+        thoughts: Thoughts | None = None,
     ) -> None:
         super().__init__(
             prompts_per_update,
@@ -123,9 +145,10 @@ class NavsimDemonstrationsDataModule(NavsimDataModule):
             seed=seed,
         )
         self.human = human
+        self.thoughts = thoughts
 
     def train_dataloader(self) -> PromptLoader:
-        source = Demonstrations(*self._scenes("train"), self.form, self.human)
+        source = Demonstrations(*self._scenes("train"), self.form, self.human, self.thoughts)
         return PromptLoader(source, self.prompts_per_update, seed=self.seed, start=self._updates_done, drop_last=True)
 
 
@@ -170,6 +193,25 @@ class ScenePrompts:
         return self._built[number]
 
 
+class FollowUpPrompts(ScenePrompts):
+    """Prompts of scenes of the second stage, with a column ``follows``: the index of the prompt before.
+
+    Args:
+        groups: of each prompt the scenes that follow it.
+        form: of the prompts.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[Scene]], form: PromptFormat) -> None:
+        keys = [(group, place) for group in groups for place in range(len(group))]
+        super().__init__(Scenes(keys, lambda key: key[0][key[1]]), None, form)
+        self.follows = [number for number, group in enumerate(groups) for _ in range(len(group))]
+
+    def groups(self, index: Tensor) -> PromptGroups:
+        groups = super().groups(index)
+        groups.columns["follows"] = [self.follows[number] for number in index.tolist()]
+        return groups
+
+
 class Demonstrations(ScenePrompts):
     """The same with a column ``completion``.
 
@@ -178,27 +220,45 @@ class Demonstrations(ScenePrompts):
         count: how many of them.
         form: of the prompts and answers.
         human: see `NavsimDemonstrationsDataModule`.
+        thoughts: what answers begin with.
     """
 
-    def __init__(self, scenes: Sequence[Scene], count: int | None, form: PromptFormat, human: bool = False) -> None:
+    def __init__(
+        self,
+        scenes: Sequence[Scene],
+        count: int | None,
+        form: PromptFormat,
+        human: bool = False,
+        thoughts: Thoughts | None = None,
+    ) -> None:
         super().__init__(scenes, count, form)
-        self.human = human
+        self.human, self.thoughts = human, thoughts
         self._answers: dict[int, str] = {}
 
     def groups(self, index: Tensor) -> PromptGroups:
         """Also ``completion``, texts.
 
         Raises:
-            UserError: answers are longer than demonstrations, or a scene has no human.
+            UserError: answers are longer than demonstrations, or a scene has no human, or thoughts that can't
+                stand before a trajectory.
         """
         groups = super().groups(index)
         scenes = dict(zip(index.tolist(), groups.columns["scene"], strict=True))
         new = {number: scene for number, scene in scenes.items() if number not in self._answers}
         drives = _humans(new.values()) if self.human else _experts(list(new.values()))
         for number, (poses, interval) in zip(new, drives, strict=True):
-            self._answers[number] = self.form.answer.write(poses, interval)
+            answer = self.form.answer.write(poses, interval)
+            self._answers[number] = self._with_thoughts(new[number], answer)
         groups.columns["completion"] = [self._answers[number] for number in index.tolist()]
         return groups
+
+    def _with_thoughts(self, scene: Scene, trajectory: str) -> str:
+        if self.thoughts is None:
+            return trajectory
+        answer = thought_first(self.thoughts(scene), trajectory)
+        if self.form.answer.read(answer) is None:
+            raise UserError(f"Expected thoughts without brackets, but got '{answer[:80]}' of scene '{scene.name}'.")
+        return answer
 
 
 def _humans(scenes: Iterable[Scene]) -> Iterator[tuple[Tensor, float]]:

@@ -11,17 +11,23 @@ from typing import Any
 __version__ = "0.1.0"
 
 _EXPORTS = {
+    "Argoverse2": "lightning_cgrpo.tasks.driving.sources.argoverse2",
     "CISPO": "lightning_cgrpo.surrogates",
     "CategoricalMLP": "lightning_cgrpo.policies.categorical_mlp",
     "CausalLMPolicy": "lightning_cgrpo.policies.causal_lm",
     "ConstrainedGRPO": "lightning_cgrpo.module",
     "Constraint": "lightning_cgrpo.constraint",
+    "DrivingTask": "lightning_cgrpo.tasks.driving.task",
     "EnvironmentSampler": "lightning_cgrpo.samplers.environment",
+    "FSDP2Strategy": "lightning_cgrpo.sharding",
     "FunctionTask": "lightning_cgrpo.tasks.functions",
     "GSM8KTask": "lightning_cgrpo.tasks.gsm8k",
     "GDPO": "lightning_cgrpo.advantages",
+    "GeneratedScenes": "lightning_cgrpo.tasks.driving.sources.generator",
     "GenerationSampler": "lightning_cgrpo.samplers.generation",
     "LeaveOneOut": "lightning_cgrpo.advantages",
+    "NavsimDevkit": "lightning_cgrpo.tasks.driving.sources.devkit",
+    "Observations": "lightning_cgrpo.tasks.driving.observations",
     "Objective": "lightning_cgrpo.objective",
     "ObjectiveError": "lightning_cgrpo.constraint",
     "Optimization": "lightning_cgrpo.optimization",
@@ -29,10 +35,12 @@ _EXPORTS = {
     "SAPO": "lightning_cgrpo.surrogates",
     "ScalarizedAdvantages": "lightning_cgrpo.advantages",
     "ScalarizedRewards": "lightning_cgrpo.advantages",
+    "SceneFiles": "lightning_cgrpo.tasks.driving.sources.files",
     "SupervisedFineTuning": "lightning_cgrpo.sft",
     "VisionLanguagePolicy": "lightning_cgrpo.policies.vision_language",
     "VLLMColocated": "lightning_cgrpo.samplers.vllm.colocated",
     "VLLMServer": "lightning_cgrpo.samplers.vllm.server",
+    "WrittenThoughts": "lightning_cgrpo.tasks.driving.thoughts",
 }
 __all__ = [*_EXPORTS, "__version__"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from lightning_cgrpo.distributed import gather_counts
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective import Objective
@@ -19,10 +20,11 @@ from lightning_cgrpo.policies import Policy
 from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers import Sampler
+from lightning_cgrpo.sharding import is_sharded, unsharded
 from lightning_cgrpo.tasks import Task
 
-TEST_SPLITS = ("test", "test_train")
-"""What the dataloaders of a test hold: test prompts and, if there is a second one, training prompts."""
+TEST_SPLITS = ("test", "test_train", "test_follow_ups")
+"""What the dataloaders of a test hold: test prompts, training prompts, and prompts that follow test prompts."""
 
 
 class RolloutModule(LightningModule):
@@ -33,8 +35,8 @@ class RolloutModule(LightningModule):
     The randomness is the same at every evaluation.
 
     Thresholds that are met on the prompts of training can be missed on others. So a test has one or two dataloaders:
-    of test prompts, and of training prompts. `evaluations` holds what the last ones measured, by split: ``val``,
-    ``test``, ``test_train``.
+    of test prompts, and of training prompts. They may be a dict by split, which has ``test_follow_ups``, too.
+    `evaluations` holds what the last ones measured, by split: ``val``, ``test``, ``test_train``, ``test_follow_ups``.
 
     Args:
         policy: answers.
@@ -68,14 +70,28 @@ class RolloutModule(LightningModule):
             pieces: rows of the minibatch, see `micro_batches`; an empty one if all are on other processes.
             loss: of a piece that isn't empty.
         """
+        pieces = self.passes(pieces)
         for number, piece in enumerate(pieces):
             with self._gradient_sync(number == len(pieces) - 1):
-                if len(piece):
-                    value = loss(piece)
-                else:
-                    # The minibatch's units are on other processes, which wait for this one's gradients.
-                    value = torch.stack([p.sum() * 0 for p in self.policy.parameters() if p.requires_grad]).sum()
-                self.manual_backward(value)
+                # Without units: those of the minibatch are on other processes, which wait for this one's gradients.
+                self.manual_backward(loss(piece) if len(piece) else self._no_loss())
+
+    def passes(self, pieces: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Pieces for as many passes as every process makes, where the weights are spread over them; see `sharding`.
+
+        An empty piece is to be passed all the same, as the policy's placeholder. Collective.
+        """
+        if not is_sharded(self.policy):
+            return pieces
+        most = max(gather_counts(len(pieces), self.device))
+        return [*pieces, *(pieces[0][:0] for _ in range(most - len(pieces)))]
+
+    def _no_loss(self) -> Tensor:
+        """0, with gradients of 0 for all that is trained."""
+        if not is_sharded(self.policy):
+            return torch.stack([p.sum() * 0 for p in self.policy.parameters() if p.requires_grad]).sum()
+        output = self.policy(self.policy.placeholder())
+        return (output.log_probs.sum() + output.entropy.sum()) * 0
 
     def _gradient_sync(self, wanted: bool) -> AbstractContextManager[Any]:
         """Leaves the gradients on their process until the last micro-batch (DDP)."""
@@ -89,8 +105,8 @@ class RolloutModule(LightningModule):
             return uniform(self.seed, stream, update, prompts.index, shape).to(prompts.index.device)
 
         self.policy.eval()
-        with torch.no_grad():
-            rollouts = self.sampler.rollout(self.policy, prompts, group_size, noise)
+        with torch.no_grad(), unsharded(self.policy) as policy:
+            rollouts = self.sampler.rollout(policy, prompts, group_size, noise)
         self.policy.train()
         return rollouts
 
@@ -120,14 +136,9 @@ class RolloutModule(LightningModule):
 
     def on_test_epoch_start(self) -> None:
         """Raises:
-        UserError: if there are more than two dataloaders.
+        UserError: if there are more than two dataloaders without names, or one has another name.
         """
-        loaders = self.trainer.num_test_batches
-        if len(loaders) > len(TEST_SPLITS):
-            raise UserError(
-                "Expected one or two test dataloaders, of test prompts and of training prompts, but got "
-                f"{len(loaders)}, try a test for each."
-            )
+        self._splits_of_test()
         for split in TEST_SPLITS:
             self._sums[split].clear()
             self.evaluations.pop(split, None)
@@ -137,8 +148,26 @@ class RolloutModule(LightningModule):
 
     def test_step(self, prompts: PromptGroups, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
         # In the place of the update, lest a training prompt share the randomness of the test prompt of its index.
-        sums = self._sums[TEST_SPLITS[dataloader_idx]]
-        return self.measure(prompts, self.eval_group_size, Stream.TEST, dataloader_idx, sums)
+        split = self._splits_of_test()[dataloader_idx]
+        sums = self._sums[split]
+        return self.measure(prompts, self.eval_group_size, Stream.TEST, TEST_SPLITS.index(split), sums)
+
+    def _splits_of_test(self) -> Sequence[str]:
+        """Of every dataloader the split."""
+        loaders, count = self.trainer.test_dataloaders, len(self.trainer.num_test_batches)
+        if isinstance(loaders, Mapping):
+            unknown = [name for name in loaders if name not in TEST_SPLITS]
+            if unknown:
+                raise UserError(
+                    f"Expected test dataloaders to be called {', '.join(TEST_SPLITS)}, but got '{unknown[0]}'."
+                )
+            return list(loaders)
+        if count > 2:
+            raise UserError(
+                "Expected one or two test dataloaders, of test prompts and of training prompts, but got "
+                f"{count}, try a test for each."
+            )
+        return TEST_SPLITS[:count]
 
     def predict_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
         return self.measure(prompts, self.eval_group_size, Stream.PREDICT, 0)
@@ -147,7 +176,7 @@ class RolloutModule(LightningModule):
         self._finish_evaluation("val")
 
     def on_test_epoch_end(self) -> None:
-        for split in TEST_SPLITS[: len(self.trainer.num_test_batches)]:
+        for split in self._splits_of_test():
             self._finish_evaluation(split)
 
     def _finish_evaluation(self, split: str) -> None:

@@ -46,7 +46,7 @@ def test_commands_are_understood(command):
     assert name in {**RUNS, **TOOLS}
     if name in RUNS:
         config, _ = read_arguments(name, arguments)
-        expected = "SupervisedFineTuning" if "gsm8k_sft" in command else "ConstrainedGRPO"
+        expected = "SupervisedFineTuning" if "_sft" in command else "ConstrainedGRPO"
         assert config["model"]["class_path"] == f"lightning_cgrpo.{expected}"
 
 

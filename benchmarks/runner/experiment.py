@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SILENT = ("initial_rates", "progress", "pictures", "samples", "table", "predictions")
+SILENT = ("initial_rates", "progress", "pictures", "drives", "samples", "table", "predictions")
 """Callbacks that only show something."""
 
 

@@ -56,28 +56,51 @@ def make_tiny_vision_model(
     Raises:
         FileExistsError: the directory has something in it.
     """
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
     path = empty(directory)
     if hidden_size % 16:
         raise ValueError(f"Expected hidden_size to be a multiple of 16, but got {hidden_size}.")
     tokenizer = train_tokenizer(TEXTS if texts is None else texts, vocabulary, [VISION_START, VISION_END, IMAGE, VIDEO])
     tokenizer.chat_template = CHAT_TEMPLATE
-    build_vision_model(tokenizer, hidden_size, layers, vision_layers, patch_size, context_length, seed).save_pretrained(
-        path
+    model = build_vision_model(
+        tokenizer, hidden_size, layers, 3 * hidden_size, hidden_size, vision_layers, patch_size, context_length, seed
     )
-    tokenizer.save_pretrained(path)
-    tokens = (2 * patch_size) ** 2  # pixels of one
-    Qwen2VLImageProcessorPil(patch_size=patch_size, min_pixels=4 * tokens, max_pixels=256 * tokens).save_pretrained(
-        path
-    )
+    for part in (model, tokenizer, image_processor(patch_size)):
+        part.save_pretrained(path)
     return path
 
 
+def image_processor(patch_size: int, merge_size: int = 2) -> Any:
+    """Of a model with such patches, so many of which along each side make a token; an image is 4 to 256 tokens."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    tokens = (merge_size * patch_size) ** 2  # pixels of one
+    return Qwen2VLImageProcessorPil(
+        patch_size=patch_size, merge_size=merge_size, min_pixels=4 * tokens, max_pixels=256 * tokens
+    )
+
+
 def build_vision_model(
-    tokenizer: Any, hidden_size: int, layers: int, vision_layers: int, patch_size: int, context_length: int, seed: int
+    tokenizer: Any,
+    hidden_size: int,
+    layers: int,
+    feed_forward: int,
+    vision_hidden_size: int,
+    vision_layers: int,
+    patch_size: int,
+    context_length: int,
+    seed: int,
+    rope_theta: float = 10_000.0,
+    merge_size: int = 2,
 ) -> Any:
-    """The model alone; see `make_tiny_vision_model`."""
+    """The model alone; see `make_tiny_vision_model`.
+
+    Args:
+        feed_forward: width of the language model's feed-forward layers.
+        vision_hidden_size: of the vision tower.
+        rope_theta: base of the language model's position frequencies. Their lowest ones tell columns of an image apart,
+            and with the usual base all columns look alike to a small head.
+        merge_size: patches along each side of what becomes a token.
+    """
     from transformers import GenerationConfig, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     end_of_text, turn_end, *vision = tokenizer.convert_tokens_to_ids(
@@ -88,14 +111,14 @@ def build_vision_model(
         text_config={
             "vocab_size": len(tokenizer),
             "hidden_size": hidden_size,
-            "intermediate_size": 3 * hidden_size,
+            "intermediate_size": feed_forward,
             "num_hidden_layers": layers,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "max_position_embeddings": context_length,
             "rope_parameters": {
                 "rope_type": "default",
-                "rope_theta": 10_000.0,
+                "rope_theta": rope_theta,
                 "mrope_section": [axes - 2 * (axes * 3 // 8), axes * 3 // 8, axes * 3 // 8],
             },
             "bos_token_id": None,
@@ -104,11 +127,12 @@ def build_vision_model(
         },
         vision_config={
             "depth": vision_layers,
-            "hidden_size": hidden_size,
-            "intermediate_size": 2 * hidden_size,
+            "hidden_size": vision_hidden_size,
+            "intermediate_size": 2 * vision_hidden_size,
             "num_heads": 4,
             "patch_size": patch_size,
-            "window_size": 8 * patch_size,
+            "spatial_merge_size": merge_size,
+            "window_size": 4 * merge_size * patch_size,
             "fullatt_block_indexes": [vision_layers - 1],
             "out_hidden_size": hidden_size,
         },

@@ -59,6 +59,25 @@ def test_splits_share_no_log(tmp_path):
     assert len({scene.log for scene in spread.groups(torch.arange(2)).columns["scene"]}) == 2
 
 
+def test_follow_ups_are_a_dataloader_by_themselves():
+    source = GeneratedScenes(0, 30, follow_ups=2)
+    data = NavsimDataModule(
+        1, source, SMALL, 4, test_prompts=3, eval_prompts=2, max_eval_prompts=2, test_train_prompts=1, follow_ups=True
+    )
+    loaders = data.test_dataloader()
+    assert list(loaders) == ["test", "test_train", "test_follow_ups"]
+    first = [scene for batch in loaders["test"] for scene in batch.columns["scene"]]
+    batches = list(loaders["test_follow_ups"])
+    after = [scene for batch in batches for scene in batch.columns["scene"]]
+    follows = [number for batch in batches for number in batch.columns["follows"]]
+    assert follows == [0, 0, 1, 1]
+    assert [scene.log for scene in after] == [first[number].log for number in follows]
+    assert [scene.name for scene in after[2:]] == [scene.name for scene in source.follow_ups("test")[10]]
+    assert all(batch.columns["prompt"] for batch in batches)
+    data = NavsimDataModule(1, GeneratedScenes(0, 30, follow_ups=0), SMALL, 4, test_prompts=3, follow_ups=True)
+    assert len(data.test_dataloader()) == 1  # the only one
+
+
 def test_what_is_missing_is_said_at_once(tmp_path):
     with pytest.raises(UserError, match="Expected a scene file or a folder"):
         NavsimDataModule(1, SceneFiles(tmp_path)).setup("fit")

@@ -18,12 +18,12 @@ from lightning_cgrpo.tasks import Task
 from lightning_cgrpo.tasks.completions import length_signals, texts
 from lightning_cgrpo.tasks.driving.aggregation import MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
+from lightning_cgrpo.tasks.driving.evaluation import average_displacement
 from lightning_cgrpo.tasks.driving.planner import Plan, plan
 from lightning_cgrpo.tasks.driving.scene import Scene
 from lightning_cgrpo.tasks.driving.scorer import Scorer, Scores
 
 PROGRESS, LIGHTS = "ego_progress", "traffic_light_compliance"
-HUMAN_INTERVAL = 0.5
 PLANS_KEPT = 16_384
 """The expert's plans of so many scenes are kept, some kilobytes each: the scenes of an evaluation come again."""
 
@@ -136,10 +136,12 @@ class DrivingTask(Task):
             return Drives(answer, scene, torch.zeros(0, 1, 3, dtype=torch.float64), None)
         poses = self.answer.poses(torch.stack([points for _, _, points in found]))
         asked, rows = scene.unique(return_inverse=True)
-        scorer = self._scorer([scenes[row] for row in asked.tolist()])
+        used = [scenes[row] for row in asked.tolist()]
+        scorer = Scorer(used, plans=self.plans(used), human_filter=False)
         return Drives(answer, scene, poses, scorer(poses, rows, POSE_INTERVAL))
 
-    def _scorer(self, scenes: Sequence[Scene]) -> Scorer:
+    def plans(self, scenes: Sequence[Scene]) -> list[Plan]:
+        """PDM-Closed's, kept for when the scenes come again."""
         keys = [_fingerprint(scene) for scene in scenes]
         new = {key: scene for key, scene in zip(keys, scenes, strict=True) if key not in self._plans}
         self._plans.update(zip(new, plan(list(new.values())), strict=True))
@@ -148,24 +150,19 @@ class DrivingTask(Task):
             self._plans.move_to_end(key)
         while len(self._plans) > PLANS_KEPT:
             self._plans.popitem(last=False)
-        return Scorer(scenes, plans=plans, human_filter=False)
+        return plans
 
 
 def _columns(scenes: Sequence[Scene], drives: Drives) -> dict[str, Tensor]:
     """``[R]`` each, of the answers that can be read."""
     if drives.scores is None:
         return {}
-    every = round(HUMAN_INTERVAL / POSE_INTERVAL)
-    displacements = []
-    for row, path in zip(drives.scene.tolist(), drives.poses[:, every - 1 :: every, :2], strict=True):
-        human = scenes[row].human
-        far = path.new_tensor([torch.nan]) if human is None else (human[: len(path), :2] - path).norm(dim=1)
-        displacements.append(far.mean())
+    driven = [scenes[row] for row in drives.scene.tolist()]
     return {
         **drives.scores.columns,
         "wat": drives.scores.weighted_average,
         "epdms": drives.scores.epdms,
-        "ade": torch.stack(displacements),
+        "ade": average_displacement(driven, drives.poses, POSE_INTERVAL),
         "malformed": torch.zeros(len(drives.answer)),
     }
 

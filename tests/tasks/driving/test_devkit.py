@@ -136,6 +136,8 @@ def test_splits_share_no_log(fake: Path) -> None:
     alone = source(test=None, val_share=0.0)
     assert len(alone.scenes("train")) == 2
     assert len(alone.scenes("test")) == 0
+    parts = [source(train_part=part).scenes("train") for part in ((0.0, 0.5), (0.5, 1.0))]
+    assert sorted(scene.log for part in parts for scene in part) == ["2021.a", "2021.b"]
 
 
 def test_roads_of_the_route_are_in_the_map_however_far(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.tasks.driving.fields import SceneError
 from lightning_cgrpo.tasks.driving.sources import Scenes
 from lightning_cgrpo.tasks.driving.sources.files import SceneFiles
-from lightning_cgrpo.tasks.driving.sources.logs import deal
+from lightning_cgrpo.tasks.driving.sources.logs import deal, in_part
 
 
 def write(folder: Path, name: str, **fields: Any) -> Path:
@@ -106,3 +106,45 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
     write(tmp_path, "broken", log=3)
     with pytest.raises(SceneError, match=r"broken\.scene\.json: log: Expected a text"):
         SceneFiles(tmp_path).scenes("train")
+
+
+@given(st.sets(st.text(max_size=4), min_size=1, max_size=40), st.floats(0, 1))
+def test_all_logs_can_be_held_out(logs: set[str], val: float) -> None:
+    test = 1 - val
+    try:
+        parts = deal(logs, val, test)
+    except UserError:
+        assert len(logs) == 1
+        return
+    assert parts["train"] == []
+    assert sorted(parts["val"] + parts["test"]) == sorted(logs)
+    assert bool(parts["val"]) == bool(val) and bool(parts["test"]) == bool(test)
+
+
+@given(st.sets(st.text(max_size=4), max_size=40), st.floats(0.01, 0.99), st.data())
+def test_parts_of_training_share_no_log(logs: set[str], cut: float, data: Any) -> None:
+    first, second = in_part(sorted(logs), (0.0, cut)), in_part(sorted(logs), (cut, 1.0))
+    assert sorted(first + second) == sorted(logs)
+    # Also if each is chosen where some logs are missing.
+    some = data.draw(st.sets(st.sampled_from(sorted(logs)))) if logs else set()
+    assert set(in_part(some, (0.0, cut))) == set(first) & some
+
+
+def test_parts_have_about_their_share() -> None:
+    logs = [f"2021.05.12.{number}" for number in range(5000)]
+    assert len(in_part(logs, (0.88, 1.0))) == pytest.approx(600, abs=70)
+
+
+def test_training_takes_its_part_and_the_held_out_logs_stay(tmp_path: Path) -> None:
+    for i in range(20):
+        write(tmp_path, f"scene{i}", log=f"log{i}")
+    whole, first, second = (
+        names(SceneFiles(tmp_path, train_part=part)) for part in ((0.0, 1.0), (0.0, 0.5), (0.5, 1.0))
+    )
+    assert first[1:] == second[1:] == whole[1:]
+    assert first[0] and second[0]
+    assert sorted(first[0] + second[0]) == sorted(whole[0])
+    with pytest.raises(UserError, match=r"`train_part` to be two ascending numbers in \[0, 1\], but got 0.5 and 0.5"):
+        SceneFiles(tmp_path, train_part=(0.5, 0.5))
+    with pytest.raises(UserError, match="together at most 1"):
+        SceneFiles(tmp_path, val_share=0.5, test_share=0.6)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_cgrpo.tasks.driving.render import style
 from lightning_cgrpo.tasks.driving.render.agents import draw_agents
+from lightning_cgrpo.tasks.driving.render.images import draw_images
 from lightning_cgrpo.tasks.driving.render.legend import draw_key, draw_list
 from lightning_cgrpo.tasks.driving.render.roads import draw_roads
 from lightning_cgrpo.tasks.driving.render.rollouts import Mark, Rollout, draw_ego, draw_rollouts
@@ -22,17 +26,20 @@ __all__ = ["draw"]
 
 HEIGHT = 8.5
 LIST_WIDTH = 4.9
+IMAGES_WIDTH = 4.0
 """Inches."""
+NO_IMAGES: Mapping[str, NDArray[np.uint8]] = MappingProxyType({})
 
 
 def draw(
     scene: Scene,
     poses: Tensor,
-    scores: Scores,
+    scores: Scores | None,
     *,
     tags: Sequence[str | None] | None = None,
     centerline: Tensor | None = None,
     hits: Sequence[Tensor] | None = None,
+    images: Mapping[str, NDArray[np.uint8]] = NO_IMAGES,
 ) -> Figure:
     """A scene from above, the ego looking up, with R candidates in the colors of their scores.
 
@@ -42,19 +49,26 @@ def draw(
     Args:
         scene: the scene.
         poses: ``[R, P, 3]`` the plans, in the ego's frame.
-        scores: of these.
+        scores: of these; None if R is 0.
         tags: of each; the number by default.
         centerline: ``[C, 2]`` along which progress was measured.
         hits: ``[n, 4, 2]`` boxes that each candidate touched when it collided.
+        images: ``[h, w, 3]`` of cameras by what is to be written above them, drawn beside, the first one on top.
     """
-    rollouts = _rollouts(poses, scores, tags or [None] * len(poses), hits)
+    rollouts = [] if scores is None else _rollouts(poses, scores, tags or [None] * len(poses), hits)
     driven = [rollout for rollout in rollouts if rollout.valid]
     start = scene.ego.poses[-1]
     view = View.around(start, torch.cat([start[None, :2], *(centers(rollout.states) for rollout in driven)]))
     wide, high = (end - begin for begin, end in zip(view.low, view.high, strict=True))
     width = HEIGHT * wide / high
-    figure = Figure(figsize=(width + LIST_WIDTH, HEIGHT), layout="constrained", facecolor="white")
-    axes, beside = figure.subplots(1, 2, width_ratios=[width, LIST_WIDTH])
+    columns = [*([IMAGES_WIDTH] if images else []), width, LIST_WIDTH]
+    figure = Figure(figsize=(sum(columns), HEIGHT), layout="constrained", facecolor="white")
+    grid = figure.add_gridspec(1, len(columns), width_ratios=columns)
+    axes, beside = (figure.add_subplot(grid[0, column]) for column in (-2, -1))
+    if images:
+        rows = max(len(images), 3)
+        cells = grid[0, 0].subgridspec(rows, 1)
+        draw_images([figure.add_subplot(cells[row, 0]) for row in range(rows)], images)
     axes.set(xlim=(view.low[0], view.high[0]), ylim=(view.low[1], view.high[1]), xticks=[], yticks=[], aspect="equal")
     axes.set_facecolor(style.PAPER)
     for spine in axes.spines.values():

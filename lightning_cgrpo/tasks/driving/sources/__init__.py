@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Generic, Literal, TypeVar, overload
+from typing import Generic, Literal, Self, TypeVar, overload
 
 from lightning_cgrpo.tasks.driving.scene import Scene
 
 Split = Literal["train", "val", "test"]
 Key = TypeVar("Key")
+Item = TypeVar("Item")
 
 
 class SceneSource(ABC):
@@ -25,26 +26,37 @@ class SceneSource(ABC):
             UserError: there is nothing to read, or too little to split.
         """
 
+    def follow_ups(self, split: Split) -> Sequence[Sequence[Scene]]:
+        """Of each scene of a split those of the second stage: they begin where its ego could be 4 s later.
 
-class Scenes(Sequence[Scene], Generic[Key]):
-    """Scenes that are built when they are indexed.
+        By default there are none.
+        """
+        return [()] * len(self.scenes(split))
+
+
+class Lazy(Sequence[Item], Generic[Key, Item]):
+    """What is built when it is indexed.
 
     Args:
-        keys: what names a scene.
-        build: makes the scene of a key.
+        keys: what names an item.
+        build: makes the item of a key.
     """
 
-    def __init__(self, keys: Sequence[Key], build: Callable[[Key], Scene]) -> None:
+    def __init__(self, keys: Sequence[Key], build: Callable[[Key], Item]) -> None:
         self.keys, self.build = keys, build
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @overload
-    def __getitem__(self, index: int) -> Scene: ...
+    def __getitem__(self, index: int) -> Item: ...
     @overload
-    def __getitem__(self, index: slice) -> Scenes[Key]: ...
-    def __getitem__(self, index: int | slice) -> Scene | Scenes[Key]:
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> Item | Self:
         if isinstance(index, slice):
-            return Scenes(self.keys[index], self.build)
+            return type(self)(self.keys[index], self.build)
         return self.build(self.keys[index])
+
+
+class Scenes(Lazy[Key, Scene]):
+    """Scenes that are built when they are indexed."""

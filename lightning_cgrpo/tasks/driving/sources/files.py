@@ -10,7 +10,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.tasks.driving.fields import Field
 from lightning_cgrpo.tasks.driving.scene import Scene
 from lightning_cgrpo.tasks.driving.scene_file import SCENE_SUFFIX, load_json, read_scene
-from lightning_cgrpo.tasks.driving.sources.logs import LogSource
+from lightning_cgrpo.tasks.driving.sources.logs import ALL, LogSource, Part
 
 
 class SceneFiles(LogSource[Path]):
@@ -22,14 +22,17 @@ class SceneFiles(LogSource[Path]):
         path: a file, or a folder, whose subfolders are searched as well.
         val_share: of the logs, for validation.
         test_share: of the logs, for tests.
+        train_part: of the other logs, see `in_part`.
 
     Raises:
         UserError: from `scenes`, if there is no scene, or there are too few logs to split.
         SceneError: from `scenes` or from indexing, if a file isn't as documented.
     """
 
-    def __init__(self, path: str | Path, val_share: float = 0.1, test_share: float = 0.1) -> None:
-        super().__init__(val_share, test_share)
+    def __init__(
+        self, path: str | Path, val_share: float = 0.1, test_share: float = 0.1, train_part: Part = ALL
+    ) -> None:
+        super().__init__(val_share, test_share, train_part)
         self.path = Path(path)
 
     def logs(self) -> Collection[str]:

@@ -15,7 +15,7 @@ from lightning_cgrpo.tasks.driving.scene_file import scene_from_json
 from lightning_cgrpo.tasks.driving.sources.argoverse2.log import BOXES, POSES, Array, Log, last_sweep, read_log, rotate
 from lightning_cgrpo.tasks.driving.sources.argoverse2.roads import read_map
 from lightning_cgrpo.tasks.driving.sources.argoverse2.route import Router
-from lightning_cgrpo.tasks.driving.sources.logs import LogSource
+from lightning_cgrpo.tasks.driving.sources.logs import ALL, LogSource, Part
 
 HISTORY, FUTURE, INTERVAL = 1.5, 4.0, 0.5
 RADIUS = 100.0
@@ -47,14 +47,22 @@ class Argoverse2(LogSource[Moment]):
         stride: seconds from scene to scene.
         val_share: of the logs, for validation.
         test_share: of the logs, for tests.
+        train_part: of the other logs, see `in_part`.
 
     Raises:
         UserError: pyarrow is missing, there is no log, or there are too few to split.
         SceneError: from `scenes` or from indexing, if a log's file is missing or can't be read.
     """
 
-    def __init__(self, path: str | Path, stride: float = 1.0, val_share: float = 0.1, test_share: float = 0.1) -> None:
-        super().__init__(val_share, test_share)
+    def __init__(
+        self,
+        path: str | Path,
+        stride: float = 1.0,
+        val_share: float = 0.1,
+        test_share: float = 0.1,
+        train_part: Part = ALL,
+    ) -> None:
+        super().__init__(val_share, test_share, train_part)
         if not stride > 0:
             raise UserError(f"Expected argument `stride` to be greater than 0, but got {stride}.")
         self.path, self.stride = Path(path), stride

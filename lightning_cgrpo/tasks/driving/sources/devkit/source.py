@@ -20,7 +20,7 @@ from lightning_cgrpo.tasks.driving.sources.devkit.installation import (
     load_classes,
     read_split,
 )
-from lightning_cgrpo.tasks.driving.sources.logs import deal
+from lightning_cgrpo.tasks.driving.sources.logs import ALL, Part, checked_part, deal, in_part
 
 
 class NavsimDevkit(SceneSource):
@@ -41,6 +41,7 @@ class NavsimDevkit(SceneSource):
             (``$NAVSIM_EXP_ROOT/metric_cache``, which its run_metric_caching.sh writes).
         cameras: whose images the scenes name (`Scene.extra`, "cameras": paths from the oldest frame to t = 0), such as
             CAM_F0.
+        train_part: of the other training logs, see `in_part`.
 
     Raises:
         UserError: from `scenes`, if pickles aren't allowed, the devkit isn't installed, a variable isn't set, or there
@@ -55,9 +56,11 @@ class NavsimDevkit(SceneSource):
         allow_pickles: bool = False,
         metric_caches: bool = False,
         cameras: Sequence[str] = (),
+        train_part: Part = ALL,
     ) -> None:
         self.train, self.test, self.val_share = train, test, val_share
         self.allow_pickles, self.metric_caches, self.cameras = allow_pickles, metric_caches, tuple(cameras)
+        self.train_part = checked_part(train_part)
 
     def scenes(self, split: Split) -> Sequence[Scene]:
         if not self.allow_pickles:
@@ -81,6 +84,8 @@ class NavsimDevkit(SceneSource):
                     f"such as {both[0]}, try test=null to hold out training logs."
                 )
             official, logs = (tests, test_logs) if split == "test" else (official, deal(logs, self.val_share, 0)[split])
+        if split == "train":
+            logs = in_part(logs, self.train_part)
         loader = _Loader(classes, folders, official, logs, self.cameras)
         return Scenes(loader.tokens, loader.scene)
 

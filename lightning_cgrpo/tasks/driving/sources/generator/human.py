@@ -36,11 +36,13 @@ class Drive:
 
     Args:
         s: ``[17]`` distances along the stage's path, from t = 0 every 0.25 s.
+        end: speed and acceleration at 4 s.
         start: speed and acceleration at t = 0, and before.
         hit: ``[A]`` bool, agents that couldn't be kept clear of.
     """
 
     s: Array
+    end: tuple[float, float]
     start: tuple[float, float]
     hit: Array
 
@@ -68,8 +70,9 @@ class Obstacles:
     speed: Array
 
     @classmethod
-    def of(cls, agents: Sequence[Agent], path: Path) -> Obstacles:
-        poses, sizes = boxes(agents)
+    def of(cls, agents: Sequence[Agent], path: Path, first: int = 0) -> Obstacles:
+        """Those of a scene whose times begin with `first` of `TIMES`."""
+        poses, sizes = boxes(agents, first)
         poses = poses[:, NOW:]
         cos, sin = np.cos(poses[..., 2:]), np.sin(poses[..., 2:])
         front = np.array([1, -1, -1, 1]) * sizes[:, None, :1] / 2
@@ -93,11 +96,16 @@ def _finer(values: Array) -> Array:
 def drive(stage: Stage, agents: Sequence[Agent], rng: np.random.Generator) -> Drive:
     """Drive through the stage among agents."""
     others = Obstacles.of(agents, stage.path)
-    start = _start(stage, others, rng)
-    s, speed = _follow(stage, others, start)
-    touched = _touches(stage.path, s, speed, others)
-    best = int(np.lexsort([-s[:, -1], touched.sum(1)])[0])
-    return Drive(s[best], start, touched[best])
+    return onward(stage, others, stage.s, _start(stage, others, rng))
+
+
+def onward(stage: Stage, others: Obstacles, s: float, start: tuple[float, float]) -> Drive:
+    """Drive on from a distance along the stage's path, with a speed and acceleration."""
+    places, speeds = _follow(stage, others, s, start)
+    touched = _touches(stage.path, places, speeds, others)
+    best = int(np.lexsort([-places[:, -1], touched.sum(1)])[0])
+    before, last = speeds[best, -2:]
+    return Drive(places[best], (float(last), float(last - before) / DT), start, touched[best])
 
 
 def _start(stage: Stage, others: Obstacles, rng: np.random.Generator) -> tuple[float, float]:
@@ -118,13 +126,13 @@ def _start(stage: Stage, others: Obstacles, rng: np.random.Generator) -> tuple[f
     return speed, min(acceleration, speed / 2)
 
 
-def _follow(stage: Stage, others: Obstacles, start: tuple[float, float]) -> tuple[Array, Array]:
+def _follow(stage: Stage, others: Obstacles, place: float, start: tuple[float, float]) -> tuple[Array, Array]:
     """Distances and speeds ``[C, 17]`` of every driver, by the Intelligent Driver Model with limited jerk."""
     drivers = np.arange(len(CALM))
     near, lead = _foreseen(others)
     free = np.full((len(CALM), 1, STEPS + 1), np.inf)
     near, lead = np.concatenate([near, free], 1), np.concatenate([lead, 0 / free], 1)
-    s, v, a = (np.full(len(CALM), value) for value in (stage.s, *start))
+    s, v, a = (np.full(len(CALM), value) for value in (place, *start))
     places, speeds = [s], [v]
     for step in range(STEPS):
         target = CALM * np.interp(s + 0.5 * v, stage.path.s, stage.speeds)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from lightning_cgrpo.tasks.driving.scene import AGENT_TYPES
 from lightning_cgrpo.tasks.driving.sources.generator.paths import Array, Path
 
-TIMES: Array = np.arange(-1.5, 4.5, 0.5)
-"""At which agents are seen."""
-NOW = 3
+TIMES: Array = np.arange(-1.5, 8.5, 0.5)
+"""At which agents are known: those of a scene, and of the one that follows it 4 s later."""
+SEEN, NOW, LATER = 12, 3, 8
+"""Times of a scene, which of them is t = 0, and how many times later the next scene begins."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Agent:
 
     Args:
         body: what it is.
-        states: ``[12, 5]`` x, y, yaw of its center and velocity, at `TIMES`.
+        states: ``[20, 5]`` x, y, yaw of its center and velocity, at `TIMES`.
     """
 
     body: Body
@@ -73,8 +74,8 @@ class Agent:
         Args:
             body: what drives.
             path: the line to drive along.
-            s: ``[12]`` distances along it at `TIMES`.
-            speed: ``[12]`` their change, m/s.
+            s: ``[20]`` distances along it at `TIMES`.
+            speed: ``[20]`` their change, m/s.
             left: distances to the left of it.
             sideways: their change, m/s.
         """
@@ -98,9 +99,9 @@ class Agent:
         return cls(body, np.concatenate([xy, np.broadcast_to([pose[2], *velocity], (len(TIMES), 3))], 1))
 
 
-def boxes(agents: Sequence[Agent]) -> tuple[Array, Array]:
-    """Poses ``[A, 12, 3]``, with unwrapped yaw, and lengths and widths ``[A, 2]``."""
-    poses = np.array([agent.states[:, :3] for agent in agents]).reshape(-1, len(TIMES), 3)
+def boxes(agents: Sequence[Agent], first: int = 0) -> tuple[Array, Array]:
+    """Poses ``[A, 12, 3]`` from a time on, with unwrapped yaw, and lengths and widths ``[A, 2]``."""
+    poses = np.array([agent.states[first : first + SEEN, :3] for agent in agents]).reshape(-1, SEEN, 3)
     poses[..., 2] = np.unwrap(poses[..., 2])
     return poses, np.array([agent.body.size[:2] for agent in agents]).reshape(-1, 2)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,8 @@ from lightning_cgrpo.tasks.driving.sources.generator.roads import KINDS, Random,
 from lightning_cgrpo.tasks.driving.vehicle import FRONT_LENGTH
 
 NEVER = 1e3
+USUAL = 2.0, 1.7
+"""Largest acceleration in bends, and deceleration before them, m/s², as they are drawn on the average."""
 SHARPEST_START = 0.015
 """1/m, of the road where the ego starts, as a rule."""
 
@@ -80,13 +82,13 @@ class Signals:
                 return None if self.switch == NEVER else (self.switch, NEVER)
         return None
 
-    def lights(self, lanes: int) -> Lights:
-        """At 0 to 4 s; empty without lights."""
+    def lights(self, lanes: int, start: float = 0.0) -> Lights:
+        """Of a scene that starts then, at 0 to 4 s; empty without lights."""
         times = torch.arange(9 if self.phases else 0, dtype=torch.float64) * 0.5
         red = torch.zeros(len(times), lanes, dtype=torch.bool)
         green = red.clone()
         for number, phase in enumerate(self.phases):
-            on = (times < self.switch) == (number == self.first)
+            on = (start + times < self.switch) == (number == self.first)
             green[:, phase] = on[:, None]
             red[:, phase] = ~on[:, None]
         return Lights(times, red, green)
@@ -120,6 +122,13 @@ class Stage:
     def speed(self) -> float:
         """The most the human drives at t = 0."""
         return float(np.interp(self.s, self.path.s, self.speeds))
+
+    def later(self) -> Stage:
+        """As it is 4 s later: nobody waits for a light that is green by then."""
+        red = self.signals.red_from(self.trip)
+        if red is None or red[1] > 4:
+            return self
+        return replace(self, speeds=allowed_speed(self.path, self.cruise, *USUAL))
 
     @classmethod
     def random(cls, rng: Random) -> Stage:

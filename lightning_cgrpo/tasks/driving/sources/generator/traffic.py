@@ -68,7 +68,7 @@ def _may_give_way(stage: Stage, trip: Trip) -> bool:
 def _braking(rng: Random, s: Array, speed: Array) -> tuple[Array, Array]:
     """The same drive, braking from some moment on, seldom until it stands."""
     begin, brake = rng.uniform(-1.5, 0.0), rng.uniform(0.5, 2.0)
-    times = np.linspace(TIMES[0], TIMES[-1], 56)
+    times = np.linspace(TIMES[0], TIMES[-1], 5 * len(TIMES) - 4)
     before = np.interp(begin, TIMES, speed)
     most = (before - brake * (times - begin).clip(0)).clip(before * rng.uniform(-0.2, 0.7)).clip(0)
     v = np.minimum(np.interp(times, TIMES, speed), most)
@@ -132,7 +132,9 @@ def pull_out(rng: Random, stage: Stage) -> list[Agent]:
     left, sideways = _sidestep(-(lane.width + PARKING) / 2, begin, rng.uniform(3.5, 5))
     since = (TIMES - begin).clip(0)
     pace = rng.uniform(0.8, 1.6)
-    return [Agent.driving(body, stage.path, s + pace / 2 * since**2, pace * since, left, sideways * np.tanh(since))]
+    speed = pace * since.clip(None, 4 - begin)  # then fast enough
+    at = s + pace / 2 * since**2 - pace / 2 * (TIMES - 4).clip(0) ** 2
+    return [Agent.driving(body, stage.path, at, speed, left, sideways * np.tanh(since))]
 
 
 def parked(rng: Random, stage: Stage) -> list[Agent]:
@@ -181,10 +183,11 @@ def _places(rng: Random, stage: Stage, trip: Trip) -> Sequence[float]:
     return [float(s) for s in places if 5 < s < trip.path.length - 5]
 
 
-def followers(rng: Random, stage: Stage, drive: Drive) -> list[Agent]:
-    """Behind the ego, doing what it did a moment ago."""
+def followers(rng: Random, stage: Stage, drive: Drive, later: Drive) -> list[Agent]:
+    """Behind the ego, doing what it did a moment ago, and does later."""
     delay, back = 0.0, REAR_LENGTH
-    fine = np.arange(len(drive.s)) * DT
+    places = np.append(drive.s, later.s[1:])
+    fine = np.arange(len(places)) * DT
     agents = []
     for _ in range(int(rng.integers(0, 3))):
         body = random_vehicle(rng)
@@ -195,7 +198,7 @@ def followers(rng: Random, stage: Stage, drive: Drive) -> list[Agent]:
         # Long ago it didn't accelerate.
         past = times.clip(TIMES[0], 0)
         s = drive.before(past) + (speed + acceleration * past) * (times - past).clip(None, 0)
-        s = np.where(times > 0, np.interp(times, fine, drive.s), s) - back
+        s = np.where(times > 0, np.interp(times, fine, places), s) - back
         if s[0] < 3:
             break
         agents.append(Agent.driving(body, stage.path, s[1:-1:2], ((s[2:] - s[:-2]) / 0.5)[::2], rng.normal(0, 0.1)))

@@ -1,0 +1,1 @@
+"""The driving comparison on generated scenes: `python -m benchmarks.navsim.run`."""

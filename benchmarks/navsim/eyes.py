@@ -1,0 +1,96 @@
+"""Does a policy look at its images? Its EPDMS on held-out generated scenes, with its own images and with other scenes'.
+
+python -m benchmarks.navsim.eyes models/driver docs/results/navsim/eyes.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lightning_cgrpo import GeneratedScenes, GenerationSampler, VisionLanguagePolicy
+from lightning_cgrpo.datamodules import NavsimDataModule
+from lightning_cgrpo.randomness import Stream, uniform
+from lightning_cgrpo.tasks.driving.prompts import PromptFormat
+from lightning_cgrpo.tasks.driving.task import DrivingTask
+
+FORM = PromptFormat(frames=1, height=64, width=64, system=False)
+SHOWN = ("epdms", "wat", "no_at_fault_collisions", "drivable_area_compliance", "driving_direction_compliance", "ade")
+Chat = list[dict[str, Any]]
+
+
+def measure(model: str, scenes: int, answers: int, swapped: bool) -> dict[str, float]:
+    """Means over all answers, and of EPDMS the standard error over scenes."""
+    policy = VisionLanguagePolicy(model)
+    policy.load()
+    policy.eval()
+    sampler, task = GenerationSampler(max_new_tokens=80), DrivingTask()
+    data = NavsimDataModule(scenes=GeneratedScenes(seed=1), form=FORM, test_prompts=scenes, eval_prompts=50)
+    found: dict[str, list[torch.Tensor]] = {name: [] for name in SHOWN}
+    for prompts in data.test_dataloader():
+        if swapped:
+            prompts.columns["prompt"] = with_images_of_others(prompts.columns["prompt"])
+
+        def noise(*shape: int, index: torch.Tensor = prompts.index) -> torch.Tensor:
+            return uniform(0, Stream.TEST, 0, index, shape)
+
+        with torch.no_grad():
+            signals = task.score(prompts, sampler.rollout(policy, prompts, answers, noise))
+        for name in SHOWN:
+            signal = signals[name]
+            value = signal.value.double()
+            applies = torch.ones_like(value, dtype=torch.bool) if signal.applicable is None else signal.applicable
+            found[name].append(value.where(applies, torch.nan))
+    table = {name: torch.cat(values) for name, values in found.items()}
+    error = table["epdms"].mean(1).std() / scenes**0.5
+    return {name: float(values.nanmean()) for name, values in table.items()} | {"epdms_error": float(error)}
+
+
+def with_images_of_others(prompts: Sequence[Chat]) -> list[Chat]:
+    """Each chat with the images of the one before."""
+    images = [
+        [part["image"] for message in chat for part in message["content"] if part["type"] == "image"]
+        for chat in prompts
+    ]
+    changed = []
+    for chat, other in zip(prompts, [images[-1], *images[:-1]], strict=True):
+        left = iter(other)
+        changed.append(
+            [
+                message
+                | {
+                    "content": [
+                        part | {"image": next(left)} if part["type"] == "image" else part for part in message["content"]
+                    ]
+                }
+                for message in chat
+            ]
+        )
+    return changed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a directory")
+    parser.add_argument("out", type=Path, help="JSON file")
+    parser.add_argument("--scenes", type=int, default=400)
+    parser.add_argument("--answers", type=int, default=4, help="to each")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    result = {
+        name: measure(options.model, options.scenes, options.answers, swapped)
+        for name, swapped in (("own", False), ("swapped", True))
+    }
+    for name, values in result.items():
+        print(name, {key: round(value, 3) for key, value in values.items()})
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""The configurations of the paper's NAVSIM experiment: its numbers, and that all stages run, with a tiny model."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lightning_cgrpo.__main__ import main, read_arguments
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.policies.tiny_vision import make_tiny_vision_model
+
+GENERAL, NAVSIM, RL = (
+    f"configs/paper/{name}.yaml" for name in ("navsim_sft_1_general", "navsim_sft_2_navsim", "navsim_qwen2_5_vl_3b")
+)
+
+
+def read(*names):
+    config, flags = read_arguments("fit", [word for name in names for word in ("-c", name)])
+    assert not flags
+    return config
+
+
+# ---------------------------------------------------------------------- the numbers
+
+
+def test_what_the_paper_states():
+    config = read(RL)
+    settings = config["model"]["init_args"]
+    assert settings["group_size"] == 16
+    assert settings["optimization"]["kl_weight"] == 0.02
+    assert settings["optimization"]["epochs"] == 2 == config["trainer"]["max_epochs"]
+    assert settings["optimizer"] == {
+        "class_path": "torch.optim.AdamW", "init_args": {"lr": 1e-6, "weight_decay": 0.0}
+    }  # fmt: skip
+    assert settings["objective"]["reward"] == "wat"
+    bounds = {
+        bound["signal"]: bound["at_least"]
+        for bound in settings["objective"]["constraints"].values()
+        if bound.get("role") is None
+    }
+    names = ("no_at_fault_collisions", "drivable_area_compliance", "driving_direction_compliance")
+    assert bounds == dict.fromkeys(names, 0.99)
+    assert config["data"]["init_args"]["scenes"]["init_args"]["test"] == "navhard_two_stage"
+
+
+def test_what_the_authors_show_the_policy():
+    """Three frames of three cameras over the last second, and four waypoints at 1 Hz; the same in every stage."""
+    forms = [read(name)["data"]["init_args"]["form"] for name in (GENERAL, NAVSIM, RL)]
+    assert forms[0] == forms[1] == forms[2]
+    assert (forms[0]["frames"], forms[0]["frame_interval"]) == (3, 0.5)
+    assert forms[0]["cameras"] == ["CAM_F0", "CAM_L0", "CAM_R0"]
+    assert forms[0]["answer"] == {"waypoints": 4, "interval": 1.0}
+    for name in (GENERAL, NAVSIM, RL):
+        settings = read(name)["model"]["init_args"]
+        assert settings["task"]["init_args"]["answer"] == forms[0]["answer"]
+        policy = settings["policy"]["init_args"]
+        assert (policy["min_pixels"], policy["max_pixels"]) == (16_384, 262_144)
+        assert policy["gradient_checkpointing"] is True
+
+
+def test_images_have_the_size_that_qwens_processor_makes_of_a_camera_s():
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+    form, pixels = read(RL)["data"]["init_args"]["form"], (16_384, 262_144)
+    assert smart_resize(1080, 1920, 28, *pixels) == (form["height"], form["width"])
+    assert smart_resize(form["height"], form["width"], 28, *pixels) == (form["height"], form["width"])
+    assert form["height"] // 28 * (form["width"] // 28) == 312, "the tokens in the comment"
+
+
+def test_stages_share_no_log_and_evaluate_the_same():
+    general, first, second = (read(name)["data"]["init_args"]["scenes"] for name in (GENERAL, NAVSIM, RL))
+    assert general["class_path"] == "lightning_cgrpo.SceneFiles"
+    assert (first["init_args"].pop("train_part"), second["init_args"].pop("train_part")) == ([0, 0.88], [0.88, 1])
+    assert first == second
+    assert first["init_args"]["allow_pickles"] is False, "that is the user's to say"
+
+
+def test_each_stage_starts_from_the_one_before():
+    saved = [read(name)["callbacks"]["save"]["init_args"]["directory"] for name in (GENERAL, NAVSIM)]
+    models = [read(name)["model"]["init_args"]["policy"]["init_args"]["model"] for name in (GENERAL, NAVSIM, RL)]
+    assert models == ["Qwen/Qwen2.5-VL-3B-Instruct", *saved]
+
+
+def test_the_multipliers_can_move():
+    """What the comment beside the dual learning rate says, and ALGORITHM.md: 1e-3 at least."""
+    arguments = read(RL)["callbacks"]["multipliers"]["init_args"]["controller"]["init_args"]
+    assert arguments["lr"] >= 1e-3
+
+    def weight(lr, updates):
+        controller = SoftmaxAdam(**arguments | {"lr": lr})
+        controller.setup(3)
+        for _ in range(updates):
+            controller.step(torch.tensor([0.0, 0.2, 0.0], dtype=torch.float64), torch.ones(3, dtype=torch.bool))
+        return controller.weights[2].item()
+
+    assert weight(1e-6, 1400) == pytest.approx(0.25, abs=1e-3)
+    assert weight(arguments["lr"], 1000) > 0.95
+
+
+# ---------------------------------------------------------------------- they run
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    texts = ["front view, t=0.0s", "Intent: go left.\nSpeed: 7.3 m/s.", "[-14.5,0.0], [12.0,0.3]"]
+    folder = tmp_path_factory.mktemp("small")
+    return make_tiny_vision_model(folder / "tiny", texts, hidden_size=32, layers=1, vision_layers=1)
+
+
+SMALL = shlex.split(
+    "--model.policy.min_pixels=256 --model.sampler.max_new_tokens=8 --data.form.height=16 --data.form.width=32 "
+    "--data.prompts_per_update=2 --data.val_prompts=1 --data.test_prompts=2 --trainer.max_steps=1 "
+    "--trainer.accelerator=cpu --trainer.devices=1 --trainer.strategy=auto --trainer.precision=32-true --threads=1 "
+    "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false"
+)
+SCENES = ["--data.scenes=GeneratedScenes", "--data.train_prompts=2"]
+LEARN = [*SMALL, "--callbacks.progress=null", "--callbacks.initial_rates=null", "--trainer.val_check_interval=1"]
+
+
+@pytest.mark.slow
+def test_all_stages(model):
+    """From a model over two stages of demonstrations, the first one with thoughts, to Constrained GRPO."""
+    thoughts = [{"scene": f"generated_train_0_{row}", "text": "The road bends."} for row in (0, 500_000)]
+    Path("thoughts.jsonl").write_text("".join(json.dumps(thought) + "\n" for thought in thoughts))
+    of_sft = [word for word in SMALL if "initial" not in word]
+    first = [f"--model.policy.model={model}", "--data.thoughts=WrittenThoughts"]
+    first += ["--data.thoughts.path=thoughts.jsonl"]
+    main(["fit", "-c", GENERAL, *of_sft, *SCENES, *first, "--trainer.val_check_interval=1"])
+    main(["fit", "-c", NAVSIM, *of_sft, *SCENES, "--trainer.val_check_interval=1"])
+    assert Path("models/navsim_sft_2_navsim/model.safetensors").is_file()
+    main(["fit", "-c", RL, *LEARN, *SCENES])
+    run = Path("runs/navsim_qwen2_5_vl_3b/version_0")
+    saved = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    assert saved["global_step"] == 1 and "LagrangianCallback" in saved["callbacks"]
+    events = EventAccumulator(str(run), size_guidance={"images": 0})
+    events.Reload()
+    assert set(events.Tags()["images"]) == {"drives/0", "drives/1", "val_drives/0"}
+    assert {"rate/NC", "rate/DAC", "rate/DDC", "val/rate/malformed"} <= set(events.Tags()["scalars"])
+
+
+@pytest.mark.parametrize("name", [GENERAL, NAVSIM, RL])
+def test_what_is_missing_is_said_first(name):
+    """No scenes, or no trust in pickles."""
+    expected = "a scene file or a folder" if name == GENERAL else "`allow_pickles` to be true"
+    with pytest.raises(UserError, match=f"Expected {expected}"):
+        main(["fit", "-c", name, "--trainer.accelerator=cpu"])
+
+
+@pytest.mark.slow
+def test_argoverse_in_the_place_of_the_scenes(model, shared_data, capsys):
+    """The command of docs/driving.md: all scenes are test scenes."""
+    path = shared_data / "driving" / "argoverse2"
+    scenes = f"--data.scenes=Argoverse2 --data.scenes.path={path} --data.scenes.val_share=0 --data.scenes.test_share=1"
+    arguments = [f"--model.policy.model={model}", *LEARN, *shlex.split(scenes), "--data.test_prompts=null"]
+    main(["test", "-c", RL, *arguments, "--data.form.frames=1"])
+    assert "41 x 1" in capsys.readouterr().out
