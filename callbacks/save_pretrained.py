@@ -8,6 +8,7 @@ from typing import Any
 from lightning.pytorch import Callback, Trainer
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.sharding import gathered
 
 
 class SavePretrained(Callback):
@@ -34,6 +35,7 @@ class SavePretrained(Callback):
             raise UserError(f"Expected directory to be a new or existing one, but '{self.directory}' is a file.")
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        weights = gathered(pl_module.policy)  # by all processes together
         if trainer.is_global_zero:
-            pl_module.policy.save_pretrained(self.directory)
+            pl_module.policy.save_pretrained(self.directory, weights=weights)
             print(f"Wrote the model to {self.directory}.")

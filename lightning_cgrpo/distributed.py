@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 def world() -> tuple[int, int]:
@@ -42,3 +45,13 @@ def all_sum_named(sums: Mapping[str, Tensor]) -> dict[str, float]:
         return {}
     total = all_sum(torch.stack([value.double() for value in sums.values()]))
     return dict(zip(sums, total.tolist(), strict=True))
+
+
+def gathered(value: T) -> list[T]:
+    """The values of all processes, by rank; anything that can be pickled."""
+    size = world()[1]
+    if size == 1:
+        return [value]
+    found: list[T | None] = [None] * size
+    dist.all_gather_object(found, value)
+    return found  # type: ignore[return-value]  # all are filled

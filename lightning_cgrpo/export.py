@@ -102,11 +102,16 @@ def _policy(config: Config) -> Policy:
 def _read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
     """The number of updates, and the policy's weights by name."""
     import torch
+    from lightning.fabric.utilities.load import _METADATA_FILENAME
 
+    from lightning_cgrpo.sharded_checkpoints import read_weights
+
+    sharded = path.is_dir()
     try:
         # Mapped: the optimizer's state, most of the file, is never read.
-        saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        state = saved["state_dict"]
+        file = path / _METADATA_FILENAME if sharded else path
+        saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        state = read_weights(path, "state_dict.") if sharded else saved["state_dict"]
         update = int(saved["global_step"])
     except (OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")

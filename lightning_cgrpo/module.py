@@ -24,6 +24,7 @@ from lightning_cgrpo.redrawing import redraw
 from lightning_cgrpo.rollout import Examples, PromptGroups, Rollouts
 from lightning_cgrpo.rollout_module import RolloutModule
 from lightning_cgrpo.samplers import Sampler
+from lightning_cgrpo.sharding import is_sharded, shard, total_norm
 from lightning_cgrpo.tasks import Task
 from lightning_cgrpo.telemetry import UpdateReport
 
@@ -112,6 +113,7 @@ class ConstrainedGRPO(RolloutModule):
         self.policy.load()
         if self.optimization.kl_weight and self.reference is None:
             self.reference = self.policy.reference()
+        shard(self)
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
@@ -125,8 +127,17 @@ class ConstrainedGRPO(RolloutModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.reference is None:
             # Trained with a KL term, used without.
-            state = checkpoint["state_dict"]
+            state = checkpoint.get("state_dict", {})  # not in what is read of a sharded one
             checkpoint["state_dict"] = {name: t for name, t in state.items() if not name.startswith("reference.")}
+
+    def on_train_start(self) -> None:
+        """Raises:
+        UserError: if there are prompts that the sampler can't answer.
+        """
+        for loaders in (self.trainer.train_dataloader, self.trainer.val_dataloaders):
+            for loader in loaders if isinstance(loaders, (list, tuple)) else [loaders]:
+                if (source := getattr(loader, "source", None)) is not None:
+                    self.sampler.check(self.policy, source)
 
     # ------------------------------------------------------------------ an update
 
@@ -214,13 +225,14 @@ class ConstrainedGRPO(RolloutModule):
     def _log_probs(self, model: Reference, examples: Examples) -> Tensor:
         """Log-probabilities of all examples, without gradients, 0 where there is no action."""
         out = torch.zeros_like(examples.targets["weights"])
-        if not len(examples):
-            return out  # This process has got no prompts.
         rows = torch.arange(len(examples), device=out.device)
         with torch.no_grad():
-            for piece in micro_batches(rows, self.optimization.micro_batch_size):
-                part = examples[piece]
-                put_rows(out, piece, torch.where(part.mask, model(part).log_probs, 0))
+            for piece in self.passes(micro_batches(rows, self.optimization.micro_batch_size)):
+                if len(piece):
+                    part = examples[piece]
+                    put_rows(out, piece, torch.where(part.mask, model(part).log_probs, 0))
+                elif is_sharded(self.policy):
+                    model(self.policy.placeholder())
         return out
 
     def _backward(self, examples: Examples, rows: Tensor, scale: float, record: bool, report: UpdateReport) -> None:
@@ -257,16 +269,15 @@ class ConstrainedGRPO(RolloutModule):
     def _clip_gradients(self, report: UpdateReport) -> None:
         """Scale gradients down to `max_grad_norm`; drop them if they aren't finite, and say so."""
         limit = self.optimization.max_grad_norm
-        parameters = [p for p in self.policy.parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = total_norm(self.policy, self.device)
         if bool(norm.isfinite()):
             if limit is not None:
-                nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+                nn.utils.clip_grads_with_norm_(self.policy.parameters(), limit, norm)
             report.grad_norms.append(norm)
             return
         report.skipped_steps += 1
         rank_zero_warn(f"The gradient of update {report.update} is not finite; an optimizer step is skipped.")
-        for parameter in parameters:
+        for parameter in self.policy.parameters():
             parameter.grad = None
 
     # ------------------------------------------------------------------ for reports

@@ -19,6 +19,7 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.rollout_module import RolloutModule
 from lightning_cgrpo.samplers import Sampler
+from lightning_cgrpo.sharding import shard, total_norm
 from lightning_cgrpo.tasks import Task
 
 
@@ -73,6 +74,7 @@ class SupervisedFineTuning(RolloutModule):
 
     def configure_model(self) -> None:
         self.policy.load()
+        shard(self)
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
@@ -94,13 +96,14 @@ class SupervisedFineTuning(RolloutModule):
             return scaled
 
         self.accumulate(micro_batches(torch.arange(len(examples), device=self.device), self.micro_batch_size), loss)
-        bound = torch.inf if self.max_grad_norm is None else self.max_grad_norm
-        norm = nn.utils.clip_grad_norm_(self.policy.parameters(), bound)
+        norm = total_norm(self.policy, self.device)
         if not bool(norm.isfinite()):
             raise FloatingPointError(
                 f"Expected finite gradients in update {self.global_step}, but got NaN or infinity, try a smaller "
                 "learning rate, or max_grad_norm."
             )
+        if self.max_grad_norm is not None:
+            nn.utils.clip_grads_with_norm_(self.policy.parameters(), self.max_grad_norm, norm)
         optimizer, scheduler = self.optimizers(), self.lr_schedulers()
         assert isinstance(optimizer, LightningOptimizer)
         optimizer.step()

@@ -1,9 +1,9 @@
-"""One process of test_processes.py: trains the gridworld, and leaves what the test compares.
+"""One process of test_processes.py: trains small policies, and leaves what the test compares.
 
-    python process_worker.py FOLDER PROMPTS...
+    python process_worker.py FOLDER STRATEGY RUN...
 
-FOLDER holds a language model and prompts. Runs once for each number of prompts per update, and once on language, in the
-process group that the environment describes as torchrun does.
+FOLDER holds a language model and prompts. A run is the name of a function below and a number of prompts per update,
+``gridworld_7``. All are in the process group that the environment describes as torchrun does.
 """
 
 import os
@@ -32,9 +32,11 @@ from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.distributed import world
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.rollout_module import RolloutModule
+from lightning_cgrpo.sharding import whole
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 
 UPDATES = 20
+STRATEGY = sys.argv[2] if __name__ == "__main__" else "auto"
 
 
 class Memory(DummyLogger):
@@ -59,7 +61,7 @@ class Multipliers(Callback):
         self.prompts.append(len(batch))
 
 
-def train(prompts: int) -> dict:
+def gridworld(folder: Path, prompts: int) -> dict:
     """The first updates, with everything that could differ between processes: minibatches, clipping, KL, entropy."""
     torch.manual_seed(0)
     module = ConstrainedGRPO(
@@ -87,8 +89,8 @@ def even(completions, **columns):
     return [float(len(text) % 2 == 0) for text in completions]
 
 
-def train_language(folder: Path) -> dict:
-    """One prompt per update: of several processes all but one have none. Two of the eight updates wait for a step."""
+def language(folder: Path, prompts: int) -> dict:
+    """Two of the updates wait for a dual step."""
     torch.manual_seed(0)
     module = ConstrainedGRPO(
         CausalLMPolicy(str(folder / "model"), dtype="float64"),
@@ -99,11 +101,11 @@ def train_language(folder: Path) -> dict:
         optimization=Optimization(epochs=2, minibatch_size=2, micro_batch_size=1, kl_weight=0.1),
         group_size=4,
     )
-    data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=1)
-    return run(module, data, LagrangianCallback(SoftmaxAdam(), every_n_updates=3), 8)
+    data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts)
+    return run(module, data, LagrangianCallback(SoftmaxAdam(), every_n_updates=3), UPDATES if prompts > 1 else 8)
 
 
-def train_supervised(folder: Path, prompts: int) -> dict:
+def supervised(folder: Path, prompts: int) -> dict:
     """Three updates of so many demonstrations, one in each pass."""
     module = SupervisedFineTuning(
         CausalLMPolicy(str(folder / "model"), dtype="float64"),
@@ -131,7 +133,7 @@ def run(module: ConstrainedGRPO, data: GroupDataModule, duals: LagrangianCallbac
 
 
 def flattened(module: RolloutModule) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in module.policy.parameters()])
+    return torch.cat([whole(parameter.detach()).flatten() for parameter in module.policy.parameters()])
 
 
 def fit(
@@ -140,7 +142,7 @@ def fit(
     _, processes = size()
     trainer = Trainer(
         accelerator="cpu",
-        strategy="ddp" if processes > 1 else "auto",
+        strategy=STRATEGY,
         devices=processes,
         precision="64-true",
         max_steps=updates,
@@ -162,11 +164,11 @@ def size() -> tuple[int, int]:
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
+RUNS = {"gridworld": gridworld, "language": language, "supervised": supervised}
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     target = Path(sys.argv[1])
-    for number in map(int, sys.argv[2:]):
-        torch.save(train(number), target / f"{number}_prompts_rank_{size()[0]}.pt")
-    torch.save(train_language(target), target / f"language_rank_{size()[0]}.pt")
-    for number in (1, 3):
-        torch.save(train_supervised(target, number), target / f"supervised_{number}_rank_{size()[0]}.pt")
+    for name in sys.argv[3:]:
+        kind, _, number = name.rpartition("_")
+        torch.save(RUNS[kind](target, int(number)), target / f"{name}_rank_{size()[0]}.pt")

@@ -45,8 +45,9 @@ def run(name, model="tiny"):
         f"-c configs/paper/gsm8k_qwen2_5_1.5b.yaml --trainer.logger.init_args.name={name} --model.policy.model={model} "
         "--model.policy.dtype=float64 --trainer.precision=64-true --data.path=. --data.prompts_per_update=2 "
         "--data.test_train_prompts=0 --model.group_size=4 --model.sampler.max_new_tokens=32 --model.optimizer.lr=0.5 "
-        "--trainer.max_steps=1 --trainer.accelerator=cpu --threads=1 --callbacks.initial_rates=null "
-        "--callbacks.progress=null --trainer.enable_progress_bar=false --trainer.enable_model_summary=false"
+        "--trainer.max_steps=1 --trainer.accelerator=cpu --trainer.strategy=auto --threads=1 "
+        "--callbacks.initial_rates=null --callbacks.progress=null --trainer.enable_progress_bar=false "
+        "--trainer.enable_model_summary=false"
     )
 
 

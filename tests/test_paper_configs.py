@@ -139,8 +139,8 @@ def small(tmp_path_factory):
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return shlex.split(
         f"--model.policy.model={model} --data.path={folder} --data.prompts_per_update=3 --data.test_train_prompts=4 "
-        "--model.group_size=4 --model.sampler.max_new_tokens=48 --trainer.accelerator=cpu --threads=1 "
-        "--callbacks.progress=null --trainer.enable_progress_bar=false --trainer.enable_model_summary=false"
+        "--model.group_size=4 --model.sampler.max_new_tokens=48 --trainer.accelerator=cpu --trainer.strategy=auto "
+        "--threads=1 --callbacks.progress=null --trainer.enable_progress_bar=false --trainer.enable_model_summary=false"
     )
 
 

@@ -1,12 +1,9 @@
-"""What is learned does not depend on how many processes there are, and all of them have the same multipliers."""
+"""What is learned depends neither on how many processes there are nor on what they share: one copy of the network each
+(DDP), or one of all (FSDP2). All of them have the same multipliers."""
 
 import importlib.util
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,8 +12,10 @@ import torch
 from lightning_cgrpo.policies.tiny import make_tiny_model
 
 WORKER = Path(__file__).with_name("process_worker.py")
-# 8 prompts per update are an even share for 2 and 4 processes; of 7 somebody gets fewer, of 1 all but one get none.
-PROMPTS = (8, 7, 1)
+STRATEGIES = ("ddp", "fsdp2")
+# Of 8 prompts per update 2 and 4 processes get equal shares; of 7 or 3 somebody gets fewer, of 1 all but one get none.
+RUNS = ("gridworld_8", "gridworld_7", "gridworld_1", "language_1", "supervised_1", "supervised_3")
+LONGER = ("gridworld_7", "gridworld_1", "language_3", "supervised_3")
 
 
 def load_worker():
@@ -27,69 +26,49 @@ def load_worker():
 
 
 @pytest.fixture(scope="module")
-def single():
+def single(tmp_path_factory):
     """By one process, this one."""
-    worker = load_worker()
-    return {prompts: worker.train(prompts) for prompts in PROMPTS}
+    worker, folder = load_worker(), prepare(tmp_path_factory.mktemp("single"))
 
+    @cache
+    def run(name):
+        kind, _, number = name.rpartition("_")
+        return worker.RUNS[kind](folder, int(number))
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    return run
 
 
 def prepare(folder):
-    """A model and prompts for the language run."""
+    """A model and prompts for the runs on language."""
     make_tiny_model(folder / "model")
     lines = [json.dumps({"prompt": f"Count to {number}.", "completion": "1, 2"[:number]}) for number in range(8)]
     (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n")
     return folder
 
 
-def launch(processes, folder, timeout=120):
-    """As torchrun would; a hang is an error. Returns what each rank left, by number of prompts, or ``language``."""
-    prepare(folder)
-    environment = {
-        **os.environ,
-        "TORCHELASTIC_RUN_ID": "test",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "WORLD_SIZE": str(processes),
-        "LOCAL_WORLD_SIZE": str(processes),
-        "GROUP_RANK": "0",
-        "OMP_NUM_THREADS": "1",
-    }
-    running = []
-    deadline = time.monotonic() + timeout
-    try:
-        for rank in range(processes):
-            with (folder / f"output_{rank}.txt").open("wb") as output:
-                running.append(
-                    subprocess.Popen(
-                        [sys.executable, str(WORKER), str(folder), *map(str, PROMPTS)],
-                        env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                    )
-                )
-        for rank, process in enumerate(running):
-            code = process.wait(timeout=max(deadline - time.monotonic(), 0.1))
-            assert code == 0, (folder / f"output_{rank}.txt").read_text()[-3000:]
-    finally:
-        for process in running:
-            process.kill()
-            process.wait(timeout=10)
-    learned = {name: name for name in ("language", "supervised_1", "supervised_3")}
-    names = {**learned, **{prompts: f"{prompts}_prompts" for prompts in PROMPTS}}
-    return {
-        key: [torch.load(folder / f"{name}_rank_{rank}.pt", weights_only=True) for rank in range(processes)]
-        for key, name in names.items()
-    }
+@pytest.fixture(scope="module")
+def several(launch, tmp_path_factory):
+    """By several processes: what each of them left, by run."""
+
+    @cache
+    def run(processes, strategy, names):
+        folder = prepare(tmp_path_factory.mktemp(f"{strategy}_{processes}"))
+        launch(processes, WORKER, folder, strategy, *names)
+        return {
+            name: [torch.load(folder / f"{name}_rank_{rank}.pt", weights_only=True) for rank in range(processes)]
+            for name in names
+        }
+
+    return run
 
 
 def assert_equal_runs(ranks, alone, prompts):
     """Shares of every update add up to it; rates equal exactly, the rest to float64's rounding."""
+    for rank in ranks:
+        assert torch.equal(rank["parameters"], ranks[0]["parameters"])
+    torch.testing.assert_close(ranks[0]["parameters"], alone["parameters"], rtol=0, atol=1e-9)
+    if "multipliers" not in alone:
+        return
     shares = [[rank["prompts"][update] for rank in ranks] for update in range(len(alone["prompts"]))]
     assert all(sum(share) == prompts for share in shares)
     assert max(shares[0]) - min(shares[0]) == (prompts % len(ranks) > 0)
@@ -98,8 +77,8 @@ def assert_equal_runs(ranks, alone, prompts):
     torch.testing.assert_close(ranks[0]["multipliers"], alone["multipliers"], rtol=0, atol=1e-12)
     for rank in ranks:
         assert torch.equal(rank["multipliers"], ranks[0]["multipliers"])
-        assert torch.equal(rank["parameters"], ranks[0]["parameters"])
-    torch.testing.assert_close(ranks[0]["parameters"], alone["parameters"], rtol=0, atol=1e-9)
+        assert rank["pending"].keys() == alone["pending"].keys()
+        assert all(torch.equal(rank["pending"][name], counts) for name, counts in alone["pending"].items())
     # What is shown is that of all processes, not of the first.
     for ours, theirs in zip(ranks[0]["metrics"], alone["metrics"], strict=True):
         assert ours.keys() == theirs.keys()
@@ -109,51 +88,36 @@ def assert_equal_runs(ranks, alone, prompts):
 
 
 def rates(metrics):
-    return [[update[tag] for tag in ("rate/lava", "rate/battery", "reward/mean")] for update in metrics]
+    return [[value for tag, value in update.items() if tag.startswith(("rate/", "reward/"))] for update in metrics]
 
 
 def test_the_comparison_sees_something(single):
     """Rates vary, multipliers move, and runs on other prompts differ."""
-    for run in single.values():
+    for name in ("gridworld_8", "gridworld_7", "gridworld_1"):
+        run = single(name)
         assert run["multipliers"].shape == (20, 3) and len(torch.tensor(rates(run["metrics"])).unique(dim=0)) > 10
         assert (run["multipliers"][-1] - 1 / 3).abs().max() > 0.02
-    assert not torch.allclose(single[8]["parameters"], single[7]["parameters"], atol=1e-4)
+    assert not torch.allclose(single("gridworld_8")["parameters"], single("gridworld_7")["parameters"], atol=1e-4)
+    language = single("language_1")
+    assert language["pending"]["opportunities"].tolist() == [8], "of the two updates since the last dual step"
+    assert len(language["multipliers"].unique(dim=0)) == 3
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    return launch(2, tmp_path_factory.mktemp("pair"))
-
-
-@pytest.mark.parametrize("prompts", PROMPTS)
-def test_two_processes(pair, single, prompts):
-    assert_equal_runs(pair[prompts], single[prompts], prompts)
-
-
-def test_language_with_a_process_that_has_no_prompts(pair, tmp_path):
+@pytest.mark.parametrize("name", RUNS)
+def test_two_processes(several, single, name):
     """Counts that wait for a dual step are those of all processes on each, so that any one's checkpoint will do."""
-    alone, ranks = load_worker().train_language(prepare(tmp_path)), pair["language"]
-    assert sorted(rank["prompts"] for rank in ranks) == [[0] * 8, [1] * 8]
-    torch.testing.assert_close(ranks[0]["parameters"], alone["parameters"], rtol=0, atol=1e-9)
-    for rank in ranks:
-        assert torch.equal(rank["parameters"], ranks[0]["parameters"])
-        torch.testing.assert_close(rank["multipliers"], alone["multipliers"], rtol=0, atol=1e-12)
-        assert rank["pending"].keys() == alone["pending"].keys()
-        assert all(torch.equal(rank["pending"][name], counts) for name, counts in alone["pending"].items())
-    assert alone["pending"]["opportunities"].tolist() == [8], "of the two updates since the last dual step"
-    assert len(alone["multipliers"].unique(dim=0)) == 3
+    assert_equal_runs(several(2, "ddp", RUNS)[name], single(name), int(name[-1]))
 
 
-@pytest.mark.parametrize("prompts", [1, 3])
-def test_supervised_with_uneven_shares(pair, tmp_path, prompts):
-    """One process has more passes than the other, or all of them."""
-    alone, ranks = load_worker().train_supervised(prepare(tmp_path), prompts), pair[f"supervised_{prompts}"]
-    for rank in ranks:
-        torch.testing.assert_close(rank["parameters"], alone["parameters"], rtol=0, atol=1e-9)
+@pytest.mark.parametrize("name", ["language_1", "supervised_1"])
+def test_two_processes_with_one_copy(several, single, name):
+    assert_equal_runs(several(2, "fsdp2", ("language_1", "supervised_1"))[name], single(name), int(name[-1]))
 
 
 @pytest.mark.slow
-def test_four_processes(tmp_path, single):
-    four = launch(4, tmp_path, timeout=240)
-    for prompts in PROMPTS:
-        assert_equal_runs(four[prompts], single[prompts], prompts)
+@pytest.mark.parametrize("name", LONGER)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("processes", [2, 4])
+def test_first_updates(several, single, processes, strategy, name):
+    """The first 20, of the gridworld and of a language model."""
+    assert_equal_runs(several(processes, strategy, LONGER)[name], single(name), int(name[-1]))

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import Examples, Rollouts
 
 
@@ -42,6 +43,23 @@ class Policy(nn.Module, ABC):
     @abstractmethod
     def forward(self, examples: Examples) -> PolicyOutput:
         """Log-probabilities of `examples.actions`, differentiable. Entries outside the mask may be anything finite."""
+
+    def layers(self) -> list[nn.Module]:
+        """The parts that are gathered one at a time where the weights are spread over processes; outer ones first."""
+        return []
+
+    def placeholder(self) -> Examples:
+        """A unit of any content, for the passes of a process that has none while the others need it for theirs.
+
+        Only asked for where the weights are spread over processes.
+
+        Raises:
+            UserError: this policy can't be spread so.
+        """
+        raise UserError(
+            f"Expected a policy with a placeholder for sharded training, but {type(self).__name__} has none, try "
+            "strategy: ddp."
+        )
 
     def reference(self) -> Reference:
         """This policy as it is now, frozen: what the KL term measures the distance from.

@@ -45,9 +45,15 @@ class CategoricalMLP(Policy):
             group=steps // (rollouts.mask.shape[1] * rollouts.mask.shape[2]),
         )
 
+    def placeholder(self) -> Examples:
+        weight = next(self.parameters())
+        observation = torch.zeros(1, weight.shape[1], dtype=weight.dtype, device=weight.device)
+        action = torch.zeros(1, dtype=torch.int64, device=weight.device)
+        return Examples({"observations": observation}, action, action == 0, group=action)
+
     def forward(self, examples: Examples) -> PolicyOutput:
         log_probs = self.actor()(examples.inputs["observations"]).log_softmax(-1)
-        taken = log_probs.gather(-1, examples.actions[:, None]).squeeze(-1)
+        taken = log_probs.gather(-1, examples.actions[:, None]).sum(-1)  # no view of it, which FSDP would warn of
         return PolicyOutput(taken, -(log_probs.exp() * log_probs).sum(-1))
 
 

@@ -16,7 +16,14 @@ from torch.nn.functional import linear, pad
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies import Policy, PolicyOutput, Reference
-from lightning_cgrpo.policies.pretrained import LoRA, enable_checkpointing, read, stop_tokens, with_adapters
+from lightning_cgrpo.policies.pretrained import (
+    LoRA,
+    checkpointed_layers,
+    enable_checkpointing,
+    read,
+    stop_tokens,
+    with_adapters,
+)
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
 from lightning_cgrpo.rollout import NO_INPUTS, Examples, Rollouts
 from lightning_cgrpo.shared_prefix.attention import NAME as PACKED
@@ -278,6 +285,16 @@ class CausalLMPolicy(Policy):
             for layer in self._checkpointed:
                 layer.training = True
 
+    def layers(self) -> list[nn.Module]:
+        """Those of the model, a vision tower's among them."""
+        return checkpointed_layers(self.model)
+
+    def placeholder(self) -> Examples:
+        """An answer of one token to a prompt of one."""
+        token = torch.tensor([[self.stop_tokens[0]]], device=self.device)
+        mask = torch.ones_like(token, dtype=torch.bool)
+        return Examples({}, token, mask, torch.zeros_like(token[0]), {"prompt_ids": token, "prompt_mask": mask})
+
     def examples(self, rollouts: Rollouts) -> Examples:
         """N = B G answers in the order (b, g), which share the tokens of their prompts."""
         prompts, group_size, _ = rollouts.actions.shape
@@ -389,7 +406,9 @@ class CausalLMPolicy(Policy):
         """A frozen copy; with LoRA no copy but the base model, which is this one with its adapters off."""
         return super().reference() if self.lora is None else _BaseModel(self)
 
-    def save_pretrained(self, directory: str | Path, merge: bool = False) -> None:
+    def save_pretrained(
+        self, directory: str | Path, merge: bool = False, weights: Mapping[str, Tensor] | None = None
+    ) -> None:
         """Write model and tokenizer as a directory that transformers loads, and this policy too.
 
         Adapters are written alone, in peft's format, with the name of the model that they belong to.
@@ -398,15 +417,26 @@ class CausalLMPolicy(Policy):
             directory: is created; use one without another model in it, whose files would be read with these.
             merge: write a copy of all weights instead, with the adapters added in, which depends on no other directory.
                 The sums are rounded to the weights' dtype.
+            weights: of this policy by name, where it has none itself that can be written, see `sharding.gathered`.
+
+        Raises:
+            UserError: adapters of a sharded policy are to be merged.
         """
         self._check_loaded()
+        if weights is not None:
+            weights = {name.removeprefix("model."): weight for name, weight in weights.items()}
         adapted = hasattr(self.model, "merge_and_unload")
         if adapted and not merge:
             # The embeddings are the base model's. By default peft asks the hub whether they are.
-            self.model.save_pretrained(str(directory), save_embedding_layers=False)
+            self.model.save_pretrained(str(directory), save_embedding_layers=False, state_dict=weights)
+        elif adapted and weights is not None:
+            raise UserError(
+                "Expected adapters to be written alone where the policy is sharded, but they are to be merged, try "
+                "strategy: ddp, or merge later (`python -m lightning_cgrpo export --merge`)."
+            )
         else:
             model = copy.deepcopy(self.model).merge_and_unload() if adapted else self.model
-            model.save_pretrained(directory)
+            model.save_pretrained(directory, state_dict=weights)
         self.tokenizer.save_pretrained(directory)
 
 

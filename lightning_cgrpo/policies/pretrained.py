@@ -56,7 +56,7 @@ def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM") -> tu
     if (folder / ADAPTERS).is_file() and not (folder / "config.json").is_file():
         return _read_adapters(folder, dtype, kind)
     try:
-        path = _directory(name)
+        path = directory(name)
         source = str(path or name)
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": path is not None}
         # sdpa, since eager attention gives NaN for left padding in float64.
@@ -106,7 +106,7 @@ def _read_adapters(folder: Path, dtype: str | None, kind: str) -> tuple[Any, Any
     return PeftModel.from_pretrained(model, str(folder), is_trainable=True), tokenizer
 
 
-def _directory(name: str) -> Path | None:
+def directory(name: str) -> Path | None:
     """Where a model is on this machine; None if it is to come from the hub.
 
     Without a network that is the hub's cache: its client would retry for minutes before it looked there.
@@ -165,12 +165,17 @@ def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
     return tuple(sorted(named))
 
 
-def enable_checkpointing(model: Any) -> list[nn.Module]:
-    """The layers that recompute themselves when their flag `training` says so."""
+def checkpointed_layers(model: Any) -> list[nn.Module]:
+    """Those that transformers can recompute one by one: a decoder's, and a vision tower's."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
+    return [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
+
+
+def enable_checkpointing(model: Any) -> list[nn.Module]:
+    """The layers that recompute themselves when their flag `training` says so."""
     model.activation_checkpointing_enable({"use_reentrant": False})
-    layers: list[nn.Module] = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
+    layers = checkpointed_layers(model)
     for layer in layers:
         # A few families (OPT) apply dropout in the layer itself, which that flag would switch on.
         for name, value in vars(layer).items():

@@ -14,6 +14,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, Messages
 from lightning_cgrpo.policies.pretrained import LoRA, read
 from lightning_cgrpo.rollout import NO_INPUTS
+from lightning_cgrpo.sharding import in_shards
 from lightning_cgrpo.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.shared_prefix.attention import Attend, no_mask
 
@@ -170,10 +171,8 @@ class VisionLanguagePolicy(CausalLMPolicy):
         with self._checkpointing(torch.is_grad_enabled()):
             embedded = self.network.get_input_embeddings()(ids)
             images = bool(inputs) and bool(inputs["grids"].any())
-            if torch.is_grad_enabled() and not images:
-                # Other processes may have images, and all of them expect a gradient of the vision tower.
-                tower = self.network.model.visual.parameters()
-                embedded = embedded + 0 * sum(p.sum() for p in tower if p.requires_grad)
+            if not images and (nothing := self._no_images()) is not None:
+                embedded = embedded + nothing
             if images:
                 features = self._features(inputs).to(embedded.dtype)
                 # Prompts come first. A placeholder in an answer is a token like any other.
@@ -196,9 +195,23 @@ class VisionLanguagePolicy(CausalLMPolicy):
         output = self.network.model.get_image_features(inputs["patches"][taken], inputs["grids"][sizes > 0])
         return torch.cat(list(output.pooler_output))
 
-    def save_pretrained(self, directory: str | Path, merge: bool = False) -> None:
+    def _no_images(self) -> Tensor | None:
+        """0 by way of the vision tower, where a pass without images needs it because other processes may have some."""
+        tower = self.network.model.visual
+        if in_shards(tower.blocks[0]):
+            # The smallest image there is: all processes gather the tower's layers together.
+            side = self.network.config.vision_config.spatial_merge_size
+            patches = torch.zeros(1, side * side, self._patch_size, device=self.device)
+            grids = torch.tensor([[[1, side, side]]], device=self.device)
+            return self._features({"patches": patches, "grids": grids}).sum() * 0
+        trained = [p for p in tower.parameters() if p.requires_grad] if torch.is_grad_enabled() else []
+        return torch.stack([p.sum() for p in trained]).sum() * 0 if trained else None
+
+    def save_pretrained(
+        self, directory: str | Path, merge: bool = False, weights: Mapping[str, Tensor] | None = None
+    ) -> None:
         """Write model, tokenizer and the image processor's settings, see `CausalLMPolicy.save_pretrained`."""
-        super().save_pretrained(directory, merge)
+        super().save_pretrained(directory, merge, weights)
         self.image_processor.save_pretrained(directory)
 
 

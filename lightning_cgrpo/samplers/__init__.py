@@ -25,3 +25,10 @@ class Sampler(ABC):
     @abstractmethod
     def rollout(self, policy: Any, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         """Sample ``[B, G]`` answers. Runs under inference mode or no_grad, with the policy in eval mode."""
+
+    def check(self, policy: Any, source: Any) -> None:  # noqa: B027 (most can answer whatever there is)
+        """Look at a source of prompts before training, for what would end it when such a prompt is drawn.
+
+        Raises:
+            UserError: there is a prompt that can't be answered.
+        """

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.distributed import gather_counts, world
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.samplers import Noise, Sampler
 from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
+
+CHECKED_AT_ONCE = 1_000
+"""Prompts."""
 
 
 class GenerationSampler(Sampler):
@@ -51,6 +57,29 @@ class GenerationSampler(Sampler):
             raise ValueError(f"Expected argument `batch_size` to be at least 1, but got {batch_size}.")
         self.batch_size = batch_size
         self.engine: RolloutEngine = TransformersEngine() if engine is None else engine
+
+    def check(self, policy: CausalLMPolicy, source: Any) -> None:
+        """Of texts in memory, whether the longest fits; each process looks at its share. Collective."""
+        rows = getattr(source, "rows", None)
+        if rows is None or policy.context_length is None or policy.reads_images:
+            return
+        rank, processes = world()
+        room = policy.context_length - self.sampling.max_new_tokens
+        found, first = 0, ""
+        for start in range(rank, len(rows), processes * CHECKED_AT_ONCE):
+            index = range(start, min(start + processes * CHECKED_AT_ONCE, len(rows)), processes)
+            tokens = policy.tokenize([rows[row]["prompt"] for row in index], torch.tensor(index))
+            for row, length in zip(index, map(len, tokens), strict=True):
+                if length > room:
+                    found += 1
+                    first = first or f" (such as prompt {row}, of {length} tokens)"
+        # All processes end, whoever has them.
+        if total := sum(gather_counts(found, policy.device)):
+            raise UserError(
+                f"Expected prompts and answers to fit into the {policy.context_length} positions of '{policy.name}', "
+                f"but got {total} of {len(rows)} prompts with more than {room} tokens{first} and max_new_tokens "
+                f"{self.sampling.max_new_tokens}, try leaving them out of the data, or a smaller max_new_tokens."
+            )
 
     @torch.no_grad()
     def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:

@@ -15,6 +15,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.vllm.answers import Answer
+from lightning_cgrpo.sharding import is_sharded
 
 PROBE_TOKENS = 16
 """Length of the answer whose log-probabilities are compared."""
@@ -61,7 +62,10 @@ def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
         raise UserError(f"Expected shared to be a folder, but got '{folder}', which is none, try creating it.")
     with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as directory:
         with _no_progress_bar():
-            policy.save_pretrained(directory, merge=True)
+            # In a rollout a sharded policy is whole, but what transformers would save is its shards.
+            named = {name: parameter.detach() for name, parameter in policy.named_parameters()}
+            weights = named if is_sharded(policy) else None
+            policy.save_pretrained(directory, merge=True, weights=weights)
         yield directory
 
 
