@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ RUNS = {
 }
 TOOLS = {
     "tiny-model": "make a small random language model, to try things with",
+    "plan": "say what a run needs: memory of a GPU, tokens, traffic, operations",
     "report": "draw figures and tables of runs, grouped by their configurations",
     "export": "write the policy of a checkpoint as a Hugging Face directory",
     "score": "score driving trajectories as NAVSIM v2 does (EPDMS)",
@@ -29,6 +31,7 @@ OPTIONS = {
     "test": ("verbose",),
     "predict": ("return_predictions",),
     "export": (),
+    "plan": (),
 }
 
 HELP = """usage: python -m lightning_cgrpo COMMAND [-c FILE]... [--KEY=VALUE]...
@@ -50,6 +53,7 @@ examples:
   python -m lightning_cgrpo fit -c configs/gridworld.yaml -c configs/ablations/scalarized_rewards.yaml
   python -m lightning_cgrpo fit -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
   python -m lightning_cgrpo test -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
+  python -m lightning_cgrpo plan -c configs/paper/gsm8k_qwen2_5_1.5b.yaml --gpus 8
   python -m lightning_cgrpo report runs --out report
   python -m lightning_cgrpo export -c configs/gsm8k.yaml --ckpt_path=last --out models/mine
   python -m lightning_cgrpo score --scenes cases --trajectories cases --out scores.json --render pictures
@@ -134,6 +138,10 @@ def _tool(name: str) -> Callable[[list[str]], None]:
         from lightning_cgrpo.reporting import command
 
         return command.main
+    if name == "plan":
+        from lightning_cgrpo.planning import command as plan
+
+        return plan.main
     if name == "export":
         from lightning_cgrpo import export
 
@@ -148,11 +156,20 @@ def _tool(name: str) -> Callable[[list[str]], None]:
 
 
 def run() -> None:
-    """The entry point: errors of the user's are one line, and exit with 2."""
+    """The entry point: errors of the user's are one line, and exit with 2. So is a disk that is full."""
     try:
         main(sys.argv[1:])
     except UserError as error:
         print(f"lightning_cgrpo: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        print(
+            f"lightning_cgrpo: error: Expected room on the disk, but got: {error}; checkpoints that were written are "
+            "whole, try to free some, and --ckpt_path=last.",
+            file=sys.stderr,
+        )
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -17,6 +17,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from lightning_cgrpo.callbacks import EvaluationTable
+from lightning_cgrpo.checkpoint_files import check_checkpoint
 from lightning_cgrpo.configuration import Config, ConfigError
 from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.memory import reuse_blocks
@@ -69,6 +70,9 @@ class CommandLine(LightningCLI):
         except ArgumentError as error:
             raise ConfigError(explain(error)) from error
 
+    def _parse_ckpt_path(self) -> None:
+        """Nothing: Lightning's reads all of the checkpoint, for hyperparameters that ours don't hold."""
+
     def instantiate_classes(self) -> None:
         try:
             super().instantiate_classes()
@@ -99,6 +103,7 @@ def prepare(config: Config) -> None:
 
     Raises:
         ConfigError: if the checkpoint doesn't exist.
+        UserError: if it is damaged.
     """
     config.setdefault("weights_only", True)
     if torch.get_float32_matmul_precision() == "highest" and torch.cuda.is_available():
@@ -108,6 +113,9 @@ def prepare(config: Config) -> None:
         config["ckpt_path"] = str(last_checkpoint(config))
     elif isinstance(checkpoint, str) and checkpoint.endswith(".ckpt") and not _exists(checkpoint):
         raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
+    if checkpoint not in (None, "best", "hpc", "registry"):
+        # Before a model is loaded for it.
+        check_checkpoint(str(config["ckpt_path"]))
     quiet()
     reuse_blocks()
     # A class that is given by its name alone is found only if it has been imported.

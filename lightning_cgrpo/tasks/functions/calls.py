@@ -9,7 +9,7 @@ import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,32 +51,64 @@ def import_function(path: str, signal: str) -> RewardFunction:
     return function  # type: ignore[no-any-return]
 
 
-def call_functions(functions: Mapping[str, RewardFunction], arguments: Mapping[str, Any]) -> dict[str, Any]:
+def call_functions(
+    functions: Mapping[str, RewardFunction], arguments: Mapping[str, Any], time_limit: float | None = None
+) -> dict[str, Any]:
     """What each function returns, by signal.
 
     A function gets those of the arguments that it names, or all if it has ``**kwargs``. Functions that return an
     awaitable run concurrently, also with the ordinary functions after them. An exception is the function's own, with
     a note that names the signal.
 
+    With a time limit, ordinary functions run in a thread, which Python can't end: after the limit the caller goes on
+    without it, to end the run. What is awaited is cancelled.
+
+    Args:
+        time_limit: seconds that a function may take, or an asynchronous one after the ordinary ones; None for no limit.
+
     Raises:
-        UserError: if a function requires an argument that there isn't.
+        UserError: if a function requires an argument that there isn't, or takes too long.
     """
     results: dict[str, Any] = {}
     try:
         for signal, function in functions.items():
             accepted = _accepted(signal, function, arguments)
             with _named(signal):
-                result = function(**accepted)
+                result = function(**accepted) if time_limit is None else _within(time_limit, signal, function, accepted)
             results[signal] = _submit(result) if inspect.isawaitable(result) else result
         for signal, result in results.items():
             if isinstance(result, Future):
                 with _named(signal):
-                    results[signal] = result.result()
+                    results[signal] = _result(result, time_limit, signal)
     finally:
         for result in results.values():
             if isinstance(result, Future):
                 result.cancel()
     return results
+
+
+def _within(time_limit: float, signal: str, function: RewardFunction, arguments: Mapping[str, Any]) -> Any:
+    outcome: Future[Any] = Future()
+
+    def call() -> None:
+        try:
+            outcome.set_result(function(**arguments))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    # Not a pool's, which Python waits for when it ends.
+    threading.Thread(target=call, name=f"signal {signal}", daemon=True).start()
+    return _result(outcome, time_limit, signal)
+
+
+def _result(future: Future[Any], time_limit: float | None, signal: str) -> Any:
+    # Not by the exception: a function may raise one of the same kind.
+    if not wait([future], time_limit).done:
+        raise UserError(
+            f"Expected the function of signal '{signal}' to return within {time_limit:g} s, but it has not, try a "
+            "larger time_limit, or a timeout inside of it after which it returns None."
+        )
+    return future.result()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, SupportsFloat
 
@@ -42,9 +43,12 @@ class FunctionTask(Task):
         kinds: which signals are an ``indicator`` (0 or 1) or a ``number``; the others are ``any``, and it is up to
             the user that those with a rate are indicators.
         max_completion_tokens: the sampler's limit, which scales ``length`` to [-1, 0].
+        time_limit: seconds that a function may take for a batch; one that takes longer ends the run. Functions then run
+            in a thread of their own, in which ``signal.alarm`` (math-verify's timeout) does not work. None: no limit.
 
     Raises:
-        UserError: if a function can't be imported, or a name is unknown or taken.
+        UserError: if a function can't be imported, or a name is unknown or taken; in scoring, if it takes too long or
+            returns something else.
 
     Example:
         >>> def brief(completions):
@@ -59,7 +63,11 @@ class FunctionTask(Task):
         signals: dict[str, str | Callable[..., Any]],
         kinds: dict[str, SignalKind] | None = None,
         max_completion_tokens: int | None = None,
+        time_limit: float | None = None,
     ) -> None:
+        if time_limit is not None and not time_limit > 0:
+            raise ValueError(f"Expected argument `time_limit` to be greater than 0, but got {time_limit}.")
+        self.time_limit = time_limit
         kinds = kinds or {}
         if taken := sorted(LENGTH_SIGNALS.keys() & signals.keys()):
             raise UserError(f"Expected other names than those of the built-in signals, but got {taken}.")
@@ -79,7 +87,7 @@ class FunctionTask(Task):
         # A process may have got no prompts, and a function need not be made for that.
         outputs: Mapping[str, Any] = dict.fromkeys(self.functions, ())
         if len(prompts):
-            outputs = call_functions(self.functions, _arguments(prompts, rollouts))
+            outputs = call_functions(self.functions, _arguments(prompts, rollouts), self.time_limit)
         return {
             **{name: self._signal(name, output, rollouts) for name, output in outputs.items()},
             **length_signals(rollouts, self.max_completion_tokens),
@@ -146,5 +154,17 @@ def _numbers(name: str, output: Any, count: int) -> list[float | None]:
                 f"Expected the function of signal '{name}' to return numbers or None, but got {value!r:.80} "
                 f"for completion {position}."
             )
-        values.append(None if value is None else float(value))
+        values.append(None if value is None else _number(name, value, position))
     return values
+
+
+def _number(name: str, value: SupportsFloat, position: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond all floats, a fault like infinity
+        return math.inf
+    except (TypeError, ValueError) as error:  # such as a tensor of several
+        raise UserError(
+            f"Expected the function of signal '{name}' to return numbers or None, but got {value!r:.80} "
+            f"for completion {position} ({error})."
+        ) from None

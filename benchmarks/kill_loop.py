@@ -1,0 +1,332 @@
+"""Kill trainings at random moments, resume them, and compare with what was never interrupted, bit for bit.
+
+    python -m benchmarks.kill_loop --kills 20 --out kill_loop.json
+
+Kills follow each other in this order of kinds, each on the gridworld and on word problems, on one process and on two:
+SIGKILL and SIGTERM at any time, SIGKILL while a checkpoint is written, SIGKILL and SIGTERM during validation. On two
+processes either of them or both are hit. Each run is resumed by the same command with ``--ckpt_path=last`` (without, if
+it had not left a checkpoint) and must end with the same checkpoint as the uninterrupted one: weights, optimizer,
+schedule, multipliers and controller, progress. Randomness is drawn by counter, so there are no generators to compare.
+What both parts logged, together, must be what the uninterrupted one logged, as written in its CSV file; where both
+logged an update, the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import random
+import shlex
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers.models.auto.modeling_auto  # noqa: F401  (for the processes that are forked)
+
+import lightning_cgrpo.__main__
+import lightning_cgrpo.cli
+from lightning_cgrpo.callbacks.checkpoints import TERMINATED
+
+PATIENCE = 600.0
+"""Seconds that anything may take."""
+KINDS = ("SIGKILL", "SIGTERM", "SIGKILL, checkpoint", "SIGKILL, validation", "SIGTERM, validation")
+COMMON = (
+    "--trainer.log_every_n_steps=1 --trainer.logger=lightning.pytorch.loggers.CSVLogger "
+    "--trainer.logger.save_dir=runs --trainer.logger.name=run --trainer.max_epochs=-1 "
+    "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
+    "--callbacks.layout=null --callbacks.progress=null --callbacks.effective_weights=null "
+    "--callbacks.initial_rates.batches=1 --callbacks.marks=benchmarks.kill_marks.Marks"
+)
+# Passes over the prompts, validations and checkpoints begin and end at different updates, and some at the same.
+TASKS = {
+    "gridworld": (
+        24,
+        "-c configs/gridworld.yaml --data.prompts_per_update=4 --data.train_prompts=12 --data.val_prompts=24 "
+        "--data.eval_prompts=4 --model.group_size=4 --model.sampler.environment.max_steps=30 "
+        "--model.optimization.minibatch_size=200 --model.optimization.kl_weight=0.01 "
+        "--model.lr_scheduler=torch.optim.lr_scheduler.StepLR --model.lr_scheduler.step_size=4 "
+        "--model.lr_scheduler.gamma=0.9 --trainer.val_check_interval=4 --callbacks.pictures=null "
+        "--callbacks.checkpoints.every_n_train_steps=2",
+    ),
+    "language": (
+        12,
+        "-c configs/gsm8k.yaml --data.prompts_per_update=3 --data.train_prompts=15 --data.val_prompts=12 "
+        "--data.eval_prompts=3 --model.group_size=4 --model.sampler.max_new_tokens=24 "
+        "--model.optimization.epochs=2 --model.optimization.minibatch_size=4 "
+        "--model.optimization.micro_batch_size=2 --trainer.val_check_interval=3 --callbacks.samples=null "
+        "--callbacks.multipliers.every_n_updates=2 --callbacks.checkpoints.every_n_train_steps=1",
+    ),
+}
+UNTOLD = ("time/", "throughput/")
+
+
+@dataclass
+class Trial:
+    """A run that was killed, and what came of it."""
+
+    task: str
+    processes: int
+    kind: str
+    victims: list[int]
+    killed_in: str
+    statuses: list[int]
+    resumed_at: int
+    differences: list[str]
+
+
+def arguments(task: str, processes: int) -> list[str]:
+    updates, given = TASKS[task]
+    several = f"--trainer.devices={processes} --trainer.strategy=ddp" if processes > 1 else ""
+    return ["fit", *shlex.split(f"{given} {COMMON} {several} --trainer.max_steps={updates}")]
+
+
+class Run:
+    """``python -m lightning_cgrpo`` on one process, or on several with the environment that torchrun sets.
+
+    Processes are forked from this one, which has imported everything: that takes most of the time of so short a run.
+    """
+
+    def __init__(self, folder: Path, task: str, processes: int, *more: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.statuses: dict[int, int] = {}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        several = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": processes, "TORCHELASTIC_RUN_ID": 0}
+        several |= {"LOCAL_WORLD_SIZE": processes, "GROUP_RANK": 0}
+        self.processes = []
+        for rank in range(processes):
+            environment = several | {"RANK": rank, "LOCAL_RANK": rank} if processes > 1 else {}
+            self.processes.append(self._fork([*arguments(task, processes), *more], environment))
+
+    def _fork(self, given: list[str], environment: dict[str, Any]) -> int:
+        process = os.fork()
+        if process:
+            return process
+        status: Any = 1
+        try:
+            os.chdir(self.folder)
+            output = os.open("output.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.environ.update({name: str(value) for name, value in environment.items()})
+            sys.argv = ["lightning_cgrpo", *given]
+            lightning_cgrpo.__main__.run()
+            status = 0
+        except SystemExit as ended:
+            status = ended.code or 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+
+    def ended(self) -> bool:
+        """Whether the first process has ended."""
+        for process in self.processes:
+            if process not in self.statuses:
+                found, status = os.waitpid(process, os.WNOHANG)
+                if found:
+                    self.statuses[process] = os.waitstatus_to_exitcode(status)
+        return self.processes[0] in self.statuses
+
+    def wait(self, patience: float = PATIENCE) -> bool:
+        """Whether all processes end in time."""
+        deadline = time.monotonic() + patience
+        while (self.ended(), len(self.statuses))[1] < len(self.processes):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def finish(self) -> None:
+        if not self.wait() or any(self.statuses.values()):
+            text = (self.folder / "output.txt").read_text()
+            raise RuntimeError(f"Expected a run to end, but got {self.statuses}: {text}")
+
+    def until(self, reached: Callable[[], bool], pause: float) -> bool:
+        """Whether it was reached before the run ended."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.ended() and time.monotonic() < deadline:
+            if reached():
+                return True
+            time.sleep(pause)
+        return False
+
+    def kill(self, number: int, victims: list[int]) -> list[int]:
+        """Send a signal to some of the processes, by rank, and return the statuses once all have ended.
+
+        After SIGTERM all end by themselves. After SIGKILL the others fail, or are ended by who started them.
+        """
+        for rank in victims:
+            os.kill(self.processes[rank], number)
+        if not self.wait(PATIENCE if number == signal.SIGTERM else 5):
+            for process in self.processes:
+                if process not in self.statuses:
+                    os.kill(process, signal.SIGKILL)
+            self.wait()
+        return [self.statuses[process] for process in self.processes]
+
+
+def marks(folder: Path) -> list[str]:
+    file = folder / "marks.txt"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def unfinished(folder: Path) -> list[Path]:
+    return list(folder.glob("runs/run/*/checkpoints/*.unfinished"))
+
+
+def attempt(folder: Path, task: str, processes: int, kind: str, draw: random.Random) -> dict[str, Any] | None:
+    """Start a run and kill it: what was hit; None where it was too late."""
+    updates = TASKS[task][0]
+    name, _, where = kind.partition(", ")
+    victims = draw.choice([[0], [1], [0, 1]]) if processes > 1 else [0]
+    run = Run(folder, task, processes)
+    chosen = draw.randrange(updates)
+    if where == "validation":
+        every = next(int(a.partition("=")[2]) for a in arguments(task, processes) if "val_check_interval" in a)
+        mark, batch = f"validation {draw.randrange(every, updates + 1, every)}", draw.randrange(1, 4)
+        reached = run.until(lambda: marks(folder).count(mark) >= batch, 0.001)
+    else:
+        reached = run.until(lambda: f"update {chosen}" in marks(folder), 0.001)
+        if where:
+            reached = reached and run.until(lambda: bool(unfinished(folder)), 0)
+        else:
+            time.sleep(draw.uniform(0, 0.1))
+    if not reached or run.ended():
+        run.wait()
+        return None
+    statuses = run.kill(getattr(signal, name), victims)
+    last = marks(folder)[-1]
+    missed = {"validation": "validation" not in last, "checkpoint": not unfinished(folder)}.get(where, False)
+    if missed or statuses[0] == 0:
+        return None
+    if name == "SIGTERM" and statuses != [TERMINATED] + [0] * (processes - 1):
+        raise RuntimeError(f"Expected SIGTERM to end a run, but got {statuses}: {(folder / 'output.txt').read_text()}")
+    return {"victims": victims, "killed_in": last, "statuses": statuses}
+
+
+def trial(folder: Path, task: str, processes: int, kind: str, draw: random.Random, whole: Path) -> Trial:
+    """Kill a run, resume it, compare it with the one in `whole`."""
+    for number in range(20):
+        run = folder / str(number)
+        killed = attempt(run, task, processes, kind, draw)
+        if killed is not None:
+            break
+    else:
+        raise RuntimeError(f"Expected to meet a run in '{kind}', but it never was.")
+    saved = sorted(run.glob("runs/run/*/checkpoints/last.ckpt"))
+    at = torch.load(saved[-1], weights_only=True)["global_step"] if saved else 0
+    Run(run, task, processes, *(["--ckpt_path=last"] if saved else [])).finish()
+    return Trial(task, processes, kind, **killed, resumed_at=at, differences=list(differences(run, whole)))
+
+
+def differences(run: Path, whole: Path) -> Iterator[str]:
+    """What isn't the same in a run of two parts and in one of a piece."""
+    yield from _different(final(run), final(whole), "checkpoint")
+    expected, logged = logs(whole / "runs/run/version_0"), {}
+    for part in sorted(run.glob("runs/run/version_*")):
+        for key, value in logs(part).items():
+            if logged.setdefault(key, value) != value:
+                yield f"{key} logged as {logged[key]} and {value}"
+    for key in sorted(expected.keys() | logged.keys()):
+        if expected.get(key) != logged.get(key):
+            yield f"{key} logged as {logged.get(key)}, not {expected.get(key)}"
+
+
+def final(run: Path) -> dict[str, Any]:
+    """The last checkpoint, without what remembers paths."""
+    path = max(run.glob("runs/run/version_*/checkpoints/last.ckpt"), key=lambda file: file.stat().st_mtime)
+    checkpoint: dict[str, Any] = torch.load(path, weights_only=True)
+    callbacks = checkpoint["callbacks"]
+    checkpoint["callbacks"] = {name: state for name, state in callbacks.items() if not name.startswith("Checkpoints")}
+    return checkpoint
+
+
+def _different(ours: Any, theirs: Any, where: str) -> Iterator[str]:
+    if type(ours) is not type(theirs):
+        yield f"{where}: {type(ours).__name__}, not {type(theirs).__name__}"
+    elif isinstance(ours, torch.Tensor):
+        if ours.dtype != theirs.dtype or not torch.equal(ours, theirs):
+            yield f"{where}: other numbers"
+    elif isinstance(ours, dict):
+        for key in ours.keys() | theirs.keys():
+            if key in ours and key in theirs:
+                yield from _different(ours[key], theirs[key], f"{where}.{key}")
+            else:
+                yield f"{where}.{key}: in one only"
+    elif isinstance(ours, (list, tuple)) and len(ours) == len(theirs):
+        for number, pair in enumerate(zip(ours, theirs, strict=True)):
+            yield from _different(*pair, f"{where}[{number}]")
+    elif ours != theirs:
+        yield f"{where}: {ours}, not {theirs}"
+
+
+def logs(version: Path) -> dict[tuple[int, str], str]:
+    """What was logged, by update and tag, as written; but not how long anything took."""
+    file = version / "metrics.csv"
+    if not file.exists():
+        return {}
+    with file.open() as lines:
+        return {
+            (int(row["step"]), tag): value
+            for row in csv.DictReader(lines)
+            for tag, value in row.items()
+            if value and tag != "step" and not tag.startswith(UNTOLD)
+        }
+
+
+def main(argv: list[str] | None = None) -> list[Trial]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="number of the first kill, to do some of them only")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    given = parser.parse_args(argv)
+    lightning_cgrpo.cli.prepare({})  # imports all there is, for the processes that are forked
+    trials: list[Trial] = []
+    with tempfile.TemporaryDirectory(prefix="kill_loop") as name:
+        folder, whole = Path(name), {}
+        for number in range(given.first, given.first + given.kills):
+            kind, (task, processes) = KINDS[number // 4 % len(KINDS)], _setting(number)
+            if (task, processes) not in whole:
+                whole[task, processes] = folder / f"{task}{processes}"
+                Run(whole[task, processes], task, processes).finish()
+            draw = random.Random(f"{given.seed} {number}")
+            found = trial(folder / f"kill{number}", task, processes, kind, draw, whole[task, processes])
+            trials.append(found)
+            verdict = "equal" if not found.differences else f"{len(found.differences)} differences"
+            print(
+                f"{number:3} {task:9} {processes} {kind:21} {found.victims!s:6} in {found.killed_in:13} "
+                f"{found.statuses!s:10} resumed at {found.resumed_at:2}: {verdict}",
+                *found.differences[:5],
+                sep="\n      ",
+                flush=True,
+            )
+    equal = sum(not trial.differences for trial in trials)
+    print(f"{equal} of {len(trials)} equal")
+    if given.out:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        content = {"equal": equal, "kills": len(trials), "trials": [asdict(trial) for trial in trials]}
+        given.out.write_text(json.dumps(content, indent=1) + "\n")
+    return trials
+
+
+def _setting(number: int) -> tuple[str, int]:
+    return ("gridworld", "language")[number % 2], 1 + number // 2 % 2
+
+
+if __name__ == "__main__":
+    sys.exit(any(trial.differences for trial in main()))

@@ -1,0 +1,136 @@
+"""Checkpoints on disk: there completely or not at all, and refused where they are damaged."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import zipfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+
+from lightning_cgrpo.errors import UserError
+
+UNFINISHED = ".unfinished"
+"""What a checkpoint is called, in its folder, while it is being written."""
+SHARDED_LAST = "meta.pt"
+"""Of a sharded checkpoint, which is a directory, the file that Lightning writes last."""
+
+
+class CheckpointFiles(TorchCheckpointIO):
+    """Writes checkpoints where they are to be, and reads none that is damaged or holds code.
+
+    Lightning's own goes by way of the machine's folder for temporary files, which may be small, is left full by a run
+    that is killed, and from which a file is copied, not moved, if it is on another disk. Names with ``://`` are left to
+    Lightning: object stores keep an object's former content until the new one is complete.
+
+    Raises:
+        UserError: in writing, if there is no room; in reading, if the checkpoint is damaged, or holds more than tensors
+            and plain containers.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        if is_remote(path) or storage_options is not None:
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = target.with_name(f"{target.name}{UNFINISHED}")
+        try:
+            with unfinished.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                # Before the name: otherwise a power failure can leave the name with nothing behind it.
+                os.fsync(file.fileno())
+            put(unfinished, target)
+        except (OSError, RuntimeError) as error:  # torch's for a disk that is full
+            unfinished.unlink(missing_ok=True)
+            raise UserError(
+                f"Expected to write the checkpoint '{target}', but got: {first_line(error)}; those before it are "
+                "whole, try to free space on the disk, and --ckpt_path=last."
+            ) from error
+
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
+        check_checkpoint(str(path))
+        try:
+            loaded: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only is not False)
+        except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+            raise UserError(
+                f"Expected '{path}' to be a checkpoint of tensors and plain containers, but got: {first_line(error)}"
+            ) from error
+        return loaded
+
+
+def put(unfinished: Path, target: Path) -> None:
+    """Give what is written its name, in one step; a directory that has the name gives way before, in another."""
+    if target.is_dir():
+        former = target.with_name(f"{target.name}.former{UNFINISHED}")
+        shutil.rmtree(former, ignore_errors=True)
+        target.rename(former)
+        unfinished.rename(target)
+        shutil.rmtree(former)
+    else:
+        os.replace(unfinished, target)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """What was being written to a folder when a run was killed."""
+    for path in folder.glob(f"*{UNFINISHED}"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@lru_cache
+def check_checkpoint(path: str) -> None:
+    """Look at all of a checkpoint, once in a process.
+
+    Raises:
+        UserError: it is damaged; names the newest one beside it that isn't.
+    """
+    if is_remote(path):
+        return
+    problem = damage(Path(path))
+    if problem is None:
+        return
+    other = newest_whole(Path(path))
+    hint = f"try --ckpt_path={other}, the newest other one that is whole" if other else "and there is no other one"
+    raise UserError(f"Expected '{path}' to be a whole checkpoint, but it is damaged ({problem}), {hint}.")
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint; None if every part of it has the checksum that it was written with.
+
+    torch itself compares no checksums: a weight that has changed on the disk would be loaded as it is. Of a sharded
+    checkpoint only completeness is known.
+    """
+    if path.is_dir():
+        return None if (path / SHARDED_LAST).is_file() else f"{SHARDED_LAST} is missing"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+    except Exception as error:  # all kinds, of a file that is none
+        return first_line(error)
+    return None if broken is None else f"the checksum of {broken} differs"
+
+
+def newest_whole(path: Path) -> Path | None:
+    """The newest other checkpoint of the same run that isn't damaged: in this folder, or its other versions'."""
+    path = path.absolute()
+    beside = {*path.parent.glob("*.ckpt"), *path.parent.parent.parent.glob("*/checkpoints/*.ckpt")} - {path}
+    for other in sorted(beside, key=lambda file: file.stat().st_mtime, reverse=True):
+        if damage(other) is None:
+            return Path(os.path.relpath(other))
+    return None
+
+
+def is_remote(path: Any) -> bool:
+    """Whether it is a name like ``s3://…``."""
+    return "://" in str(path)
+
+
+def first_line(error: BaseException) -> str:
+    """Of its message, without a period."""
+    return (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")

@@ -1,0 +1,278 @@
+"""What a training does with faults at run time, one by one; docs/reliability.md has the table."""
+
+import asyncio
+import errno
+import json
+import math
+import threading
+import warnings
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers.logger import DummyLogger
+
+pytest.importorskip("transformers")
+
+from lightning_cgrpo import (
+    CausalLMPolicy,
+    ConstrainedGRPO,
+    Constraint,
+    FunctionTask,
+    GenerationSampler,
+    Objective,
+    Optimization,
+    SupervisedFineTuning,
+)
+from lightning_cgrpo import __main__ as command_line
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.datamodules import PromptDataModule
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.metrics import BehaviorRate
+from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.policies.tiny import make_tiny_model
+from lightning_cgrpo.samplers import transformers_engine
+
+GROUP, PROMPTS = 4, 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faults")
+    make_tiny_model(folder / "model", hidden_size=32, layers=1)
+    (folder / "prompts.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"What is {n} + {n}?"}) + "\n" for n in (1, 2, 3, 4))
+    )
+    return folder
+
+
+class Memory(Callback, DummyLogger):
+    """Metrics by update, the multipliers and the policy's parameters after it."""
+
+    def __init__(self):
+        super().__init__()
+        self.metrics, self.weights, self.parameters = [], [], []
+
+    def log_metrics(self, metrics, step=None):
+        if "multiplier/reward" in metrics:
+            self.metrics.append(metrics)
+
+    def on_train_batch_end(self, trainer, pl_module, *args):
+        self.weights.append(pl_module.weights.clone())
+        self.parameters.append(torch.cat([p.detach().flatten().clone() for p in pl_module.policy.parameters()]))
+
+
+def train(folder, reward, even=None, updates=2, prompts="prompts.jsonl", kind="indicator", **task):
+    """Constrained GRPO on two functions: a reward, and an indicator with a rate."""
+    module = ConstrainedGRPO(
+        CausalLMPolicy(str(folder / "model")),
+        GenerationSampler(6),
+        FunctionTask({"reward_of_it": reward, "even": even or is_even}, kinds={"even": kind}, **task),
+        Objective("reward_of_it", {"even": Constraint(at_least=0.9)}),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-2),
+        optimization=Optimization(minibatch_size=GROUP),
+        group_size=GROUP,
+    )
+    memory = Memory()
+    trainer = Trainer(
+        accelerator="cpu", max_steps=updates, max_epochs=-1, logger=memory, log_every_n_steps=1,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[LagrangianCallback(SoftmaxAdam()), memory],
+    )  # fmt: skip
+    trainer.fit(module, PromptDataModule(str(folder / prompts), prompts_per_update=PROMPTS))
+    return memory
+
+
+def is_even(completions):
+    return [float(len(text) % 2 == 0) for text in completions]
+
+
+def lengths(completions):
+    return [float(len(text)) for text in completions]
+
+
+# ---------------------------------------------------------------------- reward functions
+
+
+def test_a_function_that_raises_ends_the_run_with_its_own_error(folder):
+    with pytest.raises(ZeroDivisionError) as error:
+        train(folder, lambda completions: [1 / 0])
+    assert error.value.__notes__ == ["Raised by the reward function of signal 'reward_of_it'."]
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [(None, "a NoneType"), ([1.0], "list of 8 numbers.* but got 1"), ([torch.ones(2)] * 8, "numbers or None")],
+)
+def test_another_output_than_numbers_ends_the_run(folder, output, problem):
+    with pytest.raises(UserError, match=f"signal 'reward_of_it' .*{problem}"):
+        train(folder, lambda completions: output)
+
+
+def test_a_function_that_hangs_ends_the_run_after_the_time_limit(folder):
+    forever = threading.Event()
+    with pytest.raises(UserError, match=r"signal 'reward_of_it' to return within 0.2 s, but it has not, try a larger"):
+        train(folder, lambda completions: forever.wait(), time_limit=0.2)
+    forever.set()
+
+
+def test_an_asynchronous_function_that_hangs_is_cancelled(folder):
+    cancelled = threading.Event()
+
+    async def hangs(completions):
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with pytest.raises(UserError, match=r"signal 'reward_of_it' to return within 0.2 s"):
+        train(folder, hangs, time_limit=0.2)
+    assert cancelled.wait(5)
+
+
+def test_a_time_limit_that_is_kept_changes_nothing(folder):
+    async def late(completions):
+        await asyncio.sleep(0)
+        return lengths(completions)
+
+    runs = [train(folder, lengths), train(folder, lengths, time_limit=60), train(folder, late, time_limit=60)]
+    for run in runs[1:]:
+        assert torch.equal(run.parameters[-1], runs[0].parameters[-1])
+    assert not torch.equal(*runs[0].parameters)
+
+    def raises(completions):
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        train(folder, raises, time_limit=60)
+    with pytest.raises(ValueError, match="time_limit` to be greater than 0, but got 0"):
+        FunctionTask({"it": lengths}, time_limit=0)
+
+
+FAULTS = [math.nan, math.inf, -math.inf, 10**400, 1e300, None]
+
+
+@settings(deadline=None, max_examples=6, phases=[Phase.generate])
+@given(st.lists(st.sampled_from([0.0, 1.0, *FAULTS]), min_size=16, max_size=16), st.booleans())
+def test_whatever_a_function_returns_no_dual_and_no_weight_takes_a_number_that_is_not_finite(
+    folder, values, all_faulty
+):
+    """Values of both functions in two updates; the counts that are logged are those of what was returned."""
+    values = [math.nan] * 16 if all_faulty else values
+    calls = []
+
+    def returns(completions):
+        calls.append(1)
+        return values[8 * (len(calls) - 1) :][: len(completions)]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        memory = train(folder, lengths, returns, kind="any")
+    for update in range(2):
+        part = values[8 * update : 8 * update + 8]
+        faults = sum(value is not None and value not in (0.0, 1.0) for value in part)
+        assert memory.metrics[update].get("faults/even", 0) == faults
+        assert memory.metrics[update].get("inapplicable/even", 0) == part.count(None) / 8
+        good = [value for value in part if value in (0.0, 1.0)]
+        assert ("rate/even" in memory.metrics[update]) == bool(good)
+        if good:
+            assert memory.metrics[update]["rate/even"] == pytest.approx(sum(good) / len(good))
+        else:
+            start = torch.full((2,), 0.5, dtype=torch.float64) if update == 0 else memory.weights[0]
+            assert torch.equal(memory.weights[update], start), "nothing observed, no dual step"
+        assert all(math.isfinite(value) for value in memory.metrics[update].values())
+    assert torch.stack(memory.weights).isfinite().all() and memory.parameters[-1].isfinite().all()
+
+
+@pytest.mark.parametrize("bad", [[math.nan, 1.0], [1.0, math.inf], [-1.0, 1.0], [2.0, 1.0]])
+def test_rates_refuse_what_no_counts_can_be(bad):
+    """The last door before the duals, should a task of the user's leave all others open."""
+    rate = BehaviorRate(1)
+    with pytest.raises(ValueError, match="0 <= violations <= opportunities"):
+        rate.update(torch.tensor(bad[:1]), torch.tensor(bad[1:]))
+    assert rate.violations.item() == rate.opportunities.item() == 0
+
+
+# ---------------------------------------------------------------------- prompts and answers
+
+
+def test_prompts_that_are_too_long_are_found_before_training(folder):
+    rows = [{"prompt": "short"}, {"prompt": "Long. " * 3000}, {"prompt": "also short"}]
+    (folder / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    called = []
+    with pytest.raises(
+        UserError, match=r"1 of 3 prompts with more than \d+ tokens \(such as prompt 1, of \d+ tokens\)"
+    ):
+        train(folder, lambda completions: called.append(1), prompts="long.jsonl")
+    assert not called
+
+
+def test_empty_answers_are_answers(folder, monkeypatch):
+    """All of them end at once: a stop token each, text of no length, and nothing that varies."""
+    monkeypatch.setattr(
+        transformers_engine._Choice, "__call__", lambda self, logits, *_: self.stops[0].expand(len(logits))
+    )
+    seen = []
+
+    def reward(completions, completion_ids):
+        seen.extend(zip(completions, completion_ids, strict=True))
+        return lengths(completions)
+
+    memory = train(folder, reward)
+    assert {text for text, _ in seen} == {""} and {len(ids) for _, ids in seen} == {1}
+    assert memory.metrics[0]["rollout/length"] == 1 and memory.metrics[0]["rate/even"] == 1
+    assert memory.metrics[0]["groups/informative/reward"] == memory.metrics[0]["groups/informative/even"] == 0
+    assert torch.equal(*memory.parameters)
+
+
+def test_groups_in_which_nothing_varies_move_the_duals_alone(folder):
+    memory = train(folder, lambda completions: [1.0] * len(completions), lambda completions: [0.0] * len(completions))
+    assert [metrics["groups/informative/reward"] for metrics in memory.metrics] == [0, 0]
+    assert [metrics["policy/grad_norm"] for metrics in memory.metrics] == [0, 0]
+    assert torch.equal(*memory.parameters), "SGD, no KL term"
+    assert memory.weights[1][1] > memory.weights[0][1] > 0.5, "the rate 0 is below 0.9"
+
+
+def test_supervised_fine_tuning_ends_with_a_gradient_that_is_not_finite(folder):
+    rows = [{"prompt": "What is 1 + 1?", "completion": "2"}] * 2
+    (folder / "demonstrations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    module = SupervisedFineTuning(
+        CausalLMPolicy(str(folder / "model")),
+        GenerationSampler(6),
+        FunctionTask({"even": is_even}),
+        Objective("even", {}),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-2),
+    )
+    module.policy.load()
+    with torch.no_grad():
+        module.policy.model.model.norm.weight.fill_(torch.nan)
+    trainer = Trainer(
+        accelerator="cpu", max_steps=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
+    )  # fmt: skip
+    with pytest.raises(FloatingPointError, match="finite gradients in update 0, but got NaN or infinity"):
+        trainer.fit(module, PromptDataModule(str(folder / "demonstrations.jsonl"), prompts_per_update=2))
+
+
+# ---------------------------------------------------------------------- a full disk
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_one_line(monkeypatch, capsys, number):
+    def full(arguments):
+        raise OSError(number, "No space left on device", "runs/log")
+
+    monkeypatch.setattr(command_line, "main", full)
+    with pytest.raises(SystemExit, match="2"):
+        command_line.run()
+    assert "room on the disk, but got: " in (message := capsys.readouterr().err) and "--ckpt_path=last" in message
+
+    def other(arguments):
+        raise PermissionError("runs/log")
+
+    monkeypatch.setattr(command_line, "main", other)
+    with pytest.raises(PermissionError):
+        command_line.run()
