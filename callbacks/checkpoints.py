@@ -29,9 +29,9 @@ class Checkpoints(ModelCheckpoint):
       earlier policy.
     - A checkpoint gets its name when all of it is on the disk. One that is being written never costs the former.
     - Loggers write out what they hold before a checkpoint is written: no update before it is missing in the logs.
-    - SIGTERM, which schedulers send before they kill, writes ``last.ckpt`` at the end of the update, or of the batch of
-      validation, that it comes in, and all processes end, the first one with status 143. A run that has made its last
-      update ends as it would have.
+    - SIGTERM, which schedulers send before they kill, writes ``last.ckpt``, also without `save_last`, at the end of the
+      update, or of the batch of validation, that it comes in, and all processes end, the first one with status 143. A
+      run that has made its last update ends as it would have.
     - A validation that a checkpoint comes before, or in the middle of, is done when the run goes on.
     """
 
@@ -56,6 +56,13 @@ class Checkpoints(ModelCheckpoint):
 
     def _note_termination(self, number: int, frame: FrameType | None) -> None:
         self._terminated = True
+
+    def on_train_batch_start(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        # A run that goes on after the last update of an epoch doesn't count the next epoch as begun, and would be
+        # taken for something else when it goes on once more.
+        epochs = trainer.fit_loop.epoch_progress
+        for progress in (epochs.total, epochs.current):
+            progress.ready = progress.started = progress.processed + 1
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._validation_due = _validation_due(trainer)
@@ -84,13 +91,13 @@ class Checkpoints(ModelCheckpoint):
         super().on_train_batch_end(trainer, pl_module, None, None, 0)
         # Here rather than when training has ended: by then Lightning has closed the epoch, and a longer run that goes
         # on from there would count one too many.
-        if _at_end(trainer):
+        if self.save_last and _at_end(trainer):
             self._save_last(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         # In the place of Lightning's, which would write a second file beside the first. Stopped before its time (by
         # another callback, or a time limit):
-        if not _at_end(trainer):
+        if self.save_last and not _at_end(trainer):
             self._save_last(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
@@ -109,9 +116,13 @@ class Checkpoints(ModelCheckpoint):
         raise SystemExit(TERMINATED if trainer.is_global_zero else 0)
 
     def _save_last(self, trainer: Trainer) -> None:
-        written = self._last_global_step_saved == trainer.global_step
-        if self.save_last and self.dirpath and not written and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            self._save_checkpoint(trainer, f"{self.dirpath}/{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}")
+        path = f"{self.dirpath}/{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}"
+        # With `save_last` it is written, or linked, whenever another is; without, another may be of this update alone.
+        written = self._last_global_step_saved == trainer.global_step and (
+            self.save_last or self._last_checkpoint_saved == path
+        )
+        if self.dirpath and not written and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            self._save_checkpoint(trainer, path)
 
     def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
         for logger in trainer.loggers:

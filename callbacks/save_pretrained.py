@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
+from lightning_cgrpo.checkpoint_files import UNFINISHED
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.sharding import gathered
+
+CONFIGS = ("config.json", "adapter_config.json")
+"""Without which a directory is no model."""
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-?????-of-?????.safetensors")
 
 
 class SavePretrained(Callback):
     """Writes the policy as a directory that transformers loads, when training ends.
 
+    A model that was saved there before is there until all of the new one is on the disk.
+
     Args:
-        directory: is created; files of a model that was saved there before are overwritten. Adapters and whole models
-            have different ones: give each a directory of its own.
+        directory: is created; files of a model that was saved there before are overwritten, others stay. Adapters and
+            whole models have different ones: give each a directory of its own.
     """
 
     def __init__(self, directory: str) -> None:
@@ -37,5 +46,31 @@ class SavePretrained(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         weights = gathered(pl_module.policy)  # by all processes together
         if trainer.is_global_zero:
-            pl_module.policy.save_pretrained(self.directory, weights=weights)
+            # Inside of it: a directory beside it may be on another disk, or not the user's.
+            unfinished = self.directory / f"model{UNFINISHED}"
+            shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
+            pl_module.policy.save_pretrained(unfinished, weights=weights)
+            _replace(unfinished, self.directory)
             print(f"Wrote the model to {self.directory}.")
+
+
+def _replace(new: Path, directory: Path) -> None:
+    """Move a model's files to where another's may be.
+
+    Killed between two moves it leaves a directory that doesn't load, rather than one with weights of both models.
+    """
+    files = sorted(
+        (file.relative_to(new) for file in new.rglob("*") if file.is_file()), key=lambda file: file.name in CONFIGS
+    )
+    for name in files:
+        if name.name in CONFIGS:
+            (directory / name).unlink(missing_ok=True)
+    if any(name.name in WEIGHTS[:2] for name in files):
+        for file in (file for pattern in WEIGHTS for file in directory.glob(pattern)):
+            file.unlink()
+    for name in files:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        # peft's card of the model: the user may have written in it.
+        if name.name != "README.md" or not (directory / name).exists():
+            os.replace(new / name, directory / name)
+    shutil.rmtree(new)

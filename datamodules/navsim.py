@@ -19,11 +19,12 @@ from lightning_cgrpo.tasks.driving.simulation.interpolation import in_ego
 from lightning_cgrpo.tasks.driving.simulation.timing import DT
 from lightning_cgrpo.tasks.driving.sources import Scenes, SceneSource
 from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
+from lightning_cgrpo.tasks.driving.task import DrivingTask
 from lightning_cgrpo.tasks.driving.thoughts import Thoughts, thought_first
 
 HUMAN_INTERVAL = 0.5
 SCENES_KEPT = 512
-"""Built scenes and their prompts, images included, that a split keeps: evaluations show the same ones again."""
+"""Built scenes and their prompts, images included, that evaluations keep: they show the same ones again."""
 Messages = list[dict[str, Any]]
 
 
@@ -48,7 +49,8 @@ class NavsimDataModule(GroupDataModule):
         seed: of the order of the scenes, and of generated ones.
 
     Raises:
-        UserError: from `setup`, if the source has nothing to read, or too little to split.
+        UserError: from `setup`, if the source has nothing to read, or too little to split, or the task reads other
+            answers than the form asks for.
     """
 
     def __init__(
@@ -79,9 +81,15 @@ class NavsimDataModule(GroupDataModule):
         """Look for the scenes already here, so that what is missing is reported before a model is loaded."""
         split: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
         self.source(split[stage])
+        task = None if self.trainer is None else getattr(self.trainer.lightning_module, "task", None)
+        if isinstance(task, DrivingTask) and task.answer != self.form.answer:
+            raise UserError(
+                f"Expected prompts to ask for what the task reads, but got {self.form.answer} in data.form.answer and "
+                f"{task.answer} in model.task.answer, try the same in both."
+            )
 
     def source(self, split: Split) -> PromptSource:
-        return ScenePrompts(*self._scenes(split), self.form)
+        return ScenePrompts(*self._scenes(split), self.form, kept=0 if split == "train" else SCENES_KEPT)
 
     def test_dataloader(self) -> EVAL_DATALOADERS:
         """As in `GroupDataModule`; with follow-ups, by split: the last one is ``test_follow_ups``."""
@@ -159,15 +167,16 @@ class ScenePrompts:
         scenes: built when they are indexed.
         count: how many of them, evenly spaced, if there are more; None for all.
         form: of the prompts.
+        kept: how many, the last ones, need not be built again.
 
     Raises:
         UserError: there are none.
     """
 
-    def __init__(self, scenes: Sequence[Scene], count: int | None, form: PromptFormat) -> None:
+    def __init__(self, scenes: Sequence[Scene], count: int | None, form: PromptFormat, kept: int = SCENES_KEPT) -> None:
         if not len(scenes):
             raise UserError("Expected scenes in every split that is used, but got none, try another share of the logs.")
-        self.scenes, self.form = scenes, form
+        self.scenes, self.form, self.kept = scenes, form, kept
         self.count = len(scenes) if count is None else min(count, len(scenes))
         self._built: OrderedDict[int, tuple[Scene, Messages]] = OrderedDict()
 
@@ -184,13 +193,16 @@ class ScenePrompts:
         return PromptGroups(index, {"prompt": [prompt for _, prompt in rows], "scene": [scene for scene, _ in rows]})
 
     def _row(self, number: int) -> tuple[Scene, Messages]:
-        if number not in self._built:
-            scene = self.scenes[number * len(self.scenes) // self.count]
-            self._built[number] = scene, messages(scene, self.form)
-            if len(self._built) > SCENES_KEPT:
+        if number in self._built:
+            self._built.move_to_end(number)
+            return self._built[number]
+        scene = self.scenes[number * len(self.scenes) // self.count]
+        row = scene, messages(scene, self.form)
+        if self.kept:
+            self._built[number] = row
+            if len(self._built) > self.kept:
                 self._built.popitem(last=False)
-        self._built.move_to_end(number)
-        return self._built[number]
+        return row
 
 
 class FollowUpPrompts(ScenePrompts):
@@ -231,7 +243,7 @@ class Demonstrations(ScenePrompts):
         human: bool = False,
         thoughts: Thoughts | None = None,
     ) -> None:
-        super().__init__(scenes, count, form)
+        super().__init__(scenes, count, form, kept=0)
         self.human, self.thoughts = human, thoughts
         self._answers: dict[int, str] = {}
 

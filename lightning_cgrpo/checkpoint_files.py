@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import shutil
@@ -17,6 +18,8 @@ from lightning_cgrpo.errors import UserError
 
 UNFINISHED = ".unfinished"
 """What a checkpoint is called, in its folder, while it is being written."""
+FORMER = f".former{UNFINISHED}"
+"""And a directory that it takes the place of."""
 SHARDED_LAST = "meta.pt"
 """Of a sharded checkpoint, which is a directory, the file that Lightning writes last."""
 
@@ -29,8 +32,8 @@ class CheckpointFiles(TorchCheckpointIO):
     Lightning: object stores keep an object's former content until the new one is complete.
 
     Raises:
-        UserError: in writing, if there is no room; in reading, if the checkpoint is damaged, or holds more than tensors
-            and plain containers.
+        UserError: in writing, if there is no room; in reading, if the checkpoint is damaged, is sharded, or holds more
+            than tensors and plain containers.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
@@ -56,6 +59,11 @@ class CheckpointFiles(TorchCheckpointIO):
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
         check_checkpoint(str(path))
+        if not is_remote(path) and Path(path).is_dir():
+            raise UserError(
+                f"Expected '{path}' to be a file, but it is a sharded checkpoint, a directory, try "
+                "--trainer.strategy=fsdp2, which reads it, or the model that `python -m lightning_cgrpo export` makes of it."
+            )
         try:
             loaded: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only is not False)
         except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
@@ -68,17 +76,35 @@ class CheckpointFiles(TorchCheckpointIO):
 def put(unfinished: Path, target: Path) -> None:
     """Give what is written its name, in one step; a directory that has the name gives way before, in another."""
     if target.is_dir():
-        former = target.with_name(f"{target.name}.former{UNFINISHED}")
+        former = target.with_name(f"{target.name}{FORMER}")
         shutil.rmtree(former, ignore_errors=True)
         target.rename(former)
-        unfinished.rename(target)
+        try:
+            unfinished.rename(target)
+        except OSError:
+            if not target.is_dir():
+                raise
+            # Put back by a command that looked for the last checkpoint at this moment.
+            put(unfinished, target)
+            return
         shutil.rmtree(former)
     else:
         os.replace(unfinished, target)
 
 
+def put_back(folder: Path) -> None:
+    """Give directories their names again that gave way when a run was killed before another had the name."""
+    for former in folder.glob(f"*{FORMER}"):
+        target = former.with_name(former.name.removesuffix(FORMER))
+        # Other processes do the same, or finish the writing.
+        with contextlib.suppress(OSError):
+            if not target.exists():
+                former.rename(target)
+
+
 def remove_unfinished(folder: Path) -> None:
     """What was being written to a folder when a run was killed."""
+    put_back(folder)
     for path in folder.glob(f"*{UNFINISHED}"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -104,10 +130,14 @@ def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint; None if every part of it has the checksum that it was written with.
 
     torch itself compares no checksums: a weight that has changed on the disk would be loaded as it is. Of a sharded
-    checkpoint only completeness is known.
+    checkpoint see `sharded_checkpoints.damage`.
     """
     if path.is_dir():
-        return None if (path / SHARDED_LAST).is_file() else f"{SHARDED_LAST} is missing"
+        from lightning_cgrpo import sharded_checkpoints
+
+        if not (path / SHARDED_LAST).is_file():
+            return f"{SHARDED_LAST} is missing"
+        return damage(path / SHARDED_LAST) or sharded_checkpoints.damage(path)
     try:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import warnings
+from dataclasses import is_dataclass
 from pathlib import Path
 from pickle import Unpickler, UnpicklingError
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from lightning_cgrpo.errors import UserError
@@ -19,13 +21,59 @@ DESCRIPTION = ".metadata"
 """The file that says what is in the others."""
 METADATA = "torch.distributed.checkpoint.metadata"
 HARMLESS = {
+    (METADATA, "Metadata"),
+    (METADATA, "MetadataIndex"),
+    (METADATA, "StorageMeta"),
+    (METADATA, "TensorStorageMetadata"),
+    (METADATA, "BytesStorageMetadata"),
+    (METADATA, "ChunkStorageMetadata"),
+    (METADATA, "TensorProperties"),
+    (METADATA, "_MEM_FORMAT_ENCODING"),
     ("torch", "Size"),
     ("torch.serialization", "_get_layout"),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("pathlib", "PosixPath"),
     ("pathlib", "WindowsPath"),
     ("pathlib", "Path"),
+    ("pathlib._local", "PosixPath"),  # of Python 3.13
+    ("pathlib._local", "WindowsPath"),
 }
+"""All that torch's own descriptions name, but dtypes."""
+
+
+def damage(checkpoint: Path) -> str | None:
+    """What is missing in a sharded checkpoint, or is more than tensors and plain containers; None if nothing is.
+
+    What torch unpickles without restriction when a run goes on is read here with restriction, before it is: the
+    description, and all values but tensors (the optimizer's settings). Of tensors the sizes alone are looked at.
+    """
+    try:
+        # torch would read these, where it can't read the description.
+        if other := next(checkpoint.glob(f"_*{DESCRIPTION}"), None):
+            return f"it has {other.name} beside {DESCRIPTION}"
+        description = _describe(checkpoint)
+        parts = [(description.state_dict_metadata[at.fqn], part) for at, part in description.storage_data.items()]
+        ends: dict[str, int] = {}
+        for _, part in parts:
+            name = part.relative_path
+            if Path(name).name != name or part.transform_descriptors or min(part.offset, part.length) < 0:
+                return f"{DESCRIPTION} doesn't describe parts of files beside it"
+            ends[name] = max(ends.get(name, 0), part.offset + part.length)
+        for name, end in ends.items():
+            if (size := (checkpoint / name).stat().st_size) != end:
+                return f"{name} has {size} of {end} bytes"
+        for kind, part in parts:
+            if isinstance(kind, BytesStorageMetadata):
+                with (checkpoint / part.relative_path).open("rb") as file:
+                    file.seek(part.offset)
+                    value = io.BytesIO(file.read(part.length))
+                try:
+                    torch.load(value, weights_only=True)
+                except UnpicklingError:
+                    return f"{part.relative_path} holds more than tensors and plain containers"
+    except Exception as error:  # all kinds, of a file that is none
+        return _reason(error)
+    return None
 
 
 def read_weights(checkpoint: Path, prefix: str) -> dict[str, Tensor]:
@@ -35,8 +83,7 @@ def read_weights(checkpoint: Path, prefix: str) -> dict[str, Tensor]:
         UserError: it is damaged, or no such checkpoint, or its description holds anything but descriptions.
     """
     try:
-        with (checkpoint / DESCRIPTION).open("rb") as file:
-            described = _Descriptions(file).load().state_dict_metadata
+        described = _describe(checkpoint).state_dict_metadata
         found = {
             name: torch.empty(part.size, dtype=part.properties.dtype)
             for name, part in described.items()
@@ -54,9 +101,22 @@ def read_weights(checkpoint: Path, prefix: str) -> dict[str, Tensor]:
         UnpicklingError,
         CheckpointException,
     ) as error:
-        reason = (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
-        raise UserError(f"Expected '{checkpoint}' to be a whole sharded checkpoint, but got: {reason}.") from None
+        raise UserError(
+            f"Expected '{checkpoint}' to be a whole sharded checkpoint, but got: {_reason(error)}."
+        ) from None
     return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+
+
+def _describe(checkpoint: Path) -> Metadata:
+    with (checkpoint / DESCRIPTION).open("rb") as file:
+        description = _Descriptions(file).load()
+    if not isinstance(description, Metadata):
+        raise UnpicklingError(f"{DESCRIPTION} holds a {type(description).__name__}")
+    return description
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
 
 
 class _Descriptions(Unpickler):
@@ -64,6 +124,17 @@ class _Descriptions(Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        if not dtype and module != METADATA and (module, name) not in HARMLESS:
+        # A name with a period is of something in it: ("torch…", "os.system") is found in a module that imports os.
+        if "." in name or not (dtype or (module, name) in HARMLESS):
             raise UnpicklingError(f"{DESCRIPTION} holds {module}.{name}")
-        return super().find_class(module, name)
+        found = super().find_class(module, name)
+        if is_dataclass(found):
+            return _Unchangeable(name, (found,), {})
+        return found if dtype else found.__call__
+
+
+class _Unchangeable(type):
+    """Of classes that a pickle, which may also set attributes, can't change: the next one to be read would differ."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        raise UnpicklingError(f"{DESCRIPTION} changes {cls.__name__}.{name}")

@@ -272,8 +272,8 @@ def test_what_is_wrong_is_said_in_a_line(tmp_path):
     assert "Expected a configuration with a model" in refused(out)
     assert "Expected no --print_config for export" in refused(*run("whole"), out, "--print_config")
     (tmp_path / "bad.ckpt").write_text("no checkpoint")
-    assert "bad.ckpt' to be a checkpoint of a run" in refused(*run("whole"), out, f"--ckpt_path={tmp_path}/bad.ckpt")
-    assert "to be a checkpoint of a run" in refused(*run("whole"), out, f"--ckpt_path={tmp_path}")
+    assert "bad.ckpt' to be a whole checkpoint" in refused(*run("whole"), out, f"--ckpt_path={tmp_path}/bad.ckpt")
+    assert "to be a whole checkpoint" in refused(*run("whole"), out, f"--ckpt_path={tmp_path}")
     # A checkpoint of adapters, and a configuration without.
     assert "weights of the configuration's policy, but 'model." in refused(*run("adapters"), out)
     whole = Path("runs/whole/version_0/checkpoints/last.ckpt")

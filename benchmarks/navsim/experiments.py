@@ -11,11 +11,11 @@ METHODS = {
     "cgrpo_scalarized_rewards": ("scalarized_rewards",),
     "grpo_epdms": ("grpo_epdms",),
     "equal_weights_scalarized_advantages": ("equal_weights",),
-    "equal_weights_scalarized_rewards": ("equal_weights", "scalarized_rewards"),
+    "equal_weights_scalarized_rewards": ("equal_weights_scalarized_rewards",),
     "informed_weights_scalarized_advantages": ("informed_weights",),
-    "informed_weights_scalarized_rewards": ("informed_weights", "scalarized_rewards"),
+    "informed_weights_scalarized_rewards": ("informed_weights_scalarized_rewards",),
 }
-"""By name, the ablations of configs/ablations/navsim that make them."""
+"""By name, the files of configs/ablations/navsim that make them."""
 
 
 def paper() -> list[Run]:

@@ -1,6 +1,7 @@
 """Does a policy look at its images? Its EPDMS on held-out generated scenes, with its own images and with other scenes'.
 
-python -m benchmarks.navsim.eyes models/driver docs/results/navsim/eyes.json
+python -m lightning_cgrpo export -c configs/navsim.yaml --out models/trained
+python -m benchmarks.navsim.eyes models/trained docs/results/navsim/eyes.json
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ SHOWN = ("epdms", "wat", "no_at_fault_collisions", "drivable_area_compliance", "
 Chat = list[dict[str, Any]]
 
 
-def measure(model: str, scenes: int, answers: int, swapped: bool) -> dict[str, float]:
-    """Means over all answers, and of EPDMS the standard error over scenes."""
+def measure(model: str, scenes: int, answers: int, swapped: bool) -> dict[str, torch.Tensor]:
+    """Values ``[scenes, answers]``, NaN where a signal doesn't apply. What is drawn is the same, swapped or not."""
     policy = VisionLanguagePolicy(model)
     policy.load()
     policy.eval()
@@ -46,9 +47,7 @@ def measure(model: str, scenes: int, answers: int, swapped: bool) -> dict[str, f
             value = signal.value.double()
             applies = torch.ones_like(value, dtype=torch.bool) if signal.applicable is None else signal.applicable
             found[name].append(value.where(applies, torch.nan))
-    table = {name: torch.cat(values) for name, values in found.items()}
-    error = table["epdms"].mean(1).std() / scenes**0.5
-    return {name: float(values.nanmean()) for name, values in table.items()} | {"epdms_error": float(error)}
+    return {name: torch.cat(values) for name, values in found.items()}
 
 
 def with_images_of_others(prompts: Sequence[Chat]) -> list[Chat]:
@@ -78,16 +77,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a directory")
     parser.add_argument("out", type=Path, help="JSON file")
-    parser.add_argument("--scenes", type=int, default=400)
-    parser.add_argument("--answers", type=int, default=4, help="to each")
+    parser.add_argument("--scenes", type=int, default=1000)
+    parser.add_argument("--answers", type=int, default=2, help="to each")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    result = {
-        name: measure(options.model, options.scenes, options.answers, swapped)
-        for name, swapped in (("own", False), ("swapped", True))
+    own, swapped = (measure(options.model, options.scenes, options.answers, swap) for swap in (False, True))
+    falls = (own["epdms"] - swapped["epdms"]).mean(1)
+    result: dict[str, Any] = {
+        "scenes": options.scenes,
+        "answers": options.answers,
+        "own": {name: float(values.nanmean()) for name, values in own.items()},
+        "swapped": {name: float(values.nanmean()) for name, values in swapped.items()},
+        "epdms_falls_by": float(falls.mean()),
+        "standard_error": float(falls.std() / options.scenes**0.5),
     }
-    for name, values in result.items():
-        print(name, {key: round(value, 3) for key, value in values.items()})
+    print(json.dumps(result, indent=1))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
 

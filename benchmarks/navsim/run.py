@@ -43,5 +43,5 @@ if __name__ == "__main__":
     try:
         main(NAVSIM)
     finally:
-        if not {"--list", "--help", "-h", "--logs", "--results"} & set(sys.argv):
+        if not any(option.startswith(("--li", "--h", "-h", "--lo", "--res")) for option in sys.argv[1:]):
             write_scores()

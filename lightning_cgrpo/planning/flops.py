@@ -95,7 +95,8 @@ def language_model_flops(sizes: ModelSizes, work: Workload, arithmetic: Arithmet
         vision += vision_flops(sizes, work.patches, work.images) * work.prompts
         batches = -(-work.prompts // work.generated)
         steps = batches * (work.answer_tokens - 1)
-        weights = sizes.parameters * (arithmetic.element + (2 * HALF if arithmetic.casts else 0))
+        seeing = sizes.vision.parameters if sizes.vision is not None else 0  # not for each token
+        weights = (sizes.parameters - seeing) * (arithmetic.element + (2 * HALF if arithmetic.casts else 0))
         read = steps * weights + _cache_reads(sizes, work, arithmetic)
     for name, passes in (("reference", work.reference_passes), ("old log-probabilities", work.old_passes)):
         rows = rows_of(work, passes, shared)

@@ -89,7 +89,7 @@ def test_both_stages(tmp_path, capsys):
     assert (module.evaluations["test"].prompts, module.evaluations["test_follow_ups"].prompts) == (3, 6)
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
     row = next(line for line in lines if line[0] == "policy")
-    assert row[1:4] == ["1", "3", "0.000"]
+    assert row[1:4] == ["S1", "3", "0.000"]
     assert row[4] == f"{expected.first.columns['NC']:.3f}"
     assert row[-2:] == [f"{expected.first.columns['EPDMS']:.3f}", f"{expected.first.columns['ADE@4s']:.3f}"]
     assert ["both", "3", f"{expected.epdms:.3f}"] in lines

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
-from lightning_cgrpo.datamodules import navsim as navsim_module
 from lightning_cgrpo.datamodules.navsim import Demonstrations, ScenePrompts
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
@@ -90,9 +89,8 @@ def test_what_is_missing_is_said_at_once(tmp_path):
         NavsimDataModule(1, val_prompts=0)
 
 
-def test_the_kept_rows_are_bounded(monkeypatch):
-    monkeypatch.setattr(navsim_module, "SCENES_KEPT", 2)
-    source = ScenePrompts(GeneratedScenes(0, 9).scenes("train"), None, SMALL)
+def test_the_kept_rows_are_bounded():
+    source = ScenePrompts(GeneratedScenes(0, 9).scenes("train"), None, SMALL, kept=2)
     first = source.groups(torch.arange(2)).columns["scene"]
     assert source.groups(torch.tensor([0])).columns["scene"][0] is first[0]
     source.groups(torch.tensor([5]))

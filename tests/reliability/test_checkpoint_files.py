@@ -5,6 +5,7 @@ import os
 import pickle
 import random
 import resource
+import shutil
 import signal
 import zipfile
 from contextlib import contextmanager
@@ -13,11 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from lightning_cgrpo import __main__ as command_line
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks.checkpoints import TERMINATED
 from lightning_cgrpo.checkpoint_files import CheckpointFiles, check_checkpoint, damage, put, remove_unfinished
+from lightning_cgrpo.cli import last_checkpoint
 from lightning_cgrpo.errors import UserError
 
 CONTENT = {"state_dict": {"weight": torch.arange(3000.0)}, "global_step": 3}
@@ -94,6 +97,54 @@ def test_what_a_killed_run_has_left_is_removed(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
 
 
+@pytest.mark.parametrize("command", ["fit", "look"])
+def test_a_kill_between_the_names_of_two_directories_costs_nothing(tmp_path, monkeypatch, command):
+    folder = tmp_path / "runs" / "version_0" / "checkpoints"
+    target = folder / "last.ckpt"
+    for path in (target, folder / "last.unfinished"):
+        path.mkdir(parents=True)
+        (path / "meta.pt").write_text(path.name)
+    rename = Path.rename
+
+    def killed(self, to):
+        if self.name == "last.unfinished":
+            raise KeyboardInterrupt
+        return rename(self, to)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", killed)
+        put(folder / "last.unfinished", target)
+    assert not target.exists()
+    if command == "fit":
+        remove_unfinished(folder)
+        assert [entry.name for entry in folder.iterdir()] == ["last.ckpt"]
+    else:
+        assert last_checkpoint(logger_of(tmp_path)) == target
+    assert (target / "meta.pt").read_text() == "last.ckpt"
+
+
+def logger_of(folder):
+    return {"trainer": {"logger": {"init_args": {"save_dir": str(folder), "name": "runs"}}}}
+
+
+def test_looking_for_a_directory_while_it_gets_its_name_does_no_harm(tmp_path, monkeypatch):
+    """Another process puts the former back between the two steps."""
+    target, former = tmp_path / "last.ckpt", tmp_path / "last.ckpt.former.unfinished"
+    for path in (target, tmp_path / "new"):
+        path.mkdir()
+        (path / "meta.pt").write_text(path.name)
+    rename, looked = Path.rename, []
+
+    def meanwhile(self, to):
+        if self.name == "new" and not looked:
+            looked.append(rename(former, target))
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", meanwhile)
+    put(tmp_path / "new", target)
+    assert looked and (target / "meta.pt").read_text() == "new" and list(tmp_path.iterdir()) == [target]
+
+
 # ---------------------------------------------------------------------- reading
 
 
@@ -165,6 +216,77 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path, monkeypatch, how):
     with pytest.raises(UserError, match="tensors and plain containers" if how == "torch" else "damaged"):
         CheckpointFiles().load_checkpoint(path)
     assert not Path("executed").exists()
+
+
+def sharded(path, **values):
+    """A checkpoint as fsdp2 writes them."""
+    settings = [{"lr": 0.1, "betas": (0.9, 0.99), "params": ["weight"], **values}]
+    state = {"state_dict": CONTENT["state_dict"], "optimizer_0": {"param_groups": settings}}
+    save(state, checkpoint_id=path, no_dist=True)
+    torch.save({"global_step": 3}, path / "meta.pt")
+    return path
+
+
+def test_a_sharded_checkpoint_that_is_not_whole_is_refused(tmp_path):
+    whole = sharded(tmp_path / "whole.ckpt")
+    assert damage(whole) is None
+    (part,) = (file.name for file in whole.glob("*.distcp"))
+    for name in (part, ".metadata", "meta.pt"):
+        for length in (None, 0, (whole / name).stat().st_size - 1):
+            broken = shutil.copytree(whole, tmp_path / "broken.ckpt")
+            if length is None:
+                (broken / name).unlink()
+            else:
+                os.truncate(broken / name, length)
+            assert damage(broken), (name, length)
+            check_checkpoint.cache_clear()
+            with pytest.raises(UserError, match=r"whole\.ckpt, the newest other one that is whole"):
+                check_checkpoint(str(broken))
+            shutil.rmtree(broken)
+
+
+def opcodes(*parts):
+    """A pickle of opcodes (bytes) and short texts."""
+    return b"\x80\x04" + b"".join(
+        part if isinstance(part, bytes) else b"\x8c" + bytes([len(part)]) + part.encode() for part in parts
+    )
+
+
+METADATA = "torch.distributed.checkpoint.metadata"
+DESCRIPTIONS = {
+    "a foreign class": (pickle.dumps(Code()), "holds posix.mkdir"),
+    "a module's module": (opcodes(METADATA, "os.system", b"\x93", "mkdir executed", b"\x85R."), "holds .*os.system"),
+    "no description": (pickle.dumps({}), "holds a dict"),
+    # So that torch couldn't read it, and would turn to another file.
+    "a changed class": (
+        opcodes(METADATA, "StorageMeta", b"\x93N}", "__init__", METADATA, "Metadata", b"\x93s\x86b."),
+        "changes StorageMeta.__init__",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", [*DESCRIPTIONS, "another description", "a setting", "a file elsewhere"])
+def test_code_in_a_sharded_checkpoint_is_not_run(tmp_path, monkeypatch, kind):
+    """Which torch would run in going on with it: its description and the optimizer's settings are pickles."""
+    monkeypatch.chdir(tmp_path)
+    path = sharded(tmp_path / "evil.ckpt", **({"lr": Code()} if kind == "a setting" else {}))
+    description, message = DESCRIPTIONS.get(kind, (None, "beside|more than tensors and plain containers"))
+    if description:
+        (path / ".metadata").write_bytes(description)
+    elif kind == "another description":
+        (path / "__0.metadata").write_bytes(pickle.dumps(Code()))
+    elif kind == "a file elsewhere":
+        content = (path / ".metadata").read_bytes()
+        (path / ".metadata").write_bytes(content.replace(b"__0_0.distcp", b"../00.distcp"))
+        shutil.move(path / "__0_0.distcp", tmp_path / "00.distcp")
+    with pytest.raises(UserError, match=f"damaged .*({message})"):
+        main(["fit", *ARGUMENTS, f"--ckpt_path={path}"])
+    assert not Path("executed").exists()
+
+
+def test_a_sharded_checkpoint_is_read_by_fsdp2_alone(tmp_path):
+    with pytest.raises(UserError, match=r"--trainer\.strategy=fsdp2, .* export"):
+        CheckpointFiles().load_checkpoint(sharded(tmp_path / "last.ckpt"))
 
 
 # ---------------------------------------------------------------------- in training
@@ -247,6 +369,16 @@ def test_sigterm_saves_and_the_rest_is_what_it_would_have_been(tmp_path, monkeyp
     assert logged("parts") == whole[0] and sum(tag == "val/rate/lava" for _, tag in whole[0]) == 2
     for name, tensor in whole[1]["state_dict"].items():
         assert torch.equal(last("parts", 1)["state_dict"][name], tensor)
+
+
+@pytest.mark.parametrize("every", [2, 10])
+def test_sigterm_saves_without_save_last(tmp_path, monkeypatch, every):
+    """Also where another checkpoint has been written after this update."""
+    monkeypatch.chdir(tmp_path)
+    given = ["--callbacks.checkpoints.save_last=null", f"--callbacks.checkpoints.every_n_train_steps={every}"]
+    with pytest.raises(SystemExit):
+        fit("parts", *given, terminate=Terminate(1))
+    assert last("parts", 0)["global_step"] == 2
 
 
 def test_sigterm_in_the_last_update_ends_as_usual(tmp_path, monkeypatch, whole):

@@ -17,7 +17,7 @@ def test_any_input_is_read_or_refused(name):
     """A few of the 127,000 inputs of benchmarks/fuzz.py."""
     target = fuzz.targets()[name]
     count, valid = fuzz.fuzz(target, 60, number=1)
-    assert count >= 50 and (valid > 0 or name == "checkpoints" or count < 100)
+    assert count >= 50 and valid > 0
 
 
 PATHOLOGICAL = {
@@ -51,7 +51,8 @@ def test_a_pathological_completion_takes_linear_time(piece, wrapped):
     form = AnswerFormat()
     for read in (lambda text: score_completion(text, text), form.read):
         # A factor of 10 would be linear, of 100 quadratic; a floor, for what takes microseconds.
-        assert least_time(read, large) < 40 * max(least_time(read, small), 1e-4)
+        took = least_time(read, large)
+        assert took < 40 * max(least_time(read, small), 1e-4) and took < 1
 
 
 @pytest.mark.parametrize("line", [b"[" * 10**6, b'{"a":' * 10**6, b"9" * 10**6, b"\xff" * 10**6, b'"' + b"\\u" * 10**6])
