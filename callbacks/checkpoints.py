@@ -62,7 +62,7 @@ class Checkpoints(ModelCheckpoint):
         # taken for something else when it goes on once more.
         epochs = trainer.fit_loop.epoch_progress
         for progress in (epochs.total, epochs.current):
-            progress.ready = progress.started = progress.processed + 1
+            progress.ready = progress.started = progress.processed + 1  # type: ignore[attr-defined]
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._validation_due = _validation_due(trainer)

@@ -62,7 +62,7 @@ class CheckpointFiles(TorchCheckpointIO):
         if not is_remote(path) and Path(path).is_dir():
             raise UserError(
                 f"Expected '{path}' to be a file, but it is a sharded checkpoint, a directory, try "
-                "--trainer.strategy=fsdp2, which reads it, or the model that `python -m lightning_cgrpo export` makes of it."
+                "--trainer.strategy=fsdp2, which reads it, or `python -m lightning_cgrpo export`, for a model of it."
             )
         try:
             loaded: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only is not False)

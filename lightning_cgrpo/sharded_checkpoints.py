@@ -127,9 +127,10 @@ class _Descriptions(Unpickler):
         # A name with a period is of something in it: ("torch…", "os.system") is found in a module that imports os.
         if "." in name or not (dtype or (module, name) in HARMLESS):
             raise UnpicklingError(f"{DESCRIPTION} holds {module}.{name}")
-        found = super().find_class(module, name)
-        if is_dataclass(found):
-            return _Unchangeable(name, (found,), {})
+        found: Any = super().find_class(module, name)
+        if not dtype and is_dataclass(found):
+            bases: tuple[Any, ...] = (found,)
+            return _Unchangeable(name, bases, {})
         return found if dtype else found.__call__
 
 
