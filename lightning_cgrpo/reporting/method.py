@@ -16,6 +16,8 @@ SHOWING = {
     "Checkpoints",
     "DeviceStatsMonitor",
     "EffectiveWeights",
+    "DrivePictures",
+    "DrivingScores",
     "EvaluationTable",
     "InitialRates",
     "LearningRateMonitor",
