@@ -66,3 +66,12 @@ def test_python_example_runs(tmp_path):
 @pytest.mark.parametrize("link", re.findall(r"\]\(([^)h][^)]*)\)", README))
 def test_links_lead_somewhere(link):
     assert (ROOT / link).is_file()
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/**/*.md")), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_pages_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#][^)\s]*)\)", re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL))
+    missing = [link for link in links if "://" not in link and not (page.parent / link.partition("#")[0]).exists()]
+    assert not missing
+    assert "@@" not in text
