@@ -5,7 +5,6 @@ from __future__ import annotations
 from benchmarks.runner.experiment import Run
 
 UPDATES = 150
-LOGS = "runs/benchmark_navsim"
 METHODS = {
     "cgrpo_scalarized_advantages": (),
     "cgrpo_scalarized_rewards": ("scalarized_rewards",),
@@ -24,7 +23,7 @@ def paper() -> list[Run]:
         Run(
             f"{name}_seed{seed}",
             ("configs/navsim.yaml", *(f"configs/ablations/navsim/{ablation}.yaml" for ablation in ablations)),
-            ("--callbacks.scores.references=false", f"--callbacks.scores.path={LOGS}/{name}_seed{seed}/scores.json"),
+            ("--callbacks.scores.references=false",),
             seed,
             UPDATES,
         )

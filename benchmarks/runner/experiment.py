@@ -54,6 +54,8 @@ class Experiment:
         standard: the sets that are run by default.
         lanes: runs at a time in each process, whose rollouts are one batched computation.
         compared: by set, runs of other sets that its report has beside its own.
+        extra: writes more beside a report: called with the folder of the logs, that of the report, and the names of the
+            set's runs that are finished.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Experiment:
     standard: tuple[str, ...]
     lanes: int = 1
     compared: Mapping[str, Callable[[], list[Run]]] = field(default_factory=dict)
+    extra: Callable[[Path, Path, list[str]], None] | None = None
 
     @property
     def results(self) -> Path:

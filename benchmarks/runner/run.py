@@ -165,6 +165,9 @@ def main(experiment: Experiment) -> None:
         errors |= {name: "It ended without an error, but not finished." for name in failed if name not in errors}
     for name, part in chosen.items():
         write_report([*part, *experiment.compared.get(name, list)()], ledger, options.results / name)
+        if experiment.extra is not None:
+            finished = [run.name for run in part if ledger.finished(run)]
+            experiment.extra(options.logs, options.results / name, finished)
     ledger.write()
     if errors:
         sys.exit("\n".join(f"{name} failed: {error}" for name, error in errors.items()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from lightning_cgrpo.policies.number_tokens import train_number_tokenizer
 from lightning_cgrpo.policies.tiny_vision import (
@@ -21,7 +22,16 @@ from lightning_cgrpo.tasks.driving.scene import Scene
 from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
 
 TOKENIZER_SCENES = 20
-ROPE_THETA = 10.0
+VOCABULARY = 512
+PATCH, MERGE = 8, 4
+FIXED: dict[str, Any] = {
+    "vision_layers": 2,
+    "patch_size": PATCH,
+    "merge_size": MERGE,
+    "context_length": 512,
+    "rope_theta": 10.0,
+}
+"""Of the model: an image of 64 x 64 pixels is 4 tokens."""
 
 
 class VisionFromScratch(VisionLanguagePolicy):
@@ -35,11 +45,6 @@ class VisionFromScratch(VisionLanguagePolicy):
         layers: of the language model.
         feed_forward: width of its feed-forward layers.
         vision_hidden_size: of the vision tower, which has 4 heads, too.
-        vision_layers: of the vision tower.
-        patch_size: pixels along each side of a patch.
-        merge_size: patches along each side of a token.
-        vocabulary: tokens.
-        context_length: positions, for prompt and answer.
         seed: of the weights.
     """
 
@@ -49,11 +54,6 @@ class VisionFromScratch(VisionLanguagePolicy):
         layers: int = 3,
         feed_forward: int = 256,
         vision_hidden_size: int = 32,
-        vision_layers: int = 2,
-        patch_size: int = 8,
-        merge_size: int = 4,
-        vocabulary: int = 512,
-        context_length: int = 512,
         seed: int = 0,
     ) -> None:
         super().__init__("a model from scratch")
@@ -62,23 +62,18 @@ class VisionFromScratch(VisionLanguagePolicy):
             "layers": layers,
             "feed_forward": feed_forward,
             "vision_hidden_size": vision_hidden_size,
-            "vision_layers": vision_layers,
-            "patch_size": patch_size,
-            "merge_size": merge_size,
-            "context_length": context_length,
             "seed": seed,
         }
-        self.vocabulary = vocabulary
 
     def load(self) -> None:
         if self.model is None:
             scenes = GeneratedScenes().scenes("train")[:TOKENIZER_SCENES]
             texts = [text for scene in scenes for text in (*_texts(scene), Observations()(scene))]
             special = [VISION_START, VISION_END, IMAGE, VIDEO]
-            self.tokenizer = train_number_tokenizer(texts, self.vocabulary, decimals=True, special=special)
+            self.tokenizer = train_number_tokenizer(texts, VOCABULARY, decimals=True, special=special)
             self.tokenizer.chat_template = CHAT_TEMPLATE
-            self.model = build_vision_model(self.tokenizer, **self.sizes, rope_theta=ROPE_THETA).float()
-            self.image_processor = image_processor(self.sizes["patch_size"], self.sizes["merge_size"])
+            self.model = build_vision_model(self.tokenizer, **self.sizes, **FIXED).float()
+            self.image_processor = image_processor(PATCH, MERGE)
         super().load()
 
 

@@ -5,6 +5,7 @@ import torch
 
 pytest.importorskip("transformers")
 
+from benchmarks.navsim.eyes import with_images_of_others
 from lightning_cgrpo import DrivingTask, GeneratedScenes, GenerationSampler, Observations, VisionLanguagePolicy
 from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
 from lightning_cgrpo.policies.pretrained import PACKAGED
@@ -90,14 +91,8 @@ def test_the_shipped_model_looks_at_its_images(shipped):
     )
     prompts = next(iter(data.train_dataloader()))
     chats = prompts.columns["prompt"]
-    images = [[part for part in chat[-1]["content"] if part["type"] == "image"] for chat in chats]
-    swapped = []
-    for chat, others in zip(chats, [images[-1], *images[:-1]], strict=True):
-        left = iter(others)
-        parts = [next(left) if part["type"] == "image" else part for part in chat[-1]["content"]]
-        swapped.append([{"role": "user", "content": parts}])
     likelihood = []
-    for asked in (chats, swapped):
+    for asked in (chats, with_images_of_others(chats)):
         columns = {"prompt": asked, "completion": prompts.columns["completion"]}
         examples = shipped.examples(demonstrated(shipped, PromptGroups(prompts.index, columns)))
         with torch.no_grad():
