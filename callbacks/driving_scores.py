@@ -18,7 +18,6 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
 from lightning_cgrpo.tasks.driving.evaluation import (
-    REFERENCES,
     Drive,
     Result,
     Stage,
@@ -27,6 +26,7 @@ from lightning_cgrpo.tasks.driving.evaluation import (
     planned_drives,
     summary,
 )
+from lightning_cgrpo.tasks.driving.references import REFERENCES
 from lightning_cgrpo.tasks.driving.scorer import Scorer
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 from lightning_cgrpo.tasks.driving.traffic import TrafficPolicy

@@ -14,6 +14,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.driving.planner import plan
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
+from lightning_cgrpo.tasks.driving.references import HUMAN_INTERVAL
 from lightning_cgrpo.tasks.driving.scene import Scene
 from lightning_cgrpo.tasks.driving.simulation.interpolation import in_ego
 from lightning_cgrpo.tasks.driving.simulation.timing import DT
@@ -22,7 +23,6 @@ from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 from lightning_cgrpo.tasks.driving.thoughts import Thoughts, thought_first
 
-HUMAN_INTERVAL = 0.5
 SCENES_KEPT = 512
 """Built scenes and their prompts, images included, that evaluations keep: they show the same ones again."""
 Messages = list[dict[str, Any]]

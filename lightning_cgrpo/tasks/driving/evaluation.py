@@ -6,7 +6,7 @@ plan of the first stage ends, and a score is the product of both stages' EPDMS.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,13 +20,10 @@ from lightning_cgrpo.tasks.driving.aggregation import (
     epdms,
     follow_up_weights,
 )
-from lightning_cgrpo.tasks.driving.planner import Plan, constant_velocity
-from lightning_cgrpo.tasks.driving.planner.constant_velocity import INTERVAL
+from lightning_cgrpo.tasks.driving.references import HUMAN_INTERVAL, REFERENCES, Planner
 from lightning_cgrpo.tasks.driving.scene import Scene
 from lightning_cgrpo.tasks.driving.scorer import COLUMNS, Scorer
 from lightning_cgrpo.tasks.driving.scoring.comfort import extended_comfort
-from lightning_cgrpo.tasks.driving.simulation.interpolation import in_ego
-from lightning_cgrpo.tasks.driving.simulation.timing import DT
 from lightning_cgrpo.tasks.driving.traffic import TrafficPolicy
 from lightning_cgrpo.tasks.driving.traffic.reactive import Reactive
 
@@ -36,7 +33,6 @@ SHORT = dict(zip(("NC", "DAC", "DDC", "TLC", "EP", "TTC", "LK", "HC"), COLUMNS, 
     "ADE@4s": "ade",
 }
 """Columns by the paper's names."""
-HUMAN_INTERVAL = 0.5
 SCENES_AT_ONCE = 32
 
 
@@ -235,35 +231,6 @@ def _stage(of: Sequence[Drive], values: Sequence[Tensor]) -> Stage:
     means = torch.cat(list(values)).nanmean(0).tolist() if values else [torch.nan] * len(SHORT)
     columns = {name: None if mean != mean else mean for name, mean in zip(SHORT, means, strict=True)}
     return Stage(len(of), len(valid), float((~valid).double().mean()) if len(valid) else 0.0, columns)
-
-
-Planned = tuple[list[int], Tensor, float]
-"""R rows of scenes, plans ``[R, P, 3]`` for them in the ego's frame, and the seconds between poses."""
-Planner = Callable[[Sequence[Scene], Sequence[Plan]], Planned]
-"""Plans for scenes, of which it gets the expert's plans as well."""
-
-
-def pdm_closed(scenes: Sequence[Scene], plans: Sequence[Plan]) -> Planned:
-    """The expert's plans."""
-    pairs = zip(scenes, plans, strict=True)
-    poses = torch.stack([in_ego(scene.ego.poses[-1], plan.trajectory[1:]) for scene, plan in pairs])
-    return list(range(len(scenes))), poses, DT
-
-
-def straight_on(scenes: Sequence[Scene], plans: Sequence[Plan]) -> Planned:
-    """Straight ahead at the present speed."""
-    return list(range(len(scenes))), constant_velocity(scenes), INTERVAL
-
-
-def human(scenes: Sequence[Scene], plans: Sequence[Plan]) -> Planned:
-    """What the human drove, in scenes that have one."""
-    found = {row: scene.human for row, scene in enumerate(scenes) if scene.human is not None}
-    poses = torch.stack(list(found.values())) if found else torch.zeros(0, 8, 3, dtype=torch.float64)
-    return list(found), poses, HUMAN_INTERVAL
-
-
-REFERENCES: Mapping[str, Planner] = {"PDM-Closed": pdm_closed, "constant velocity": straight_on, "human": human}
-"""Who drives without a policy."""
 
 
 def evaluate(

@@ -13,9 +13,9 @@ from lightning_cgrpo.tasks.driving.evaluation import (
     average_displacement,
     drives,
     evaluate,
-    human,
     summary,
 )
+from lightning_cgrpo.tasks.driving.references import human
 from lightning_cgrpo.tasks.driving.scene_file import scene_from_json
 from lightning_cgrpo.tasks.driving.scorer import COLUMNS, Scorer
 from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
