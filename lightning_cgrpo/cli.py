@@ -17,7 +17,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
 from lightning_cgrpo.callbacks import EvaluationTable
-from lightning_cgrpo.checkpoint_files import check_checkpoint, put_back
+from lightning_cgrpo.checkpoint_files import check_checkpoint, is_remote, put_back
 from lightning_cgrpo.configuration import Config, ConfigError
 from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.memory import reuse_blocks
@@ -111,7 +111,7 @@ def prepare(config: Config) -> None:
     checkpoint = config.get("ckpt_path")
     if checkpoint == "last":
         config["ckpt_path"] = str(last_checkpoint(config))
-    elif isinstance(checkpoint, str) and checkpoint.endswith(".ckpt") and not _exists(checkpoint):
+    elif isinstance(checkpoint, str) and checkpoint.endswith(".ckpt") and not _found(checkpoint):
         raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
     if checkpoint not in (None, "best", "hpc", "registry"):
         # Before a model is loaded for it.
@@ -147,9 +147,12 @@ def last_checkpoint(config: Config) -> Path:
     return found[-1]
 
 
-def _exists(checkpoint: str) -> bool:
-    """Assumed of a remote one."""
-    return "://" in checkpoint or Path(checkpoint).exists()
+def _found(checkpoint: str) -> bool:
+    """Whether there is such a checkpoint; assumed of a remote one."""
+    if is_remote(checkpoint):
+        return True
+    put_back(Path(checkpoint).parent)
+    return Path(checkpoint).exists()
 
 
 def quiet() -> None:

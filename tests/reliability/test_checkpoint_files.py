@@ -18,7 +18,7 @@ from lightning_cgrpo import __main__ as command_line
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks.checkpoints import TERMINATED
 from lightning_cgrpo.checkpoint_files import CheckpointFiles, check_checkpoint, damage, put, remove_unfinished
-from lightning_cgrpo.cli import last_checkpoint
+from lightning_cgrpo.cli import last_checkpoint, prepare
 from lightning_cgrpo.errors import UserError
 
 CONTENT = {"state_dict": {"weight": torch.arange(3000.0)}, "global_step": 3}
@@ -95,7 +95,7 @@ def test_what_a_killed_run_has_left_is_removed(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
 
 
-@pytest.mark.parametrize("command", ["fit", "look"])
+@pytest.mark.parametrize("command", ["fit", "last", "named"])
 def test_a_kill_between_the_names_of_two_directories_costs_nothing(tmp_path, monkeypatch, command):
     folder = tmp_path / "runs" / "version_0" / "checkpoints"
     target = folder / "last.ckpt"
@@ -116,13 +116,13 @@ def test_a_kill_between_the_names_of_two_directories_costs_nothing(tmp_path, mon
     if command == "fit":
         remove_unfinished(folder)
         assert [entry.name for entry in folder.iterdir()] == ["last.ckpt"]
+    elif command == "last":
+        logger = {"init_args": {"save_dir": str(tmp_path), "name": "runs"}}
+        assert last_checkpoint({"trainer": {"logger": logger}}) == target
     else:
-        assert last_checkpoint(logger_of(tmp_path)) == target
+        with pytest.raises(UserError, match=r"last\.ckpt' to be a whole checkpoint, but it is damaged"):  # it is a toy
+            prepare({"ckpt_path": str(target)})
     assert (target / "meta.pt").read_text() == "last.ckpt"
-
-
-def logger_of(folder):
-    return {"trainer": {"logger": {"init_args": {"save_dir": str(folder), "name": "runs"}}}}
 
 
 def test_looking_for_a_directory_while_it_gets_its_name_does_no_harm(tmp_path, monkeypatch):
