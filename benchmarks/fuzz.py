@@ -18,6 +18,7 @@ import io
 import json
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -257,8 +258,18 @@ def targets() -> dict[str, Target]:
     }
 
 
+ROUND = 1000
+"""Inputs after which hypothesis begins anew: it remembers all that it has tried, and slows down tenfold."""
+
+
 def fuzz(target: Target, count: int, number: int = 0) -> tuple[int, int]:
     """How many inputs were given, and how many of them valid."""
+    rounds = [min(ROUND, count - begun) for begun in range(0, count, ROUND)]
+    found = [fuzz_round(target, size, number * 1000 + index) for index, size in enumerate(rounds)]
+    return sum(given_to_it for given_to_it, _ in found), sum(valid for _, valid in found)
+
+
+def fuzz_round(target: Target, count: int, number: int) -> tuple[int, int]:
     given_to_it, valid = 0, 0
 
     @seed(number)
@@ -279,8 +290,17 @@ def fuzz(target: Target, count: int, number: int = 0) -> tuple[int, int]:
     return given_to_it, valid
 
 
-def fuzz_by_coverage(check: Callable[[str], bool], count: int) -> None:
+VALID = {
+    "GSM8K answers": (check_gsm8k, "<think>\n3 * 4 #### 12\n</think>\n<answer>\n12\n</answer>"),
+    "waypoints": (check_waypoints, "[1.0,2.0] (3,-4.5)"),
+}
+"""Parsers of text, each with a text that goes through most of it."""
+
+
+def fuzz_by_coverage(check: Callable[[str], bool], start: str, count: int) -> None:
     """In a process of its own, which atheris ends."""
+    corpus = Path(tempfile.mkdtemp())
+    (corpus / "start").write_text(start)
     process = os.fork()
     if not process:
         import atheris
@@ -289,11 +309,12 @@ def fuzz_by_coverage(check: Callable[[str], bool], count: int) -> None:
             for function in filter(inspect.isfunction, vars(module).values()):
                 atheris.instrument_func(function)
         atheris.Setup(
-            [sys.argv[0], f"-runs={count}", "-max_len=400", "-verbosity=0"],
+            [sys.argv[0], str(corpus), f"-runs={count}", "-max_len=400", "-verbosity=0"],
             lambda data: check(data.decode("utf-8", "surrogateescape")) and None,
         )
         atheris.Fuzz()
     _, status = os.waitpid(process, 0)
+    shutil.rmtree(corpus)
     if status:
         raise SystemExit(f"Expected no input to fail, but one did, see above (status {status}).")
 
@@ -305,8 +326,8 @@ def main(argv: list[str] | None = None) -> dict[str, tuple[int, int]]:
     parser.add_argument("--atheris", type=int, metavar="N", help="N inputs, led by coverage, for each parser of text")
     options = parser.parse_args(argv)
     if options.atheris:
-        for name, check in (("GSM8K answers", check_gsm8k), ("waypoints", check_waypoints)):
-            fuzz_by_coverage(check, options.atheris)
+        for name, (check, start) in VALID.items():
+            fuzz_by_coverage(check, start, options.atheris)
             print(f"{name:18} {options.atheris:8,} inputs by atheris", flush=True)
         return {}
     found = {}

@@ -301,6 +301,9 @@ def test_another_model_is_noticed(tmp_path, policy):
         (lambda tokens, log_probs, reason: (tokens + tokens, log_probs + log_probs, reason), "at most 8 tokens"),
         (lambda tokens, log_probs, reason: ([], [], "stop"), "0 tokens"),
         (lambda tokens, log_probs, reason: (None, log_probs, reason), "a reply without them"),
+        (lambda tokens, log_probs, reason: ([math.inf, *tokens[1:]], log_probs, reason), "a reply without them"),
+        (lambda tokens, log_probs, reason: ([0.5, *tokens[1:]], log_probs, reason), "a reply without them"),
+        (lambda tokens, log_probs, reason: (tokens, [10**400, *log_probs[1:]], reason), "a reply without them"),
         (lambda tokens, log_probs, reason: (tokens, {}["x"], reason), r"but got 500 \(KeyError\('x'\)\)"),
     ],
 )

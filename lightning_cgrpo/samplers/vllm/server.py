@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from operator import index
 from typing import Any
 
 import torch
@@ -144,8 +145,8 @@ class VLLMServer(RolloutEngine):
             if choice["prompt_token_ids"] != request["prompt"]:
                 raise ValueError
             log_probs = [math.nan if value is None else float(value) for value in choice["logprobs"]["token_logprobs"]]
-            return Answer([int(token) for token in choice["token_ids"]], log_probs, str(choice["finish_reason"]))
-        except (LookupError, TypeError, ValueError):
+            return Answer([index(token) for token in choice["token_ids"]], log_probs, str(choice["finish_reason"]))
+        except (LookupError, TypeError, ValueError, OverflowError):
             raise UserError(
                 f"Expected {self._where} to give the tokens and log-probabilities of an answer to the prompt's tokens, "
                 "but got a reply without them, try vLLM 0.33."
