@@ -34,6 +34,7 @@ from lightning_cgrpo.metrics import BehaviorRate
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.tiny import make_tiny_model
 from lightning_cgrpo.samplers import transformers_engine
+from lightning_cgrpo.tasks.functions.calls import call_functions
 
 GROUP, PROMPTS = 4, 2
 
@@ -150,6 +151,20 @@ def test_a_time_limit_that_is_kept_changes_nothing(folder):
         train(folder, raises, time_limit=60)
     with pytest.raises(ValueError, match="time_limit` to be greater than 0, but got 0"):
         FunctionTask({"it": lengths}, time_limit=0)
+
+
+def test_functions_compute_alike_with_a_time_limit():
+    """What torch keeps by thread is that of the caller."""
+
+    def computes(completions):
+        return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+
+    def found(**limit):
+        return call_functions({"it": computes}, {"completions": []}, **limit)["it"]
+
+    assert found(time_limit=60) == found() == (True, False, torch.float32)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert found(time_limit=60) == found() == (False, False, torch.bfloat16)
 
 
 FAULTS = [math.nan, math.inf, -math.inf, 10**400, 1e300, None]

@@ -10,9 +10,11 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from lightning_cgrpo.errors import UserError
 
@@ -89,16 +91,49 @@ def call_functions(
 
 def _within(time_limit: float, signal: str, function: RewardFunction, arguments: Mapping[str, Any]) -> Any:
     outcome: Future[Any] = Future()
+    as_here = _torch_state()
 
     def call() -> None:
         try:
-            outcome.set_result(function(**arguments))
+            with as_here():
+                outcome.set_result(function(**arguments))
         except BaseException as error:
             outcome.set_exception(error)
 
     # Not a pool's, which Python waits for when it ends.
     threading.Thread(target=call, name=f"signal {signal}", daemon=True).start()
     return _result(outcome, time_limit, signal)
+
+
+def _torch_state() -> Callable[[], AbstractContextManager[None]]:
+    """What torch keeps for each thread, as it is in this one, for another: device, gradients, autocast."""
+    accelerator, device = _device()
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    types = ["cpu"] if accelerator is None else ["cpu", accelerator]
+    casts = [(type_, torch.get_autocast_dtype(type_), torch.is_autocast_enabled(type_)) for type_ in types]
+
+    @contextmanager
+    def as_here() -> Iterator[None]:
+        _take(device)
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(inference))
+            stack.enter_context(torch.set_grad_enabled(grad))
+            for cast in casts:
+                stack.enter_context(torch.autocast(*cast))
+            yield
+
+    return as_here
+
+
+def _device() -> tuple[str | None, int]:
+    """The kind of accelerator, None without one, and which of them is this thread's: one of its own in each process."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return (None, 0) if accelerator is None else (accelerator.type, torch.accelerator.current_device_index())
+
+
+def _take(device: int) -> None:
+    if torch.accelerator.is_available():
+        torch.accelerator.set_device_index(device)
 
 
 def _result(future: Future[Any], time_limit: float | None, signal: str) -> Any:
@@ -157,6 +192,11 @@ def _event_loop(process: int) -> asyncio.AbstractEventLoop:
     It lives on, since clients keep connections that belong to their loop; and a thread doesn't survive a fork, so each
     process has its own.
     """
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="asynchronous reward functions", daemon=True).start()
+    loop, (_, device) = asyncio.new_event_loop(), _device()
+
+    def run() -> None:
+        _take(device)
+        loop.run_forever()
+
+    threading.Thread(target=run, name="asynchronous reward functions", daemon=True).start()
     return loop
