@@ -1,4 +1,4 @@
-"""How well a policy drives: the columns of the paper's table, after a test."""
+"""How well a policy drives, by the official score: in validation, and in the columns of the paper's table in a test."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ SHOWN = ("NC", "DAC", "DDC", "TLC", "EP", "HC", "EPDMS", "ADE@4s")
 
 
 class DrivingScores(Callback):
-    """Scores the answers of a test as NAVSIM v2 does, not as in training, and shows and writes the paper's columns.
+    """Scores answers as NAVSIM v2 does, not as in training: a test's in the paper's columns, shown and written, and a
+    validation's as one number, the mean EPDMS (tag ``val/epdms``).
 
     With follow-ups (of `NavsimDataModule`, or that scenes name) there are both stages, see `tasks.driving.evaluation`.
     All are means over answers, malformed ones as 0; ADE leaves these out. EPDMS is the /14 form where a scene doesn't
@@ -50,7 +51,7 @@ class DrivingScores(Callback):
         path: of the JSON file: by driver ``stage_one``, ``stage_two``, and ``both``, in all sub-scores.
 
     Raises:
-        UserError: (when the test starts) if the task isn't driving.
+        UserError: (at the start) if the task isn't driving.
     """
 
     def __init__(
@@ -66,11 +67,27 @@ class DrivingScores(Callback):
         self._drives: dict[str, list[Drive]] = {}
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        if stage == "test" and not isinstance(pl_module.task, DrivingTask):
+        if stage != "predict" and not isinstance(pl_module.task, DrivingTask):
             raise UserError(
                 f"Expected the task of DrivingScores to be DrivingTask, but got {type(pl_module.task).__name__}; "
                 "remove the callback."
             )
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+        self._drives = {POLICY: []}
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if outputs["prompts"].columns["scene"]:
+            self._drive(pl_module.task, outputs, None)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        everywhere = gathered(self._drives[POLICY])
+        self._drives = {}
+        found = summary([drive for part in everywhere for drive in part])
+        if found.first.scenes:
+            self.log("val/epdms", found.first.columns["EPDMS"], prog_bar=True, rank_zero_only=True)
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         self._drives = {name: [] for name in (POLICY, *self.references)}
@@ -83,7 +100,14 @@ class DrivingScores(Callback):
         # The second one, if it isn't of follow-ups, is of training scenes.
         if not scenes or (dataloader_idx and follows is None):
             return
-        task: DrivingTask = pl_module.task
+        scorer = self._drive(pl_module.task, outputs, follows)
+        numbers = outputs["prompts"].index.tolist()
+        for name, found in planned_drives(scorer, self.references, numbers, follows).items():
+            self._drives[name] += found
+
+    def _drive(self, task: DrivingTask, outputs: Any, follows: Any) -> Scorer:
+        """Drive the policy's answers; returns what scored them."""
+        scenes = outputs["prompts"].columns["scene"]
         read = [[task.answer.read(text) for text in group] for group in texts(outputs["rollouts"])]
         malformed = torch.full((task.answer.waypoints, 2), torch.nan, dtype=torch.float64)
         points = torch.stack([malformed if answer is None else answer for group in read for answer in group])
@@ -94,8 +118,7 @@ class DrivingScores(Callback):
         numbers, rows = outputs["prompts"].index.tolist(), list(range(len(scenes)))
         plans = poses.unflatten(0, (len(scenes), -1))
         self._drives[POLICY] += drives(scorer, rows, plans, POSE_INTERVAL, numbers, follows)
-        for name, found in planned_drives(scorer, self.references, numbers, follows).items():
-            self._drives[name] += found
+        return scorer
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
         everywhere = gathered(self._drives)

@@ -44,6 +44,12 @@ def straight(scenes):
     return [AnswerFormat().write(constant_velocity([scene])[0], 0.5) for scene in scenes]
 
 
+def written(scenes, plans):
+    """The planner that `straight` writes down."""
+    texts = [AnswerFormat().read(text) for text in straight(scenes)]
+    return list(range(len(scenes))), AnswerFormat().poses(torch.stack(texts)), POSE_INTERVAL
+
+
 class Straight(Sampler):
     """Each prompt's first answer drives straight on; the others say nothing."""
 
@@ -55,6 +61,11 @@ class Straight(Sampler):
 
 
 def evaluated(callback, group=1, follow_ups=True, **data):
+    module = run("test", callback, group, {"test_prompts": None, "eval_prompts": 2} | data, follow_ups)[0]
+    return module, json.loads(callback.path.read_text())["drivers"]
+
+
+def run(command, callback, group, data, follow_ups=False):
     objective = Objective("wat", {"malformed": Constraint(at_most=0.1, role="monitor")})
     module = RolloutModule(Nobody(), Straight(), DrivingTask(), objective, group, 0)
     trainer = Trainer(
@@ -65,17 +76,12 @@ def evaluated(callback, group=1, follow_ups=True, **data):
         enable_model_summary=False,
         callbacks=[callback, EvaluationTable()],
     )
-    prompts = {"test_prompts": None, "eval_prompts": 2} | data
-    trainer.test(module, NavsimDataModule(1, SOURCE, SMALL, follow_ups=follow_ups, **prompts), verbose=False)
-    return module, json.loads(callback.path.read_text())["drivers"]
+    getattr(trainer, command)(module, NavsimDataModule(1, SOURCE, SMALL, follow_ups=follow_ups, **data), verbose=False)
+    return module, trainer.callback_metrics
 
 
 def test_both_stages(tmp_path, capsys):
     module, found = evaluated(DrivingScores(path=str(tmp_path / "new" / "scores.json")))
-
-    def written(scenes, plans):
-        texts = [AnswerFormat().read(text) for text in straight(scenes)]
-        return list(range(len(scenes))), AnswerFormat().poses(torch.stack(texts)), POSE_INTERVAL
 
     after = [list(group) for group in SOURCE.follow_ups("test")]
     expected = evaluate(list(SOURCE.scenes("test")), after, {"policy": written})["policy"]
@@ -110,6 +116,12 @@ def test_malformed_answers_are_zeros_and_training_scenes_do_not_count(tmp_path):
     assert module.evaluations.keys() == {"test", "test_train"}
 
 
+def test_a_validation_has_the_score_of_all_answers(tmp_path):
+    metrics = run("validate", DrivingScores(), 4, {"val_prompts": 3, "eval_prompts": 2})[1]
+    expected = evaluate(list(SOURCE.scenes("val")), planners={"policy": written})["policy"].first.columns["EPDMS"]
+    assert float(metrics["val/epdms"]) == pytest.approx(expected / 4) != 0
+
+
 def test_processes_put_their_drives_together(tmp_path, monkeypatch):
     """Each has a part of the prompts; the first one writes what a single process would."""
     whole = evaluated(DrivingScores(LogReplay(), references=False, path=str(tmp_path / "a.json")))[1]
@@ -131,5 +143,6 @@ def test_processes_put_their_drives_together(tmp_path, monkeypatch):
 
 def test_another_task_is_refused():
     module = type("Module", (), {"task": object()})()
-    with pytest.raises(UserError, match="Expected the task of DrivingScores to be DrivingTask, but got object"):
-        DrivingScores().setup(None, module, "test")
+    for stage in ("fit", "validate", "test"):
+        with pytest.raises(UserError, match="Expected the task of DrivingScores to be DrivingTask, but got object"):
+            DrivingScores().setup(None, module, stage)
