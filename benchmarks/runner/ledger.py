@@ -57,9 +57,10 @@ def begin(run: Run, logs: Path) -> None:
     path.write_text(json.dumps({"fingerprint": mark}))
 
 
-def finish(run: Run, logs: Path, seconds: float) -> None:
-    """Note that a run is finished, after this many seconds (in lockstep with others)."""
-    record = {"fingerprint": fingerprint(run), "updates": run.updates, "seconds": round(seconds, 1), **machine()}
+def finish(run: Run, logs: Path, seconds: float, cpu_seconds: float) -> None:
+    """Note that a run is finished, after so many seconds, and so many of a core (both of its last sitting)."""
+    spent = {"seconds": round(seconds, 1), "cpu_seconds": round(cpu_seconds, 1)}
+    record = {"fingerprint": fingerprint(run), "updates": run.updates, **spent, **machine()}
     (logs / run.name / FINISHED).write_text(json.dumps(record))
 
 

@@ -87,11 +87,11 @@ def _lane(runs: Sequence[Run], taken: Any, lockstep: Lockstep, logs: str, messag
                 number, taken.value = taken.value, taken.value + 1
             if number >= len(runs):
                 return
-            run, started = runs[number], time.monotonic()
+            run, started, worked = runs[number], time.monotonic(), time.thread_time()
             try:
                 begin(run, Path(logs))
                 Training(run, logs, lockstep, messages)
-                finish(run, Path(logs), time.monotonic() - started)
+                finish(run, Path(logs), time.monotonic() - started, time.thread_time() - worked)
                 messages.put((run.name, run.updates, None))
             except BaseException:  # Lightning exits rather than raises where it can.
                 messages.put((run.name, 0, traceback.format_exc()))
