@@ -109,6 +109,7 @@ def _aspects(method: Method) -> Iterator[tuple[Aspect, str]]:
     for name, settings in constraints.items():
         if isinstance(settings, Mapping):
             yield Aspect(f"{CONSTRAINTS}.{name}"), _constraint_words(str(name), settings)
+            yield Aspect(f"{CONSTRAINTS}.{name}.signal"), f"{name} of {settings.get('signal', name)}"
     yield Aspect("weights"), _weights_words(method)
     for aspect, value in _settings(method):
         # Said above, in better words.
@@ -125,8 +126,9 @@ def _aspects(method: Method) -> Iterator[tuple[Aspect, str]]:
 def _constraint_words(name: str, settings: Mapping[str, Any]) -> str:
     if settings.get("role") == "monitor":
         return f"{name} monitored"
-    bounds = [f"{key} {_number(settings[key])}" for key in ("at_most", "at_least") if key in settings]
-    others = [f"{key}={value}" for key, value in settings.items() if key not in ("at_most", "at_least", "role")]
+    bounded = ("at_most", "at_least")
+    bounds = [f"{key} {_number(settings[key])}" for key in bounded if key in settings]
+    others = [f"{key}={value}" for key, value in settings.items() if key not in (*bounded, "role", "signal")]
     return " ".join([name, *bounds, *others])
 
 
