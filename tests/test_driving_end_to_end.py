@@ -17,7 +17,10 @@ SMALL = (
     "--data.test_prompts=3 --model.group_size=4 --model.eval_group_size=2 --callbacks.initial_rates.batches=1 "
     "--callbacks.progress=null --trainer.enable_progress_bar=false --trainer.enable_model_summary=false"
 )
-OVERRIDES = {name: [f"-c configs/ablations/navsim/{file}.yaml" for file in files] for name, files in METHODS.items()}
+OVERRIDES = {
+    name: [*(f"-c configs/ablations/navsim/{file}.yaml" for file in files), *settings]
+    for name, (files, settings) in METHODS.items()
+}
 
 
 @pytest.fixture
@@ -45,18 +48,19 @@ def test_the_main_job(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [name for name, files in METHODS.items() if files])
+@pytest.mark.parametrize("method", [name for name, (files, _) in METHODS.items() if files])
 def test_every_method_trains(folder, method):
     command("fit", *OVERRIDES[method], "--trainer.max_steps=1 --trainer.limit_val_batches=0 --callbacks.drives=null")
-    assert len(list(folder.glob("runs/*/navsim/version_0/checkpoints/last.ckpt"))) == bool(METHODS[method])
+    assert len(list(folder.glob("runs/*/navsim/version_0/checkpoints/last.ckpt"))) == 1
 
 
 def test_methods_are_what_they_are_called():
-    """The paper's rows: estimators, weights, rewards; no two of them in one folder."""
+    """The paper's rows: estimators, weights, rewards; no two files' runs in one folder."""
     found = {}
     for run in paper():
         if run.seed == 0:
-            config, _ = read_arguments("fit", [word for file in run.files for word in ("-c", file)])
+            files = [word for file in run.files for word in ("-c", file)]
+            config, _ = read_arguments("fit", [*files, *run.overrides])
             settings, weights = config["model"]["init_args"], config["callbacks"]["multipliers"]
             given = None if weights is None else weights["init_args"].get("weights", "learned")
             if isinstance(given, dict):
@@ -67,10 +71,14 @@ def test_methods_are_what_they_are_called():
                 settings["objective"]["reward"],
                 estimator.removeprefix("lightning_cgrpo.Scalarized"),
                 given,
+                {settings["objective"]["constraints"][name]["at_least"] for name in ("NC", "DAC", "DDC")},
                 config["trainer"]["logger"]["init_args"]["save_dir"],
             )
     equal, informed = (0.25, 0.25, 0.25, 0.25), (0.1, 0.8, 0.05, 0.05)
+    thresholds = {name: method[3] for name, method in found.items()}
+    assert thresholds.pop("cgrpo_as_shipped") == {0.9} and all(found == {0.93} for found in thresholds.values())
     assert {name: method[:3] for name, method in found.items()} == {
+        "cgrpo_as_shipped": ("wat", "Advantages", "learned"),
         "cgrpo_scalarized_advantages": ("wat", "Advantages", "learned"),
         "cgrpo_scalarized_rewards": ("wat", "Rewards", "learned"),
         "grpo_epdms": ("epdms", "Advantages", None),
@@ -79,7 +87,7 @@ def test_methods_are_what_they_are_called():
         "informed_weights_scalarized_advantages": ("wat", "Advantages", informed),
         "informed_weights_scalarized_rewards": ("wat", "Rewards", informed),
     }
-    assert len({method[3] for method in found.values()}) == len(found)
+    assert len({method[4] for method in found.values()}) == len(found) - 1  # the first two are of no file
 
 
 def test_prompts_ask_for_what_the_task_reads(folder):
