@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from lightning_cgrpo.planning.sizes import ModelSizes, Tower, Vision
 
 FULL = 4
-"""Bytes of float32, in which norms, log-sum-exps and everything behind logits are."""
+"""Bytes of float32, in which norms are, and, unless the weights are float64, log-sum-exps and all behind logits."""
 HALF = 2
 
 
@@ -37,6 +37,11 @@ class Arithmetic:
     def product(self) -> int:
         """Bytes of what matrix products give."""
         return HALF if self.autocast else self.element
+
+    @property
+    def full(self) -> int:
+        """Bytes of what is made of products with more digits: float32, or float64 for float64."""
+        return max(self.product, FULL)
 
     @property
     def casts(self) -> bool:
@@ -100,11 +105,11 @@ def layer_saved(
     wide, attended = tower.width, tower.heads * tower.head_size
     stream = arithmetic.element if stream is None else stream
     # A norm keeps what it divides (in float32) and, to train its weight, the quotient.
-    norms = 2 * wide * (max(stream, FULL) + (stream if trains_base else 0)) + 2 * max(stream, FULL)
+    norms = 2 * wide * (FULL + (stream if trains_base else 0)) + 2 * FULL
     linear = _linear_inputs(tower, arithmetic, trains_base, fused)
     values = 3 * attended if fused else tower.kinds * tower.head_size
     product = arithmetic.product
-    attention = product * (2 * attended + tower.kinds * tower.head_size + values) + max(product, FULL) * tower.heads
+    attention = product * (2 * attended + tower.kinds * tower.head_size + values) + arithmetic.full * tower.heads
     inside = product * tower.feed_forward * (3 if tower.gated else 1)
     total = tokens * (norms + linear + attention + inside) - bare * 2 * tower.kinds * tower.head_size * product
     return total + (HALF * tower.linear if arithmetic.casts else 0)
@@ -164,11 +169,11 @@ def saved(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arithmetic, che
     layer = layer_saved(tower, row.tokens, arithmetic, base, bare=bare) + expanded(tower, row, arithmetic)
     kept = row.tokens * tower.width * stream if checkpointed else layer
     # Last norm, and what it gives to those that predict.
-    ends = row.tokens * tower.width * (max(stream, FULL) + (stream if base else 0)) + row.tokens * FULL
+    ends = row.tokens * tower.width * (FULL + (stream if base else 0)) + row.tokens * FULL
     ends += row.predicted * tower.width * arithmetic.product
     if not base and not checkpointed:
         # Nothing before the first adapters has a gradient.
-        ends -= row.tokens * (tower.width + 1) * max(stream, FULL)
+        ends -= row.tokens * (tower.width + 1) * FULL
     # The cosines and sines of positions, of queries and keys.
     ends += 2 * row.tokens * tower.head_size * stream
     seen, again = 0, layer if checkpointed else 0
@@ -189,9 +194,9 @@ def vision_saved(
     tower, stream = vision.tower, arithmetic.product
     block = layer_saved(tower, patches, arithmetic, trains_base, stream, fused=True)
     kept = patches * tower.width * stream if checkpointed else block
-    norm = tower.width * (max(stream, FULL) + (stream if trains_base else 0)) + FULL
+    norm = tower.width * (FULL + (stream if trains_base else 0)) + FULL
     merger = 3 * tower.width * arithmetic.product
     pixels = vision.patch * arithmetic.product if trains_base else 0
     casts = HALF * (vision.parameters - tower.layers * tower.layer) if arithmetic.casts else 0
-    first = 0 if trains_base or checkpointed else (tower.width + 1) * max(stream, FULL)
+    first = 0 if trains_base or checkpointed else (tower.width + 1) * FULL
     return tower.layers * kept + patches * (norm + merger + pixels - first) + casts, block

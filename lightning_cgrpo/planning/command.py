@@ -44,7 +44,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--gpus", metavar="N", type=_positive, help="GPUs (default: trainer.devices, if a number, or 1)"
+        "--gpus",
+        metavar="N",
+        type=_positive,
+        help="GPUs (default: trainer.devices, or 1 where that is no number, of all machines)",
     )
     parser.add_argument(
         "--model-config", metavar="FILE", type=Path, help="a config.json, or a directory with one, for the model's own"
@@ -55,7 +58,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         type=_positive,
         help="tokens of a prompt's text, its template included (default: the policy's max_prompt_tokens, or 512)",
     )
-    parser.add_argument("--answer-tokens", metavar="C", type=_positive, help="of an answer (default: max_new_tokens)")
+    parser.add_argument(
+        "--answer-tokens",
+        metavar="C",
+        type=_positive,
+        help="of an answer, or steps of an episode (default: all that are allowed)",
+    )
     parser.add_argument(
         "--images", metavar="NxHxW", type=_images, help="images of a prompt, and their pixels, as 3x224x448"
     )

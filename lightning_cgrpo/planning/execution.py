@@ -25,6 +25,7 @@ class Execution:
         strategy: as the configuration names it.
         state_bytes: that the optimizer keeps for every byte of trainable weights.
         temporaries: how its step works: "fused", "foreach" (all tensors at once) or "single" (one after the other).
+        double: whether all weights are float64 (64-true).
     """
 
     gpus: int
@@ -34,6 +35,7 @@ class Execution:
     strategy: str
     state_bytes: float
     temporaries: str
+    double: bool = False
 
 
 def execution(config: Config, module: LightningModule, gpus: int) -> Execution:
@@ -46,13 +48,18 @@ def execution(config: Config, module: LightningModule, gpus: int) -> Execution:
         ConfigError: for a strategy or precision that this can't tell of.
     """
     trainer: dict[str, Any] = config.get("trainer") or {}
-    precision = str(trainer.get("precision", "32-true"))
+    precision = str(trainer.get("precision") or "32-true")
     if precision not in ("32", "32-true", "bf16", "bf16-mixed", "64", "64-true"):
         raise ConfigError(f"Expected precision 32-true, bf16-mixed or 64-true, but got {precision}.")
     cpu = trainer.get("accelerator") == "cpu"
     states, temporaries = optimizer_state(module, cpu)
     sharding, name = _sharding(trainer.get("strategy", "auto"), gpus)
-    return Execution(gpus, "cpu" if cpu else "cuda", precision.startswith("bf16"), sharding, name, states, temporaries)
+    double = precision.startswith("64")
+    if double and sharding == "fsdp" and name != "fsdp2":  # Lightning refuses it, too
+        raise ConfigError(f"Expected precision 32-true or bf16-mixed with {name}, but got {precision}, try fsdp2.")
+    return Execution(
+        gpus, "cpu" if cpu else "cuda", precision.startswith("bf16"), sharding, name, states, temporaries, double
+    )
 
 
 def _sharding(strategy: Any, gpus: int) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.planning.sizes import Vision
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 
@@ -36,12 +37,17 @@ def image_patches(vision: Vision, images: Sequence[tuple[int, int]], bounds: tup
         bounds: least and most pixels of a scaled image.
 
     Raises:
-        ValueError: an image is more than 200 times as long as wide.
+        UserError: an image is too long and narrow to be scaled.
     """
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
     factor, patches = vision.patch_size * vision.merge, 0
     for height, width in images:
-        scaled = smart_resize(height, width, factor, *bounds)
+        try:
+            scaled = smart_resize(height, width, factor, *bounds)
+        except ValueError as error:
+            raise UserError(
+                f"Expected images that can be scaled, but got {height} x {width} pixels ({error})."
+            ) from None
         patches += (scaled[0] // vision.patch_size) * (scaled[1] // vision.patch_size)
     return patches

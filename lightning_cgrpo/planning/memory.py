@@ -140,7 +140,7 @@ def rollout_working(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic) -
     answers = work.generated * work.group_size
     row = Row(work.generated, 0, work.prompt_tokens, 1)
     reading = forward_working(sizes, row, work.generated * work.patches, arithmetic)
-    each = arithmetic.product + 3 * FULL + 8 + (28 if work.filtered else 0)
+    each = arithmetic.product + 3 * arithmetic.full + 8 + (28 if work.filtered else 0)
     return max(reading, answers * sizes.vocabulary * each)
 
 
@@ -167,13 +167,14 @@ def forward_working(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arith
 def logits_kept(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> int:
     """Bytes of logits kept for the backward pass.
 
-    Shared prompts (`shared_prefix.log_probs`): probabilities M V in float32 if that is one chunk, else none; and under
-    autocast a copy of the output layer's weight. Otherwise (`token_log_probs`) the logits themselves.
+    Shared prompts (`shared_prefix.log_probs`): probabilities M V, at least float32, if that is one chunk, else none;
+    and under autocast a copy of the output layer's weight. Otherwise (`token_log_probs`) the logits themselves.
     """
     if not row.shared:
         return row.predicted * sizes.vocabulary * arithmetic.product
+    single = _chunk(sizes, row, arithmetic)[1]
     weight = HALF * sizes.vocabulary * sizes.decoder.width if arithmetic.casts else 0
-    return weight + (row.predicted * sizes.vocabulary * FULL if _chunk(sizes, row)[1] else 0)
+    return weight + (row.predicted * sizes.vocabulary * arithmetic.full if single else 0)
 
 
 def logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backward: bool) -> int:
@@ -183,8 +184,8 @@ def logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backward
     gradient. Of several chunks three: two of the last chunk when the next one is made.
     """
     if not row.shared:
-        return (3 if backward else 2) * row.predicted * sizes.vocabulary * FULL
-    chunk, single = _chunk(sizes, row)
+        return (3 if backward else 2) * row.predicted * sizes.vocabulary * arithmetic.full
+    chunk, single = _chunk(sizes, row, arithmetic)
     if not single:
         return 3 * chunk
     if not backward:
@@ -192,10 +193,10 @@ def logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backward
     return chunk * (5 if arithmetic.product < FULL else 2) // 2
 
 
-def _chunk(sizes: ModelSizes, row: Row) -> tuple[int, bool]:
-    """Bytes of a chunk of logits in float32, and whether there is only one."""
+def _chunk(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> tuple[int, bool]:
+    """Bytes of a chunk of logits, as many as are 64 MB in float32, and whether there is only one."""
     rows = max(CHUNK_BYTES // (FULL * sizes.vocabulary), 1)
-    return min(row.predicted, rows) * sizes.vocabulary * FULL, row.predicted <= rows
+    return min(row.predicted, rows) * sizes.vocabulary * arithmetic.full, row.predicted <= rows
 
 
 def training_phases(
@@ -217,7 +218,7 @@ def training_phases(
     """
     share = how.gpus if how.sharding == "fsdp" else 1
     gradients = _part(sizes.trainable_bytes, share)
-    table = sizes.vocabulary * sizes.decoder.width * FULL if sizes.trains_base else 0
+    table = sizes.vocabulary * sizes.decoder.width * arithmetic.full if sizes.trains_base else 0
     gathered = {"unsharded weights": unsharded(sizes, how, everything=False)}
     layer = 2 * row.tokens * sizes.decoder.feed_forward * arithmetic.product  # of gradients of the wide tensors
     begins = {
@@ -242,4 +243,4 @@ def step_working(sizes: ModelSizes, how: Execution, share: int) -> int:
         return 0
     if how.temporaries == "foreach":
         return _part(sizes.trainable_bytes, share)
-    return _part(2 * FULL * sizes.largest, share)
+    return _part(2 * max(sizes.element, FULL) * sizes.largest, share)

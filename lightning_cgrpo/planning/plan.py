@@ -12,19 +12,18 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.planning.execution import Execution, execution
 from lightning_cgrpo.planning.flops import Flops, language_model_flops, small_policy_flops
 from lightning_cgrpo.planning.images import image_patches, pixel_bounds
+from lightning_cgrpo.planning.lengths import answer_length, prompt_length
 from lightning_cgrpo.planning.memory import Memory, arithmetic_of, language_model_memory
 from lightning_cgrpo.planning.sizes import ModelSizes, language_model_sizes
 from lightning_cgrpo.planning.small import small_policy_memory
 from lightning_cgrpo.planning.tokens import Tokens, steps, tokens
 from lightning_cgrpo.planning.traffic import Traffic, traffic
 from lightning_cgrpo.planning.workload import Workload, images_of_prompts, instantiate, policy_of, workload
+from lightning_cgrpo.policies import Policy
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
-
-PROMPT_TOKENS = 512
-"""Assumed where nothing says how long prompts are."""
 
 
 @dataclass(frozen=True)
@@ -87,27 +86,23 @@ def plan(config: Config, given: Given) -> Plan:
         UserError: configuration or model can't be read or can't be planned.
     """
     module, data = instantiate(config)
-    gpus = given.gpus or _gpus(config)
-    policy, how = policy_of(module), execution(config, module, gpus)
-    if not isinstance(policy, CausalLMPolicy):
-        work = workload(module, data, gpus, prompt_tokens=0, answer_tokens=given.answer_tokens)
-        count = sum(p.numel() for p in policy.parameters())
-        return Plan(
-            type(policy).__name__, count, count, work, how, small_policy_memory(policy, work, how),
-            steps(work), traffic(count, 4 * count, work, how, 4), small_policy_flops(policy, work),
-            ["All episodes are taken to be as long as allowed."],
-        )  # fmt: skip
-    sizes = language_model_sizes(policy, given.model_config)
     notes: list[str] = []
+    gpus = given.gpus or _gpus(config, notes)
+    policy, how = policy_of(module), execution(config, module, gpus)
+    answer = answer_length(module, given.answer_tokens)
+    if not isinstance(policy, CausalLMPolicy):
+        return _small(policy, workload(module, data, gpus, 0, answer), how, given, notes)
+    sizes = language_model_sizes(policy, given.model_config, how.double)
     patches, images = _images(policy, sizes, data, given, notes)
-    text = given.prompt_tokens or _assumed_prompt(policy, notes)
-    # A bound on prompts is one on all of their tokens.
     seen = 0 if sizes.vision is None else patches // sizes.vision.merge**2
-    whole = text if given.patches is not None or given.prompt_tokens is None else text + seen
-    work = workload(module, data, gpus, max(whole, seen), given.answer_tokens, patches, images)
+    text = given.prompt_tokens
+    if text is not None and given.patches is not None:
+        text = max(text - seen, 0)
+    prompt = prompt_length(module, policy, sizes, answer, text, notes, seen)
+    work = workload(module, data, gpus, prompt, answer, patches, images)
     if given.answer_tokens is None:
         notes.append(f"All answers are taken to be as long as allowed, {work.answer_tokens} tokens (--answer-tokens).")
-    notes += _remarks(module, sizes, work)
+    notes += _uneven(work, gpus) + _remarks(module, sizes)
     arithmetic = arithmetic_of(sizes, how)
     return Plan(
         f"{type(policy).__name__} '{sizes.name}'",
@@ -123,20 +118,43 @@ def plan(config: Config, given: Given) -> Plan:
     )
 
 
-def _gpus(config: Config) -> int:
+def _small(policy: Policy, work: Workload, how: Execution, given: Given, notes: list[str]) -> Plan:
+    """The plan of a policy that is no language model."""
+    unread = {"prompt-tokens": given.prompt_tokens, "images": given.images, "model-config": given.model_config}
+    for option in (name for name, value in unread.items() if value is not None):
+        raise UserError(f"Expected no --{option} for {type(policy).__name__}, which reads no text, but got one.")
+    if how.double:
+        policy.double()
+    weights = list(policy.parameters())
+    count, size = sum(p.numel() for p in weights), sum(p.nbytes for p in weights)
+    if given.answer_tokens is None:
+        notes.append(f"All episodes are taken to be as long as allowed, {work.answer_tokens} steps (--answer-tokens).")
+    notes += _uneven(work, how.gpus)
+    return Plan(
+        type(policy).__name__, count, count, work, how, small_policy_memory(policy, work, how), steps(work),
+        traffic(count, size, work, how, size // count), small_policy_flops(policy, work), notes,
+    )  # fmt: skip
+
+
+def _gpus(config: Config, notes: list[str]) -> int:
     trainer: dict[str, Any] = config.get("trainer") or {}
-    devices, nodes = trainer.get("devices", 1), trainer.get("num_nodes", 1)
+    devices, nodes = trainer.get("devices", "auto"), int(trainer.get("num_nodes") or 1)
     count = len(devices) if isinstance(devices, list) else devices
-    return int(count) * int(nodes) if isinstance(count, int) and count > 0 else 1
+    if isinstance(count, int) and count > 0:
+        return count * nodes
+    if trainer.get("accelerator") != "cpu" or nodes > 1:
+        notes.append(f"devices: {devices} is taken to be 1 GPU{' of each machine' * (nodes > 1)}, try --gpus.")
+    return nodes
 
 
-def _assumed_prompt(policy: CausalLMPolicy, notes: list[str]) -> int:
-    longest = policy.max_prompt_tokens
-    if longest is not None:
-        notes.append(f"Prompts are taken to be as long as allowed, {longest} tokens (--prompt-tokens).")
-        return longest
-    notes.append(f"Nothing says how long prompts are: taken to have {PROMPT_TOKENS} tokens (--prompt-tokens).")
-    return PROMPT_TOKENS
+def _uneven(work: Workload, gpus: int) -> list[str]:
+    if work.all_prompts % gpus == 0:
+        return []
+    idle = f", and {gpus - work.all_prompts} have none" * (gpus > work.all_prompts)
+    return [
+        f"{work.all_prompts} prompts are no even shares of {gpus} GPUs: memory and seconds are those of a GPU with "
+        f"{work.prompts}{idle}."
+    ]
 
 
 def _images(policy: CausalLMPolicy, sizes: ModelSizes, data: Any, given: Given, notes: list[str]) -> tuple[int, int]:
@@ -155,7 +173,7 @@ def _images(policy: CausalLMPolicy, sizes: ModelSizes, data: Any, given: Given, 
     return patches, len(images)
 
 
-def _remarks(module: Any, sizes: ModelSizes, work: Workload) -> list[str]:
+def _remarks(module: Any, sizes: ModelSizes) -> list[str]:
     found = []
     if sizes.obstacle is not None:
         found.append(f"Prompts are computed for every answer, because {sizes.obstacle}.")

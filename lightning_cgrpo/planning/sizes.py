@@ -90,6 +90,7 @@ class ModelSizes:
         trains_base: whether the weights of the base model are trained, not adapters alone.
         decoder: the language model's layers.
         vision: of a vision-language model.
+        context: positions, for prompt and answer; None if the model does not say.
         obstacle: why answers can't share their prompt's computation, see `shared_prefix`; None if they can.
     """
 
@@ -105,15 +106,17 @@ class ModelSizes:
     trains_base: bool
     decoder: Tower
     vision: Vision | None
+    context: int | None
     obstacle: str | None
 
 
-def language_model_sizes(policy: CausalLMPolicy, model_config: Path | None = None) -> ModelSizes:
+def language_model_sizes(policy: CausalLMPolicy, model_config: Path | None = None, double: bool = False) -> ModelSizes:
     """Sizes of a policy that isn't loaded.
 
     Args:
         policy: names the model, its dtype and adapters.
         model_config: a config.json, or a directory with one, in the place of the model.
+        double: all weights are made float64, whatever the policy's dtype, as Lightning does under 64-true.
 
     Raises:
         UserError: there is no such configuration, or transformers doesn't know it, or it is no dense causal model.
@@ -124,12 +127,13 @@ def language_model_sizes(policy: CausalLMPolicy, model_config: Path | None = Non
     if any(getattr(text, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
         raise UserError(f"Expected a dense model, but '{policy.name}' is a mixture of experts, which is not planned.")
     why = obstacle(model) if policy.share_prompts else "share_prompts is off"
-    element = model.get_input_embeddings().weight.element_size()
     tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     if policy.lora is not None:
         model = with_adapters(model, policy.lora).get_base_model()
     elif adapters is not None:
         model = _with_saved_adapters(model, adapters)
+    if double:
+        model.double()
     trained = [p for p in model.parameters() if p.requires_grad]
     has_adapters = policy.lora is not None or adapters is not None
     return ModelSizes(
@@ -139,12 +143,13 @@ def language_model_sizes(policy: CausalLMPolicy, model_config: Path | None = Non
         weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
         trainable_bytes=sum(p.numel() * p.element_size() for p in trained),
         largest=max(p.numel() for p in trained),
-        element=element,
+        element=model.get_input_embeddings().weight.element_size(),
         vocabulary=model.get_output_embeddings().weight.shape[0],
         tied=tied,
         trains_base=not has_adapters,
         decoder=_decoder(model, text),
         vision=_vision(model, config.vision_config) if policy.reads_images else None,
+        context=getattr(text, "max_position_embeddings", None),
         obstacle=why,
     )
 

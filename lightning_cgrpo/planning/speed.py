@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_cgrpo.planning.execution import Execution
 from lightning_cgrpo.planning.flops import Flops
 from lightning_cgrpo.planning.traffic import Traffic
+from lightning_cgrpo.planning.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,14 @@ class Speed:
     link: float | None = None
 
 
-def seconds(flops: Flops, traffic: Traffic, how: Execution, speed: Speed) -> dict[str, float]:
-    """Seconds of each part, all GPUs working alike and one part after the other.
+def seconds(flops: Flops, traffic: Traffic, work: Workload, speed: Speed) -> dict[str, float]:
+    """Seconds of each part on the GPU that has the most prompts, for which the others wait, one part after the other.
 
     Generating takes what its operations take, or what it takes to read all weights, and the keys and values so far,
     once for every token, whichever is more. Sending is not overlapped.
     """
-    found = {name: value / how.gpus / (speed.tflops * 1e12) for name, value in flops.parts.items()}
+    share = work.prompts / work.all_prompts
+    found = {name: share * value / (speed.tflops * 1e12) for name, value in flops.parts.items()}
     name = "rollout: answers"
     if speed.bandwidth is not None and flops.decoding_bytes:
         found[name] = max(found[name], flops.decoding_bytes / (speed.bandwidth * 1e9))

@@ -30,7 +30,7 @@ def as_json(plan: Plan, speed: Speed | None) -> dict[str, Any]:
         "notes": plan.notes,
     }
     if speed is not None:
-        parts = seconds(plan.flops, plan.traffic, plan.how, speed)
+        parts = seconds(plan.flops, plan.traffic, plan.work, speed)
         found["seconds_per_update"] = {**parts, "total": sum(parts.values())}
     return found
 
@@ -110,7 +110,7 @@ def _time(plan: Plan, speed: Speed | None) -> Table:
     table = Table(show_edge=False, header_style="")
     for name in ("", "TFLOP", "share") + ("seconds",) * (speed is not None):
         table.add_column(name, justify="right" if name else "left")
-    spent = {} if speed is None else seconds(plan.flops, plan.traffic, plan.how, speed)
+    spent = {} if speed is None else seconds(plan.flops, plan.traffic, plan.work, speed)
     total = max(plan.flops.total, 1)
     for name in dict.fromkeys([*plan.flops.parts, *spent]):
         value = plan.flops.parts.get(name)

@@ -98,16 +98,16 @@ def workload(
     data: LightningDataModule,
     gpus: int,
     prompt_tokens: int,
-    answer_tokens: int | None = None,
+    answer_tokens: int,
     patches: int = 0,
     images: int = 0,
 ) -> Workload:
     """What an update does.
 
     Args:
-        answer_tokens: C; by default as many as are allowed.
-        prompt_tokens: P.
         gpus: processes that share the prompts.
+        prompt_tokens: P.
+        answer_tokens: C.
         patches: of a prompt's images.
         images: in how many images.
 
@@ -118,12 +118,11 @@ def workload(
     if not isinstance(every, int):
         raise ConfigError(f"Expected data with prompts_per_update, but got {type(data).__name__}.")
     local = -(-every // gpus)
-    longest = _longest(module)
     common = {
         "prompts": local,
         "all_prompts": every,
         "prompt_tokens": prompt_tokens,
-        "answer_tokens": answer_tokens or longest,
+        "answer_tokens": answer_tokens,
         "patches": patches,
         "images": images,
     }
@@ -140,7 +139,7 @@ def workload(
     how, size = module.optimization, module.group_size
     # A small policy's units are steps, each by itself, a language model's are answers in groups that stay whole.
     language = isinstance(module.policy, CausalLMPolicy)
-    whole, units = (size, size) if language else (1, size * longest)
+    whole, units = (size, size) if language else (1, size * answer_tokens)
     everything = pieces(local * units, how.micro_batch_size)
     steps = optimizer_steps(every * units, local * units, whole, how.minibatch_size)
     generated, filtered = 0, False
@@ -156,13 +155,13 @@ def workload(
         reference_passes=everything if how.kl_weight else (),
         old_passes=everything if language and len(steps) > 1 else (),
         generated=generated,
-        max_new_tokens=longest,
+        max_new_tokens=longest_answer(module),
         filtered=filtered,
     )
 
 
-def _longest(module: LightningModule) -> int:
-    """Tokens of the longest answer, or steps of the longest episode."""
+def longest_answer(module: LightningModule) -> int:
+    """Tokens of the longest answer that is sampled, or steps of the longest episode."""
     sampler: Any = getattr(module, "sampler", None)
     sampling = getattr(sampler, "sampling", None)
     return int(sampling.max_new_tokens if sampling is not None else sampler.environment.max_steps)

@@ -80,6 +80,22 @@ def test_a_packed_pass_keeps_what_is_said(tmp_path, options, autocast):
     assert bool(said.recomputed) == policy.gradient_checkpointing
 
 
+@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True}, {"lora": LoRA(rank=4)}])
+def test_a_packed_pass_in_float64_keeps_what_is_said(tmp_path, options):
+    """Lightning makes all weights float64 under 64-true; norms stay float32."""
+    policy = CausalLMPolicy(str(make_tiny_model(tmp_path / "m", layers=3, heads=8)), **options)
+    sizes = language_model_sizes(policy, double=True)
+    policy.load()
+    policy.double()
+    assert sizes.weight_bytes == sum(p.nbytes for p in policy.parameters())
+    arithmetic = Arithmetic(sizes.element, autocast=False, cuda=False)
+    with Kept(policy, False) as kept:
+        packed(policy)
+    expected = saved(sizes, ROW, 0, arithmetic, policy.gradient_checkpointing).total
+    expected += logits_kept(sizes, ROW, arithmetic)
+    assert kept.bytes == pytest.approx(expected, rel=0.03 if options else 0.002)
+
+
 def test_a_recomputed_layer_keeps_what_is_said(tmp_path):
     """The difference that another layer makes, without checkpoints, is what one computes again."""
     found = []

@@ -1,6 +1,7 @@
 """The command: what it prints, and what it refuses."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +74,60 @@ def test_a_small_policy(capsys):
     assert plan["phases"]["backward begins"]["optimizer"] == 2 * 4 * plan["parameters"]
 
 
+def test_fewer_steps_take_less_of_everything(capsys):
+    whole, half = (found(capsys, "-c", "configs/gridworld.yaml", "--answer-tokens", steps) for steps in ("80", "40"))
+    whole, half = whole["phases"]["backward begins"], half["phases"]["backward begins"]
+    assert half["rollout"] * 2 == whole["rollout"]
+    # Minibatches of at most 2,048 steps: 5,120 are three, the largest of 1,707, and 2,560 two.
+    assert half["activations"] * 1707 == whole["activations"] * 1280
+
+
+def test_more_gpus_than_prompts_are_no_faster(capsys):
+    eight, sixteen = (
+        found(capsys, "-c", "configs/gridworld.yaml", "--tflops", "1", "--gpus", gpus) for gpus in ("8", "16")
+    )
+    assert sixteen["seconds_per_update"] == eight["seconds_per_update"]
+    assert any("8 have none" in note for note in sixteen["notes"])
+    assert not any("even shares" in note for note in eight["notes"])
+
+
+def test_float64_takes_twice_as_much(capsys):
+    arguments = ("-c", "configs/gsm8k.yaml", "--prompt-tokens", "60")
+    single, double = (found(capsys, *arguments, f"--trainer.precision={name}-true") for name in ("32", "64"))
+    for part in ("weights", "reference", "optimizer", "gradients"):
+        assert double["phases"]["optimizer step"][part] == 2 * single["phases"]["optimizer step"][part]
+    assert double["phases"]["rollout"]["KV cache"] == 2 * single["phases"]["rollout"]["KV cache"]
+    assert double["parameters"] == single["parameters"]
+
+
+def test_devices_that_are_no_number_are_said_to_be_one(capsys):
+    arguments = ("-c", "configs/gridworld.yaml", "--trainer.accelerator=auto", "--trainer.devices=auto")
+    for nodes, words in (("1", "taken to be 1 GPU, try --gpus"), ("2", "taken to be 1 GPU of each machine")):
+        plan = found(capsys, *arguments, f"--trainer.num_nodes={nodes}")
+        assert plan["gpus"] == int(nodes)
+        assert any(words in note for note in plan["notes"])
+    assert not any("taken to be 1 GPU" in note for note in found(capsys, *arguments, "--gpus", "2")["notes"])
+
+
+def test_prompts_are_assumed_to_leave_room_for_answers(qwen, capsys):
+    """Of 2,000 positions 1,024 are for answers, and of 300 too few are."""
+    config = json.loads(Path(qwen).read_text())
+    arguments = ("-c", PAPER, "--model-config", qwen, "--model.policy.max_prompt_tokens=1500")
+    Path(qwen).write_text(json.dumps({**config, "max_position_embeddings": 2000}))
+    assert found(capsys, *arguments)["prompt_tokens"] == 2000 - 1024
+    Path(qwen).write_text(json.dumps({**config, "max_position_embeddings": 300}))
+    with pytest.raises(UserError, match="fit into the 300 positions"):
+        main(["plan", *arguments])
+
+
+def test_demonstrations_may_be_longer_than_what_is_sampled(capsys):
+    """Answers of supervised fine-tuning are the data's, and have to fit the model alone."""
+    arguments = ("-c", "configs/gsm8k_sft.yaml", "--prompt-tokens", "40", "--answer-tokens")
+    assert found(capsys, *arguments, "81")["answer_tokens"] == 81
+    with pytest.raises(UserError, match="fit into the"):
+        main(["plan", *arguments, "1000000"])
+
+
 def test_supervised_fine_tuning_generates_nothing(capsys):
     plan = found(capsys, "-c", "configs/gsm8k_sft.yaml", "--prompt-tokens", "40", "--answer-tokens", "30")
     assert "rollout" not in plan["phases"] and "reference" not in plan["phases"]
@@ -91,6 +146,20 @@ def test_supervised_fine_tuning_generates_nothing(capsys):
         (("-c", "configs/gsm8k.yaml", "--trainer.strategy=deepspeed"), "Expected a strategy"),
         (("-c", "configs/gsm8k.yaml", "--images", "1x64x64"), "Expected no images"),
         (("-c", "configs/gsm8k.yaml", "--bandwidth", "5"), "Expected --tflops"),
+        (("-c", "configs/gsm8k.yaml", "--answer-tokens", "81"), "answer-tokens to be at most 80.*but got 81"),
+        (("-c", "configs/gsm8k.yaml", "--prompt-tokens", "1000000"), "fit into the .* positions .*of 1000000 tokens"),
+        (
+            ("-c", "configs/gsm8k.yaml", "--model.policy.max_prompt_tokens=100", "--prompt-tokens", "101"),
+            "at most max_prompt_tokens, 100, but got 101",
+        ),
+        (
+            ("-c", "configs/gsm8k.yaml", "--trainer.precision=64-true", "--trainer.strategy=fsdp"),
+            "Expected precision 32-true or bf16-mixed with fsdp",
+        ),
+        (("-c", "configs/gridworld.yaml", "--answer-tokens", "81"), "answer-tokens to be at most 80"),
+        (("-c", "configs/gridworld.yaml", "--prompt-tokens", "9"), "Expected no --prompt-tokens for CategoricalMLP"),
+        (("-c", "configs/gridworld.yaml", "--images", "1x64x64"), "Expected no --images for CategoricalMLP"),
+        (("-c", "configs/gridworld.yaml", "--model-config", "x.json"), "Expected no --model-config for CategoricalMLP"),
         (("-c", "configs/gsm8k.yaml", "--model.group_size=1"), "group_size"),
         ((), "Expected a configuration with a model"),
     ],

@@ -72,6 +72,12 @@ def test_patches_are_those_of_the_processor(vision_directory, options):
     assert pixel_bounds(policy) == bounds
 
 
+def test_images_that_cannot_be_scaled(vision_directory):
+    policy = VisionLanguagePolicy(str(vision_directory))
+    with pytest.raises(UserError, match="Expected images that can be scaled, but got 10 x 9000"):
+        image_patches(language_model_sizes(policy).vision, [(10, 9000)], pixel_bounds(policy))
+
+
 def test_a_model_that_a_policy_makes_itself():
     sizes = language_model_sizes(FromScratch(layers=1))
     policy = FromScratch(layers=1)

@@ -132,9 +132,21 @@ def test_training_is_three_times_a_forward_pass_and_four_with_checkpoints(policy
 
 def test_seconds(policy):
     flops = language_model_flops(language_model_sizes(policy), work(), FLOAT, False)
-    spread, sent = how("ddp"), Traffic(all_reduce=2_000_000_000)
-    plain = seconds(flops, sent, spread, Speed(1.0))
-    assert sum(plain.values()) == pytest.approx(flops.total / 4 / 1e12)
-    bound = seconds(flops, sent, spread, Speed(1e6, bandwidth=1e-3, link=10.0))
+    sent = Traffic(all_reduce=2_000_000_000)
+    plain = seconds(flops, sent, work(), Speed(1.0))
+    assert sum(plain.values()) == pytest.approx(flops.total / 2 / 1e12)  # 4 of 8 prompts
+    bound = seconds(flops, sent, work(), Speed(1e6, bandwidth=1e-3, link=10.0))
     assert bound["rollout: answers"] == pytest.approx(flops.decoding_bytes / 1e6)
     assert bound["collectives"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("every", [3, 4, 5])
+def test_seconds_are_those_of_the_busiest_process(policy, every):
+    """Whatever the others have, 2 prompts take as long as 2 of 2."""
+    sizes = language_model_sizes(policy)
+
+    def spent(all_prompts):
+        of = work(prompts=2, all_prompts=all_prompts, passes=((8,),), reference_passes=(8,), generated=2)
+        return seconds(language_model_flops(sizes, of, FLOAT, False), Traffic(), of, Speed(1.0))
+
+    assert spent(every) == pytest.approx(spent(2))
