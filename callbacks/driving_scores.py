@@ -87,7 +87,7 @@ class DrivingScores(Callback):
         self._drives = {}
         found = summary([drive for part in everywhere for drive in part])
         if found.first.scenes:
-            self.log("val/epdms", found.first.columns["EPDMS"], prog_bar=True, rank_zero_only=True)
+            pl_module.log("val/epdms", found.first.columns["EPDMS"], prog_bar=True, rank_zero_only=True)
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         self._drives = {name: [] for name in (POLICY, *self.references)}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 import logging
 import re
+import subprocess
+import time
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,10 @@ from lightning_cgrpo.configuration import Config, ConfigError
 from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.memory import reuse_blocks
 from lightning_cgrpo.signatures import NAMESPACES
+
+
+GRACE = 10.0
+"""Seconds for other processes to say what is wrong with them, once one has failed."""
 
 
 class CommandLine(LightningCLI):
@@ -79,6 +86,13 @@ class CommandLine(LightningCLI):
         except (ArgumentError, ValueError, TypeError) as error:
             raise ConfigError(explain(error)) from error
 
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            super()._run_subcommand(subcommand)
+        except BaseException:
+            end(getattr(self.trainer.strategy.launcher, "procs", []))
+            raise
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         named = self._get(self.config_init, "callbacks") or {}
         extra = [callback for callback in named.values() if callback is not None]
@@ -123,6 +137,20 @@ def prepare(config: Config) -> None:
         module = importlib.import_module(namespace)
         for name in module.__all__:
             getattr(module, name)
+
+
+def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """End those that this one started, after it has failed: they may wait for it, or work, for long.
+
+    Lightning does so for an interrupt from the keyboard alone.
+    """
+    until = time.monotonic() + GRACE
+    for process in processes:
+        try:
+            process.wait(max(until - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def last_checkpoint(config: Config) -> Path:
