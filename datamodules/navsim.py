@@ -32,7 +32,7 @@ class NavsimDataModule(GroupDataModule):
     """Driving scenes; columns ``prompt``, a chat with images, and ``scene``. See `tasks.driving.prompts`.
 
     A split has at most as many scenes as its argument says, evenly spaced over those of the source (the scenes of one
-    log are neighbors, and alike); with null all of them. No log is in two splits.
+    log are neighbors, and alike); with null all of them, of a source that has an end. No log is in two splits.
 
     Args:
         prompts_per_update: scenes per update, over all processes.
@@ -49,8 +49,8 @@ class NavsimDataModule(GroupDataModule):
         seed: of the order of the scenes, and of generated ones.
 
     Raises:
-        UserError: from `setup`, if the source has nothing to read, or too little to split, or the task reads other
-            answers than the form asks for.
+        UserError: a split has all scenes of a source without end; from `setup`, if the source has nothing to read, or
+            too little to split, or the task reads other answers than the form asks for.
     """
 
     def __init__(
@@ -70,10 +70,16 @@ class NavsimDataModule(GroupDataModule):
         super().__init__(prompts_per_update, eval_prompts, max_eval_prompts, test_train_prompts, seed)
         self.follow_ups = follow_ups
         counts = {"train_prompts": train_prompts, "val_prompts": val_prompts, "test_prompts": test_prompts}
+        self.scenes: SceneSource = GeneratedScenes(seed) if scenes is None else scenes
         for name, count in counts.items():
             if count is not None and count < 1:
                 raise ValueError(f"Expected argument `{name}` to be at least 1, but got {count}.")
-        self.scenes: SceneSource = GeneratedScenes(seed) if scenes is None else scenes
+            if count is None and self.scenes.endless:
+                raise UserError(
+                    f"Expected argument `{name}` to be a number of scenes, but got null, all of those of "
+                    f"{type(self.scenes).__name__}, which have no end, try data.{name}=256, or data.scenes.count=256 "
+                    "for every split."
+                )
         self.form = form
         self.counts = {"train": train_prompts, "val": val_prompts, "test": test_prompts, "predict": test_prompts}
 

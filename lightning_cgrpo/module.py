@@ -132,8 +132,9 @@ class ConstrainedGRPO(RolloutModule):
 
     def on_train_start(self) -> None:
         """Raises:
-        UserError: if there are prompts that the sampler can't answer.
+        UserError: if there are prompts that the sampler can't answer, or more updates than the schedule has.
         """
+        super().on_train_start()
         for loaders in (self.trainer.train_dataloader, self.trainer.val_dataloaders):
             for loader in loaders if isinstance(loaders, (list, tuple)) else [loaders]:
                 if (source := getattr(loader, "source", None)) is not None:

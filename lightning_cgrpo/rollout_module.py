@@ -63,6 +63,18 @@ class RolloutModule(LightningModule):
         self.evaluations: dict[str, Evaluation] = {}
         self._sums = {split: RunningSums() for split in ("val", *TEST_SPLITS)}
 
+    def on_train_start(self) -> None:
+        """Raises:
+        UserError: if there are more updates than the learning-rate schedule has: it would fail when they are made.
+        """
+        steps = getattr(self.lr_schedulers(), "total_steps", None)
+        if steps is not None and (updates := self.trainer.estimated_stepping_batches) > steps:
+            raise UserError(
+                f"Expected model.lr_scheduler.total_steps to be at least {updates}, the updates of this run, but got "
+                f"{steps}, try that, or trainer.max_steps={steps}; a run that goes on from a checkpoint has the "
+                "schedule that it began with."
+            )
+
     def accumulate(self, pieces: Sequence[Tensor], loss: Callable[[Tensor], Tensor]) -> None:
         """Gradients of a minibatch, summed over its pieces; processes wait for each other at the last one alone.
 

@@ -46,7 +46,8 @@ class SupervisedFineTuning(RolloutModule):
         seed: of evaluation's answers.
 
     Raises:
-        UserError: in training, if prompts have no completions, or one does not fit into the model's context.
+        UserError: in training, if prompts have no completions, or one does not fit into the model's context; when it
+            starts, if there are more updates than the schedule has.
         FloatingPointError: in training, if gradients aren't finite.
     """
 

@@ -230,6 +230,15 @@ def test_the_schedule_moves_once_per_update():
     assert [metrics[update]["policy/learning_rate"] for update in range(3)] == [1e-3, 5e-4, 2.5e-4]
 
 
+def test_more_updates_than_the_schedule_has_are_refused_before_training():
+    def schedule(optimizer):
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=2, cycle_momentum=False)
+
+    with pytest.raises(UserError, match=r"total_steps to be at least 3, .* got 2, try that, or trainer.max_steps=2"):
+        train(make(scheduler=schedule), updates=3)
+    assert len(train(make(scheduler=schedule), updates=2)[0]) == 2
+
+
 @pytest.mark.parametrize("clipped", [True, False])
 def test_gradients_are_scaled_down_to_the_limit_and_no_further(clipped):
     """One SGD step of rate 1 is the gradient: its length is the limit where it was longer, and the logged norm is the

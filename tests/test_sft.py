@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from lightning.pytorch import LightningDataModule, Trainer  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
 
 from lightning_cgrpo import (  # noqa: E402
     CausalLMPolicy,
@@ -209,6 +211,16 @@ def test_what_cannot_be_learned_from_is_named(directory):
         train(policy_of(directory), micro_batch_size=0)
 
 
+def test_more_updates_than_the_schedule_has_are_refused_before_training(directory):
+    """OneCycleLR would raise in the last of them, and the model be lost."""
+    policy, before = policy_of(directory), policy_of(directory)
+    schedule = partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=2)
+    with pytest.raises(UserError, match=r"total_steps to be at least 3, .* got 2, try that, or trainer.max_steps=2"):
+        train(policy, updates=3, lr_scheduler=schedule)
+    assert torch.equal(parameters(policy), parameters(before))
+    assert train(policy, updates=2, lr_scheduler=schedule).global_step == 2
+
+
 QUIET = (
     "--trainer.accelerator=cpu --threads=1 --trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
     "--trainer.val_check_interval=2 --data.val_prompts=4 --data.eval_prompts=4"
@@ -220,6 +232,27 @@ def test_the_shipped_recipe_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main(["fit", *shlex.split(f"-c configs/gsm8k_sft.yaml {QUIET} --data.prompts_per_update=4 --trainer.max_steps=2")])
     assert policy_of("models/word-problems") is not None
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_ends_with_the_same_model(tmp_path, monkeypatch):
+    """configs/navsim_sft.yaml: six updates at once, or three and three, bit for bit."""
+    monkeypatch.chdir(tmp_path)
+    updates, step = [], SupervisedFineTuning.training_step
+
+    def counted(self, prompts, batch_idx):
+        updates.append(self.global_step)
+        step(self, prompts, batch_idx)
+
+    monkeypatch.setattr(SupervisedFineTuning, "training_step", counted)
+    short = "--data.train_prompts=24 --data.prompts_per_update=4 --model.lr_scheduler.total_steps=6"
+    command = ["fit", *shlex.split(f"-c configs/navsim_sft.yaml {QUIET} {short}")]
+    for folder, more in (("whole", ()), ("parts", ("--trainer.max_steps=3",)), ("parts", ("--ckpt_path=last",))):
+        main([*command, f"--trainer.logger.name={folder}", f"--callbacks.save.directory={folder}", *more])
+    assert updates == [*range(6), *range(6)]
+    whole, parts = (load_file(f"{folder}/model.safetensors") for folder in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
 def test_real_records_and_any_model(directory, shared_data, tmp_path, monkeypatch):

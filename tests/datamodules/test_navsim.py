@@ -89,6 +89,18 @@ def test_what_is_missing_is_said_at_once(tmp_path):
         NavsimDataModule(1, val_prompts=0)
 
 
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_of_scenes_without_end_a_number_is_said(split):
+    counts = COUNTS | {f"{split}_prompts": None}
+    for scenes in (None, GeneratedScenes(2)):
+        with pytest.raises(UserError, match=rf"`{split}_prompts` to be a number .* try data.{split}_prompts=256, or"):
+            NavsimDataModule(1, scenes, **counts)
+    with pytest.raises(UserError, match=f"`{split}_prompts` to be a number"):
+        NavsimDemonstrationsDataModule(1, **counts)
+    data = NavsimDataModule(1, GeneratedScenes(2, 1_000_000 if split == "train" else 5), SMALL, **counts)
+    assert len(data.source(split)) == len(data.scenes.scenes(split))
+
+
 def test_the_kept_rows_are_bounded():
     source = ScenePrompts(GeneratedScenes(0, 9).scenes("train"), None, SMALL, kept=2)
     first = source.groups(torch.arange(2)).columns["scene"]

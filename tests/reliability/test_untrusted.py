@@ -7,8 +7,7 @@ import pytest
 from benchmarks import fuzz
 from lightning_cgrpo.records import RecordError, read_records
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
-from lightning_cgrpo.tasks.driving.fields import SceneError
-from lightning_cgrpo.tasks.driving.scene_file import load_json
+from lightning_cgrpo.tasks.driving.fields import SceneError, load_json
 from lightning_cgrpo.tasks.gsm8k.scoring import score_completion
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.tasks.driving.fields import Field, SceneError
-from lightning_cgrpo.tasks.driving.scene_file import load_json
+from lightning_cgrpo.tasks.driving.fields import Field, SceneError, load_json
 
 TRAJECTORIES_SUFFIX = ".trajs.json"
 POSES = 8

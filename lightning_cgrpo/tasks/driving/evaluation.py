@@ -113,18 +113,18 @@ def drives(
 
 
 def average_displacement(scenes: Sequence[Scene], poses: Tensor, interval: float) -> Tensor:
-    """``[S, ...]`` meters: the mean distance of plans ``[S, ..., P, 3]`` to where the human was, every 0.5 s.
+    """``[S, ...]`` meters: the mean distance of plans ``[S, ..., P, 3]`` to where the human was, every 0.5 s for 4 s.
 
-    NaN where there is no human, or no plan.
+    As when it is driven, a plan stands after its last pose. NaN where there is no human, or no plan.
     """
     every = round(HUMAN_INTERVAL / interval)
     found = []
-    for scene, plans in zip(scenes, poses[..., every - 1 :: every, :2], strict=True):
+    for scene, plans in zip(scenes, poses[..., :2], strict=True):
         if scene.human is None:
             found.append(plans.new_full(plans.shape[:-2], torch.nan))
         else:
-            human = scene.human[: plans.shape[-2], :2].to(plans)
-            found.append((human - plans).norm(dim=-1).mean(-1))
+            at = (torch.arange(1, len(scene.human) + 1) * every - 1).clamp(max=plans.shape[-2] - 1)
+            found.append((scene.human[:, :2].to(plans) - plans[..., at, :]).norm(dim=-1).mean(-1))
     return torch.stack(found)
 
 

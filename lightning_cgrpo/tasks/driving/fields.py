@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +17,20 @@ _MISSING = object()
 
 class SceneError(UserError):
     """A file of scenes or trajectories isn't as documented."""
+
+
+def load_json(path: str | Path) -> Any:
+    """The content of a file.
+
+    Raises:
+        SceneError: there is no such file, or it isn't JSON.
+    """
+    try:
+        return json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise SceneError(f"{path}: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise SceneError(f"{path}: Expected JSON, but it can't be read: {error}.") from None
 
 
 class Field:

@@ -192,7 +192,7 @@ class Scene:
         centerline: ``[C, 2]`` the route's, if it is given.
         log: scenes of one log belong to one split.
         intent: the driving command.
-        extra: what else the file says (cameras, previous, follow_ups), as it says it.
+        extra: what else the file says (cameras, previous, follow_ups), as it says it; with absolute paths of images.
     """
 
     name: str

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.tasks.driving.fields import Field, SceneError, numbers
+from lightning_cgrpo.tasks.driving.fields import Field, load_json, numbers
 from lightning_cgrpo.tasks.driving.scene import (
     AGENT_TYPES,
     Agents,
@@ -31,31 +31,22 @@ LONGEST_HISTORY = 10.0
 
 
 def read_scene(path: str | Path) -> Scene:
-    """Read a scene file.
+    """Read a scene file. Paths of its images that are relative are those from its folder, and made absolute.
 
     Raises:
         SceneError: the file isn't JSON, or a field (which the message names) is missing or wrong.
     """
-    return scene_from_json(load_json(path), str(path))
+    scene = scene_from_json(load_json(path), str(path))
+    if "cameras" in scene.extra:
+        cameras, folder = Field(scene.extra["cameras"], str(path), "cameras"), Path(path).absolute().parent
+        images = {name: [str(folder / image.text()) for image in cameras[name]] for name in cameras.unknown(())}
+        scene.extra["cameras"] = images
+    return scene
 
 
 def write_scene(scene: Scene, path: str | Path) -> None:
     """Write a scene file, from which `read_scene` makes the same scene."""
     Path(path).write_text(json.dumps(scene_to_json(scene)), encoding="utf-8")
-
-
-def load_json(path: str | Path) -> Any:
-    """The content of a file.
-
-    Raises:
-        SceneError: there is no such file, or it isn't JSON.
-    """
-    try:
-        return json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise SceneError(f"{path}: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:
-        raise SceneError(f"{path}: Expected JSON, but it can't be read: {error}.") from None
 
 
 def scene_from_json(content: Any, file: str, road_map: RoadMap | None = None) -> Scene:

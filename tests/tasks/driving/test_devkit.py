@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.tasks.driving.fields import SceneError
+from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.scene_file import scene_from_json, scene_to_json
 from lightning_cgrpo.tasks.driving.sources.devkit import NavsimDevkit
 from tests.tasks.driving.fake_devkit import (
@@ -163,6 +165,19 @@ def test_cameras_are_paths_of_images(fake: Path) -> None:
     assert scene.extra["cameras"] == {
         f"CAM_{name}": [str(folder / name / f"{frame}.jpg") for frame in range(4)] for name in ("F0", "L0")
     }
+
+
+def test_logs_are_read_once(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a DataModule, which asks for a split before a model is loaded, and again."""
+    read = []
+    monkeypatch.setattr(pickle, "loads", lambda data, loads=pickle.loads: read.append(loads(data)) or read[-1])
+    form = PromptFormat(frames=1, cameras=(), system=False)
+    data = NavsimDataModule(1, source(test="test"), form, None, None, None, follow_ups=True)
+    data.setup("fit")
+    data.setup("test")
+    assert len(data.train_dataloader()) == 2
+    assert len(data.test_dataloader()) == 1
+    assert sorted(log[0]["log_name"] for log in read) == list(LOGS)
 
 
 def test_two_stages(fake: Path) -> None:

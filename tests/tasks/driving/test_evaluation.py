@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
 from lightning_cgrpo.tasks.driving.evaluation import (
     SHORT,
     Drive,
@@ -18,6 +19,7 @@ from lightning_cgrpo.tasks.driving.evaluation import (
 from lightning_cgrpo.tasks.driving.references import human
 from lightning_cgrpo.tasks.driving.scene_file import scene_from_json
 from lightning_cgrpo.tasks.driving.scorer import COLUMNS, Scorer
+from lightning_cgrpo.tasks.driving.simulation.interpolation import resample
 from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.traffic.log_replay import LogReplay
 from tests.tasks.driving.scenes import agent, straight_road
@@ -110,6 +112,28 @@ def test_displacement():
     found = average_displacement([scene, straight_road(human_trajectory=None)], torch.stack([plan, plan]), 0.25)
     assert found[0].tolist() == [0.0, 3.0]
     assert bool(found[1].isnan().all())
+
+
+@pytest.mark.parametrize(
+    "form", [AnswerFormat(2, 0.25), AnswerFormat(2, 0.125), AnswerFormat(3, 0.25), AnswerFormat(2)]
+)
+def test_a_plan_that_ends_early_stands_there(form):
+    """Where the simulated car's reference is, too."""
+    scene = straight_road(human_trajectory=[[4.0 * n, 0.3 * n, 0.0] for n in range(1, 9)])
+    poses = form.poses(torch.tensor([[[1.0, 0.1], [2.5, 0.2], [4.5, 0.6]][: form.waypoints]], dtype=torch.float64))
+    driven = resample(torch.zeros(1, 3, dtype=torch.float64), poses, POSE_INTERVAL)[:, 5::5, :2]
+    found = average_displacement([scene], poses[None], POSE_INTERVAL)
+    torch.testing.assert_close(found[0], (driven - scene.human[:, :2]).norm(dim=-1).mean(-1), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("interval", [0.1, 0.25, 0.5])
+def test_displacement_of_plans_of_4_s_is_the_mean_over_their_own_poses(interval):
+    scene, noise = GeneratedScenes(1).scenes("test")[0], torch.Generator().manual_seed(0)
+    every = round(0.5 / interval)
+    for dtype in (torch.float32, torch.float64):
+        plans = 20 * torch.rand(1, 50, 8 * every, 3, generator=noise, dtype=dtype)
+        own = (scene.human[:, :2].to(dtype) - plans[0, :, every - 1 :: every, :2]).norm(dim=-1).mean(-1)
+        assert torch.equal(average_displacement([scene], plans, interval)[0], own)
 
 
 def test_planners_of_generated_scenes():

@@ -3,14 +3,18 @@
 import numpy as np
 import pytest
 import torch
+from jsonargparse import ArgumentParser
 from scipy.interpolate import interp1d
 
+import lightning_cgrpo
 from lightning_cgrpo.tasks.driving.batch import SceneBatch
 from lightning_cgrpo.tasks.driving.planner import plan
 from lightning_cgrpo.tasks.driving.scene import Agents, Lights
 from lightning_cgrpo.tasks.driving.surfaces import held
 from lightning_cgrpo.tasks.driving.tracks import interpolated
+from lightning_cgrpo.tasks.driving.traffic import TrafficPolicy
 from lightning_cgrpo.tasks.driving.traffic.log_replay import LogReplay
+from lightning_cgrpo.tasks.driving.traffic.reactive import Reactive
 from tests.tasks.driving.scenes import agent, crossing, straight_road
 
 NOWHERE = torch.zeros(2, dtype=torch.float64)
@@ -91,3 +95,16 @@ def test_what_touches_the_ego_now_is_left_out_for_good():
     assert traffic.present[0, 2].nonzero()[:, 0].tolist() == list(range(10, 21))
     assert not traffic.present[1].any()
     assert traffic.types[1].tolist() == [-1, -1, -1]
+
+
+def test_traffic_is_configured_by_short_names():
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--traffic", type=TrafficPolicy | None)
+    assert {"LogReplay", "Reactive"} <= set(lightning_cgrpo.__all__), "imported before a configuration is read"
+    assert (lightning_cgrpo.LogReplay, lightning_cgrpo.Reactive) == (LogReplay, Reactive)
+    made = [
+        parser.instantiate(parser.parse_args(words.split())).traffic
+        for words in ("--traffic=LogReplay", "--traffic=Reactive --traffic.ego_box_at_center=true")
+    ]
+    assert [type(traffic) for traffic in made] == [LogReplay, Reactive]
+    assert made[1].ego_box_at_center

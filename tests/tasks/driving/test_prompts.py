@@ -12,7 +12,7 @@ from lightning_cgrpo.tasks.driving.fields import SceneError
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, history, intent, messages
 from lightning_cgrpo.tasks.driving.simulation.interpolation import in_ego, in_scene
 from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
-from lightning_cgrpo.tasks.driving.views import Views
+from lightning_cgrpo.tasks.driving.views import CAMERAS, Views
 from tests.tasks.driving.scenes import crossing, moved, straight_road
 
 PLAIN = PromptFormat(system=False)
@@ -86,7 +86,10 @@ def test_format_is_configuration():
         ({"frames": 0}, "`frames` to be positive, but got 0"),
         ({"height": -1}, "`height` to be positive"),
         ({"frame_interval": float("nan")}, "`frame_interval` to be positive"),
-        ({"cameras": ("CAM_L1",)}, "`cameras` to be of CAM_F0, CAM_L0, CAM_R0, but got 'CAM_L1'. Did you mean"),
+        (
+            {"cameras": ("CAM_L3",)},
+            "`cameras` to be of CAM_F0, CAM_L0, CAM_R0, .*CAM_B0, but got 'CAM_L3'. Did you mean",
+        ),
     ],
 )
 def test_formats_that_cannot_be(arguments, message):
@@ -160,11 +163,11 @@ def test_a_prompt_says_nothing_of_the_future():
 
 @pytest.fixture
 def photographed(tmp_path):
-    """A scene with images of two cameras, of one color each."""
+    """A scene with images of three cameras, of one color each."""
     from PIL import Image
 
     paths = {}
-    for number, camera in enumerate(("CAM_F0", "CAM_L0")):
+    for number, camera in enumerate(("CAM_F0", "CAM_L0", "CAM_B0")):
         paths[camera] = [str(tmp_path / f"{camera}_{frame}.png") for frame in range(4)]
         for frame, path in enumerate(paths[camera]):
             Image.new("RGB", (192, 108), (50 * frame, 100 * number, 7)).save(path)
@@ -179,6 +182,18 @@ def test_camera_images_are_shown_where_there_are_some(photographed):
         assert image.shape == (20, 32, 3)
         assert image.dtype == np.uint8
         assert (image == color).all()
+
+
+def test_all_of_navsims_cameras_can_be_shown(photographed):
+    form = PromptFormat(frames=1, cameras=tuple(CAMERAS), height=8, width=16)
+    assert sorted(form.cameras) == sorted(f"CAM_{name}" for name in ("F0", "L0", "L1", "L2", "R0", "R1", "R2", "B0"))
+    (system, user), rear = messages(crossing(), form), replace(form, cameras=("CAM_B0",), system=False)
+    labels = [part["text"].removesuffix(" view, t=0.0s") for part in user["content"][:-1] if part["type"] == "text"]
+    assert len(set(labels)) == 8
+    assert all(f"the {label} view" in system["content"][0]["text"] for label in labels)
+    label, image, _ = parts(photographed, rear)
+    assert label["text"] == "rear view, t=0.0s"
+    assert (image["image"] == (150, 200, 7)).all()
 
 
 def test_missing_images_are_named(photographed, tmp_path):

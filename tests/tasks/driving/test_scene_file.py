@@ -85,7 +85,7 @@ def content() -> dict[str, Any]:
         },
         "log": "2021",
         "intent": "straight",
-        "cameras": {"front": "0.jpg"},
+        "cameras": {"CAM_F0": ["/images/0.jpg", "/images/1.jpg"]},
         "previous": "before",
         "follow_ups": ["after"],
         "note": "of my own",
@@ -106,6 +106,36 @@ def test_a_file_round_trips(tmp_path: Path) -> None:
     path = tmp_path / "small.scene.json"
     write_scene(read(content()), path)
     assert scene_to_json(read_scene(path)) == content()
+
+
+def test_images_are_looked_for_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever one is, and also when the scene has been written elsewhere."""
+    (tmp_path / "scenes").mkdir()
+    cameras = {"CAM_F0": ["images/0.jpg", "../1.jpg"], "CAM_B0": ["/far/2.jpg", "3.jpg"]}
+    (tmp_path / "scenes" / "a.scene.json").write_text(json.dumps(content() | {"cameras": cameras}))
+    monkeypatch.chdir(tmp_path)
+    scene = read_scene("scenes/a.scene.json")
+    assert scene.extra["cameras"] == {
+        "CAM_F0": [f"{tmp_path}/scenes/images/0.jpg", f"{tmp_path}/scenes/../1.jpg"],
+        "CAM_B0": ["/far/2.jpg", f"{tmp_path}/scenes/3.jpg"],
+    }
+    write_scene(scene, "b.scene.json")
+    assert read_scene("b.scene.json").extra == scene.extra
+
+
+@pytest.mark.parametrize(
+    ("cameras", "message"),
+    [
+        (["0.jpg"], "cameras: Expected an object, but got"),
+        ({"CAM_F0": "0.jpg"}, "cameras.CAM_F0: Expected a list, but got '0.jpg'"),
+        ({"CAM_F0": ["0.jpg", None]}, r"cameras.CAM_F0\[1\]: Expected a text, but got None"),
+    ],
+)
+def test_cameras_that_are_no_lists_of_paths(tmp_path: Path, cameras: Any, message: str) -> None:
+    path = tmp_path / "a.scene.json"
+    path.write_text(json.dumps(content() | {"cameras": cameras}))
+    with pytest.raises(SceneError, match=rf"a.scene.json: {message}"):
+        read_scene(path)
 
 
 def test_optional_fields_may_be_missing() -> None:

@@ -82,6 +82,15 @@ def test_the_side_cameras_look_aside():
     assert (views("CAM_F0") == empty("CAM_F0")).all()
 
 
+def test_each_camera_sees_what_is_where_it_looks():
+    """One that stands ahead of a camera is in the middle of its image."""
+    for camera, (_, yaw) in CAMERAS.items():
+        x, y = MOUNT + 12 * math.cos(math.radians(yaw)), 12 * math.sin(math.radians(yaw)) - 1.75
+        scene = straight_road([agent("there", x, y, kind="pedestrian", size=(0.8, 0.8))])
+        drawn = (Views(scene, TALL, WIDE)(camera) != Views(straight_road(), TALL, WIDE)(camera)).any(-1)
+        assert np.nonzero(drawn)[1].mean() == pytest.approx(WIDE / 2, abs=3), camera
+
+
 def test_nearer_boxes_hide_farther_ones():
     truck = agent("near", 12.0, -1.75, size=(4.0, 2.6))
     hidden = agent("far", 20.0, -1.75, kind="pedestrian", size=(0.6, 0.6))

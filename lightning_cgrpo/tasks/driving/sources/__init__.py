@@ -16,6 +16,9 @@ Item = TypeVar("Item")
 class SceneSource(ABC):
     """Scenes by split."""
 
+    endless = False
+    """Whether nobody has said how many there are, of scenes that could always be more: not to be taken all."""
+
     @abstractmethod
     def scenes(self, split: Split) -> Sequence[Scene]:
         """The scenes of a split, each built when it is indexed.

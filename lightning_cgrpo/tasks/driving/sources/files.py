@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.tasks.driving.fields import Field
+from lightning_cgrpo.tasks.driving.fields import Field, load_json
 from lightning_cgrpo.tasks.driving.scene import Scene
-from lightning_cgrpo.tasks.driving.scene_file import SCENE_SUFFIX, load_json, read_scene
+from lightning_cgrpo.tasks.driving.scene_file import SCENE_SUFFIX, read_scene
 from lightning_cgrpo.tasks.driving.sources.logs import ALL, LogSource, Part
 
 

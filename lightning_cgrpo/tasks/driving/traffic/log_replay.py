@@ -8,12 +8,12 @@ from torch import Tensor
 
 from lightning_cgrpo.tasks.driving.batch import SceneBatch
 from lightning_cgrpo.tasks.driving.geometry import box_corners, boxes_touch
-from lightning_cgrpo.tasks.driving.traffic import Traffic
+from lightning_cgrpo.tasks.driving.traffic import Traffic, TrafficPolicy
 from lightning_cgrpo.tasks.driving.vehicle import corners
 
 
 @dataclass(frozen=True)
-class LogReplay:
+class LogReplay(TrafficPolicy):
     """Replays the log. Agents that touch the ego at t = 0 are left out for good."""
 
     def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> Traffic:

@@ -17,7 +17,7 @@ from lightning_cgrpo.tasks.driving.batch import SceneBatch
 from lightning_cgrpo.tasks.driving.geometry import bounds, bounds_touch, expand
 from lightning_cgrpo.tasks.driving.scene import AGENT_TYPES, Scene
 from lightning_cgrpo.tasks.driving.surfaces import EARLY
-from lightning_cgrpo.tasks.driving.traffic import Traffic
+from lightning_cgrpo.tasks.driving.traffic import Traffic, TrafficPolicy
 from lightning_cgrpo.tasks.driving.traffic.idm import rectangles
 from lightning_cgrpo.tasks.driving.traffic.idm.following import Following, Vehicles
 from lightning_cgrpo.tasks.driving.traffic.idm.network import Network
@@ -43,7 +43,7 @@ class _Surroundings:
     parked: Tensor
 
 
-class Reactive:
+class Reactive(TrafficPolicy):
     """Vehicles on lanes drive by the Intelligent Driver Model, as in the official reactive traffic.
 
     Step 0 is the log's. From then on vehicles are on the centerline of the one lane that they started in, at whose end

@@ -40,8 +40,13 @@ CAMERAS = {
     "CAM_F0": Camera("front", 0.0),
     "CAM_L0": Camera("front-left", 55.0),
     "CAM_R0": Camera("front-right", -55.0),
+    "CAM_L1": Camera("left", 112.0),
+    "CAM_R1": Camera("right", -112.0),
+    "CAM_L2": Camera("rear-left", 141.0),
+    "CAM_R2": Camera("rear-right", -141.0),
+    "CAM_B0": Camera("rear", 180.0),
 }
-"""NAVSIM's names; about as they look there."""
+"""NAVSIM's names; about as they look there, by the calibrations of nuPlan. All are drawn from one place."""
 
 
 class Views:

@@ -11,9 +11,9 @@ import shapely
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from lightning_cgrpo.tasks.driving.fields import Field, SceneError
+from lightning_cgrpo.tasks.driving.fields import Field, SceneError, load_json
 from lightning_cgrpo.tasks.driving.scene import RoadMap
-from lightning_cgrpo.tasks.driving.scene_file import load_json, map_from_json
+from lightning_cgrpo.tasks.driving.scene_file import map_from_json
 from lightning_cgrpo.tasks.driving.sources.argoverse2.log import MAPS, Array
 
 SPACING = 1.0

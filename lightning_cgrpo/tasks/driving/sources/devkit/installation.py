@@ -82,7 +82,7 @@ def find_folders(metric_caches: bool) -> Folders:
             "try export NAME=FOLDER (navsim/docs/install.md)."
         )
     return Folders(
-        Path(values[DATA]),
+        Path(values[DATA]).absolute(),
         Path(values[MAPS]),
         os.environ.get(MAP_VERSION, DEFAULT_MAP_VERSION),
         Path(values[EXPERIMENTS]) / "metric_cache" if metric_caches else None,

@@ -61,8 +61,15 @@ class NavsimDevkit(SceneSource):
         self.train, self.test, self.val_share = train, test, val_share
         self.allow_pickles, self.metric_caches, self.cameras = allow_pickles, metric_caches, tuple(cameras)
         self.train_part = checked_part(train_part)
+        self._read: dict[Split, Sequence[Scene]] = {}
 
     def scenes(self, split: Split) -> Sequence[Scene]:
+        # The devkit unpickles all logs of a split: once.
+        if split not in self._read:
+            self._read[split] = self._scenes(split)
+        return self._read[split]
+
+    def _scenes(self, split: Split) -> Sequence[Scene]:
         if not self.allow_pickles:
             raise UserError(
                 f"Expected `allow_pickles` to be true: NAVSIM's logs (${DATA}) and metric caches (${EXPERIMENTS}) are "

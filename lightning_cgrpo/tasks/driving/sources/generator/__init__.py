@@ -12,6 +12,8 @@ from lightning_cgrpo.tasks.driving.sources import Lazy, Scenes, SceneSource, Spl
 from lightning_cgrpo.tasks.driving.sources.generator.follow_ups import Continuation, Start
 from lightning_cgrpo.tasks.driving.sources.generator.scenes import World, generate
 
+WITHOUT_END = 1_000_000
+"""Scenes of a split whose number nobody has said."""
 AFTERWARDS = 1
 """Ends the key of the random numbers that follow-ups take, which are so not those of their scene."""
 
@@ -21,18 +23,19 @@ class GeneratedScenes(SceneSource):
 
     Args:
         seed: of all scenes.
-        count: scenes of each split; there are always more.
+        count: scenes of each split; by default more than anyone takes, so that who takes them must say how many.
         follow_ups: scenes of the second stage for each; none where the map ends too early.
 
     Raises:
         UserError: a number is negative.
     """
 
-    def __init__(self, seed: int = 0, count: int = 1_000_000, follow_ups: int = 4) -> None:
+    def __init__(self, seed: int = 0, count: int | None = None, follow_ups: int = 4) -> None:
         for name, value in (("seed", seed), ("count", count), ("follow_ups", follow_ups)):
-            if value < 0:
+            if value is not None and value < 0:
                 raise UserError(f"Expected argument `{name}` to be at least 0, but got {value}.")
-        self.seed, self.count, self.follow_up_count = seed, count, follow_ups
+        self.endless = count is None
+        self.seed, self.count, self.follow_up_count = seed, WITHOUT_END if count is None else count, follow_ups
 
     def scenes(self, split: Split) -> Scenes[int]:
         def scene(index: int) -> Scene:
