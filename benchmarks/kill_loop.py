@@ -1,14 +1,16 @@
 """Kill trainings at random moments, resume them, and compare with what was never interrupted, bit for bit.
 
     python -m benchmarks.kill_loop --kills 20 --out kill_loop.json
+    python -m benchmarks.kill_loop --first 3 --step 8 --kills 5 --out kill_loop_fsdp2.json  # those with directories
 
 Kills follow each other in this order of kinds, each on the gridworld and on word problems, on one process and on two:
 SIGKILL and SIGTERM at any time, SIGKILL while a checkpoint is written, SIGKILL and SIGTERM during validation. On two
-processes either of them or both are hit. Each run is resumed by the same command with ``--ckpt_path=last`` (without, if
-it had not left a checkpoint) and must end with the same checkpoint as the uninterrupted one: weights, optimizer,
-schedule, multipliers and controller, progress. Randomness is drawn by counter, so there are no generators to compare.
-What both parts logged, together, must be what the uninterrupted one logged, as written in its CSV file; where both
-logged an update, the same.
+processes either of them or both are hit; on word problems these have a copy of the network each (ddp) or share one
+(fsdp2, whose checkpoints are directories), by turns. Each run is resumed by the same command with ``--ckpt_path=last``
+(without, if it had not left a checkpoint) and must end with the same checkpoint as the uninterrupted one: weights,
+optimizer, schedule, multipliers and controller, progress. Randomness is drawn by counter, so there are no generators to
+compare. What was unfinished must be gone by then. What both parts logged, together, must be what the uninterrupted one
+logged, as written in its CSV file; where both logged an update, the same.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ from typing import Any
 
 import torch
 import transformers.models.auto.modeling_auto  # noqa: F401  (for the processes that are forked)
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import lightning_cgrpo.__main__
 import lightning_cgrpo.cli
 from lightning_cgrpo.callbacks.checkpoints import TERMINATED
+from lightning_cgrpo.checkpoint_files import SHARDED_LAST
 
 PATIENCE = 600.0
 """Seconds that anything may take."""
@@ -67,6 +71,7 @@ TASKS = {
         "--callbacks.multipliers.every_n_updates=2 --callbacks.checkpoints.every_n_train_steps=1",
     ),
 }
+PROCESSES = {"auto": 1, "ddp": 2, "fsdp2": 2}
 UNTOLD = ("time/", "throughput/")
 
 
@@ -75,7 +80,7 @@ class Trial:
     """A run that was killed, and what came of it."""
 
     task: str
-    processes: int
+    strategy: str
     kind: str
     victims: list[int]
     killed_in: str
@@ -84,10 +89,10 @@ class Trial:
     differences: list[str]
 
 
-def arguments(task: str, processes: int) -> list[str]:
+def arguments(task: str, strategy: str) -> list[str]:
     updates, given = TASKS[task]
-    several = f"--trainer.devices={processes} --trainer.strategy=ddp" if processes > 1 else ""
-    return ["fit", *shlex.split(f"{given} {COMMON} {several} --trainer.max_steps={updates}")]
+    where = f"--trainer.devices={PROCESSES[strategy]} --trainer.strategy={strategy}"
+    return ["fit", *shlex.split(f"{given} {COMMON} {where} --trainer.max_steps={updates}")]
 
 
 class Run:
@@ -96,7 +101,8 @@ class Run:
     Processes are forked from this one, which has imported everything: that takes most of the time of so short a run.
     """
 
-    def __init__(self, folder: Path, task: str, processes: int, *more: str) -> None:
+    def __init__(self, folder: Path, task: str, strategy: str, *more: str) -> None:
+        processes = PROCESSES[strategy]
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.statuses: dict[int, int] = {}
@@ -108,7 +114,7 @@ class Run:
         self.processes = []
         for rank in range(processes):
             environment = several | {"RANK": rank, "LOCAL_RANK": rank} if processes > 1 else {}
-            self.processes.append(self._fork([*arguments(task, processes), *more], environment))
+            self.processes.append(self._fork([*arguments(task, strategy), *more], environment))
 
     def _fork(self, given: list[str], environment: dict[str, Any]) -> int:
         process = os.fork()
@@ -188,15 +194,15 @@ def unfinished(folder: Path) -> list[Path]:
     return list(folder.glob("runs/run/*/checkpoints/*.unfinished"))
 
 
-def attempt(folder: Path, task: str, processes: int, kind: str, draw: random.Random) -> dict[str, Any] | None:
+def attempt(folder: Path, task: str, strategy: str, kind: str, draw: random.Random) -> dict[str, Any] | None:
     """Start a run and kill it: what was hit; None where it was too late."""
-    updates = TASKS[task][0]
+    updates, processes = TASKS[task][0], PROCESSES[strategy]
     name, _, where = kind.partition(", ")
     victims = draw.choice([[0], [1], [0, 1]]) if processes > 1 else [0]
-    run = Run(folder, task, processes)
+    run = Run(folder, task, strategy)
     chosen = draw.randrange(updates)
     if where == "validation":
-        every = next(int(a.partition("=")[2]) for a in arguments(task, processes) if "val_check_interval" in a)
+        every = next(int(a.partition("=")[2]) for a in arguments(task, strategy) if "val_check_interval" in a)
         mark, batch = f"validation {draw.randrange(every, updates + 1, every)}", draw.randrange(1, 4)
         reached = run.until(lambda: marks(folder).count(mark) >= batch, 0.001)
     else:
@@ -218,19 +224,23 @@ def attempt(folder: Path, task: str, processes: int, kind: str, draw: random.Ran
     return {"victims": victims, "killed_in": last, "statuses": statuses}
 
 
-def trial(folder: Path, task: str, processes: int, kind: str, draw: random.Random, whole: Path) -> Trial:
+def trial(folder: Path, task: str, strategy: str, kind: str, draw: random.Random, whole: Path) -> Trial:
     """Kill a run, resume it, compare it with the one in `whole`."""
     for number in range(20):
         run = folder / str(number)
-        killed = attempt(run, task, processes, kind, draw)
+        killed = attempt(run, task, strategy, kind, draw)
         if killed is not None:
             break
     else:
         raise RuntimeError(f"Expected to meet a run in '{kind}', but it never was.")
-    saved = sorted(run.glob("runs/run/*/checkpoints/last.ckpt"))
-    at = torch.load(saved[-1], weights_only=True)["global_step"] if saved else 0
-    Run(run, task, processes, *(["--ckpt_path=last"] if saved else [])).finish()
-    return Trial(task, processes, kind, **killed, resumed_at=at, differences=list(differences(run, whole)))
+    # A directory may have been about to give way to the next one.
+    saved = sorted(run.glob("runs/run/*/checkpoints/last.ckpt*"))
+    at = read(saved[0])["global_step"] if saved else 0
+    Run(run, task, strategy, *(["--ckpt_path=last"] if saved else [])).finish()
+    found = list(differences(run, whole))
+    if saved:
+        found += [f"{path.name} is left" for path in unfinished(run)]
+    return Trial(task, strategy, kind, **killed, resumed_at=at, differences=found)
 
 
 def differences(run: Path, whole: Path) -> Iterator[str]:
@@ -249,9 +259,19 @@ def differences(run: Path, whole: Path) -> Iterator[str]:
 def final(run: Path) -> dict[str, Any]:
     """The last checkpoint, without what remembers paths."""
     path = max(run.glob("runs/run/version_*/checkpoints/last.ckpt"), key=lambda file: file.stat().st_mtime)
-    checkpoint: dict[str, Any] = torch.load(path, weights_only=True)
+    checkpoint = read(path)
     callbacks = checkpoint["callbacks"]
     checkpoint["callbacks"] = {name: state for name, state in callbacks.items() if not name.startswith("Checkpoints")}
+    return checkpoint
+
+
+def read(path: Path) -> dict[str, Any]:
+    """All of a checkpoint, which may be a directory."""
+    checkpoint: dict[str, Any] = torch.load(path / SHARDED_LAST if path.is_dir() else path, weights_only=True)
+    if path.is_dir():
+        with tempfile.NamedTemporaryFile() as file:
+            dcp_to_torch_save(path, file.name)
+            checkpoint |= torch.load(file.name, weights_only=True)
     return checkpoint
 
 
@@ -292,6 +312,7 @@ def main(argv: list[str] | None = None) -> list[Trial]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="number of the first kill, to do some of them only")
+    parser.add_argument("--step", type=int, default=1, help="from one kill's number to the next one's")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     given = parser.parse_args(argv)
@@ -299,17 +320,17 @@ def main(argv: list[str] | None = None) -> list[Trial]:
     trials: list[Trial] = []
     with tempfile.TemporaryDirectory(prefix="kill_loop") as name:
         folder, whole = Path(name), {}
-        for number in range(given.first, given.first + given.kills):
-            kind, (task, processes) = KINDS[number // 4 % len(KINDS)], _setting(number)
-            if (task, processes) not in whole:
-                whole[task, processes] = folder / f"{task}{processes}"
-                Run(whole[task, processes], task, processes).finish()
+        for number in range(given.first, given.first + given.kills * given.step, given.step):
+            kind, (task, strategy) = KINDS[number // 4 % len(KINDS)], _setting(number)
+            if (task, strategy) not in whole:
+                whole[task, strategy] = folder / f"{task}_{strategy}"
+                Run(whole[task, strategy], task, strategy).finish()
             draw = random.Random(f"{given.seed} {number}")
-            found = trial(folder / f"kill{number}", task, processes, kind, draw, whole[task, processes])
+            found = trial(folder / f"kill{number}", task, strategy, kind, draw, whole[task, strategy])
             trials.append(found)
             verdict = "equal" if not found.differences else f"{len(found.differences)} differences"
             print(
-                f"{number:3} {task:9} {processes} {kind:21} {found.victims!s:6} in {found.killed_in:13} "
+                f"{number:3} {task:9} {strategy:5} {kind:21} {found.victims!s:6} in {found.killed_in:13} "
                 f"{found.statuses!s:10} resumed at {found.resumed_at:2}: {verdict}",
                 *found.differences[:5],
                 sep="\n      ",
@@ -324,8 +345,11 @@ def main(argv: list[str] | None = None) -> list[Trial]:
     return trials
 
 
-def _setting(number: int) -> tuple[str, int]:
-    return ("gridworld", "language")[number % 2], 1 + number // 2 % 2
+def _setting(number: int) -> tuple[str, str]:
+    """Task and strategy: of the kinds that follow each other, on two processes word problems take both by turns."""
+    task = ("gridworld", "language")[number % 2]
+    several = "ddp" if task == "gridworld" or number // 4 % 2 else "fsdp2"
+    return task, several if number // 2 % 2 else "auto"
 
 
 if __name__ == "__main__":

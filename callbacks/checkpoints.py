@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,11 +16,20 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import rank_zero_info
 
-from lightning_cgrpo.checkpoint_files import UNFINISHED, CheckpointFiles, is_remote, put, remove_unfinished
+from lightning_cgrpo.checkpoint_files import (
+    UNFINISHED,
+    CheckpointFiles,
+    is_remote,
+    put,
+    remove_unfinished,
+    unwritten,
+)
 from lightning_cgrpo.distributed import all_sum
 
 TERMINATED = 128 + signal.SIGTERM
 """What a process returns that has ended because it was asked to."""
+FOLDER = "checkpoints"
+"""Where Lightning puts them, within the folder of a run's version."""
 
 
 class Checkpoints(ModelCheckpoint):
@@ -35,20 +46,27 @@ class Checkpoints(ModelCheckpoint):
     - A validation that a checkpoint comes before, or in the middle of, is done when the run goes on.
     """
 
+    _began = 0.0
     _terminated = False
     _validation_due = False
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
+        self._began = time.time()
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = CheckpointFiles()
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         super().on_train_start(trainer, pl_module)
         self._terminated = False
-        if trainer.is_global_zero and self.dirpath and not is_remote(self.dirpath):
+        if trainer.is_global_zero:
             # Of a run that was killed.
-            remove_unfinished(Path(self.dirpath))
+            if self.dirpath and not is_remote(self.dirpath):
+                remove_unfinished(Path(self.dirpath))
+            former = Path(trainer.ckpt_path or "").parent
+            if former.name == FOLDER and not is_remote(trainer.ckpt_path):
+                # What has changed since is being written by a run that wasn't killed.
+                remove_unfinished(former, before=self._began)
         if threading.current_thread() is threading.main_thread():
             # In the place of Lightning's, whose collective inside of the handler meets others in any order; Lightning
             # puts back what was there before.
@@ -134,7 +152,17 @@ class Checkpoints(ModelCheckpoint):
         # all of it is there.
         target = Path(filepath)
         unfinished = target.with_name(f"{target.stem}{UNFINISHED}")
-        trainer.save_checkpoint(unfinished, self.save_weights_only)
+        try:
+            trainer.save_checkpoint(unfinished, self.save_weights_only)
+        except BaseException as error:  # torch's, of a sharded checkpoint, is no Exception
+            from lightning_cgrpo.sharded_checkpoints import write_failure
+
+            cause = write_failure(error, unfinished)
+            if cause is None:
+                raise
+            if trainer.is_global_zero:
+                shutil.rmtree(unfinished, ignore_errors=True)
+            raise unwritten(target, cause) from error
         trainer.strategy.barrier()
         if trainer.is_global_zero:
             put(unfinished, target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import shutil
@@ -52,10 +53,7 @@ class CheckpointFiles(TorchCheckpointIO):
             put(unfinished, target)
         except (OSError, RuntimeError) as error:  # torch's for a disk that is full
             unfinished.unlink(missing_ok=True)
-            raise UserError(
-                f"Expected to write the checkpoint '{target}', but got: {first_line(error)}; those before it are "
-                "whole, try to free space on the disk, and --ckpt_path=last."
-            ) from error
+            raise unwritten(target, error) from error
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
         check_checkpoint(str(path))
@@ -71,6 +69,14 @@ class CheckpointFiles(TorchCheckpointIO):
                 f"Expected '{path}' to be a checkpoint of tensors and plain containers, but got: {first_line(error)}"
             ) from error
         return loaded
+
+
+def unwritten(target: Path, error: Exception) -> UserError:
+    """Of a checkpoint that can't be written."""
+    return UserError(
+        f"Expected to write the checkpoint '{target}', but got: {first_line(error)}; those before it are whole, try to "
+        "free space on the disk, and --ckpt_path=last."
+    )
 
 
 def put(unfinished: Path, target: Path) -> None:
@@ -102,11 +108,15 @@ def put_back(folder: Path) -> None:
                 former.rename(target)
 
 
-def remove_unfinished(folder: Path) -> None:
-    """What was being written to a folder when a run was killed."""
+def remove_unfinished(folder: Path, before: float = math.inf) -> None:
+    """What was being written to a folder when a run was killed, if it has last changed before a time (`time.time`)."""
     put_back(folder)
     for path in folder.glob(f"*{UNFINISHED}"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        # Another run, which isn't killed, may give it its name meanwhile; or it is another user's.
+        with contextlib.suppress(OSError):
+            # Not st_mtime, which doesn't tell of another name.
+            if max(part.stat().st_ctime for part in (path, *path.glob("*"))) < before:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @lru_cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+import zipfile
 from dataclasses import is_dataclass
 from pathlib import Path
 from pickle import Unpickler, UnpicklingError
@@ -15,6 +16,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
+from lightning_cgrpo import checkpoint_files
 from lightning_cgrpo.errors import UserError
 
 DESCRIPTION = ".metadata"
@@ -42,31 +44,37 @@ HARMLESS = {
 
 
 def damage(checkpoint: Path) -> str | None:
-    """What is missing in a sharded checkpoint, or is more than tensors and plain containers; None if nothing is.
+    """What is missing or has changed in a sharded checkpoint, or is more than tensors and plain containers; else None.
 
     What torch unpickles without restriction when a run goes on is read here with restriction, before it is: the
-    description, and all values but tensors (the optimizer's settings). Of tensors the sizes alone are looked at.
+    description, and all values but tensors (the optimizer's settings). All values, which are archives within the files,
+    are compared with their checksums, one at a time in memory; the description has none.
     """
     try:
         # torch would read these, where it can't read the description.
         if other := next(checkpoint.glob(f"_*{DESCRIPTION}"), None):
             return f"it has {other.name} beside {DESCRIPTION}"
         description = _describe(checkpoint)
-        parts = [(description.state_dict_metadata[at.fqn], part) for at, part in description.storage_data.items()]
+        kinds, stored = description.state_dict_metadata, description.storage_data
+        parts = [(at.fqn, kinds[at.fqn], part) for at, part in stored.items()]
         ends: dict[str, int] = {}
-        for _, part in parts:
-            name = part.relative_path
-            if Path(name).name != name or part.transform_descriptors or min(part.offset, part.length) < 0:
+        for _, _, part in parts:
+            file_name = part.relative_path
+            if Path(file_name).name != file_name or part.transform_descriptors or min(part.offset, part.length) < 0:
                 return f"{DESCRIPTION} doesn't describe parts of files beside it"
-            ends[name] = max(ends.get(name, 0), part.offset + part.length)
-        for name, end in ends.items():
-            if (size := (checkpoint / name).stat().st_size) != end:
-                return f"{name} has {size} of {end} bytes"
-        for kind, part in parts:
+            ends[file_name] = max(ends.get(file_name, 0), part.offset + part.length)
+        for file_name, end in ends.items():
+            if (size := (checkpoint / file_name).stat().st_size) != end:
+                return f"{file_name} has {size} of {end} bytes"
+        for name, kind, part in parts:
+            with (checkpoint / part.relative_path).open("rb") as file:
+                file.seek(part.offset)
+                value = io.BytesIO(file.read(part.length))
+            with zipfile.ZipFile(value) as archive:
+                if archive.testzip():
+                    return f"the checksum of {name} differs"
             if isinstance(kind, BytesStorageMetadata):
-                with (checkpoint / part.relative_path).open("rb") as file:
-                    file.seek(part.offset)
-                    value = io.BytesIO(file.read(part.length))
+                value.seek(0)
                 try:
                     torch.load(value, weights_only=True)
                 except UnpicklingError:
@@ -74,6 +82,20 @@ def damage(checkpoint: Path) -> str | None:
     except Exception as error:  # all kinds, of a file that is none
         return _reason(error)
     return None
+
+
+def write_failure(error: BaseException, unfinished: Path) -> Exception | None:
+    """What kept a process from writing its part of a checkpoint; None if the error is of anything else.
+
+    torch tells all processes of what any of them met; but the file that Lightning writes last, one writes alone.
+    """
+    if isinstance(error, CheckpointException):
+        causes: list[BaseException] = [cause for cause, _ in error.failures.values()]
+        return next((cause for cause in causes if isinstance(cause, (OSError, RuntimeError))), None)
+    last = unfinished / checkpoint_files.SHARDED_LAST
+    # Otherwise it is a collective that has failed.
+    partial = last.exists() and checkpoint_files.damage(last) is not None
+    return error if isinstance(error, (OSError, RuntimeError)) and partial else None
 
 
 def read_weights(checkpoint: Path, prefix: str) -> dict[str, Tensor]:

@@ -4,10 +4,10 @@ import csv
 import os
 import pickle
 import random
-import resource
+import shutil
 import signal
+import time
 import zipfile
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from lightning_cgrpo.callbacks.checkpoints import TERMINATED
 from lightning_cgrpo.checkpoint_files import CheckpointFiles, check_checkpoint, damage, put, remove_unfinished
 from lightning_cgrpo.cli import last_checkpoint, prepare
 from lightning_cgrpo.errors import UserError
+from tests.reliability.full_disk_worker import little_room
 
 CONTENT = {"state_dict": {"weight": torch.arange(3000.0)}, "global_step": 3}
 ARGUMENTS = [
@@ -35,17 +36,6 @@ ARGUMENTS = [
     *("--data.prompts_per_update=4", "--data.train_prompts=12", "--data.val_prompts=8", "--data.eval_prompts=4"),
     *("--model.policy.hidden=[16]", "--model.group_size=4", "--model.sampler.environment.max_steps=20"),
 ]
-
-
-@contextmanager
-def little_room(size):
-    """Files can't grow beyond; a disk that is full, but for the name of the error."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 # ---------------------------------------------------------------------- writing
@@ -93,6 +83,27 @@ def test_what_a_killed_run_has_left_is_removed(tmp_path):
     (tmp_path / "step=4.unfinished" / "part").touch()
     remove_unfinished(tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "former directory"])
+def test_what_another_run_is_writing_is_left(tmp_path, kind):
+    """Also a directory that was written long ago, and has just given way."""
+    path = tmp_path / "last.unfinished"
+    if kind == "file":
+        path.touch()
+    else:
+        before = tmp_path / "last.ckpt" if kind == "former directory" else path
+        before.mkdir()
+        (before / "part").touch()
+        began = time.time() - 60
+        os.utime(before, (began - 60, began - 60))
+        os.utime(before / "part", (began - 60, began - 60))
+        path = before.rename(tmp_path / "last.ckpt.former.unfinished") if kind == "former directory" else path
+        (tmp_path / "last.ckpt").touch()  # so that it isn't put back
+    remove_unfinished(tmp_path, before=time.time() - 60)
+    assert path.exists()
+    remove_unfinished(tmp_path, before=time.time() + 60)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("command", ["fit", "last", "named"])
@@ -312,6 +323,24 @@ def test_sigterm_in_the_last_update_ends_as_usual(tmp_path, monkeypatch, whole):
     monkeypatch.chdir(tmp_path)
     fit("parts", terminate=Terminate(4))
     assert last("parts", 0)["global_step"] == 5 and logged("parts") == whole[0]
+
+
+def test_what_a_killed_run_has_left_is_removed_when_it_goes_on(tmp_path, monkeypatch):
+    """By a run that writes to another folder itself, but nothing in a folder that isn't of checkpoints."""
+    monkeypatch.chdir(tmp_path)
+    fit("run", "--trainer.max_steps=2")
+    folder, elsewhere = Path("runs/run/version_0/checkpoints"), Path("downloads")
+    shutil.copytree(folder, elsewhere)
+    for where in (folder, elsewhere):
+        (where / "last.unfinished").mkdir()
+        (where / "last.unfinished" / "part").touch()
+        (where / "step=4.unfinished").touch()
+    before = {path.name for path in folder.iterdir()}
+    fit("run", "--trainer.max_steps=3", f"--ckpt_path={elsewhere / 'last.ckpt'}")
+    for where in (folder, elsewhere):
+        assert {path.name for path in where.iterdir()} == before
+    fit("run", "--trainer.max_steps=3", f"--ckpt_path={folder / 'last.ckpt'}")
+    assert {path.name for path in folder.iterdir()} == before - {"last.unfinished", "step=4.unfinished"}
 
 
 def test_logs_are_on_the_disk_before_a_checkpoint_is(tmp_path, monkeypatch):

@@ -2,16 +2,26 @@
 
 import os
 import pickle
+import random
 import shutil
+import struct
 from pathlib import Path
+from traceback import StackSummary
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.callbacks import Checkpoints
 from lightning_cgrpo.checkpoint_files import CheckpointFiles, check_checkpoint, damage
 from lightning_cgrpo.errors import UserError
+from tests.reliability.full_disk_worker import little_room
+
+WORKER = Path(__file__).with_name("full_disk_worker.py")
 
 
 class Code:
@@ -44,6 +54,85 @@ def test_a_sharded_checkpoint_that_is_not_whole_is_refused(tmp_path):
             with pytest.raises(UserError, match=r"whole\.ckpt, the newest other one that is whole"):
                 check_checkpoint(str(broken))
             shutil.rmtree(broken)
+
+
+def test_every_changed_weight_and_setting_is_noticed(tmp_path):
+    """torch loads a changed weight as it is."""
+    path = sharded(tmp_path / "last.ckpt")
+    (file,) = path.glob("*.distcp")
+    raw = file.read_bytes()
+    draw = random.Random(0)
+    for name, value, places in (
+        ("state_dict.weight", torch.arange(3000.0).numpy().tobytes(), 20),
+        ("optimizer_0.param_groups", struct.pack(">d", 0.1), 3),  # as pickle writes it
+    ):
+        start = raw.index(value)
+        for place in draw.sample(range(start, start + len(value)), places):
+            content = bytearray(raw)
+            content[place] ^= 1 << draw.randrange(8)
+            file.write_bytes(content)
+            assert damage(path).startswith(f"the checksum of {name}")
+            state = {"weight": torch.zeros(3000)}
+            load({"state_dict": state}, checkpoint_id=path, no_dist=True)
+            assert torch.equal(state["weight"], torch.arange(3000.0)) == (name != "state_dict.weight")
+    file.write_bytes(raw)
+    assert damage(path) is None
+
+
+class Room:
+    """A trainer that has little of it, but for a checkpoint's weights or for the file that is written last."""
+
+    loggers, is_global_zero, global_step = (), True, 3
+    strategy = SimpleNamespace(barrier=lambda: None)
+
+    def __init__(self, large):
+        self.large = large
+
+    def save_checkpoint(self, path, weights_only):
+        weights, rest = (torch.zeros(3000 if self.large == name else 1) for name in ("weights", "rest"))
+        with little_room(8000):
+            save({"state_dict": {"weight": weights}}, checkpoint_id=path, no_dist=True)
+            torch.save({"rest": rest}, path / "meta.pt")
+
+
+@pytest.mark.parametrize("large", ["weights", "rest"])
+def test_a_full_disk_costs_nothing_but_what_is_being_written(tmp_path, large):
+    last = tmp_path / "last.ckpt"
+    callback = Checkpoints(tmp_path)
+    callback._save_checkpoint(Room(None), str(last))
+    message = r"^Expected to write the checkpoint '.*/last\.ckpt', but got: .*, try to free space on the disk"
+    with pytest.raises(UserError, match=message):
+        callback._save_checkpoint(Room(large), str(last))
+    assert list(tmp_path.iterdir()) == [last] and damage(last) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Connection closed by peer"),
+        CheckpointException("write", {1: (KeyboardInterrupt(), StackSummary())}),
+    ],
+)
+def test_another_error_is_not_taken_for_a_full_disk(tmp_path, error):
+    def save_checkpoint(path, weights_only):
+        sharded(path)
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        Checkpoints(tmp_path)._save_checkpoint(
+            SimpleNamespace(loggers=(), save_checkpoint=save_checkpoint), str(tmp_path / "last.ckpt")
+        )
+    assert raised.value is error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_full_disk_ends_all_processes(tmp_path, launch, victim):
+    """Also where only one of them meets it."""
+    launch(2, WORKER, tmp_path, victim)
+    for rank in (0, 1):
+        assert "error: Expected to write the checkpoint" in (tmp_path / f"output_{rank}.txt").read_text()
+    assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
 def opcodes(*parts):
