@@ -26,7 +26,6 @@ from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.memory import reuse_blocks
 from lightning_cgrpo.signatures import NAMESPACES
 
-
 GRACE = 10.0
 """Seconds for other processes to say what is wrong with them, once one has failed."""
 
