@@ -122,7 +122,7 @@ def main(arguments: list[str] | None = None) -> None:
         run(
             [
                 *("fit", "-c", CONFIG, f"--model.policy.model={folder}/model"),
-                *("--data.scenes=GeneratedScenes", "--data.train_prompts=1", "--data.prompts_per_update=1"),
+                *("--data.scenes=GeneratedScenes", "--data.scenes.count=1", "--data.prompts_per_update=1"),
                 *(f"--model.group_size={given.group_size}", f"--model.sampler.max_new_tokens={given.tokens}"),
                 *("--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.precision=32-true"),
                 "--trainer.strategy=auto",
