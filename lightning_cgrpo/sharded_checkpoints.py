@@ -8,12 +8,18 @@ import zipfile
 from dataclasses import is_dataclass
 from pathlib import Path
 from pickle import Unpickler, UnpicklingError
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import (
+    _MEM_FORMAT_ENCODING,
+    BytesStorageMetadata,
+    Metadata,
+    TensorStorageMetadata,
+)
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from lightning_cgrpo import checkpoint_files
@@ -145,6 +151,8 @@ class _Descriptions(Unpickler):
     """Reads the classes with which torch describes a checkpoint. `load` then reads it again, as any pickle."""
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return _member
         dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         # A name with a period is of something in it: ("torch…", "os.system") is found in a module that imports os.
         if "." in name or not (dtype or (module, name) in HARMLESS):
@@ -154,6 +162,17 @@ class _Descriptions(Unpickler):
             bases: tuple[Any, ...] = (found,)
             return _Unchangeable(name, bases, {})
         return found if dtype else found.__call__
+
+
+def _member(of: Any, name: Any) -> Any:
+    """What `getattr` is for in a description: members of an enumeration, as Python 3.11.0 to 3.11.3 pickles them."""
+    encodings = _MEM_FORMAT_ENCODING
+    # Read here, it is its method; see `find_class`.
+    if type(of) is not MethodType or of.__self__ is not encodings or type(name) is not str:
+        raise UnpicklingError(f"{DESCRIPTION} holds builtins.getattr")
+    if name not in encodings.__members__:
+        raise UnpicklingError(f"{DESCRIPTION} holds {encodings.__name__}.{name}")
+    return encodings[name]
 
 
 class _Unchangeable(type):

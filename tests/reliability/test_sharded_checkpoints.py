@@ -1,17 +1,20 @@
 """Checkpoints that are directories: refused where a part is missing, and no code in them is run."""
 
+import io
 import os
 import pickle
 import random
 import shutil
 import struct
-from pathlib import Path
+from pathlib import Path, PosixPath
+from pickle import UnpicklingError
 from traceback import StackSummary
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -19,6 +22,7 @@ from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import Checkpoints
 from lightning_cgrpo.checkpoint_files import CheckpointFiles, check_checkpoint, damage
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.sharded_checkpoints import _Descriptions
 from tests.reliability.full_disk_worker import little_room
 
 WORKER = Path(__file__).with_name("full_disk_worker.py")
@@ -172,6 +176,30 @@ def test_code_in_a_sharded_checkpoint_is_not_run(tmp_path, monkeypatch, kind):
     with pytest.raises(UserError, match=f"damaged .*({message})"):
         main(["fit", "-c", "configs/gridworld.yaml", f"--ckpt_path={path}"])
     assert not Path("executed").exists()
+
+
+class Attribute:
+    def __init__(self, of, name):
+        self.found = of, name
+
+    def __reduce__(self):
+        return getattr, self.found
+
+
+def test_members_of_enumerations_are_read_as_python_3_11_2_writes_them():
+    """By `getattr`, which could give anything else, too."""
+
+    def read(of, name):
+        return _Descriptions(io.BytesIO(pickle.dumps(Attribute(of, name)))).load()
+
+    member = _MEM_FORMAT_ENCODING.TORCH_CONTIGUOUS_FORMAT
+    assert read(_MEM_FORMAT_ENCODING, member.name) is member
+    for of, name in (
+        *((_MEM_FORMAT_ENCODING, other) for other in ("mro", "__class__", "__init_subclass__", 1)),
+        *((Metadata, "__init__"), (PosixPath, "unlink"), (PosixPath("."), "rmdir"), (member, "name")),
+    ):
+        with pytest.raises(UnpicklingError, match="holds"):
+            read(of, name)
 
 
 def test_a_sharded_checkpoint_is_read_by_fsdp2_alone(tmp_path):
