@@ -18,6 +18,7 @@ from jsonargparse import ArgumentError
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 from lightning_cgrpo.callbacks import EvaluationTable
 from lightning_cgrpo.checkpoint_files import check_checkpoint, is_remote, put_back
@@ -89,7 +90,9 @@ class CommandLine(LightningCLI):
         try:
             super()._run_subcommand(subcommand)
         except BaseException:
-            end(getattr(self.trainer.strategy.launcher, "procs", []))
+            launcher = self.trainer.strategy.launcher
+            if isinstance(launcher, _SubprocessScriptLauncher):  # others end theirs
+                end(launcher.procs)
             raise
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:

@@ -86,7 +86,7 @@ def damage(checkpoint: Path) -> str | None:
                 except UnpicklingError:
                     return f"{part.relative_path} holds more than tensors and plain containers"
     except Exception as error:  # all kinds, of a file that is none
-        return _reason(error)
+        return checkpoint_files.first_line(error)
     return None
 
 
@@ -129,9 +129,8 @@ def read_weights(checkpoint: Path, prefix: str) -> dict[str, Tensor]:
         UnpicklingError,
         CheckpointException,
     ) as error:
-        raise UserError(
-            f"Expected '{checkpoint}' to be a whole sharded checkpoint, but got: {_reason(error)}."
-        ) from None
+        reason = checkpoint_files.first_line(error)
+        raise UserError(f"Expected '{checkpoint}' to be a whole sharded checkpoint, but got: {reason}.") from None
     return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
 
 
@@ -143,16 +142,13 @@ def _describe(checkpoint: Path) -> Metadata:
     return description
 
 
-def _reason(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
-
-
 class _Descriptions(Unpickler):
     """Reads the classes with which torch describes a checkpoint. `load` then reads it again, as any pickle."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
-            return _member
+            member: Any = _member
+            return member.__call__  # which, unlike a function, can't be changed
         dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         # A name with a period is of something in it: ("torch…", "os.system") is found in a module that imports os.
         if "." in name or not (dtype or (module, name) in HARMLESS):
