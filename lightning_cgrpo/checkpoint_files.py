@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, first_line
 
 UNFINISHED = ".unfinished"
 """What a checkpoint is called, in its folder, while it is being written."""
@@ -169,8 +169,3 @@ def newest_whole(path: Path) -> Path | None:
 def is_remote(path: Any) -> bool:
     """Whether it is a name like ``s3://…``."""
     return "://" in str(path)
-
-
-def first_line(error: BaseException) -> str:
-    """Of its message, without a period."""
-    return (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")

@@ -14,3 +14,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint to append to an error: the known word most like a misspelled one, if any is."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def first_line(error: BaseException) -> str:
+    """Of its message, without a period; its class where it has none."""
+    return (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")

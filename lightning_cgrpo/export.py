@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.configuration import Config, ConfigError
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,7 +114,7 @@ def _read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
         state = read_weights(path, "state_dict.") if sharded else saved["state_dict"]
         update = int(saved["global_step"])
     except (OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
+        reason = first_line(error)
         raise UserError(
             f"Expected '{path}' to be a checkpoint of a run, but got {type(error).__name__}: {reason}."
         ) from None

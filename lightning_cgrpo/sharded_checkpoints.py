@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from lightning_cgrpo import checkpoint_files
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, first_line
 
 DESCRIPTION = ".metadata"
 """The file that says what is in the others."""
@@ -86,7 +86,7 @@ def damage(checkpoint: Path) -> str | None:
                 except UnpicklingError:
                     return f"{part.relative_path} holds more than tensors and plain containers"
     except Exception as error:  # all kinds, of a file that is none
-        return checkpoint_files.first_line(error)
+        return first_line(error)
     return None
 
 
@@ -129,7 +129,7 @@ def read_weights(checkpoint: Path, prefix: str) -> dict[str, Tensor]:
         UnpicklingError,
         CheckpointException,
     ) as error:
-        reason = checkpoint_files.first_line(error)
+        reason = first_line(error)
         raise UserError(f"Expected '{checkpoint}' to be a whole sharded checkpoint, but got: {reason}.") from None
     return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import ADAPTERS, directory, with_adapters
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
@@ -169,7 +169,7 @@ def build(config: Any, dtype: str | None, reads_images: bool, name: str) -> Any:
         with torch.device("meta"):
             return kind.from_config(config, dtype=wanted, attn_implementation="sdpa").to(wanted)
     except (ValueError, KeyError, AttributeError) as error:
-        reason = str(error).split("\n")[0][:200].rstrip(".")
+        reason = first_line(error)[:200]
         raise UserError(
             f"Expected a config.json of a model that {kind.__name__} builds for '{name}', but got "
             f"{config.model_type} ({reason})."
@@ -198,7 +198,7 @@ def _config_of(name: str) -> Any:
         path = directory(name)
         return AutoConfig.from_pretrained(str(path or name), local_files_only=path is not None)
     except (OSError, ValueError, HFValidationError) as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
+        reason = first_line(error)
         raise UserError(
             f"Expected the config.json of '{name}', but it can't be read ({reason}), try --model-config FILE with the "
             "config.json of the model's page on the Hugging Face hub, or --model.policy.model=DIR with it alone in DIR."
@@ -220,7 +220,7 @@ def read_config(path: Path) -> Any:
             raise ValueError("it names no model_type")
         return AutoConfig.for_model(**content)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).strip().split("\n")[0].rstrip(".")
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise UserError(
             f"Expected --model-config to be a config.json of transformers, or a directory with one, but got '{path}' "
             f"({reason})."

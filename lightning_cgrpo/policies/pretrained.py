@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.hub import hub_answers
 
 ADAPTERS = "adapter_config.json"
@@ -65,7 +65,7 @@ def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM") -> tu
         )
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except (OSError, ValueError, HFValidationError) as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
+        reason = first_line(error)
         raise UserError(
             f"Expected model to be a directory with a Hugging Face model, or a name on the hub, but got '{name}' "
             f"({reason}), try another one, or create a tiny one with `python -m lightning_cgrpo tiny-model DIR`."
