@@ -14,6 +14,8 @@ from typing import Any
 
 from benchmarks.runner.experiment import Run
 from lightning_cgrpo.__main__ import read_arguments
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.pretrained import directory
 from lightning_cgrpo.reporting.runs import LAST
 from lightning_cgrpo.reporting.saved import read
 
@@ -25,7 +27,26 @@ def fingerprint(run: Run) -> str:
     """The same for the same learning: what learns (seeds and all), from what, by which multipliers, for how long."""
     config, _ = read_arguments("fit", run.arguments("logs"))
     learning = [config["model"], config["data"], config["callbacks"].get("multipliers"), run.updates]
+    start = config["model"]["init_args"]["policy"].get("init_args", {}).get("model")
+    if start is not None:  # A name, behind which other weights may stand by now.
+        learning.append(weights(start))
     return hashlib.sha256(json.dumps(learning, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+@cache
+def weights(model: str) -> list[str]:
+    """Hashes of a model's files, which must be on this machine.
+
+    Raises:
+        UserError: they are not.
+    """
+    try:
+        folder = directory(model)
+    except FileNotFoundError as error:
+        raise UserError(f"Expected a model to start from, but got '{model}': {error}.") from None
+    if folder is None:
+        raise UserError(f"Expected a model to start from on this machine, but got '{model}', try downloading it.")
+    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.glob("*.safetensors"))]
 
 
 def machine() -> dict[str, Any]:

@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks.gsm8k.experiments import METHODS, paper
 from benchmarks.gsm8k.run import GSM8K
-from benchmarks.runner.ledger import Ledger
+from benchmarks.runner.ledger import Ledger, fingerprint, weights
 from lightning_cgrpo.__main__ import read_arguments
+from lightning_cgrpo.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,3 +44,20 @@ def test_the_committed_results_are_complete():
     known = {run.name: run for run in paper()}
     assert set(ledger.records) == set(ledger.saved) == set(known)
     assert all(ledger.in_results(known[name]) for name in ledger.records)
+
+
+def test_other_weights_behind_the_same_name_make_another_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = paper()[0]
+    shipped = fingerprint(run)
+    own = tmp_path / "models" / "word-problems"  # Stands in the place of the one that comes with the package.
+    own.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (own / name).write_text(name)
+    fingerprint.cache_clear(), weights.cache_clear()
+    assert fingerprint(run) != shipped
+    (own / "config.json").unlink()
+    fingerprint.cache_clear(), weights.cache_clear()
+    with pytest.raises(UserError, match=r"got 'models/word-problems': the directory has no config.json"):
+        fingerprint(run)
+    fingerprint.cache_clear(), weights.cache_clear()
