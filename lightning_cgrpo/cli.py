@@ -16,7 +16,9 @@ import torch
 import yaml
 from jsonargparse import ArgumentError
 from jsonargparse.typing import PositiveInt
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
@@ -27,6 +29,8 @@ from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.memory import reuse_blocks
 from lightning_cgrpo.signatures import NAMESPACES
 
+SWITCHES = {"enable_progress_bar": ProgressBar, "enable_checkpointing": ModelCheckpoint}
+"""Of the trainer, and the callbacks that they switch off."""
 GRACE = 10.0
 """Seconds for other processes to say what is wrong with them, once one has failed."""
 
@@ -83,7 +87,7 @@ class CommandLine(LightningCLI):
     def instantiate_classes(self) -> None:
         try:
             super().instantiate_classes()
-        except (ArgumentError, ValueError, TypeError) as error:
+        except (ArgumentError, ValueError, TypeError, MisconfigurationException) as error:
             raise ConfigError(explain(error)) from error
 
     def _run_subcommand(self, subcommand: str) -> None:
@@ -105,7 +109,9 @@ class CommandLine(LightningCLI):
             # The table says the same in the user's terms.
             self.config_init[self.subcommand]["verbose"] = False
         config = {**self._get(self.config_init, "trainer", default={}), **kwargs}
-        return self._instantiate_trainer(config, extra)
+        # Lightning refuses those that it is told to leave out.
+        off = tuple(kind for flag, kind in SWITCHES.items() if config.get(flag) is False)
+        return self._instantiate_trainer(config, [callback for callback in extra if not isinstance(callback, off)])
 
 
 def main(subcommand: str, config: Config, flags: list[str]) -> None:

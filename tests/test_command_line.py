@@ -113,6 +113,7 @@ MISSPELLED = {
     "'seed_everythin' not found. Did you mean 'seed_everything'?",
     "--callbacks.multipliers=FixedWeights --callbacks.multipliers.weights.lva=1": "the fixed weights to be of "
     "['reward', 'lava', 'battery'], but got 'lva'. Did you mean 'lava'?",
+    "--trainer.devices=0": "`Trainer(devices=0)` value is not a valid input",
     "--data.train_prompts=3": "Expected at least 4 prompts, one batch, but got 3.",
     # files
     "-c configs/gridwrld.yaml": "There is no configuration file 'configs/gridwrld.yaml'. Did you mean "
@@ -320,6 +321,13 @@ def test_a_callback_can_be_taken_out(folder):
     events = EventAccumulator(str(next(Path().glob("runs/gridworld*/version_0"))))
     events.Reload()
     assert events.Tags()["images"] == [] and "reward/mean" in events.Tags()["scalars"]
+
+
+def test_what_the_trainer_switches_off_is_left_out(folder, capsys):
+    """Although the file names callbacks for it."""
+    command("fit", "--trainer.max_steps=1 --trainer.enable_progress_bar=false --trainer.enable_checkpointing=false")
+    assert list(folder.glob("runs/*/*/events*")) and not list(folder.rglob("*.ckpt"))
+    assert "Epoch" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGED.rglob("*.yaml")), ids=lambda path: str(path.relative_to(PACKAGED)))
