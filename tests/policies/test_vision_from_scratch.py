@@ -98,7 +98,7 @@ def test_the_shipped_model_looks_at_its_images(shipped):
         with torch.no_grad():
             likelihood.append(torch.where(examples.mask, shipped(examples).log_probs, 0).sum(-1).mean())
     own, other = likelihood
-    assert own > other + 2
+    assert own > other + 8
 
 
 def test_the_shipped_model_leaves_constrained_training_something_to_do(shipped):
@@ -113,5 +113,5 @@ def test_the_shipped_model_leaves_constrained_training_something_to_do(shipped):
     with torch.no_grad():
         signals = DrivingTask().score(prompts, GenerationSampler(max_new_tokens=80).rollout(shipped, prompts, 4, draw))
     assert signals["malformed"].value.mean() < 0.05
-    assert signals["wat"].value.mean() > 0.7
+    assert signals["wat"].value.mean() > 0.8
     assert 0.5 < signals["drivable_area_compliance"].value.mean() < 0.93
