@@ -71,9 +71,11 @@ def test_methods_are_what_they_are_called():
                 settings["objective"]["reward"],
                 estimator.removeprefix("lightning_cgrpo.Scalarized"),
                 given,
+                {settings["objective"]["constraints"][name]["at_least"] for name in ("NC", "DAC", "DDC")},
                 config["trainer"]["logger"]["init_args"]["save_dir"],
             )
     equal, informed = (0.25, 0.25, 0.25, 0.25), (0.1, 0.8, 0.05, 0.05)
+    assert all(method[3] == {0.95} for method in found.values())
     assert {name: method[:3] for name, method in found.items()} == {
         "cgrpo_scalarized_advantages": ("wat", "Advantages", "learned"),
         "cgrpo_scalarized_rewards": ("wat", "Rewards", "learned"),
@@ -83,7 +85,7 @@ def test_methods_are_what_they_are_called():
         "informed_weights_scalarized_advantages": ("wat", "Advantages", informed),
         "informed_weights_scalarized_rewards": ("wat", "Rewards", informed),
     }
-    assert len({method[3] for method in found.values()}) == len(found)
+    assert len({method[4] for method in found.values()}) == len(found)
 
 
 def test_prompts_ask_for_what_the_task_reads(folder):
