@@ -1,6 +1,7 @@
 """Supervised fine-tuning: the loss by hand, a policy that learns a demonstration, and a directory at the end."""
 
 import os
+import re
 import shlex
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from lightning_cgrpo import (  # noqa: E402
     GSM8KTask,
     Objective,
     SupervisedFineTuning,
+    VisionLanguagePolicy,
 )
 from lightning_cgrpo.__main__ import main  # noqa: E402
 from lightning_cgrpo.callbacks import SavePretrained  # noqa: E402
@@ -253,6 +255,33 @@ def test_a_run_that_goes_on_ends_with_the_same_model(tmp_path, monkeypatch):
     whole, parts = (load_file(f"{folder}/model.safetensors") for folder in ("whole", "parts"))
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_the_drivers_recipe_is_two_runs_on_different_scenes(tmp_path, monkeypatch):
+    """The commands at the head of configs/navsim_sft.yaml, in little: the second goes on from the first one's end."""
+    monkeypatch.chdir(tmp_path)
+    head = (Path(__file__).parents[1] / "configs" / "navsim_sft.yaml").read_text().partition("seed_everything:")[0]
+    commands = re.findall(r"python -m lightning_cgrpo (fit .*)", head.replace("\\\n#", ""))
+    assert len(commands) == 2
+    begun, step = [], SupervisedFineTuning.training_step
+
+    def noted(self, prompts, batch_idx):
+        weights = {name: value.clone() for name, value in self.policy.model.state_dict().items()}
+        begun.append(({scene.name for scene in prompts.columns["scene"]}, weights))
+        step(self, prompts, batch_idx)
+
+    monkeypatch.setattr(SupervisedFineTuning, "training_step", noted)
+    short = f"{QUIET} --data.prompts_per_update=2 --trainer.max_steps=1 --trainer.devices=1 --trainer.strategy=auto"
+    ends = []
+    for command in commands:
+        main([*shlex.split(command), *shlex.split(short)])
+        written = VisionLanguagePolicy("models/driver")
+        written.load()
+        ends.append(written.model.state_dict())
+    (first, _), (second, start) = begun
+    assert first.isdisjoint(second)
+    assert start.keys() == ends[0].keys() and all(torch.equal(start[name], ends[0][name]) for name in start)
+    assert any(not torch.equal(ends[1][name], ends[0][name]) for name in start)
 
 
 def test_real_records_and_any_model(directory, shared_data, tmp_path, monkeypatch):
