@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_cgrpo.distributed import world
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.randomness import Stream, generator
+from lightning_cgrpo.randomness import Stream, generator, run_seed
 from lightning_cgrpo.rollout import PromptGroups
 
 Split = Literal["train", "val", "test", "predict"]
@@ -79,7 +79,8 @@ class GroupDataModule(LightningDataModule, ABC):
         eval_prompts: prompts per batch in validation and test, over all processes.
         max_eval_prompts: evaluate on at most this many of a split's first prompts; all by default.
         test_train_prompts: measure at most this many training prompts, evenly spaced, in a test as well.
-        seed: of the order of the prompts (and of the prompts, where they are generated).
+        seed: of the order of the prompts, and of generated prompts; by default the seed of
+            `lightning.seed_everything`.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class GroupDataModule(LightningDataModule, ABC):
         eval_prompts: int = 64,
         max_eval_prompts: int | None = None,
         test_train_prompts: int = 0,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         super().__init__()
         counts = {"prompts_per_update": prompts_per_update, "eval_prompts": eval_prompts}
@@ -97,8 +98,13 @@ class GroupDataModule(LightningDataModule, ABC):
                 raise ValueError(f"Expected argument `{name}` to be at least 1, but got {value}.")
         if test_train_prompts < 0:
             raise ValueError(f"Expected argument `test_train_prompts` to be at least 0, but got {test_train_prompts}.")
-        self.prompts_per_update, self.eval_prompts, self.seed = prompts_per_update, eval_prompts, seed
+        self.prompts_per_update, self.eval_prompts, self._seed = prompts_per_update, eval_prompts, seed
         self.max_eval_prompts, self.test_train_prompts = max_eval_prompts, test_train_prompts
+
+    @property
+    def seed(self) -> int:
+        """The argument `seed`; by default the seed of `lightning.seed_everything`, or 0 without a call of it."""
+        return run_seed(self._seed)
 
     @abstractmethod
     def source(self, split: Split) -> PromptSource:

@@ -17,7 +17,7 @@ class GridworldDataModule(GroupDataModule):
         eval_prompts: layouts per batch in evaluation.
         size: side of the square grid.
         lava: number of lava tiles.
-        seed: of layouts and their order.
+        seed: of layouts and their order; by default the seed of `lightning.seed_everything`.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class GridworldDataModule(GroupDataModule):
         eval_prompts: int = 500,
         size: int = 10,
         lava: int = 20,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         super().__init__(prompts_per_update, eval_prompts, seed=seed)
         self.counts = {"train": train_prompts, "val": val_prompts, "test": test_prompts, "predict": test_prompts}

@@ -24,7 +24,7 @@ class GSM8KDataModule(PromptDataModule):
         eval_prompts: questions per batch in validation and test, over all processes.
         max_eval_prompts: evaluate on at most this many of a split's first questions; all by default.
         test_train_prompts: measure at most this many training questions, evenly spaced, in a test as well.
-        seed: of the order of the questions.
+        seed: of the order of the questions; by default the seed of `lightning.seed_everything`.
 
     Raises:
         RecordError: from `setup`, naming file and line, if a record is malformed or has no gold answer.
@@ -39,7 +39,7 @@ class GSM8KDataModule(PromptDataModule):
         eval_prompts: int = 64,
         max_eval_prompts: int | None = None,
         test_train_prompts: int = 0,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         super().__init__(
             path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
@@ -46,7 +47,7 @@ class NavsimDataModule(GroupDataModule):
         test_train_prompts: measure at most this many training scenes, evenly spaced, in a test as well.
         follow_ups: test, beside the test scenes, on those of the second stage, where the source has any: a dataloader
             by itself, with the column ``follows``, the index of the prompt that each one follows.
-        seed: of the order of the scenes, and of generated ones.
+        seed: of the order of the scenes, and of generated scenes; by default the seed of `lightning.seed_everything`.
 
     Raises:
         UserError: a split has all scenes of a source without end; from `setup`, if the source has nothing to read, or
@@ -65,23 +66,28 @@ class NavsimDataModule(GroupDataModule):
         max_eval_prompts: int | None = None,
         test_train_prompts: int = 0,
         follow_ups: bool = False,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         super().__init__(prompts_per_update, eval_prompts, max_eval_prompts, test_train_prompts, seed)
         self.follow_ups = follow_ups
         counts = {"train_prompts": train_prompts, "val_prompts": val_prompts, "test_prompts": test_prompts}
-        self.scenes: SceneSource = GeneratedScenes(seed) if scenes is None else scenes
+        self._given_scenes = scenes
         for name, count in counts.items():
             if count is not None and count < 1:
                 raise ValueError(f"Expected argument `{name}` to be at least 1, but got {count}.")
-            if count is None and self.scenes.endless:
+            if count is None and (scenes is None or scenes.endless):
                 raise UserError(
                     f"Expected argument `{name}` to be a number of scenes, but got null, all of those of "
-                    f"{type(self.scenes).__name__}, which have no end, try data.{name}=256, or data.scenes.count=256 "
+                    f"{type(scenes or GeneratedScenes()).__name__}, which have no end, try data.{name}=256, or data.scenes.count=256 "
                     "for every split."
                 )
         self.form = form
         self.counts = {"train": train_prompts, "val": val_prompts, "test": test_prompts, "predict": test_prompts}
+
+    @cached_property
+    def scenes(self) -> SceneSource:
+        """The argument `scenes`, or generated scenes of the `seed`."""
+        return GeneratedScenes(self.seed) if self._given_scenes is None else self._given_scenes
 
     def setup(self, stage: str) -> None:
         """Look for the scenes already here, so that what is missing is reported before a model is loaded."""
@@ -129,7 +135,7 @@ class NavsimDemonstrationsDataModule(NavsimDataModule):
         test_prompts: scenes for testing and prediction.
         eval_prompts: scenes per batch in evaluation.
         max_eval_prompts: evaluate on at most this many of a split's first scenes; all by default.
-        seed: of the order of the scenes, and of generated ones.
+        seed: of the order of the scenes, and of generated scenes; by default the seed of `lightning.seed_everything`.
         thoughts: what demonstrations say before they drive; nothing by default.
     """
 
@@ -144,7 +150,7 @@ class NavsimDemonstrationsDataModule(NavsimDataModule):
         test_prompts: int | None = 256,
         eval_prompts: int = 64,
         max_eval_prompts: int | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         thoughts: Thoughts | None = None,
     ) -> None:
         super().__init__(

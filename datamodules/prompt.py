@@ -37,7 +37,7 @@ class PromptDataModule(GroupDataModule):
         eval_prompts: prompts per batch in validation and test, over all processes.
         max_eval_prompts: evaluate on at most this many of a split's first prompts; all by default.
         test_train_prompts: measure at most this many training prompts, evenly spaced, in a test as well.
-        seed: of the order of the prompts.
+        seed: of the order of the prompts; by default the seed of `lightning.seed_everything`.
 
     Raises:
         RecordError: from `setup`, naming file and line, if a record is malformed.
@@ -57,7 +57,7 @@ class PromptDataModule(GroupDataModule):
         eval_prompts: int = 64,
         max_eval_prompts: int | None = None,
         test_train_prompts: int = 0,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         super().__init__(prompts_per_update, eval_prompts, max_eval_prompts, test_train_prompts, seed)
         if val_prompts < 0:

@@ -24,7 +24,7 @@ class WordProblemsDataModule(GroupDataModule):
         eval_prompts: problems per batch in evaluation.
         max_eval_prompts: evaluate on at most this many of a split's first problems; all by default.
         test_train_prompts: measure at most this many training problems, evenly spaced, in a test as well.
-        seed: of problems and their order.
+        seed: of problems and their order; by default the seed of `lightning.seed_everything`.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class WordProblemsDataModule(GroupDataModule):
         eval_prompts: int = 125,
         max_eval_prompts: int | None = None,
         test_train_prompts: int = 0,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         super().__init__(prompts_per_update, eval_prompts, max_eval_prompts, test_train_prompts, seed)
         self.counts = {"train": train_prompts, "val": val_prompts, "test": test_prompts, "predict": test_prompts}
@@ -59,7 +59,7 @@ class WordProblemDemonstrationsDataModule(WordProblemsDataModule):
         val_prompts: problems for validation.
         test_prompts: problems for testing and prediction.
         eval_prompts: problems per batch in evaluation.
-        seed: of problems and demonstrations.
+        seed: of problems and demonstrations; by default the seed of `lightning.seed_everything`.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class WordProblemDemonstrationsDataModule(WordProblemsDataModule):
         val_prompts: int = 250,
         test_prompts: int = 1_000,
         eval_prompts: int = 125,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         super().__init__(prompts_per_update, train_prompts, val_prompts, test_prompts, eval_prompts, seed=seed)
         self.clean, self.manners = clean, manners

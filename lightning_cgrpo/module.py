@@ -60,7 +60,7 @@ class ConstrainedGRPO(RolloutModule):
         group_size: answers per prompt (G) in training.
         redraws: how often a group in which no component varies is sampled again at most, see `redrawing.redraw`.
         eval_group_size: answers per prompt in validation, test and prediction.
-        seed: of rollouts and minibatches.
+        seed: of rollouts and minibatches; by default the seed of `lightning.seed_everything`.
 
     Raises:
         ObjectiveError: if objective and task don't fit, before the policy's weights are loaded.
@@ -81,7 +81,7 @@ class ConstrainedGRPO(RolloutModule):
         group_size: int = 8,
         redraws: int = 0,
         eval_group_size: int = 1,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         super().__init__(policy, sampler, task, objective, eval_group_size, seed)
         if group_size < 2:

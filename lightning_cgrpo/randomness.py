@@ -6,6 +6,7 @@ and the number of processes does not change what is sampled.
 
 from __future__ import annotations
 
+import os
 from enum import IntEnum
 
 import numpy as np
@@ -25,6 +26,16 @@ class Stream(IntEnum):
     INITIAL_RATES = 6
     PREDICT = 7
     REDRAW = 8
+
+
+def run_seed(seed: int | None = None) -> int:
+    """`seed`; by default the seed that `lightning.seed_everything` was given, or 0 without a call of it.
+
+    Example:
+        >>> run_seed(3)
+        3
+    """
+    return int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
 
 
 def generator(seed: int, stream: Stream, *counters: int) -> np.random.Generator:

@@ -17,7 +17,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.policies import Policy
-from lightning_cgrpo.randomness import Stream, uniform
+from lightning_cgrpo.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers import Sampler
 from lightning_cgrpo.sharding import is_sharded, unsharded
@@ -44,24 +44,29 @@ class RolloutModule(LightningModule):
         task: scores answers into signals.
         objective: which signal is the reward, and which are constrained to which rates.
         eval_group_size: answers per prompt in evaluation.
-        seed: of rollouts.
+        seed: of rollouts; by default the seed of `lightning.seed_everything`.
 
     Raises:
         ObjectiveError: if objective and task don't fit, before the policy's weights are loaded.
     """
 
     def __init__(
-        self, policy: Policy, sampler: Sampler, task: Task, objective: Objective, eval_group_size: int, seed: int
+        self, policy: Policy, sampler: Sampler, task: Task, objective: Objective, eval_group_size: int, seed: int | None
     ) -> None:
         super().__init__()
         objective.check_signals(task.signals)
         for name, value, least in (("eval_group_size", eval_group_size, 1), ("seed", seed, 0)):
-            if value < least:
+            if value is not None and value < least:
                 raise ValueError(f"Expected argument `{name}` to be at least {least}, but got {value}.")
         self.policy, self.sampler, self.task, self.objective = policy, sampler, task, objective
-        self.eval_group_size, self.seed = eval_group_size, seed
+        self.eval_group_size, self._seed = eval_group_size, seed
         self.evaluations: dict[str, Evaluation] = {}
         self._sums = {split: RunningSums() for split in ("val", *TEST_SPLITS)}
+
+    @property
+    def seed(self) -> int:
+        """The argument `seed`; by default the seed of `lightning.seed_everything`, or 0 without a call of it."""
+        return run_seed(self._seed)
 
     def on_train_start(self) -> None:
         """Raises:

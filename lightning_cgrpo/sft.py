@@ -43,7 +43,7 @@ class SupervisedFineTuning(RolloutModule):
             update's. Changes memory, not the result. None: all at once.
         max_grad_norm: gradients are scaled down to this norm; None leaves them.
         eval_group_size: answers per prompt in evaluation.
-        seed: of evaluation's answers.
+        seed: of evaluation's answers; by default the seed of `lightning.seed_everything`.
 
     Raises:
         UserError: in training, if prompts have no completions, or one does not fit into the model's context; when it
@@ -64,7 +64,7 @@ class SupervisedFineTuning(RolloutModule):
         micro_batch_size: int | None = None,
         max_grad_norm: float | None = 1.0,
         eval_group_size: int = 1,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         super().__init__(policy, sampler, task, objective, eval_group_size, seed)
         if micro_batch_size is not None and micro_batch_size < 1:

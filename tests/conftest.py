@@ -13,6 +13,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.fixture(autouse=True)
+def no_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the seed that an earlier test gave to Lightning, which keeps it in the environment."""
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder with the real data, which isn't part of the repository."""

@@ -7,6 +7,7 @@ import numpy as np
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.number_tokens import train_number_tokenizer
 from lightning_cgrpo.policies.tiny import build_model
+from lightning_cgrpo.randomness import run_seed
 from lightning_cgrpo.tasks.gsm8k.demonstrations import Manners, demonstrate
 from lightning_cgrpo.tasks.gsm8k.word_problems import problem
 
@@ -26,7 +27,7 @@ class FromScratch(CausalLMPolicy):
         feed_forward: width of the feed-forward layers.
         vocabulary: tokens.
         context_length: positions, for prompt and answer.
-        seed: of the weights.
+        seed: of the weights; by default the seed of `lightning.seed_everything`.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class FromScratch(CausalLMPolicy):
         feed_forward: int = 256,
         vocabulary: int = 516,
         context_length: int = 256,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         super().__init__("a model from scratch")
         self.sizes = {"hidden_size": hidden_size, "layers": layers, "heads": heads, "feed_forward": feed_forward}
@@ -50,6 +51,6 @@ class FromScratch(CausalLMPolicy):
             texts = [text for p in problems for text in (p.question, demonstrate(p, Manners(), draw))]
             self.tokenizer = train_number_tokenizer(texts, self.vocabulary)
             self.model = build_model(
-                self.tokenizer, **self.sizes, context_length=self.context_length_, seed=self.seed
+                self.tokenizer, **self.sizes, context_length=self.context_length_, seed=run_seed(self.seed)
             ).float()
         super().load()

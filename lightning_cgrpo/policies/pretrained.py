@@ -11,6 +11,7 @@ from torch import nn
 
 from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.hub import hub_answers
+from lightning_cgrpo.randomness import run_seed
 
 ADAPTERS = "adapter_config.json"
 NO_PEFT = 'Expected peft to be installed for lora, but it is not, try `pip install "lightning_cgrpo[lora]"`.'
@@ -26,13 +27,14 @@ class LoRA:
         rank: rows of A and columns of B.
         alpha: scale of the update.
         target_modules: names of the linear layers that get one, or "all-linear": all but the output layer.
-        seed: of the random A; B starts at 0, so that the initial policy is the base model.
+        seed: of the random A; by default the seed of `lightning.seed_everything`. B starts at 0, so that the initial
+            policy is the base model.
     """
 
     rank: int = 16
     alpha: int = 32
     target_modules: str | list[str] = "all-linear"
-    seed: int = 0
+    seed: int | None = None
 
 
 def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM") -> tuple[Any, Any]:
@@ -203,5 +205,5 @@ def with_adapters(model: Any, lora: LoRA) -> Any:
         r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.target_modules, lora_dropout=0.0, task_type="CAUSAL_LM"
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(lora.seed)
+        torch.manual_seed(run_seed(lora.seed))
         return get_peft_model(model, config)

@@ -16,6 +16,7 @@ from lightning_cgrpo.policies.tiny_vision import (
     image_processor,
 )
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
+from lightning_cgrpo.randomness import run_seed
 from lightning_cgrpo.tasks.driving.observations import Observations
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
 from lightning_cgrpo.tasks.driving.scene import Scene
@@ -45,7 +46,7 @@ class VisionFromScratch(VisionLanguagePolicy):
         layers: of the language model.
         feed_forward: width of its feed-forward layers.
         vision_hidden_size: of the vision tower, which has 4 heads, too.
-        seed: of the weights.
+        seed: of the weights; by default the seed of `lightning.seed_everything`.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class VisionFromScratch(VisionLanguagePolicy):
         layers: int = 3,
         feed_forward: int = 256,
         vision_hidden_size: int = 32,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         super().__init__("a model from scratch")
         self.sizes = {
@@ -62,8 +63,8 @@ class VisionFromScratch(VisionLanguagePolicy):
             "layers": layers,
             "feed_forward": feed_forward,
             "vision_hidden_size": vision_hidden_size,
-            "seed": seed,
         }
+        self.seed = seed
 
     def load(self) -> None:
         if self.model is None:
@@ -72,7 +73,7 @@ class VisionFromScratch(VisionLanguagePolicy):
             special = [VISION_START, VISION_END, IMAGE, VIDEO]
             self.tokenizer = train_number_tokenizer(texts, VOCABULARY, decimals=True, special=special)
             self.tokenizer.chat_template = CHAT_TEMPLATE
-            self.model = build_vision_model(self.tokenizer, **self.sizes, **FIXED).float()
+            self.model = build_vision_model(self.tokenizer, **self.sizes, **FIXED, seed=run_seed(self.seed)).float()
             self.image_processor = image_processor(PATCH, MERGE)
         super().load()
 
