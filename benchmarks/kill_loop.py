@@ -37,7 +37,7 @@ import transformers.models.auto.modeling_auto  # noqa: F401  (for the processes 
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import lightning_cgrpo.__main__
-import lightning_cgrpo.cli
+import lightning_cgrpo.cli.preparation
 from lightning_cgrpo.callbacks.checkpoints import TERMINATED
 from lightning_cgrpo.checkpoint_files import SHARDED_LAST
 
@@ -316,7 +316,7 @@ def main(argv: list[str] | None = None) -> list[Trial]:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     given = parser.parse_args(argv)
-    lightning_cgrpo.cli.prepare({})  # imports all there is, for the processes that are forked
+    lightning_cgrpo.cli.preparation.prepare("fit", {})  # imports all there is, for the processes that are forked
     trials: list[Trial] = []
     with tempfile.TemporaryDirectory(prefix="kill_loop") as name:
         folder, whole = Path(name), {}

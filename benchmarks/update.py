@@ -25,8 +25,9 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 
-from lightning_cgrpo.__main__ import read_arguments
-from lightning_cgrpo.cli import CommandLine, prepare
+from lightning_cgrpo.cli.arguments import read_arguments
+from lightning_cgrpo.cli.command_line import CommandLine
+from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.memory import reuse_blocks
 
 BOUND = 1.5
@@ -70,7 +71,7 @@ class Run(CommandLine):
                 "--callbacks.initial_rates=null",
             ],
         )
-        prepare(config)
+        prepare("fit", config)
         super().__init__("fit", config, flags)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:

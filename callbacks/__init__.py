@@ -12,6 +12,7 @@ from lightning_cgrpo.callbacks.reference_sync import ReferenceSync
 from lightning_cgrpo.callbacks.save_pretrained import SavePretrained
 from lightning_cgrpo.callbacks.tables import EvaluationTable, InitialRates
 from lightning_cgrpo.callbacks.tensorboard import EffectiveWeights, Pictures, TensorBoardLayout
+from lightning_cgrpo.callbacks.weights import WeightSetter
 
 __all__ = [
     "Checkpoints",
@@ -28,5 +29,6 @@ __all__ = [
     "SampleAnswers",
     "SavePretrained",
     "TensorBoardLayout",
+    "WeightSetter",
     "WritePredictions",
 ]

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from lightning_cgrpo.callbacks.answers import Answer, answers_of
 from lightning_cgrpo.callbacks.tensorboard import writers
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, installing
 
 FOLDER = "completions"
 COLUMNS = ("step", "prompt", "completion", "advantage")
@@ -151,7 +151,7 @@ def _parquet() -> Any:
     except ImportError as error:
         raise UserError(
             "Expected the library `pyarrow` to be installed, to write answers for SampleAnswers, but got none: "
-            'pip install "lightning_cgrpo[data]", or set parquet: false.'
+            f"{installing('data')}, or set parquet: false."
         ) from error
     return parquet
 

@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from lightning_cgrpo.callbacks.run_folder import run_folder
 from lightning_cgrpo.distributed import gathered
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.tasks.completions import texts
@@ -48,7 +49,8 @@ class DrivingScores(Callback):
         traffic: how the others behave; by default vehicles react, as officially.
         human_filter: what the human fails isn't held against the policy, in scenes with a human.
         references: whether those others drive.
-        path: of the JSON file: by driver ``stage_one``, ``stage_two``, and ``both``, in all sub-scores.
+        path: of the JSON file: by driver ``stage_one``, ``stage_two``, and ``both``, in all sub-scores; by default
+            ``scores.json`` in the folder of the run whose checkpoint is tested.
 
     Raises:
         UserError: (at the start) if the task isn't driving.
@@ -59,10 +61,10 @@ class DrivingScores(Callback):
         traffic: TrafficPolicy | None = None,
         human_filter: bool = True,
         references: bool = True,
-        path: str = "driving_scores.json",
+        path: str | None = None,
     ) -> None:
         self.traffic: TrafficPolicy = Reactive() if traffic is None else traffic
-        self.human_filter, self.path = human_filter, Path(path)
+        self.human_filter, self.path = human_filter, path
         self.references = dict(REFERENCES) if references else {}
         self._drives: dict[str, list[Drive]] = {}
 
@@ -123,6 +125,7 @@ class DrivingScores(Callback):
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
         everywhere = gathered(self._drives)
         self._drives = {}
+        path = run_folder(trainer) / "scores.json" if self.path is None else Path(self.path)
         if not trainer.is_global_zero:
             return
         results = {name: summary([drive for part in everywhere for drive in part[name]]) for name in everywhere[0]}
@@ -137,9 +140,9 @@ class DrivingScores(Callback):
             "human_filter": self.human_filter,
             "drivers": {name: as_json(result) for name, result in results.items()},
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(written, indent=1, allow_nan=False), encoding="utf-8")
-        print(f"Wrote {self.path}.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(written, indent=1, allow_nan=False), encoding="utf-8")
+        print(f"Wrote {path}.")
 
 
 def scores_table(results: Mapping[str, Result]) -> Table:

@@ -19,11 +19,12 @@ class FixedWeights(WeightSetter):
     weights, bit for bit.
 
     Args:
-        weights: by ``reward`` and constraint, e.g. ``{reward: 1.0, lava: 0.1}``. A weight that isn't given is 0, the
-            reward's 1.
+        weights: by constraint, and by ``reward``, whose weight is 1 by default: ``{lava: 0.1, battery: 0.1}``. A
+            constraint of weight 0 is measured, and not enforced.
 
     Raises:
-        UserError: (when training starts) for a name that the objective doesn't have, or a weight that isn't finite.
+        UserError: (when training is set up) if a constraint has no weight, for a name that the objective doesn't have,
+            or a weight that isn't finite.
     """
 
     def __init__(self, weights: dict[str, float] | None = None) -> None:
@@ -38,7 +39,13 @@ class FixedWeights(WeightSetter):
                 raise UserError(f"Expected the fixed weights to be of {names}, but got '{name}'.{hint}")
             if not math.isfinite(weight):
                 raise UserError(f"Expected a finite weight for '{name}', but got {weight}.")
+        missing = [name for name in names if name not in self.weights]
+        if missing and stage == "fit":
+            raise UserError(
+                f"Expected FixedWeights to have a weight for each constraint, but got none for {', '.join(missing)}, "
+                f"try --callbacks.multipliers.weights.{missing[0]}=0.1, or 0 to measure {missing[0]} without enforcing."
+            )
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        values = [self.weights.get(name, 0.0) for name in pl_module.objective.weight_names]
+        values = [self.weights[name] for name in pl_module.objective.weight_names]
         pl_module.weights.copy_(torch.tensor(values, dtype=torch.float64))

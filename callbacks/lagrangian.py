@@ -50,7 +50,7 @@ class LagrangianCallback(WeightSetter):
         self.controller, self.bounds, self.slack, self.stall = controller, bounds, slack, stall
         self.every_n_updates = every_n_updates
         self.names: list[str] = []
-        self.fitting = True
+        self.fitting, self._restored = True, False
         self.rates: BehaviorRate | None = None
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
@@ -79,6 +79,11 @@ class LagrangianCallback(WeightSetter):
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         assert self.rates is not None
+        if trainer.global_step and not self._restored:
+            rank_zero_warn(
+                f"The checkpoint has no multipliers: the run resumes at update {trainer.global_step} with those that "
+                f"{type(self.controller).__name__} starts with."
+            )
         # On the policy's device, where the processes' backend can sum them.
         self.rates.to(pl_module.device)
         pl_module.weights.copy_(self.weights())
@@ -144,6 +149,7 @@ class LagrangianCallback(WeightSetter):
                 f"Expected a checkpoint with multipliers of {self.names} by {name}, but got {saved} by "
                 f"{state_dict['controller_class']}, try the configuration that it was trained with."
             )
+        self._restored = True
         self.controller.load_state_dict(state_dict["controller"])
         if self.rates is not None and "rates" in state_dict:
             self.rates.load_state_dict(state_dict["rates"])

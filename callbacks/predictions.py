@@ -7,51 +7,53 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.utilities import rank_zero_warn
 
-from lightning_cgrpo.callbacks.answers import signal_values
+from lightning_cgrpo.callbacks.answers import prompt_text, signal_values
+from lightning_cgrpo.callbacks.run_folder import run_folder
 
 
 class WritePredictions(Callback):
-    """Writes a line of JSON per answer in `predict`: prompt index, answer (text, or actions), and signals.
+    """Writes a line of JSON per answer in `predict`.
+
+    A line has ``index`` (of the prompt in its data set), ``prompt`` (the text, or the last message of a chat; left out
+    where prompts are no texts), ``answer`` (the text, or a list of actions) and ``signals`` by name, null where a
+    signal does not apply.
 
     Args:
-        path: of the file; with several processes each appends its rank to the name.
+        path: of the file; by default ``predictions.jsonl`` in the folder of the run whose checkpoint answers. Each of
+            several processes appends its rank to the name.
     """
 
-    def __init__(self, path: str = "predictions.jsonl") -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | None = None) -> None:
+        self.path = None if path is None else Path(path)
+        self._file = Path()
         self.written = 0
 
     def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
-        if trainer.ckpt_path is None:
-            rank_zero_warn("The policy answers as it is before training; see --ckpt_path.")
-        path = self._path(trainer)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
+        path = run_folder(trainer) / "predictions.jsonl" if self.path is None else self.path
+        several = trainer.world_size > 1
+        self._file = path.with_name(f"{path.stem}.{trainer.global_rank}{path.suffix}") if several else path
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.write_text("")
         self.written = 0
 
     def on_predict_end(self, trainer: Trainer, pl_module: Any) -> None:
-        print(f"Wrote {self.written} answers to {self._path(trainer)}.")
-
-    def _path(self, trainer: Trainer) -> Path:
-        if trainer.world_size == 1:
-            return self.path
-        return self.path.with_name(f"{self.path.stem}.{trainer.global_rank}{self.path.suffix}")
+        print(f"Wrote {self.written} answers to {self._file}.")
 
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         rollouts = outputs["rollouts"]
         signals = {name: signal_values(signal) for name, signal in outputs["signals"].items()}
-        texts = rollouts.info.get("text")
+        texts, prompts = rollouts.info.get("text"), outputs["prompts"].columns.get("prompt")
         # Half of a surrogate pair, which UTF-8 can't hold, becomes JSON's own escape of it.
-        with self._path(trainer).open("a", encoding="utf-8", errors="backslashreplace") as file:
-            for row, prompt in enumerate(outputs["prompts"].index.tolist()):
+        with self._file.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            for row, number in enumerate(outputs["prompts"].index.tolist()):
+                asked = {} if prompts is None else {"prompt": prompt_text(prompts[row])}
                 for column in range(rollouts.mask.shape[1]):
                     mask = rollouts.mask[row, column]
                     answer = texts[row][column] if texts else rollouts.actions[row, column][mask].tolist()
                     values = {name: rows[row][column] for name, rows in signals.items()}
-                    record = {"prompt": prompt, "answer": answer, "signals": values}
+                    record = {"index": number, **asked, "answer": answer, "signals": values}
                     self.written += 1
                     file.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -132,6 +132,10 @@ class EvaluationTable(Callback):
     training can be missed in the test.
     """
 
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        # Lightning's own table says the same in tags.
+        trainer.test_loop.verbose = trainer.validate_loop.verbose = False
+
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
         self._show(trainer, pl_module, "Test", ("test_train", "test", "test_follow_ups"))
 

@@ -51,6 +51,8 @@ class EffectiveWeights(Callback):
     """
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if not outputs:  # Supervised fine-tuning has no weights.
+            return
         for writer in writers(trainer):
             for name, values in outputs["effective_weights"].items():
                 if len(values):

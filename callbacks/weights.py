@@ -10,7 +10,7 @@ from lightning_cgrpo.errors import UserError
 
 
 class WeightSetter(Callback):
-    """A callback that writes the module's `weights`.
+    """A callback that writes the module's `weights` when training starts, and may change them after any update.
 
     Raises:
         UserError: (when training is set up) if there is another.
@@ -23,3 +23,4 @@ class WeightSetter(Callback):
                 f"Expected one callback to set the weights of reward and constraints, but got {' and '.join(setters)}; "
                 "give them the same name in the configuration, so that one replaces the other."
             )
+        pl_module.has_weight_setter = True

@@ -53,8 +53,11 @@ class PromptLoader:
         batches, rest = divmod(len(source), batch_size)
         self.batches = batches + bool(rest and not drop_last)
         if self.batches == 0:
+            if not drop_last:
+                raise UserError("Expected prompts to evaluate on, but got none.")
             raise UserError(
-                f"Expected at least {batch_size if drop_last else 1} prompts, one batch, but got {len(source)}."
+                f"Expected at least {batch_size} training prompts, for one update, but got {len(source)}, try a "
+                "smaller data.prompts_per_update, or more prompts."
             )
 
     def __len__(self) -> int:

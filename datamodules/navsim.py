@@ -78,8 +78,8 @@ class NavsimDataModule(GroupDataModule):
             if count is None and (scenes is None or scenes.endless):
                 raise UserError(
                     f"Expected argument `{name}` to be a number of scenes, but got null, all of those of "
-                    f"{type(scenes or GeneratedScenes()).__name__}, which have no end, try data.{name}=256, or data.scenes.count=256 "
-                    "for every split."
+                    f"{type(scenes or GeneratedScenes()).__name__}, which have no end, try data.{name}=256, or "
+                    "data.scenes.count=256 for every split."
                 )
         self.form = form
         self.counts = {"train": train_prompts, "val": val_prompts, "test": test_prompts, "predict": test_prompts}

@@ -114,10 +114,13 @@ def held_out(total: int, count: int) -> list[int]:
     """The records that validation takes: `count` of `total`, evenly spaced.
 
     Raises:
-        UserError: if there are fewer.
+        UserError: if none would be left for training.
     """
-    if count > total:
-        raise UserError(f"Expected to hold out at most {total} prompts, which is all of them, but got {count}.")
+    if count and count >= total:
+        raise UserError(
+            f"Expected data.val_prompts, which are held out of the training prompts, to be less than these, {total}, "
+            f"but got {count}, try data.val_prompts={max(total // 10, 1)}."
+        )
     return evenly_spaced(total, count)
 
 

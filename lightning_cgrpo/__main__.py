@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import NoReturn
 
-from lightning_cgrpo.configuration import Config, ConfigError, build
+from lightning_cgrpo.cli.arguments import read_arguments
+from lightning_cgrpo.cli.configuration import ConfigError
 from lightning_cgrpo.errors import UserError, did_you_mean
-from lightning_cgrpo.objective import Objective
-from lightning_cgrpo.signatures import check_keys
 
 RUNS = {
     "fit": "train a policy (the weights of reward and constraints adapt as it learns)",
@@ -25,15 +23,6 @@ TOOLS = {
     "export": "write the policy of a checkpoint as a Hugging Face directory",
     "score": "score driving trajectories as NAVSIM v2 does (EPDMS)",
 }
-OPTIONS = {
-    "fit": (),
-    "validate": ("verbose",),
-    "test": ("verbose",),
-    "predict": ("return_predictions",),
-    "export": (),
-    "plan": (),
-}
-
 HELP = """usage: python -m lightning_cgrpo COMMAND [-c FILE]... [--KEY=VALUE]...
 
 Constrained GRPO: state behavior rates, and let a Lagrangian do the weighting.
@@ -86,51 +75,9 @@ def main(arguments: list[str]) -> None:
         _tool(command)(rest)
         return
     config, flags = read_arguments(command, rest)
-    from lightning_cgrpo.cli import main as run_command
+    from lightning_cgrpo.cli.command_line import main as run_command
 
     run_command(command, config, flags)
-
-
-def read_arguments(command: str, arguments: list[str]) -> tuple[Config, list[str]]:
-    """The configuration that files and overrides make, checked for misspelled keys, and flags for jsonargparse."""
-    files, overrides, flags = [], [], []
-    queue = list(arguments)
-    while queue:
-        argument = queue.pop(0)
-        if not argument.startswith("-"):
-            raise ConfigError(f"Expected --KEY=VALUE or -c FILE, but got '{argument}'.")
-        key, equals, value = argument.lstrip("-").partition("=")
-        if key in ("help", "h", "print_config") or key.endswith(".help"):
-            flags.append(argument)
-            continue
-        if not equals:
-            if not queue or queue[0].startswith("--"):
-                raise ConfigError(f"Expected a value for {argument}, as in {argument}=VALUE, but got none.")
-            value = queue.pop(0)
-        if key in ("c", "config"):
-            files.append(value)
-        else:
-            overrides.append((key, value))
-    config = build(files, overrides)
-    if not flags and "model" not in config:
-        raise ConfigError("Expected a configuration with a model, but got none, try -c configs/gridworld.yaml.")
-    objective = _objective(config)
-    if objective is not None:
-        # A constraint is removed like a callback, by null.
-        kept = {name: c for name, c in (objective.get("constraints") or {}).items() if c is not None}
-        objective["constraints"] = kept
-    check_keys(config, OPTIONS[command])
-    if objective is not None:
-        Objective.declared(objective)
-    return config, flags
-
-
-def _objective(config: Config) -> Config | None:
-    """The part of a configuration that declares the objective, if there is one."""
-    part: Any = config
-    for key in ("model", "init_args", "objective"):
-        part = part.get(key) if isinstance(part, dict) else None
-    return part if isinstance(part, dict) and "class_path" not in part else None
 
 
 def _tool(name: str) -> Callable[[list[str]], None]:
@@ -143,7 +90,7 @@ def _tool(name: str) -> Callable[[list[str]], None]:
 
         return plan.main
     if name == "export":
-        from lightning_cgrpo import export
+        from lightning_cgrpo.cli import export
 
         return export.main
     if name == "score":
@@ -156,23 +103,22 @@ def _tool(name: str) -> Callable[[list[str]], None]:
 
 
 def run() -> None:
-    """The entry point: errors of the user's are one line, and exit with 2. So is a disk that is full."""
+    """The entry point: an error is one line, or three with the file that has the traceback."""
     try:
         main(sys.argv[1:])
     except UserError as error:
-        print(f"lightning_cgrpo: error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        print(
-            f"lightning_cgrpo: error: Expected room on the disk, but got: {error}; checkpoints that were written are "
-            "whole, try to free some, and --ckpt_path=last.",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+        _end(str(error), 2)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        from lightning_cgrpo.cli.messages import told
+
+        _end(told(error), 1)
+
+
+def _end(message: str, status: int) -> NoReturn:
+    print(f"lightning_cgrpo: error: {message}", file=sys.stderr)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

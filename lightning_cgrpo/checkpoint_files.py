@@ -166,6 +166,11 @@ def newest_whole(path: Path) -> Path | None:
     return None
 
 
+def best_of(last: Path) -> Path:
+    """Placeholder until the merge."""
+    raise NotImplementedError
+
+
 def is_remote(path: Any) -> bool:
     """Whether it is a name like ``s3://…``."""
     return "://" in str(path)

@@ -10,6 +10,12 @@ class UserError(ValueError):
     """Something that the user gave can't be used: the message names it and says what to do."""
 
 
+def installing(extra: str) -> str:
+    """The command that installs the libraries of an extra."""
+    # From a checkout: there is no release yet.
+    return f'pip install -e ".[{extra}]"'
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint to append to an error: the known word most like a misspelled one, if any is."""
     close = difflib.get_close_matches(word, list(known), n=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -10,10 +9,9 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_cgrpo.advantages import AdvantageEstimator, ScalarizedAdvantages
-from lightning_cgrpo.arithmetic import check_arithmetic
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.losses import aggregation_weights, grpo_loss, sampling_ratio
 from lightning_cgrpo.objective import Objective
@@ -22,14 +20,11 @@ from lightning_cgrpo.policies import Policy, Reference
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.redrawing import redraw
 from lightning_cgrpo.rollout import Examples, PromptGroups, Rollouts
-from lightning_cgrpo.rollout_module import RolloutModule
+from lightning_cgrpo.rollout_module import LRSchedulerCallable, OptimizerCallable, RolloutModule
 from lightning_cgrpo.samplers import Sampler
 from lightning_cgrpo.sharding import is_sharded, shard, total_norm
 from lightning_cgrpo.tasks import Task
 from lightning_cgrpo.telemetry import UpdateReport
-
-OptimizerCallable = Callable[[Iterable[Any]], Optimizer]
-LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
 
 
 class ConstrainedGRPO(RolloutModule):
@@ -40,7 +35,8 @@ class ConstrainedGRPO(RolloutModule):
     updates, so ``max_steps``, checkpoint and logging intervals mean updates.
 
     The module reads its ``weights [1 + K]`` buffer (the reward's weight, then the constraints') and never changes it:
-    that is for callbacks. Without one, the weights stay at (1, 0, ..., 0), which is plain GRPO on the reward.
+    that is for callbacks, `WeightSetter`. An objective without constraints to enforce needs none: the weight stays at
+    (1,), which is plain GRPO on the reward.
 
     A step's output, for callbacks' ``on_train_batch_end``: ``prompts``, ``rollouts``, ``signals``, ``advantages``,
     ``effective_weights`` (in updates that are logged, by component, of this process's groups in which it varies), and
@@ -83,46 +79,41 @@ class ConstrainedGRPO(RolloutModule):
         eval_group_size: int = 1,
         seed: int | None = None,
     ) -> None:
-        super().__init__(policy, sampler, task, objective, eval_group_size, seed)
+        super().__init__(policy, sampler, task, objective, optimizer, lr_scheduler, eval_group_size, seed)
         if group_size < 2:
             raise ValueError(f"Expected argument `group_size` to be at least 2, but got {group_size}.")
         if redraws < 0:
             raise ValueError(f"Expected argument `redraws` to be at least 0, but got {redraws}.")
-        self.automatic_optimization = False
         self.reference: Reference | None = None
         self.estimator: AdvantageEstimator = ScalarizedAdvantages() if estimator is None else estimator
-        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
         self.optimization = optimization
         self.group_size, self.redraws = group_size, redraws
         initial = torch.zeros(len(objective.weight_names), dtype=torch.float64)
         initial[0] = 1
         # Not in checkpoints: whoever sets the weights restores them, and without anybody this is plain GRPO.
         self.register_buffer("weights", initial, persistent=False)
+        self.has_weight_setter = False
         self.latest_metrics: dict[str, float] = {}
 
     # ------------------------------------------------------------------ set-up
 
-    def configure_model(self) -> None:
-        """Load the policy's weights (once), and freeze a reference if the KL term needs one.
-
-        Raises:
-            UserError: for a precision or a device on which the arithmetic would be wrong.
+    def setup(self, stage: str) -> None:
+        """Raises:
+        UserError: if there are constraints in training, and no callback weights them.
         """
-        if self._trainer is not None:
-            check_arithmetic(self.trainer)
-        self.policy.load()
+        if stage == "fit" and self.objective.constrained and not self.has_weight_setter:
+            names = ", ".join(self.objective.constrained)
+            raise UserError(
+                f"Expected a callback that weights the constraints ({names}), but got none, try LagrangianCallback "
+                "(callbacks.multipliers), or role: monitor, which measures a constraint without enforcing it."
+            )
+
+    def configure_model(self) -> None:
+        """Load the policy's weights (once), and freeze a reference if the KL term needs one."""
+        self.load_policy()
         if self.optimization.kl_weight and self.reference is None:
             self.reference = self.policy.reference()
         shard(self)
-
-    def configure_optimizers(self) -> Any:
-        optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
-        if self.make_scheduler is None:
-            return optimizer
-        scheduler = self.make_scheduler(optimizer)
-        if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
-            raise UserError(f"Expected a schedule that follows from the update, but got {type(scheduler).__name__}.")
-        return [optimizer], [scheduler]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if self.reference is None:

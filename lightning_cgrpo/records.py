@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, installing
 from lightning_cgrpo.hub import hub_answers
 
 SUFFIXES = (".jsonl", ".parquet")
@@ -188,6 +188,5 @@ def _read_named(name: str, split: str, subset: str | None) -> list[Record]:
 
 def _missing_extra(what: str, library: str) -> RecordError:
     return RecordError(
-        f"Expected the library `{library}` to be installed, to read {what} but got none: "
-        'pip install "lightning_cgrpo[data]".'
+        f"Expected the library `{library}` to be installed, to read {what} but got none, try {installing('data')}."
     )

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.errors import UserError
+
 NO_INPUTS: Mapping[str, Tensor] = MappingProxyType({})
 """Nothing besides a prompt's tokens."""
 
@@ -56,6 +58,19 @@ class PromptGroups:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def column(self, name: str, reader: str) -> Any:
+        """A column, for the part of the program that reads it.
+
+        Raises:
+            UserError: if the data set has no such column.
+        """
+        if name not in self.columns:
+            raise UserError(
+                f"Expected prompts to have the column '{name}' for {reader}, but got {', '.join(self.columns) or 'none'}"
+                ", try another data module, or rename the column of the data."
+            )
+        return self.columns[name]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PromptGroups:
         return _to(self, device, non_blocking)

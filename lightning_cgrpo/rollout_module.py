@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from lightning_cgrpo.arithmetic import check_arithmetic
 from lightning_cgrpo.distributed import gather_counts
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.policies import Policy
@@ -22,6 +25,9 @@ from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers import Sampler
 from lightning_cgrpo.sharding import is_sharded, unsharded
 from lightning_cgrpo.tasks import Task
+
+OptimizerCallable = Callable[[Iterable[Any]], Optimizer]
+LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
 
 TEST_SPLITS = ("test", "test_train", "test_follow_ups")
 """What the dataloaders of a test hold: test prompts, training prompts, and prompts that follow test prompts."""
@@ -43,6 +49,8 @@ class RolloutModule(LightningModule):
         sampler: how it answers prompts.
         task: scores answers into signals.
         objective: which signal is the reward, and which are constrained to which rates.
+        optimizer: makes the optimizer from parameters.
+        lr_scheduler: makes a learning-rate schedule from the optimizer, stepped once per update.
         eval_group_size: answers per prompt in evaluation.
         seed: of rollouts; by default the seed of `lightning.seed_everything`.
 
@@ -51,7 +59,15 @@ class RolloutModule(LightningModule):
     """
 
     def __init__(
-        self, policy: Policy, sampler: Sampler, task: Task, objective: Objective, eval_group_size: int, seed: int | None
+        self,
+        policy: Policy,
+        sampler: Sampler,
+        task: Task,
+        objective: Objective,
+        optimizer: OptimizerCallable,
+        lr_scheduler: LRSchedulerCallable | None,
+        eval_group_size: int,
+        seed: int | None,
     ) -> None:
         super().__init__()
         objective.check_signals(task.signals)
@@ -59,6 +75,8 @@ class RolloutModule(LightningModule):
             if value is not None and value < least:
                 raise ValueError(f"Expected argument `{name}` to be at least {least}, but got {value}.")
         self.policy, self.sampler, self.task, self.objective = policy, sampler, task, objective
+        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
+        self.automatic_optimization = False
         self.eval_group_size, self._seed = eval_group_size, seed
         self.evaluations: dict[str, Evaluation] = {}
         self._sums = {split: RunningSums() for split in ("val", *TEST_SPLITS)}
@@ -67,6 +85,30 @@ class RolloutModule(LightningModule):
     def seed(self) -> int:
         """The argument `seed`; by default the seed of `lightning.seed_everything`, or 0 without a call of it."""
         return run_seed(self._seed)
+
+    def load_policy(self) -> None:
+        """Load the policy's weights, once.
+
+        Raises:
+            UserError: for a precision or a device on which the arithmetic would be wrong.
+        """
+        if self._trainer is not None:
+            check_arithmetic(self.trainer)
+        self.policy.load()
+
+    def configure_optimizers(self) -> Any:
+        """Raises:
+        UserError: if the optimizer or the schedule can't be made, or the schedule follows a metric.
+        """
+        with _named("optimizer"):
+            optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
+        if self.make_scheduler is None:
+            return optimizer
+        with _named("lr_scheduler"):
+            scheduler = self.make_scheduler(optimizer)
+        if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+            raise UserError(f"Expected a schedule that follows from the update, but got {type(scheduler).__name__}.")
+        return [optimizer], [scheduler]
 
     def on_train_start(self) -> None:
         """Raises:
@@ -200,3 +242,12 @@ class RolloutModule(LightningModule):
         evaluation = self._sums[split].evaluation(self.objective)
         self.evaluations[split] = evaluation
         self.log_dict({f"{split}/{tag}": value for tag, value in evaluation.metrics.items()}, sync_dist=True)
+
+
+@contextmanager
+def _named(argument: str) -> Iterator[None]:
+    """Adds to an error of torch's which argument of the module it is about."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise UserError(f"Expected model.{argument} to be valid, but got: {first_line(error)}.") from error

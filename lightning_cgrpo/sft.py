@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
-
 import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_cgrpo.distributed import all_sum, world
@@ -17,7 +13,7 @@ from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.optimization import micro_batches
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.rollout_module import RolloutModule
+from lightning_cgrpo.rollout_module import LRSchedulerCallable, OptimizerCallable, RolloutModule
 from lightning_cgrpo.samplers import Sampler
 from lightning_cgrpo.sharding import shard, total_norm
 from lightning_cgrpo.tasks import Task
@@ -59,27 +55,22 @@ class SupervisedFineTuning(RolloutModule):
         sampler: Sampler,
         task: Task,
         objective: Objective,
-        optimizer: Callable[[Iterable[Any]], Optimizer],
-        lr_scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+        optimizer: OptimizerCallable,
+        lr_scheduler: LRSchedulerCallable | None = None,
         micro_batch_size: int | None = None,
         max_grad_norm: float | None = 1.0,
         eval_group_size: int = 1,
         seed: int | None = None,
     ) -> None:
-        super().__init__(policy, sampler, task, objective, eval_group_size, seed)
+        super().__init__(policy, sampler, task, objective, optimizer, lr_scheduler, eval_group_size, seed)
         if micro_batch_size is not None and micro_batch_size < 1:
             raise ValueError(f"Expected argument `micro_batch_size` to be at least 1, but got {micro_batch_size}.")
-        self.automatic_optimization = False
-        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
         self.micro_batch_size, self.max_grad_norm = micro_batch_size, max_grad_norm
 
     def configure_model(self) -> None:
-        self.policy.load()
+        """Load the policy's weights (once)."""
+        self.load_policy()
         shard(self)
-
-    def configure_optimizers(self) -> Any:
-        optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
-        return optimizer if self.make_scheduler is None else ([optimizer], [self.make_scheduler(optimizer)])
 
     def training_step(self, prompts: PromptGroups, batch_idx: int) -> None:
         examples = self.policy.examples(demonstrated(self.policy, prompts))
@@ -121,18 +112,11 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups) -> Rollouts:
     Raises:
         UserError: if there is no such column, or a completion does not fit into the model's context.
     """
-    for column in ("prompt", "completion"):
-        if column not in prompts.columns:
-            raise UserError(
-                f"Expected prompts to have the column '{column}', but got {sorted(prompts.columns)}, try a datamodule "
-                "with demonstrations, such as GSM8KDataModule."
-            )
-    tokens, inputs = policy.read_prompts(prompts.columns["prompt"], prompts.index)
+    asked, answered = (prompts.column(name, "SupervisedFineTuning") for name in ("prompt", "completion"))
+    tokens, inputs = policy.read_prompts(asked, prompts.index)
     end = policy.tokenizer.eos_token_id
     end = end if end in policy.stop_tokens else policy.stop_tokens[0]
-    rows = [
-        [*policy.tokenizer(text, add_special_tokens=False).input_ids, end] for text in prompts.columns["completion"]
-    ]
+    rows = [[*policy.tokenizer(text, add_special_tokens=False).input_ids, end] for text in answered]
     limit = policy.context_length
     for number, prompt, row in zip(prompts.index.tolist(), tokens, rows, strict=True):
         if limit is not None and len(prompt) + len(row) > limit:

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lightning_cgrpo import ConstrainedGRPO
 from lightning_cgrpo.__main__ import RUNS, TOOLS, main, read_arguments
-from lightning_cgrpo.configuration import PACKAGED
+from lightning_cgrpo.cli.configuration import PACKAGED
 from lightning_cgrpo.errors import UserError
 
 SMALL = shlex.split(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightning_cgrpo.configuration import PACKAGED, ConfigError, build, find, merge, read
+from lightning_cgrpo.cli.configuration import PACKAGED, ConfigError, build, find, merge, read
 from lightning_cgrpo.errors import did_you_mean
 
 

@@ -40,7 +40,7 @@ def test_the_main_job(folder):
     command("test", "--ckpt_path=last")
     checkpoint = torch.load(next(folder.glob("runs/navsim/version_1/checkpoints/last.ckpt")), weights_only=True)
     assert checkpoint["global_step"] == 3
-    drivers = json.loads((folder / "runs" / "navsim" / "scores.json").read_text())["drivers"]
+    drivers = json.loads((folder / "runs" / "navsim" / "version_0" / "scores.json").read_text())["drivers"]
     assert list(drivers) == ["policy", "PDM-Closed", "constant velocity", "human"]
     policy = drivers["policy"]
     assert (policy["stage_one"]["scenes"], policy["stage_one"]["answers"]) == (3, 6)
@@ -97,8 +97,9 @@ def test_the_benchmark_s_table(tmp_path):
     stage = dict.fromkeys(("NC", "DAC", "DDC", "TLC", "EP", "HC", "ADE@4s"), 0.5)
     for seed, epdms in enumerate((0.6, 0.8)):
         one = {"stage_one": stage | {"EPDMS": epdms}, "stage_two": None, "both": None}
-        (tmp_path / f"mine_seed{seed}").mkdir()
-        (tmp_path / f"mine_seed{seed}" / "scores.json").write_text(json.dumps({"drivers": {"policy": one}}))
+        file = tmp_path / f"mine_seed{seed}" / "version_0" / "scores.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"drivers": {"policy": one}}))
     names = ["mine_seed0", "mine_seed1", "mine_seed2"]
     scores = collect(tmp_path, tmp_path / "out" / "scores.json", names)
     assert list(scores) == names[:2]

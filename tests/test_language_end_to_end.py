@@ -112,7 +112,7 @@ def test_records_to_checkpoints(model, records, tmp_path, monkeypatch):
 
     main(["test", *arguments(model, records), "--ckpt_path=last"])
     main(["predict", *arguments(model, records), "--ckpt_path=last"])
-    lines = [json.loads(line) for line in Path("runs/gsm8k/predictions.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in Path("runs/gsm8k/version_0/predictions.jsonl").read_text().splitlines()]
     assert [line["prompt"] for line in lines] == [0, 1, 2, 3]
     assert all(isinstance(line["answer"], str) and line["signals"].keys() == GSM8KTask.signals.keys() for line in lines)
     assert all(1 <= line["signals"]["tokens"] <= LONGEST for line in lines)

@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from lightning_cgrpo.__main__ import main, read_arguments
-from lightning_cgrpo.configuration import PACKAGED
+from lightning_cgrpo.cli.configuration import PACKAGED
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.tiny import make_tiny_model
 
@@ -186,7 +186,7 @@ def test_is_tested_and_predicts(small):
     arguments = ["-c", file("1.5b"), *small]
     main(["test", *arguments])
     main(["predict", *arguments])
-    assert len(Path("runs/gsm8k_qwen2_5_1.5b/predictions.jsonl").read_text().splitlines()) == 5
+    assert len(Path("runs/gsm8k_qwen2_5_1.5b/version_0/predictions.jsonl").read_text().splitlines()) == 5
 
 
 @pytest.mark.parametrize("override", OVERRIDES)

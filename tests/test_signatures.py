@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_cgrpo.configuration import PACKAGED, Config, ConfigError, build
-from lightning_cgrpo.signatures import check_keys, signature_of
+from lightning_cgrpo.cli.configuration import PACKAGED, Config, ConfigError, build
+from lightning_cgrpo.cli.key_check import check_keys, signature_of
 
 GRIDWORLD = "configs/gridworld.yaml"
 SHIPPED = sorted(PACKAGED.resolve().rglob("*.yaml"))

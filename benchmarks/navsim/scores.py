@@ -17,15 +17,15 @@ def collect(logs: Path, known: Path, runs: list[str]) -> Scores:
     """The policy's scores by run: those that a former collection saved, and those of the logs here.
 
     Args:
-        logs: folder with ``<run>/scores.json``, as `DrivingScores` writes them.
+        logs: folder with ``<run>/version_N/scores.json``, as `DrivingScores` writes them.
         known: the JSON file of the collection, which is renewed.
         runs: names of those that are finished.
     """
     found: Scores = json.loads(known.read_text()) if known.exists() else {}
     for name in runs:
-        file = logs / name / "scores.json"
-        if file.exists():
-            found[name] = json.loads(file.read_text())["drivers"]["policy"]
+        files = sorted(logs.glob(f"{name}/*/scores.json"), key=lambda file: file.stat().st_mtime)
+        if files:
+            found[name] = json.loads(files[-1].read_text())["drivers"]["policy"]
     kept = {name: found[name] for name in runs if name in found}
     known.parent.mkdir(parents=True, exist_ok=True)
     known.write_text(json.dumps(kept, indent=1) + "\n")

@@ -33,7 +33,8 @@ class Run:
         return [
             *(f"-c={file}" for file in self.files),
             *self.overrides,
-            f"--seed_everything={self.seed}",
+            # Lanes share a process, and with it Lightning's seed.
+            *(f"--{key}={self.seed}" for key in ("seed_everything", "model.seed", "data.seed")),
             f"--trainer.max_steps={self.updates}",
             f"--trainer.logger.save_dir={logs}",
             f"--trainer.logger.name={self.name}",

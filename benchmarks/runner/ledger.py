@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.runner.experiment import Run
-from lightning_cgrpo.__main__ import read_arguments
+from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.pretrained import directory
 from lightning_cgrpo.reporting.runs import LAST

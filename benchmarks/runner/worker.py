@@ -17,9 +17,11 @@ from lightning.pytorch import Callback, Trainer
 
 from benchmarks.runner.experiment import Run
 from benchmarks.runner.ledger import begin, finish
-from lightning_cgrpo.__main__ import read_arguments
-from lightning_cgrpo.cli import CommandLine, last_checkpoint, prepare
-from lightning_cgrpo.configuration import ConfigError
+from lightning_cgrpo.cli.arguments import read_arguments
+from lightning_cgrpo.cli.command_line import CommandLine
+from lightning_cgrpo.cli.configuration import ConfigError
+from lightning_cgrpo.cli.preparation import prepare
+from lightning_cgrpo.cli.run_folders import last_checkpoint
 from lightning_cgrpo.samplers.environment import EnvironmentSampler
 from lightning_cgrpo.samplers.lockstep import Lockstep, LockstepSampler
 
@@ -46,7 +48,7 @@ class Training(CommandLine):
         config, flags = read_arguments("fit", run.arguments(logs))
         with contextlib.suppress(ConfigError):  # There is no checkpoint of a new run.
             config["ckpt_path"] = str(last_checkpoint(config))
-        prepare(config)
+        prepare("fit", config)
         super().__init__("fit", config, flags)
         self.trainer.test(self.model, datamodule=self.datamodule, verbose=False)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lightning_cgrpo.configuration import ConfigError
+from lightning_cgrpo.cli.configuration import ConfigError
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.planning.plan import Given, plan
 from lightning_cgrpo.planning.speed import Speed
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     Raises:
         UserError: if the configuration or the model can't be read, or can't be planned.
     """
-    from lightning_cgrpo.__main__ import read_arguments
+    from lightning_cgrpo.cli.arguments import read_arguments
 
     parser = argparse.ArgumentParser(
         prog="python -m lightning_cgrpo plan",

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import nn
 
-from lightning_cgrpo.configuration import Config, ConfigError
+from lightning_cgrpo.cli.configuration import Config, ConfigError
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.configuration import Config
+from lightning_cgrpo.cli.configuration import Config
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.planning.execution import Execution, execution
 from lightning_cgrpo.planning.flops import Flops, language_model_flops, small_policy_flops

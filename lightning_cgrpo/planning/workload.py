@@ -9,8 +9,9 @@ from typing import Any
 from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import LightningDataModule, LightningModule
 
-from lightning_cgrpo.cli import explain, prepare
-from lightning_cgrpo.configuration import Config, ConfigError
+from lightning_cgrpo.cli.configuration import Config, ConfigError
+from lightning_cgrpo.cli.messages import explain
+from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.module import ConstrainedGRPO
 from lightning_cgrpo.policies import Policy
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
@@ -79,7 +80,7 @@ def instantiate(config: Config) -> tuple[LightningModule, LightningDataModule]:
         ConfigError: if the configuration can't be parsed.
     """
     config = {**config, "ckpt_path": None}
-    prepare(config)
+    prepare("plan", config)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(LightningModule, "model")
     parser.add_subclass_arguments(LightningDataModule, "data")

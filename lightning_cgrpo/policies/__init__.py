@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.origin import Origin
 from lightning_cgrpo.rollout import Examples, Rollouts
 
 
@@ -27,7 +28,13 @@ Reference = Callable[[Examples], PolicyOutput]
 
 
 class Policy(nn.Module, ABC):
-    """A policy under training."""
+    """A policy under training.
+
+    Attributes:
+        origin: where the starting weights were read from; None for random weights, and on processes but the first.
+    """
+
+    origin: Origin | None = None
 
     def load(self) -> None:
         """Make the weights, or read them; harmless when called again.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
@@ -20,6 +20,7 @@ from lightning_cgrpo.policies.pretrained import (
     LoRA,
     checkpointed_layers,
     enable_checkpointing,
+    origin,
     read,
     stop_tokens,
     with_adapters,
@@ -114,6 +115,9 @@ class CausalLMPolicy(Policy):
             return
         if self.model is None:
             self._read()
+            if rank_zero_only.rank == 0:
+                self.origin = origin(self.name)
+                rank_zero_info(f"Starting weights: {self.origin}.")
         stops = stop_tokens(self.model, self.tokenizer)
         padding = self.tokenizer.pad_token_id
         known = padding is not None and padding < self.model.get_input_embeddings().num_embeddings

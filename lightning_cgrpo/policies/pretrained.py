@@ -9,14 +9,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from lightning_cgrpo.errors import UserError, first_line
+from lightning_cgrpo.errors import UserError, first_line, installing
 from lightning_cgrpo.hub import hub_answers
+from lightning_cgrpo.policies.origin import Origin, fingerprint
 from lightning_cgrpo.randomness import run_seed
 
 ADAPTERS = "adapter_config.json"
-NO_PEFT = 'Expected peft to be installed for lora, but it is not, try `pip install "lightning_cgrpo[lora]"`.'
+NO_PEFT = f"Expected peft to be installed for lora, but it is not, try {installing('lora')}."
 PACKAGED = Path(__file__).parents[1] / "models"
-"""Models that come with the package: ``models/NAME`` means one of them where there is no such directory."""
+"""Models that come with the package."""
+PREFIX = "packaged:"
+"""``packaged:NAME`` is a model that comes with the package; no directory of the user's can stand in for it."""
 
 
 @dataclass(frozen=True)
@@ -119,9 +122,12 @@ def directory(name: str) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
+    if name.startswith(PREFIX):
+        known = sorted(folder.name for folder in PACKAGED.iterdir())
+        if name.removeprefix(PREFIX) not in known:
+            raise FileNotFoundError(f"the package has the models {', '.join(PREFIX + model for model in known)}")
+        return PACKAGED / name.removeprefix(PREFIX)
     path = Path(name).expanduser()
-    if not path.exists() and path.parent == Path("models") and (PACKAGED / path.name).is_dir():
-        path = PACKAGED / path.name
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise FileNotFoundError("the directory has no config.json")
@@ -134,6 +140,16 @@ def directory(name: str) -> Path | None:
         return Path(snapshot_download(name, local_files_only=True))
     except LocalEntryNotFoundError:
         raise FileNotFoundError("there is no such directory, and the hub does not answer") from None
+
+
+def origin(name: str) -> Origin:
+    """Where the weights of a model, or of adapters, that has been read come from."""
+    from huggingface_hub import snapshot_download
+
+    folder = Path(name).expanduser()
+    if not (folder / ADAPTERS).is_file():
+        folder = directory(name) or Path(snapshot_download(name, local_files_only=True))
+    return Origin(name, str(folder.resolve()), fingerprint(folder))
 
 
 def _as_saved(tokenizer: Any, file: Path) -> bool:

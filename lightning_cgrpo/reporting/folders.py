@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_cgrpo.configuration import Config, ConfigError
-from lightning_cgrpo.configuration import read as read_config
+from lightning_cgrpo.cli.configuration import Config, ConfigError
+from lightning_cgrpo.cli.configuration import read as read_config
 from lightning_cgrpo.reporting import logs
 from lightning_cgrpo.reporting.logs import EventsFile
 from lightning_cgrpo.reporting.method import Method, key_of, method_of, seed_of

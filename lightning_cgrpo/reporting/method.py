@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from lightning_cgrpo.configuration import Config
+from lightning_cgrpo.cli.configuration import Config
 from lightning_cgrpo.constraint import Constraint
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.objective import Objective

@@ -89,12 +89,7 @@ class GenerationSampler(Sampler):
             UserError: a prompt is too long for the policy, or there is no column of that name.
             FloatingPointError: the policy's logits are not finite.
         """
-        if "prompt" not in prompts.columns:
-            raise UserError(
-                f"Expected prompts to have the column 'prompt', but got {sorted(prompts.columns)}, try another "
-                "datamodule, or rename the column."
-            )
-        tokens, inputs = policy.read_prompts(prompts.columns["prompt"], prompts.index)
+        tokens, inputs = policy.read_prompts(prompts.column("prompt", "GenerationSampler"), prompts.index)
         longest, limit = max(map(len, tokens), default=1), policy.context_length
         if limit is not None and longest + self.sampling.max_new_tokens > limit:
             raise UserError(

@@ -13,7 +13,7 @@ from benchmarks.gridworld.run import GRIDWORLD
 from benchmarks.runner.experiment import Run
 from benchmarks.runner.ledger import BEGUN, FINISHED, Ledger, begin, finish, saved
 from benchmarks.runner.run import Display, main
-from lightning_cgrpo.__main__ import read_arguments
+from lightning_cgrpo.cli.arguments import read_arguments
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.gsm8k.experiments import METHODS, paper
 from benchmarks.gsm8k.run import GSM8K
 from benchmarks.runner.ledger import Ledger, fingerprint, weights
-from lightning_cgrpo.__main__ import read_arguments
+from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.errors import UserError
 
 ROOT = Path(__file__).parents[2]

@@ -89,7 +89,7 @@ def test_the_default_has_355_thousand_parameters_and_its_seed_decides_them():
 
 @pytest.fixture(scope="module")
 def shipped():
-    policy = CausalLMPolicy("models/word-problems")
+    policy = CausalLMPolicy("packaged:word-problems")
     policy.load()
     return policy
 
@@ -109,11 +109,11 @@ def test_a_directory_of_the_users_comes_first(tmp_path, monkeypatch):
     mine.load()
     mine.save_pretrained(tmp_path / "models" / "word-problems")
     monkeypatch.chdir(tmp_path)
-    policy = CausalLMPolicy("models/word-problems")
+    policy = CausalLMPolicy("packaged:word-problems")
     policy.load()
     assert policy.model.config.hidden_size == 16
-    with pytest.raises(UserError, match="but got 'models/word-problem' "):
-        CausalLMPolicy("models/word-problem").load()
+    with pytest.raises(UserError, match="but got 'packaged:word-problem' "):
+        CausalLMPolicy("packaged:word-problem").load()
 
 
 def test_it_leaves_constrained_training_something_to_do(shipped):

@@ -27,7 +27,7 @@ def fresh():
 
 @pytest.fixture(scope="module")
 def shipped():
-    policy = VisionLanguagePolicy("models/driver")
+    policy = VisionLanguagePolicy("packaged:driver")
     policy.load()
     return policy.eval()
 

@@ -18,7 +18,8 @@ from lightning_cgrpo import __main__ as command_line
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks.checkpoints import TERMINATED
 from lightning_cgrpo.checkpoint_files import CheckpointFiles, check_checkpoint, damage, put, remove_unfinished
-from lightning_cgrpo.cli import last_checkpoint, prepare
+from lightning_cgrpo.cli.preparation import prepare
+from lightning_cgrpo.cli.run_folders import last_checkpoint
 from lightning_cgrpo.errors import UserError
 from tests.reliability.full_disk_worker import little_room
 
@@ -132,7 +133,7 @@ def test_a_kill_between_the_names_of_two_directories_costs_nothing(tmp_path, mon
         assert last_checkpoint({"trainer": {"logger": logger}}) == target
     else:
         with pytest.raises(UserError, match=r"last\.ckpt' to be a whole checkpoint, but it is damaged"):  # it is a toy
-            prepare({"ckpt_path": str(target)})
+            prepare("fit", {"ckpt_path": str(target)})
     assert (target / "meta.pt").read_text() == "last.ckpt"
 
 

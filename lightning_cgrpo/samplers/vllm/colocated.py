@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.distributed import world
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, installing
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.rollout import NO_INPUTS
 from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
@@ -104,8 +104,8 @@ class VLLMColocated(RolloutEngine):
             from vllm import LLM
         except ImportError as error:
             raise UserError(
-                f"Expected vllm to be installed for VLLMColocated, but it is not ({error}), try `pip install "
-                '"lightning_cgrpo[vllm]"`, or VLLMServer with a vLLM that is installed elsewhere.'
+                f"Expected vllm to be installed for VLLMColocated, but it is not ({error}), try "
+                f"{installing('vllm')}, or VLLMServer with a vLLM that is installed elsewhere."
             ) from None
         with checkpoint(policy, self.shared) as directory:
             arguments = {

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.objective import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.tasks import Task
@@ -89,11 +88,7 @@ class DrivingTask(Task):
             UserError: the prompts have no column ``scene``.
             SceneError: a scene has no route to be driven.
         """
-        if "scene" not in prompts.columns:
-            raise UserError(
-                f"Expected prompts to have the column 'scene', but got {sorted(prompts.columns)}, try NavsimDataModule."
-            )
-        scenes: Sequence[Scene] = prompts.columns["scene"]
+        scenes: Sequence[Scene] = prompts.column("scene", "DrivingTask")
         shape, device = rollouts.mask.shape[:2], rollouts.actions.device
         drives = self.drives(scenes, texts(rollouts))
 

@@ -75,12 +75,12 @@ def call_functions(
     try:
         for signal, function in functions.items():
             accepted = _accepted(signal, function, arguments)
-            with _named(signal):
+            with _named(signal, arguments):
                 result = function(**accepted) if time_limit is None else _within(time_limit, signal, function, accepted)
             results[signal] = _submit(result) if inspect.isawaitable(result) else result
         for signal, result in results.items():
             if isinstance(result, Future):
-                with _named(signal):
+                with _named(signal, arguments):
                     results[signal] = _result(result, time_limit, signal)
     finally:
         for result in results.values():
@@ -147,12 +147,14 @@ def _result(future: Future[Any], time_limit: float | None, signal: str) -> Any:
 
 
 @contextmanager
-def _named(signal: str) -> Iterator[None]:
-    """Adds to an exception which signal it comes from."""
+def _named(signal: str, arguments: Mapping[str, Any]) -> Iterator[None]:
+    """Adds to an exception which signal it comes from, and what completions are if they aren't texts."""
     try:
         yield
     except Exception as error:
-        error.add_note(f"Raised by the reward function of signal '{signal}'.")
+        chats = any(not isinstance(completion, str) for completion in arguments.get("completions", ()))
+        shape = ", whose completions are chats: [{'role': 'assistant', 'content': TEXT}]" if chats else ""
+        error.add_note(f"Raised by the reward function of signal '{signal}'{shape}.")
         raise
 
 

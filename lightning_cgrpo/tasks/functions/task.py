@@ -109,16 +109,12 @@ class FunctionTask(Task):
 
 def _arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
     """What the functions are given, B * G elements each."""
-    if "prompt" not in prompts.columns:
-        raise UserError(
-            f"Expected the prompts in the column 'prompt', but got {sorted(prompts.columns)}: "
-            "name the column that holds them (`prompt_column` of PromptDataModule)."
-        )
+    asked = prompts.column("prompt", "FunctionTask")
     columns = {name: column for name, column in prompts.columns.items() if name != "prompt"}
     if taken := sorted(columns.keys() & RESERVED):
         raise UserError(f"Expected columns of the data to be called other than {RESERVED}, but got {taken}.")
     group = rollouts.mask.shape[1]
-    repeated = _repeat(prompts.columns["prompt"], group)
+    repeated = _repeat(asked, group)
     actions, masks = rollouts.actions.flatten(0, 1).cpu(), rollouts.mask.flatten(0, 1).cpu()
     answers = [text for row in texts(rollouts) for text in row]
     return {

@@ -44,8 +44,8 @@ class Gridworld(Environment):
         self.max_steps, self.recharge = max_steps, recharge
 
     def reset(self, prompts: PromptGroups, group_size: int) -> GridworldEpisodes:
-        columns = prompts.columns
-        return GridworldEpisodes(columns["start"], columns["goal"], columns["lava"], group_size, self.recharge)
+        start, goal, lava = (prompts.column(name, "Gridworld") for name in ("start", "goal", "lava"))
+        return GridworldEpisodes(start, goal, lava, group_size, self.recharge)
 
 
 class GridworldEpisodes:

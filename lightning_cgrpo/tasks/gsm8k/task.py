@@ -41,7 +41,7 @@ class GSM8KTask(Task):
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
         scores = [
             score_completion(text, answer, self.profile)
-            for answer, group in zip(prompts.columns["answer"], texts(rollouts), strict=True)
+            for answer, group in zip(prompts.column("answer", "GSM8KTask"), texts(rollouts), strict=True)
             for text in group
         ]
         shape, device = rollouts.mask.shape[:2], rollouts.actions.device

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, installing
 from lightning_cgrpo.tasks.driving.fields import SceneError
 
 Array = npt.NDArray[np.float64]
@@ -189,7 +189,7 @@ def _read(path: Path, columns: list[str] | None) -> dict[str, Any]:
         from pyarrow import ArrowException, feather  # an extra
     except ImportError:
         raise UserError(
-            "Expected pyarrow, which reads Argoverse 2, to be installed, try pip install 'lightning_cgrpo[driving]'."
+            f"Expected pyarrow, which reads Argoverse 2, to be installed, try {installing('driving')}."
         ) from None
     pose = ["qw", "qx", "qy", "qz", "tx_m", "ty_m", "tz_m"]
     names = ["timestamp_ns", *(() if columns is None else (*pose, *columns))]

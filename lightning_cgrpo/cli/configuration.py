@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.errors import UserError, did_you_mean
 
-PACKAGED = Path(__file__).parent / "configs"
+PACKAGED = Path(__file__).parents[1] / "configs"
+DEFAULTS = PACKAGED / "defaults.yaml"
+"""What a configuration need not say: every configuration is laid over this one."""
 CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
 
 Config = dict[str, Any]
@@ -24,19 +27,65 @@ class ConfigError(UserError):
     """A configuration can't be read or doesn't fit together."""
 
 
-def build(files: Iterable[str], overrides: Iterable[tuple[str, str]]) -> Config:
-    """Merge files and overrides ``(dotted.key, text)``, and resolve interpolations.
+@dataclass(frozen=True)
+class Layer:
+    """A file, or one override, to be laid over the layers before.
+
+    Args:
+        config: what the layer sets.
+        label: names the layer in the name of a run: a file's stem, or ``key=value``.
+        is_override: whether the layer comes from the command line.
+    """
+
+    config: Config
+    label: str
+    is_override: bool = False
+
+
+def file_layer(name: str) -> Layer:
+    """The layer of a configuration file, see `find`.
 
     Raises:
-        ConfigError: naming the file, key or interpolation that is wrong.
+        ConfigError: if there is no such file, or it isn't YAML.
+    """
+    path = find(name)
+    return Layer(read(path), path.stem)
+
+
+def override(key: str, text: str) -> Layer:
+    """The layer of ``--KEY=TEXT``; ``--KEY+=TEXT`` appends to a list.
+
+    Raises:
+        ConfigError: if the text isn't YAML that OmegaConf reads.
+    """
+    value = _parse_value(key, text)
+    nested: Any = value
+    for part in reversed(key.split(".")):
+        nested = {part: nested}
+    shown = value.rpartition(".")[2] if is_class(value) else text.rpartition("/")[2].strip("{}[] ")
+    return Layer(nested, f"{key.rpartition('.')[2].removesuffix('_everything')}={shown}", is_override=True)
+
+
+def stacked(layers: Iterable[Layer]) -> Config:
+    """Layers merged in their order, interpolations unresolved.
+
+    Raises:
+        ConfigError: if a layer misspells a callback.
     """
     config: Config = {}
-    layers = [read(find(name)) for name in files]
-    layers += [_nested(key, _parse_value(key, text)) for key, text in overrides]
     for layer in layers:
-        _check_callbacks(config, layer)
-        config = merge(config, layer)
-    return _resolve(config)
+        _check_callbacks(config, layer.config)
+        config = merge(config, layer.config)
+    return config
+
+
+def build(layers: Iterable[Layer]) -> Config:
+    """The configuration that layers make, interpolations resolved.
+
+    Raises:
+        ConfigError: if a layer misspells a callback, or an interpolation is wrong.
+    """
+    return _resolve(stacked(layers))
 
 
 def _check_callbacks(config: Config, layer: Config) -> None:
@@ -87,10 +136,10 @@ def read(path: Path) -> Config:
 
 
 def merge(base: Any, override: Any) -> Any:
-    """`override` laid over `base`, by name."""
+    """`override` laid over `base`, by name; a key that ends with ``+`` appends to the list of that name."""
     if isinstance(override, str) and isinstance(base, Mapping) and "class_path" in base:
         override = {"class_path": override}
-    if isinstance(override, Mapping) and _is_class(base) and base not in override:
+    if isinstance(override, Mapping) and is_class(base) and base not in override:
         base = {"class_path": base}
     if not isinstance(base, Mapping) or not isinstance(override, Mapping):
         return override
@@ -100,11 +149,22 @@ def merge(base: Any, override: Any) -> Any:
         return dict(override)
     merged = dict(base)
     for key, value in override.items():
-        merged[key] = merge(base[key], value) if key in base else value
+        if key.endswith("+"):
+            merged[key[:-1]] = [*_listed(merged.get(key[:-1])), value]
+        else:
+            merged[key] = merge(base[key], value) if key in base else value
     return merged
 
 
-def _is_class(value: Any) -> bool:
+def _listed(value: Any) -> list[Any]:
+    """A list that something can be appended to; a logger that is only switched on or off is none."""
+    if isinstance(value, list):
+        return value
+    return [] if value is None or isinstance(value, bool) else [value]
+
+
+def is_class(value: Any) -> bool:
+    """Whether a value looks like the name or the path of a class."""
     name = value.rpartition(".")[2] if isinstance(value, str) else ""
     return name.isidentifier() and name[0].isupper()
 
@@ -112,13 +172,6 @@ def _is_class(value: Any) -> bool:
 def _class_name(config: Mapping[str, Any], default: Mapping[str, Any]) -> str:
     """Short, since a class may be given by its full path in one place and by its name in another."""
     return str(config.get("class_path", default.get("class_path"))).rpartition(".")[2]
-
-
-def _nested(key: str, value: Any) -> Config:
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    nested: Config = value
-    return nested
 
 
 def _parse_value(key: str, text: str) -> Any:

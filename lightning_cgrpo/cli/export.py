@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.configuration import Config, ConfigError
+from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.errors import UserError, first_line
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     Raises:
         UserError: if the configuration, the checkpoint or the directory can't be used.
     """
-    from lightning_cgrpo.__main__ import read_arguments
+    from lightning_cgrpo.cli.arguments import read_arguments
 
     parser = argparse.ArgumentParser(
         prog="python -m lightning_cgrpo export",
@@ -63,9 +63,9 @@ def export(config: Config, directory: Path, merge: bool = False) -> None:
     Raises:
         UserError: the policy is no language model, or the checkpoint isn't there or is another policy's.
     """
-    from lightning_cgrpo.cli import prepare
+    from lightning_cgrpo.cli.preparation import prepare
 
-    prepare(config)
+    prepare("export", config)
     policy = _policy(config)
     save = getattr(policy, "save_pretrained", None)
     if save is None:
@@ -83,7 +83,7 @@ def _policy(config: Config) -> Policy:
     """The policy of a configuration, as the run makes it, and nothing else of the run."""
     from jsonargparse import ArgumentError, ArgumentParser
 
-    from lightning_cgrpo.cli import explain
+    from lightning_cgrpo.cli.messages import explain
     from lightning_cgrpo.policies import Policy
 
     arguments: Any = config["model"].get("init_args") if isinstance(config["model"], dict) else None

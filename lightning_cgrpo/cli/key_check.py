@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.configuration import CLASS_KEYS, Config, ConfigError
+from lightning_cgrpo.cli.configuration import CLASS_KEYS, Config, ConfigError
 from lightning_cgrpo.errors import did_you_mean
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"

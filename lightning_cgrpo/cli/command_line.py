@@ -1,0 +1,121 @@
+"""The command line: LightningCLI, with stacked files, named callbacks and short errors."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import yaml
+from jsonargparse import ArgumentError
+from jsonargparse.typing import PositiveInt
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+
+from lightning_cgrpo.cli.configuration import Config, ConfigError
+from lightning_cgrpo.cli.messages import explain
+from lightning_cgrpo.cli.preparation import prepare
+from lightning_cgrpo.cli.run_files import RunFiles
+
+SWITCHES = {"enable_progress_bar": ProgressBar, "enable_checkpointing": ModelCheckpoint}
+"""Of the trainer, and the callbacks that they switch off."""
+GRACE = 10.0
+"""Seconds for other processes to say what is wrong with them, once one has failed."""
+
+
+class CommandLine(LightningCLI):
+    """Runs a subcommand with a configuration that is already merged and resolved.
+
+    Callbacks are a mapping from names to callbacks (or null), under ``callbacks``.
+
+    Args:
+        subcommand: fit, validate, test or predict.
+        config: merged files and overrides.
+        flags: what jsonargparse answers itself, such as ``--help`` or ``--print_config``.
+    """
+
+    def __init__(self, subcommand: str, config: Config, flags: list[str]) -> None:
+        self._arguments = [subcommand, f"--config={yaml.safe_dump(config, sort_keys=False)}", *flags]
+        super().__init__(
+            LightningModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+            save_config_callback=RunFiles,
+            # Prompts are dealt to processes by the DataModules, a group never being split.
+            trainer_defaults={"use_distributed_sampler": False},
+        )
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        return super().init_parser(**kwargs, exit_on_error=False)
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument("--callbacks", type=dict[str, Callback | None], default={}, help="Callbacks by name.")
+        parser.add_argument(
+            "--threads", type=PositiveInt | None, help="PyTorch's CPU threads; null leaves its default."
+        )
+
+    def before_instantiate_classes(self) -> None:
+        threads = self._get(self.config, "threads")
+        if threads is not None:
+            torch.set_num_threads(threads)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        try:
+            self.config = parser.parse_args(self._arguments)
+        except ArgumentError as error:
+            raise ConfigError(explain(error)) from error
+
+    def _parse_ckpt_path(self) -> None:
+        """Nothing: Lightning's reads all of the checkpoint, for hyperparameters that ours don't hold."""
+
+    def instantiate_classes(self) -> None:
+        try:
+            super().instantiate_classes()
+        except (ArgumentError, ValueError, TypeError, MisconfigurationException) as error:
+            raise ConfigError(explain(error)) from error
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            super()._run_subcommand(subcommand)
+        except BaseException:
+            launcher = self.trainer.strategy.launcher
+            if isinstance(launcher, _SubprocessScriptLauncher):  # others end theirs
+                end(launcher.procs)
+            raise
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        named = self._get(self.config_init, "callbacks") or {}
+        extra = [callback for callback in named.values() if callback is not None]
+        config = {**self._get(self.config_init, "trainer", default={}), **kwargs}
+        # Lightning refuses those that it is told to leave out.
+        off = tuple(kind for flag, kind in SWITCHES.items() if config.get(flag) is False)
+        return self._instantiate_trainer(config, [callback for callback in extra if not isinstance(callback, off)])
+
+
+def main(subcommand: str, config: Config, flags: list[str]) -> None:
+    """Run a subcommand."""
+    prepare(subcommand, config)
+    CommandLine(subcommand, config, flags)
+
+
+def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """End those that this one started, after it has failed: they may wait for it, or work, for long.
+
+    Lightning does so for an interrupt from the keyboard alone.
+    """
+    until = time.monotonic() + GRACE
+    for process in processes:
+        try:
+            process.wait(max(until - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,74 @@
+"""Errors of libraries and of users' own code, told in one line or three."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import re
+import sysconfig
+import tempfile
+import traceback
+from pathlib import Path
+
+from lightning_cgrpo.cli.key_check import NAMESPACES
+from lightning_cgrpo.errors import UserError, did_you_mean, first_line
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+"""Where a folder can't be made or written to."""
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def explain(error: BaseException) -> str:
+    """One line of what jsonargparse wraps in many: the innermost error, or its key and first real complaint."""
+    for link in _chain(error):
+        if isinstance(link, UserError):
+            return str(link)
+    keys: list[str] = []
+    for line in (line.strip(" -") for line in str(error).splitlines()):
+        if key := re.match(r'Parser key "(.*)":', line):
+            keys.append(key[1])
+        elif line and not re.match(
+            r"Problem with given class_path|Does not validate|Expected a path but|Subtypes:|Errors:", line
+        ):
+            name = line.partition("Expected a dot import path string: ")[2]
+            complaint = f"There is no class '{name}'.{did_you_mean(name, _class_names())}" if name else line
+            return ".".join(keys) + ": " * bool(keys) + complaint
+    return str(error)
+
+
+def told(error: Exception) -> str:
+    """At most three lines about an error that nobody expected: what, where, and a file with the traceback."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        return f"Expected room on the disk, but got: {error}; try to free space. Checkpoints written before are whole."
+    if isinstance(error, OSError) and error.errno in CLOSED and error.filename is not None:
+        return (
+            f"Expected to write to '{error.filename}', but got: {error.strerror}; try another folder, such as "
+            "--trainer.logger.save_dir=DIR."
+        )
+    lines = [f"{type(error).__name__}: {first_line(error)}{_place(error)}", *getattr(error, "__notes__", [])[:1]]
+    with tempfile.NamedTemporaryFile("w", prefix="lightning_cgrpo_", suffix=".txt", delete=False) as file:
+        file.write("".join(traceback.format_exception(error)))
+    return "\n".join([*lines, f"The traceback is in {file.name}."])
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line that is no library's."""
+    own = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((*LIBRARIES, "<"))
+    ]
+    if not own:
+        return ""
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name})"
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    chain = [error]
+    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(inner)
+    return chain
+
+
+def _class_names() -> list[str]:
+    modules = map(importlib.import_module, NAMESPACES)
+    return [name for module in modules for name in module.__all__]

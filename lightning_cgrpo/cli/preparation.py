@@ -1,0 +1,123 @@
+"""Before a run: find its checkpoint, say what the run begins with, and set the process up."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+
+from lightning_cgrpo.checkpoint_files import check_checkpoint
+from lightning_cgrpo.cli.configuration import Config, ConfigError, is_class
+from lightning_cgrpo.cli.key_check import NAMESPACES
+from lightning_cgrpo.cli.run_folders import (
+    best_checkpoint,
+    configuration_beside,
+    existing,
+    last_checkpoint,
+    log_beside,
+)
+from lightning_cgrpo.memory import reuse_blocks
+from lightning_cgrpo.reporting.method import get, method_of
+
+EVALUATIONS = {"validate": "Validating", "test": "Testing", "predict": "Predicting with"}
+BEGINNINGS = {"fit": "Resuming from", "export": "Exporting", **EVALUATIONS}
+TOLD = 3
+"""Settings that are named, of those in which a checkpoint's configuration differs."""
+
+
+def prepare(command: str, config: Config) -> None:
+    """Resolve ``ckpt_path``, tell what the run begins with, and set up the process.
+
+    Raises:
+        ConfigError: if there is no such checkpoint.
+        UserError: if the checkpoint is damaged.
+    """
+    config.setdefault("weights_only", True)
+    if torch.get_float32_matmul_precision() == "highest" and torch.cuda.is_available():
+        torch.set_float32_matmul_precision("high")
+    _resolve_checkpoint(config)
+    beginning = _beginning(command, config)
+    if beginning is not None and rank_zero_only.rank == 0:
+        print(beginning, flush=True)
+    if command in EVALUATIONS:
+        log_beside(config, command)
+    quiet()
+    reuse_blocks()
+    # A class that is given by its name alone is found only if it has been imported.
+    for namespace in NAMESPACES:
+        module = importlib.import_module(namespace)
+        for name in module.__all__:
+            getattr(module, name)
+
+
+def _resolve_checkpoint(config: Config) -> None:
+    """Put a path in the place of ``last`` and ``best``, and look at the file before a model is loaded for it."""
+    checkpoint = config.get("ckpt_path")
+    if checkpoint is None or checkpoint in ("hpc", "registry"):
+        return
+    if checkpoint in ("last", "best"):
+        config["ckpt_path"] = str((last_checkpoint if checkpoint == "last" else best_checkpoint)(config))
+    elif not existing(checkpoint):
+        raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
+    check_checkpoint(str(config["ckpt_path"]))
+
+
+def _beginning(command: str, config: Config) -> str | None:
+    """What a command begins with: a checkpoint, and in what its configuration differs; or the starting weights."""
+    checkpoint = config.get("ckpt_path")
+    if checkpoint is None:
+        if command not in EVALUATIONS:
+            return None
+        weights = get(config, "model.init_args.policy.init_args.model") or "drawn from the seed"
+        return f"{EVALUATIONS[command]} the starting weights ({weights}); --ckpt_path=last takes what was trained."
+    if command not in BEGINNINGS:
+        return None
+    text = f"{BEGINNINGS[command]} {checkpoint}."
+    kept = configuration_beside(checkpoint)
+    different = [] if kept is None else list(_differences(method_of(kept), method_of(config)))
+    if different:
+        more = f", and {len(different) - TOLD} more" if len(different) > TOLD else ""
+        text += f" It was trained with another configuration: {', '.join(different[:TOLD])}{more}."
+    return text
+
+
+def _differences(before: Any, now: Any, path: str = "") -> list[str]:
+    """``key: before -> now`` of the settings in which two methods differ.
+
+    `before` is complete: settings that `now` leaves out have their defaults there. Constraints have no defaults.
+    """
+    before, now = ({"class_path": value} if is_class(value) else value for value in (before, now))
+    both = isinstance(before, Mapping) and isinstance(now, Mapping)
+    if both and before.get("class_path") == now.get("class_path"):
+        keys = dict.fromkeys([*before, *now] if path.endswith("constraints") else now)
+        keys.pop("class_path", None)
+        parts = {key: path if key == "init_args" else f"{path}.{key}".lstrip(".") for key in keys}
+        return [text for key, part in parts.items() for text in _differences(before.get(key), now.get(key), part)]
+    return [] if before == now else [f"{path}: {_short(before)} -> {_short(now)}"]
+
+
+def _short(value: Any) -> str:
+    text = str(value.get("class_path", "...") if isinstance(value, Mapping) else "none" if value is None else value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def quiet() -> None:
+    """Silence what Lightning says of things that are meant to be as they are here."""
+    for message in (
+        "Using ModelCheckpoint with manual optimization",  # Saving after the update is what resuming needs.
+        "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
+        "The dirpath has changed from",
+        "Found \\d+ module\\(s\\) in eval mode",  # The reference, and language models; see CausalLMPolicy.
+        "You're resuming from a checkpoint that ended before the epoch ended",  # Prompts follow from the update.
+        "The '.*_dataloader' does not have many workers",
+    ):
+        warnings.filterwarnings("ignore", message=message)
+    # Advertisements.
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
+        lambda record: "Tip:" not in record.getMessage()
+    )

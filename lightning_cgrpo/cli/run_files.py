@@ -1,0 +1,69 @@
+"""What a run keeps of its beginning: its configuration, and the weights that it began with."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import SaveConfigCallback
+from lightning.pytorch.loggers import TensorBoardLogger
+
+from lightning_cgrpo.callbacks.run_folder import run_folder
+
+WEIGHTS = "weights.json"
+
+
+class RunFiles(SaveConfigCallback):
+    """Writes ``config.yaml`` and ``weights.json`` into the run's folder once training begins.
+
+    So neither an evaluation nor a start that fails leaves a folder behind. `report` reads both files: ``ckpt_path`` in
+    the configuration tells which run this one continues, ``weights.json`` (name, path and fingerprint) what a
+    pretrained policy began with.
+    """
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        """Nothing: in the place of Lightning's, which writes before the run has been checked."""
+
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        self._remove_empty(trainer)
+
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        self._remove_empty(trainer)
+
+    def _remove_empty(self, trainer: Trainer) -> None:
+        """Remove the folder that Lightning's logger makes before anything is checked, if no training began."""
+        if self.already_saved or trainer.state.fn != "fit" or not trainer.is_global_zero:
+            return
+        for logger in trainer.loggers:
+            if isinstance(logger, TensorBoardLogger) and _only_of_this_process(Path(logger.log_dir)):
+                logger.finalize("failed")
+                shutil.rmtree(logger.log_dir)
+                with contextlib.suppress(OSError):  # It has other versions.
+                    Path(logger.log_dir).parent.rmdir()
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        folder = run_folder(trainer)
+        self.already_saved = True
+        if not trainer.is_global_zero:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        self.parser.save(self.config, str(folder / self.config_filename), skip_none=False, overwrite=True)
+        origin = pl_module.policy.origin
+        if origin is not None:
+            unfinished = folder / f".{WEIGHTS}.{os.getpid()}"
+            unfinished.write_text(json.dumps(asdict(origin)) + "\n", encoding="utf-8")
+            os.replace(unfinished, folder / WEIGHTS)
+
+
+def _only_of_this_process(folder: Path) -> bool:
+    """Whether a folder of logs holds nothing but what this process has begun to write."""
+    if not folder.is_dir():
+        return False
+    others = [file.name for file in folder.iterdir() if file.name != "hparams.yaml"]
+    return all(name.startswith("events.out.tfevents.") and f".{os.getpid()}." in name for name in others)

@@ -1,0 +1,86 @@
+"""The name of a run's folder: the first file, and everything laid on top of the first file that changes learning."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from lightning_cgrpo.cli.configuration import Config, Layer, stacked
+from lightning_cgrpo.reporting.method import method_of, seed_of
+
+VERSIONED = ("TensorBoardLogger", "CSVLogger")
+"""Loggers with the arguments `save_dir`, `name` and `version`, which write to ``SAVE_DIR/NAME/VERSION``."""
+NAMED = (*VERSIONED, "WandbLogger")
+"""Loggers with the arguments `save_dir` and `name`."""
+LONGEST = 100
+"""Characters of a name; a longer name ends with a fingerprint instead."""
+
+
+def run_name(layers: Sequence[Layer]) -> Layer:
+    """The layer that gives loggers the name of the run.
+
+    The name is the first file's, or the name that a file gives to its logger, followed by the files and overrides that
+    change learning: ``gridworld,scalarized_rewards,seed=1``. So runs of different configurations have different
+    folders, and ``--ckpt_path=last`` finds the run of the same command. A logger's name on the command line is taken
+    as given.
+
+    Args:
+        layers: the defaults, the files, the overrides.
+    """
+    labels: list[str] = []
+    before = ""
+    for number in range(1, len(layers)):
+        layer, config = layers[number], stacked(layers[: number + 1])
+        after = _learning(config)
+        given = _name_in(layer.config)
+        if given is not None:
+            labels = [given]
+            if layer.is_override:
+                break
+        elif number == 1 or after != before:
+            labels.append(layer.label)
+        before = after
+    trainer = stacked(layers).get("trainer")
+    logger = trainer.get("logger") if isinstance(trainer, dict) else None
+    name = _joined(labels) if labels else "run"
+    loggers = [_with_name(one, name) for one in logger] if isinstance(logger, list) else _with_name(logger, name)
+    return Layer({"trainer": {"logger": loggers}}, "")
+
+
+def _learning(config: Config) -> str:
+    """The same text for configurations that learn the same."""
+    return json.dumps([method_of(config), seed_of(config)], sort_keys=True, default=str)
+
+
+def _name_in(layer: Config) -> str | None:
+    """The name that a layer gives to a logger."""
+    trainer = layer.get("trainer")
+    logger = trainer.get("logger") if isinstance(trainer, dict) else None
+    for one in logger if isinstance(logger, list) else [logger]:
+        arguments = (one.get("init_args") or one) if isinstance(one, dict) else {}
+        if arguments.get("name") is not None:
+            return str(arguments["name"])
+    return None
+
+
+def _with_name(logger: Any, name: str) -> Any:
+    """A logger with the arguments `save_dir` and `name`, if it is one that has these."""
+    given = {"class_path": logger} if isinstance(logger, str) else logger
+    if not isinstance(given, dict) or logger_class(given) not in NAMED:
+        return logger
+    return {**given, "init_args": {"save_dir": "runs", **(given.get("init_args") or {}), "name": name}}
+
+
+def logger_class(logger: Config) -> str:
+    """The name of a logger's class."""
+    return str(logger.get("class_path")).rpartition(".")[2]
+
+
+def _joined(parts: Sequence[str]) -> str:
+    name = ",".join(re.sub(r"[^\w.=+-]+", "-", part).strip("-") for part in parts)
+    if len(name) <= LONGEST:
+        return name
+    return f"{name[: LONGEST - 9]},{hashlib.sha256(name.encode()).hexdigest()[:8]}"
