@@ -43,6 +43,7 @@ _EXPORTS = {
     "VLLMColocated": "lightning_cgrpo.samplers.vllm.colocated",
     "VLLMServer": "lightning_cgrpo.samplers.vllm.server",
     "WrittenThoughts": "lightning_cgrpo.tasks.driving.thoughts",
+    "load": "lightning_cgrpo.cli.loading",
 }
 __all__ = [*_EXPORTS, "__version__"]
 

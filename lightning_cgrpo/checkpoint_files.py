@@ -8,12 +8,14 @@ import os
 import pickle
 import shutil
 import zipfile
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
+from torch import Tensor
 
 from lightning_cgrpo.errors import UserError, first_line
 
@@ -169,6 +171,23 @@ def newest_whole(path: Path) -> Path | None:
 def best_of(last: Path) -> Path:
     """Placeholder until the merge."""
     raise NotImplementedError
+
+
+def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], checkpoint: str) -> None:
+    """Compare names and shapes of the weights of a configuration and of a checkpoint.
+
+    Raises:
+        UserError: naming the first that differ.
+    """
+    for name in {**own, **weights}:
+        here, there = own.get(name), weights.get(name)
+        if here is None or there is None or here.shape != there.shape:
+            shapes = ["nothing" if weight is None else list(weight.shape) for weight in (here, there)]
+            raise UserError(
+                f"Expected '{checkpoint}' to hold the weights of this configuration's policy, but '{name}' is "
+                f"{shapes[1]} there and {shapes[0]} here, try the configuration that the checkpoint was trained with "
+                "(config.yaml in the run's folder)."
+            )
 
 
 def is_remote(path: Any) -> bool:

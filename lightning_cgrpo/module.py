@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_cgrpo.advantages import AdvantageEstimator, ScalarizedAdvantages
+from lightning_cgrpo.collapse import CollapseDetector, all_succeed
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.losses import aggregation_weights, grpo_loss, sampling_ratio
 from lightning_cgrpo.objective import Objective
@@ -93,6 +94,8 @@ class ConstrainedGRPO(RolloutModule):
         # Not in checkpoints: whoever sets the weights restores them, and without anybody this is plain GRPO.
         self.register_buffer("weights", initial, persistent=False)
         self.has_weight_setter = False
+        self.collapse = CollapseDetector()
+        self._skipped_update = -2
         self.latest_metrics: dict[str, float] = {}
 
     # ------------------------------------------------------------------ set-up
@@ -115,11 +118,17 @@ class ConstrainedGRPO(RolloutModule):
             self.reference = self.policy.reference()
         shard(self)
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["collapse"] = self.collapse.state_dict()
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if "collapse" in checkpoint:  # not after supervised fine-tuning
+            self.collapse.load_state_dict(checkpoint["collapse"], self.device)
         if self.reference is None:
             # Trained with a KL term, used without.
             state = checkpoint.get("state_dict", {})  # not in what is read of a sharded one
             checkpoint["state_dict"] = {name: t for name, t in state.items() if not name.startswith("reference.")}
+        super().on_load_checkpoint(checkpoint)
 
     def on_train_start(self) -> None:
         """Raises:
@@ -150,6 +159,8 @@ class ConstrainedGRPO(RolloutModule):
             weights = self.objective.component_weights(self.weights)
             advantages = self.estimator(rollouts, components, weights)
             self._optimize(rollouts, advantages, update, report)
+        succeeded = all_succeed(self.objective, measured, self.task.signals, violations)
+        self.collapse.add(update, report.entropy, advantages, succeeded, stepped=bool(report.grad_norms))
         report.write(drawn, measured, faults, components, weights)
         return {
             "prompts": prompts,
@@ -268,7 +279,12 @@ class ConstrainedGRPO(RolloutModule):
             report.grad_norms.append(norm)
             return
         report.skipped_steps += 1
-        rank_zero_warn(f"The gradient of update {report.update} is not finite; an optimizer step is skipped.")
+        if self._skipped_update not in (report.update, report.update - 1):
+            rank_zero_warn(
+                f"The gradient of update {report.update} is not finite; its optimizer step is skipped, as are further "
+                "such steps. The tag faults/skipped_steps counts them."
+            )
+        self._skipped_update = report.update
         for parameter in self.policy.parameters():
             parameter.grad = None
 

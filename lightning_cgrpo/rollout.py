@@ -66,9 +66,10 @@ class PromptGroups:
             UserError: if the data set has no such column.
         """
         if name not in self.columns:
+            known = ", ".join(self.columns) or "none"
             raise UserError(
-                f"Expected prompts to have the column '{name}' for {reader}, but got {', '.join(self.columns) or 'none'}"
-                ", try another data module, or rename the column of the data."
+                f"Expected prompts to have the column '{name}' for {reader}, but got {known}, try another data module, "
+                "or rename the column of the data."
             )
         return self.columns[name]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
 from lightning.pytorch import LightningModule
@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lightning_cgrpo.arithmetic import check_arithmetic
+from lightning_cgrpo.checkpoint_files import check_weights
 from lightning_cgrpo.distributed import gather_counts
 from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
@@ -81,6 +82,20 @@ class RolloutModule(LightningModule):
         self.evaluations: dict[str, Evaluation] = {}
         self._sums = {split: RunningSums() for split in ("val", *TEST_SPLITS)}
 
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Self:
+        """As Lightning's, given all arguments of the constructor; a checkpoint holds none of them.
+
+        Raises:
+            UserError: without arguments; `lightning_cgrpo.load` needs none.
+        """
+        if not kwargs:
+            raise UserError(
+                f"Expected the arguments of {cls.__name__}, since a checkpoint holds weights alone, but got none, try "
+                f"lightning_cgrpo.load('{checkpoint_path}'), which builds the module from the run's config.yaml."
+            )
+        return super().load_from_checkpoint(checkpoint_path, *args, **kwargs)
+
     @property
     def seed(self) -> int:
         """The argument `seed`; by default the seed of `lightning.seed_everything`, or 0 without a call of it."""
@@ -109,6 +124,15 @@ class RolloutModule(LightningModule):
         if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
             raise UserError(f"Expected a schedule that follows from the update, but got {type(scheduler).__name__}.")
         return [optimizer], [scheduler]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Raises:
+        UserError: if the checkpoint is of another policy.
+        """
+        path = None if self._trainer is None else self.trainer.ckpt_path
+        # A sharded checkpoint has its weights elsewhere, and FSDP2 compares them.
+        if "state_dict" in checkpoint and not is_sharded(self.policy):
+            check_weights(self.state_dict(), checkpoint["state_dict"], str(path or "the checkpoint"))
 
     def on_train_start(self) -> None:
         """Raises:

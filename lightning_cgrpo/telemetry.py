@@ -45,6 +45,7 @@ class UpdateReport:
         self.learning_rate = module.learning_rate
         self.times: dict[str, float] = {}
         self.terms: list[dict[str, Tensor]] = []
+        self.entropy = torch.zeros((), device=module.device)
         self.grad_norms: list[Tensor] = []
         self.skipped_steps = 0
         self.redrawn = 0
@@ -59,6 +60,7 @@ class UpdateReport:
 
     def add_terms(self, terms: LossTerms, scale: float) -> None:
         """Adds a pass's terms to those of the minibatch that `next_minibatch` began."""
+        self.entropy = self.entropy + scale * terms.entropy.detach()
         if self.due:
             for name in POLICY_TERMS:
                 self.terms[-1][name] += scale * getattr(terms, name).detach()
@@ -137,6 +139,8 @@ class UpdateReport:
         if self.grad_norms:
             metrics["policy/grad_norm"] = torch.stack(self.grad_norms).mean().item()
         metrics["policy/learning_rate"] = self.learning_rate
+        if module.collapse.collapsed_since is not None:
+            metrics["policy/collapsed_since"] = module.collapse.collapsed_since
         if module.redraws:
             metrics["rollout/redrawn"] = total["redrawn"] / total["groups"]
         if module.optimization.mask_truncated:

@@ -51,13 +51,13 @@ def flat(module):
     return torch.cat([parameter.detach().clone().flatten() for parameter in module.policy.parameters()])
 
 
-def make(task=None, optimizer=None, scheduler=None, **optimization):
+def make(task=None, optimizer=None, scheduler=None, objective=OBJECTIVE, **optimization):
     torch.manual_seed(0)
     return ConstrainedGRPO(
         CategoricalMLP(30, 5, hidden=(16,)),
         EnvironmentSampler(Gridworld(max_steps=30)),
         task or GridworldTask(),
-        OBJECTIVE,
+        objective,
         optimizer=optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=1e-3)),
         lr_scheduler=scheduler,
         optimization=Optimization(**{"aggregation": "token_mean", "entropy_weight": 0.001, **optimization}),
@@ -152,7 +152,7 @@ def test_a_gradient_that_is_not_finite_skips_its_step_alone(monkeypatch, factor)
         made.append(torch.optim.Adam(parameters, lr=1e-3))
         return made[-1]
 
-    with pytest.warns(UserWarning, match="gradient of update 1 is not finite; an optimizer step is skipped"):
+    with pytest.warns(UserWarning, match="gradient of update 1 is not finite; its optimizer step is skipped"):
         metrics, record = train(make(optimizer=optimizer))
     before, during, after = record.parameters
     assert torch.equal(before, during) and not torch.equal(during, after) and after.isfinite().all()
@@ -261,7 +261,7 @@ def test_gradients_are_scaled_down_to_the_limit_and_no_further(clipped):
 
 
 def test_without_callbacks_it_is_plain_grpo(monkeypatch):
-    """The weights stay (1, 0, 0), and what reaches the loss at every step of an answer is the Z of its reward."""
+    """The weight stays 1, and what reaches the loss at every step of an answer is the Z of its reward."""
     given = []
     loss = lightning_cgrpo.module.grpo_loss
 
@@ -270,9 +270,10 @@ def test_without_callbacks_it_is_plain_grpo(monkeypatch):
         return loss(log_probs, old_log_probs, advantages, weights, **options)
 
     monkeypatch.setattr(lightning_cgrpo.module, "grpo_loss", spy)
-    module = make()
+    monitored = {name: replace(c, role="monitor") for name, c in OBJECTIVE.constraints.items()}
+    module = make(objective=replace(OBJECTIVE, constraints=monitored))
     metrics, record = train(module, multipliers=False)
-    assert module.weights.tolist() == [1, 0, 0]
+    assert module.weights.tolist() == [1]
     informative = 0
     for update, (outputs, advantages) in enumerate(zip(record.outputs, given, strict=True)):
         reward = outputs["rollouts"].info["goal"].any(-1).double()
@@ -281,7 +282,7 @@ def test_without_callbacks_it_is_plain_grpo(monkeypatch):
         per_step = z[..., None].expand(outputs["rollouts"].mask.shape)[outputs["rollouts"].mask]
         torch.testing.assert_close(advantages.double(), per_step, rtol=1e-6, atol=1e-6)
         informative += int((std > 0).sum())
-        assert metrics[update]["multiplier/reward"] == 1 and metrics[update]["multiplier/lava"] == 0
+        assert metrics[update]["multiplier/reward"] == 1 and "multiplier/lava" not in metrics[update]
     assert informative > 2, "the test must see groups with an advantage"
 
 
@@ -317,6 +318,14 @@ def test_bfloat16_mixed_precision():
 def test_a_precision_that_would_round_multipliers_is_refused(precision):
     with pytest.raises(UserError, match=f"but got {precision}.* try bf16-mixed"):
         train(make(), updates=1, precision=precision)
+
+
+def test_constraints_without_a_callback_that_weights_them_are_refused():
+    """They would be ignored; and before anything is loaded."""
+    with pytest.raises(
+        UserError, match=r"weights the constraints \(lava, battery\), but got none, try Lagr.*role: monitor"
+    ):
+        train(make(), multipliers=False)
 
 
 def test_multipliers_that_are_taken_out_leave_nothing_behind(tmp_path):

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.cli.configuration import Config, ConfigError
-from lightning_cgrpo.errors import UserError, first_line
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from lightning_cgrpo.policies import Policy
-
-PREFIX = "policy."
-"""Of the policy's weights in the checkpoint of a module."""
+from lightning_cgrpo.errors import UserError
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -63,77 +53,20 @@ def export(config: Config, directory: Path, merge: bool = False) -> None:
     Raises:
         UserError: the policy is no language model, or the checkpoint isn't there or is another policy's.
     """
+    from lightning_cgrpo.cli.loading import instantiate, put_weights, read_checkpoint
     from lightning_cgrpo.cli.preparation import prepare
+    from lightning_cgrpo.policies import Policy
 
     prepare("export", config)
-    policy = _policy(config)
+    model = config["model"]
+    arguments = model.get("init_args") if isinstance(model, dict) else None
+    policy: Policy = instantiate(arguments or {}, policy=Policy)["policy"]
     save = getattr(policy, "save_pretrained", None)
     if save is None:
         raise UserError(f"Expected a policy that is a language model, but got {type(policy).__name__}.")
     checkpoint = Path(config["ckpt_path"])
-    update, weights = _read_checkpoint(checkpoint)
-    policy.load()
-    _put_weights(policy, weights, checkpoint)
+    update, weights = read_checkpoint(checkpoint)
+    put_weights(policy, weights, checkpoint)
     save(directory, merge)
     size = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
     print(f"Wrote the policy after update {update}, of {checkpoint}, to {directory} ({size / 1e6:.1f} MB).")
-
-
-def _policy(config: Config) -> Policy:
-    """The policy of a configuration, as the run makes it, and nothing else of the run."""
-    from jsonargparse import ArgumentError, ArgumentParser
-
-    from lightning_cgrpo.cli.messages import explain
-    from lightning_cgrpo.policies import Policy
-
-    arguments: Any = config["model"].get("init_args") if isinstance(config["model"], dict) else None
-    if not isinstance(arguments, dict) or "policy" not in arguments:
-        raise ConfigError("Expected the configuration to have a model with a policy, but it has none.")
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(Policy, "policy")
-    try:
-        policy = parser.instantiate(parser.parse_object({"policy": arguments["policy"]})).policy
-    except (ArgumentError, ValueError, TypeError) as error:
-        raise ConfigError(explain(error)) from error
-    assert isinstance(policy, Policy)
-    return policy
-
-
-def _read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
-    """The number of updates, and the policy's weights by name."""
-    import torch
-    from lightning.fabric.utilities.load import _METADATA_FILENAME
-
-    from lightning_cgrpo.sharded_checkpoints import read_weights
-
-    sharded = path.is_dir()
-    try:
-        # Mapped: the optimizer's state, most of the file, is never read.
-        file = path / _METADATA_FILENAME if sharded else path
-        saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-        state = read_weights(path, "state_dict.") if sharded else saved["state_dict"]
-        update = int(saved["global_step"])
-    except (OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
-        reason = first_line(error)
-        raise UserError(
-            f"Expected '{path}' to be a checkpoint of a run, but got {type(error).__name__}: {reason}."
-        ) from None
-    return update, {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
-
-
-def _put_weights(policy: Policy, weights: dict[str, Tensor], checkpoint: Path) -> None:
-    """Give the policy the weights of a checkpoint, in the dtype that they were trained in."""
-    own = policy.state_dict()
-    different = [
-        name
-        for name in {**own, **weights}
-        if name not in own or name not in weights or own[name].shape != weights[name].shape
-    ]
-    if different:
-        raise UserError(
-            f"Expected '{checkpoint}' to hold the weights of the configuration's policy, but '{different[0]}' differs, "
-            "try the configuration that it was trained with (config.yaml beside its logs)."
-        )
-    for name, parameter in policy.named_parameters():
-        parameter.data = parameter.data.to(weights[name].dtype)
-    policy.load_state_dict(weights)

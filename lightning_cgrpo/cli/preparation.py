@@ -48,7 +48,11 @@ def prepare(command: str, config: Config) -> None:
         log_beside(config, command)
     quiet()
     reuse_blocks()
-    # A class that is given by its name alone is found only if it has been imported.
+    import_names()
+
+
+def import_names() -> None:
+    """Import the classes that a configuration may give by their names alone: jsonargparse finds imported ones."""
     for namespace in NAMESPACES:
         module = importlib.import_module(namespace)
         for name in module.__all__:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import LightningDataModule, LightningModule
 
 from lightning_cgrpo.cli.configuration import Config, ConfigError
-from lightning_cgrpo.cli.messages import explain
+from lightning_cgrpo.cli.loading import instantiate as build
 from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.module import ConstrainedGRPO
 from lightning_cgrpo.policies import Policy
@@ -81,17 +80,8 @@ def instantiate(config: Config) -> tuple[LightningModule, LightningDataModule]:
     """
     config = {**config, "ckpt_path": None}
     prepare("plan", config)
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(LightningModule, "model")
-    parser.add_subclass_arguments(LightningDataModule, "data")
-    for key in ("model", "data"):
-        if key not in config:
-            raise ConfigError(f"Expected the configuration to have '{key}', but it has none.")
-    try:
-        made = parser.instantiate_classes(parser.parse_object({key: config[key] for key in ("model", "data")}))
-    except (ArgumentError, ValueError, TypeError) as error:
-        raise ConfigError(explain(error)) from error
-    return made.model, made.data
+    made = build(config, model=LightningModule, data=LightningDataModule)
+    return made["model"], made["data"]
 
 
 def workload(

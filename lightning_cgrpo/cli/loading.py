@@ -1,0 +1,108 @@
+"""Parts of a run from its configuration, and trained weights from its checkpoints."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from jsonargparse import ArgumentError, ArgumentParser
+from lightning.fabric.utilities.load import _METADATA_FILENAME
+from torch import Tensor
+
+from lightning_cgrpo.checkpoint_files import check_checkpoint, check_weights
+from lightning_cgrpo.cli.configuration import Config, ConfigError
+from lightning_cgrpo.cli.messages import explain
+from lightning_cgrpo.cli.preparation import import_names
+from lightning_cgrpo.cli.run_folders import configuration_beside
+from lightning_cgrpo.errors import UserError, first_line
+from lightning_cgrpo.policies import Policy
+from lightning_cgrpo.rollout_module import RolloutModule
+from lightning_cgrpo.sharded_checkpoints import read_weights
+
+PREFIX = "policy."
+"""Of the policy's weights in the checkpoint of a module."""
+
+
+def load(checkpoint: str | Path) -> RolloutModule:
+    """The module of a run that the command line trained, with the policy's weights of a checkpoint, on the CPU.
+
+    The module is built from ``config.yaml``, which the run keeps beside its checkpoints.
+
+    Raises:
+        UserError: if there is no such checkpoint, it is damaged, or has no configuration beside it.
+
+    Example::
+
+        module = lightning_cgrpo.load("runs/gsm8k/version_0/checkpoints/last.ckpt")
+        texts = module.policy.model.generate(...)
+    """
+    path = Path(checkpoint)
+    if not path.exists():
+        raise UserError(f"There is no checkpoint '{path}' (seen from {Path.cwd()}).")
+    check_checkpoint(str(path))
+    config = configuration_beside(path)
+    if config is None:
+        raise UserError(
+            f"Expected {path.parent.parent / 'config.yaml'}, from which to build the module, but there is none, try "
+            "building the module as for training, and trainer.test(module, data, ckpt_path=...)."
+        )
+    import_names()
+    module: RolloutModule = instantiate({"model": config["model"]}, model=RolloutModule)["model"]
+    put_weights(module.policy, read_checkpoint(path)[1], path)
+    return module.eval()
+
+
+def instantiate(config: Config, **kinds: type) -> dict[str, Any]:
+    """Make the objects that a configuration describes, before they load or read anything.
+
+    Args:
+        kinds: by key of the configuration, the base class of the object there.
+
+    Raises:
+        ConfigError: if a key is missing, or its value can't be parsed.
+    """
+    parser = ArgumentParser(exit_on_error=False)
+    for key, kind in kinds.items():
+        parser.add_subclass_arguments(kind, key)
+        if key not in config:
+            raise ConfigError(f"Expected the configuration to have '{key}', but it has none.")
+    try:
+        made = parser.instantiate_classes(parser.parse_object({key: config[key] for key in kinds}))
+    except (ArgumentError, ValueError, TypeError) as error:
+        raise ConfigError(explain(error)) from error
+    return {key: made[key] for key in kinds}
+
+
+def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
+    """The number of updates, and the policy's weights by name.
+
+    Raises:
+        UserError: if the file is no checkpoint of a run.
+    """
+    sharded = path.is_dir()
+    try:
+        # Mapped: the optimizer's state, most of the file, is never read.
+        file = path / _METADATA_FILENAME if sharded else path
+        saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        state = read_weights(path, "state_dict.") if sharded else saved["state_dict"]
+        update = int(saved["global_step"])
+    except (OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
+        raise UserError(
+            f"Expected '{path}' to be a checkpoint of a run, but got {type(error).__name__}: {first_line(error)}."
+        ) from None
+    return update, {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
+
+
+def put_weights(policy: Policy, weights: dict[str, Tensor], checkpoint: Path) -> None:
+    """Load a policy, and give it the weights of a checkpoint, in the dtype that they were trained in.
+
+    Raises:
+        UserError: if the weights are another policy's.
+    """
+    policy.load()
+    check_weights(policy.state_dict(), weights, str(checkpoint))
+    for name, parameter in policy.named_parameters():
+        parameter.data = parameter.data.to(weights[name].dtype)
+    policy.load_state_dict(weights)
