@@ -64,7 +64,8 @@ class DrivingScores(Callback):
         path: str | None = None,
     ) -> None:
         self.traffic: TrafficPolicy = Reactive() if traffic is None else traffic
-        self.human_filter, self.path = human_filter, path
+        self.human_filter = human_filter
+        self.path = None if path is None else Path(path)
         self.references = dict(REFERENCES) if references else {}
         self._drives: dict[str, list[Drive]] = {}
 
@@ -125,7 +126,7 @@ class DrivingScores(Callback):
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
         everywhere = gathered(self._drives)
         self._drives = {}
-        path = run_folder(trainer) / "scores.json" if self.path is None else Path(self.path)
+        path = run_folder(trainer) / "scores.json" if self.path is None else self.path
         if not trainer.is_global_zero:
             return
         results = {name: summary([drive for part in everywhere for drive in part[name]]) for name in everywhere[0]}

@@ -114,12 +114,12 @@ def held_out(total: int, count: int) -> list[int]:
     """The records that validation takes: `count` of `total`, evenly spaced.
 
     Raises:
-        UserError: if none would be left for training.
+        UserError: if there are fewer.
     """
-    if count and count >= total:
+    if count > total:
         raise UserError(
-            f"Expected data.val_prompts, which are held out of the training prompts, to be less than these, {total}, "
-            f"but got {count}, try data.val_prompts={max(total // 10, 1)}."
+            f"Expected data.val_prompts, which are held out of the {total} training prompts, to be fewer than these, "
+            f"but got {count}, try data.val_prompts={total // 10}."
         )
     return evenly_spaced(total, count)
 

@@ -2,12 +2,14 @@
 
 import copy
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightning_cgrpo.cli.configuration import PACKAGED, ConfigError, build, find, merge, read
+from lightning_cgrpo.cli import configuration
+from lightning_cgrpo.cli.configuration import PACKAGED, ConfigError, file_layer, find, merge, override, read
 from lightning_cgrpo.errors import did_you_mean
 
 
@@ -21,6 +23,10 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write(name: str, text: str) -> str:
     Path(name).write_text(textwrap.dedent(text), encoding="utf-8")
     return name
+
+
+def build(files: Iterable[str], overrides: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    return configuration.build([*map(file_layer, files), *(override(*pair) for pair in overrides)])
 
 
 def made(text: str, *overrides: tuple[str, str]) -> dict[str, Any]:
@@ -200,7 +206,7 @@ class TestFiles:
             assert find(name) == PACKAGED / "gridworld.yaml"
         assert find("configs/ablations/gdpo.yaml") == PACKAGED / "ablations" / "gdpo.yaml"
         config = build(["configs/gridworld.yaml", "configs/ablations/gdpo.yaml"], [("seed_everything", "4")])
-        assert config["model"]["init_args"]["seed"] == config["data"]["init_args"]["seed"] == 4
+        assert config["seed_everything"] == 4
         assert config["model"]["init_args"]["estimator"] == {"class_path": "lightning_cgrpo.GDPO"}
 
     def test_a_file_of_the_users_comes_first(self, elsewhere: Path) -> None:

@@ -7,15 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from lightning_cgrpo.cli.configuration import PACKAGED, Config, ConfigError, build
+from lightning_cgrpo.cli import configuration
+from lightning_cgrpo.cli.configuration import DEFAULTS, PACKAGED, Config, ConfigError, file_layer, override
 from lightning_cgrpo.cli.key_check import check_keys, signature_of
 
 GRIDWORLD = "configs/gridworld.yaml"
-SHIPPED = sorted(PACKAGED.resolve().rglob("*.yaml"))
+SHIPPED = sorted(set(PACKAGED.resolve().rglob("*.yaml")) - {DEFAULTS.resolve()})
+
+
+def build(files: list[str], *overrides: tuple[str, str]) -> Config:
+    layers = [file_layer(name) for name in (str(DEFAULTS), *files)]
+    return configuration.build([*layers, *(override(*pair) for pair in overrides)])
 
 
 def gridworld(*overrides: tuple[str, str]) -> Config:
-    return build([GRIDWORLD], overrides)
+    return build([GRIDWORLD], *overrides)
 
 
 def refused(*overrides: tuple[str, str], extra: tuple[str, ...] = ()) -> str:
@@ -143,13 +149,13 @@ def test_shipped_configurations(file: Path) -> None:
     """Complete ones alone, others on the one that they name in a command, or the gridworld's."""
     text = file.read_text()
     if re.search(r"^data:", text, re.MULTILINE):
-        check_keys(build([str(file)], []))
+        check_keys(build([str(file)]))
         return
     named = re.search(r"-c (configs/[\w./]+\.yaml)", text)
     base = named[1] if named else GRIDWORLD
-    stacked = build([base, str(file)], [])
+    stacked = build([base, str(file)])
     check_keys(stacked)
-    assert stacked != build([base], []), "Expected the overrides to change something."
+    assert stacked != build([base]), "Expected the overrides to change something."
 
 
 class TestSignatures:

@@ -67,7 +67,7 @@ def evaluated(callback, group=1, follow_ups=True, **data):
 
 def run(command, callback, group, data, follow_ups=False):
     objective = Objective("wat", {"malformed": Constraint(at_most=0.1, role="monitor")})
-    module = RolloutModule(Nobody(), Straight(), DrivingTask(), objective, group, 0)
+    module = RolloutModule(Nobody(), Straight(), DrivingTask(), objective, torch.optim.Adam, None, group, 0)
     trainer = Trainer(
         accelerator="cpu",
         logger=False,

@@ -64,9 +64,12 @@ class TestOrder:
         assert len(loader) == len(list(loader)) == length
 
     def test_too_few_prompts(self) -> None:
-        with pytest.raises(ValueError, match="Expected at least 4 prompts, one batch, but got 3"):
+        with pytest.raises(
+            ValueError,
+            match=r"Expected at least 4 training prompts, for one update, but got 3, try a smaller data\.prompts_per_",
+        ):
             PromptLoader(Numbers(3), 4, drop_last=True)
-        with pytest.raises(ValueError, match="Expected at least 1 prompts, one batch, but got 0"):
+        with pytest.raises(ValueError, match="Expected prompts to evaluate on, but got none"):
             PromptLoader(Numbers(0), 4)
 
 

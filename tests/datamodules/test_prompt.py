@@ -106,7 +106,7 @@ def test_the_rule_spreads_over_the_file(total):
         assert len(set(rows)) == count and set(rows) <= set(range(total))
         gaps = {after - before for before, after in pairwise(rows)}
         assert len(gaps) <= 2
-    with pytest.raises(UserError, match=f"at most {total} prompts"):
+    with pytest.raises(UserError, match=f"held out of the {total} training prompts, to be fewer"):
         held_out(total, total + 1)
 
 

@@ -161,7 +161,7 @@ def test_supervised_fine_tuning_generates_nothing(capsys):
         (("-c", "configs/gridworld.yaml", "--images", "1x64x64"), "Expected no --images for CategoricalMLP"),
         (("-c", "configs/gridworld.yaml", "--model-config", "x.json"), "Expected no --model-config for CategoricalMLP"),
         (("-c", "configs/gsm8k.yaml", "--model.group_size=1"), "group_size"),
-        ((), "Expected a configuration with a model"),
+        ((), "Expected a configuration, but got none"),
     ],
 )
 def test_what_is_refused(arguments, message):

@@ -438,7 +438,7 @@ def test_empty_answers_give_finite_values(policy):
 
 def test_lora_without_peft_says_what_to_install(directory, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(UserError, match=r"lightning_cgrpo\[lora\]"):
+    with pytest.raises(UserError, match=r"pip install -e \"\.\[lora\]\""):
         CausalLMPolicy(str(directory), lora=LoRA()).load()
 
 

@@ -12,6 +12,7 @@ from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
 from lightning_cgrpo.policies.from_scratch import FromScratch  # noqa: E402
 from lightning_cgrpo.policies.number_tokens import train_number_tokenizer  # noqa: E402
+from lightning_cgrpo.policies.origin import fingerprint  # noqa: E402
 from lightning_cgrpo.policies.pretrained import PACKAGED  # noqa: E402
 
 BOUNDS = {"correctness": 0.85, "format": 0.99, "integer": 0.99}
@@ -104,16 +105,35 @@ def test_the_shipped_model_is_small_and_has_this_tokenizer(shipped):
     assert {parameter.dtype for parameter in shipped.parameters()} == {torch.float32}
 
 
-def test_a_directory_of_the_users_comes_first(tmp_path, monkeypatch):
+def test_no_directory_stands_in_for_a_packaged_model(tmp_path, monkeypatch, shipped):
     mine = FromScratch(hidden_size=16, layers=1, feed_forward=16)
     mine.load()
-    mine.save_pretrained(tmp_path / "models" / "word-problems")
+    for name in ("models/word-problems", "packaged:word-problems", "word-problems"):
+        mine.save_pretrained(tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    policy = CausalLMPolicy("packaged:word-problems")
-    policy.load()
-    assert policy.model.config.hidden_size == 16
-    with pytest.raises(UserError, match="but got 'packaged:word-problem' "):
+    packaged, own = CausalLMPolicy("packaged:word-problems"), CausalLMPolicy("models/word-problems")
+    packaged.load()
+    own.load()
+    assert packaged.model.config.hidden_size == 96 and own.model.config.hidden_size == 16
+    assert packaged.origin.fingerprint == shipped.origin.fingerprint != own.origin.fingerprint
+    assert own.origin.path == str(tmp_path / "models" / "word-problems")
+    with pytest.raises(
+        UserError, match=r"got 'packaged:word-problem' .*has the models packaged:driver, packaged:word-"
+    ):
         CausalLMPolicy("packaged:word-problem").load()
+
+
+def test_a_fingerprint_is_of_the_content(tmp_path):
+    mine = FromScratch(hidden_size=16, layers=1, feed_forward=16)
+    mine.load()
+    for name in ("one", "two"):
+        mine.save_pretrained(tmp_path / name)
+    assert fingerprint(tmp_path / "one") == fingerprint(tmp_path / "two")
+    weights = tmp_path / "two" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert fingerprint(tmp_path / "one") != fingerprint(tmp_path / "two")
 
 
 def test_it_leaves_constrained_training_something_to_do(shipped):

@@ -330,7 +330,7 @@ def test_diverged_weights_are_an_error(directory):
 
 def test_errors_name_what_is_wrong(policy):
     prompts = groups()
-    with pytest.raises(UserError, match=r"column 'prompt', but got \['question'\]"):
+    with pytest.raises(UserError, match=r"column 'prompt' for GenerationSampler, but got question"):
         GenerationSampler(2).rollout(policy, PromptGroups(prompts.index, {"question": TEXTS}), 2, noise_for(prompts))
     with pytest.raises(UserError, match=r"256 positions.*max_new_tokens 250"):
         GenerationSampler(250).rollout(policy, prompts, 2, noise_for(prompts))

@@ -378,7 +378,7 @@ def test_errors_of_the_connection(served, policy, tmp_path, monkeypatch):
 
 def test_errors_beside_training(policy, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(UserError, match=r'vllm to be installed .*"lightning_cgrpo\[vllm\]"`, or VLLMServer'):
+    with pytest.raises(UserError, match=r'vllm to be installed .*pip install -e "\.\[vllm\]", or VLLMServer'):
         generate(VLLMColocated(), policy, rows=(0,))
     with pytest.raises(ValueError, match=r"gpu_memory_utilization to be in \(0, 1\], but got 0"):
         VLLMColocated(gpu_memory_utilization=0)
