@@ -38,6 +38,7 @@ setup(
     packages=find_packages(include=["lightning_cgrpo", "lightning_cgrpo.*"]),
     package_data={"lightning_cgrpo": ["py.typed", "configs/*.yaml", "configs/**/*.yaml", "models/*/*"]},
     install_requires=[
+        "accelerate>=1.15",  # without it, transformers reads no model under a default device, as Lightning sets one
         "jsonargparse[signatures]>=4.53",
         "lightning>=2.6",
         "matplotlib>=3.11",

@@ -7,6 +7,8 @@ and the number of processes does not change what is sampled.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 import numpy as np
@@ -50,3 +52,14 @@ def uniform(seed: int, stream: Stream, update: int, index: Tensor, shape: tuple[
     """Uniform numbers in [0, 1), float64 ``[B, *shape]``, drawn for every prompt of `index` by itself."""
     rows = [generator(seed, stream, update, int(prompt)).random(shape) for prompt in index.tolist()]
     return torch.from_numpy(np.stack(rows)) if rows else torch.zeros((0, *shape), dtype=torch.float64)
+
+
+@contextmanager
+def random_weights(seed: int) -> Iterator[None]:
+    """Make modules on the CPU with the weights of a seed, because a GPU's generator draws other numbers.
+
+    All global generators are left as they were.
+    """
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -106,7 +106,7 @@ class CausalLMPolicy(Policy):
         return policy
 
     def load(self) -> None:
-        """Read the weights and the tokenizer.
+        """Read the weights and the tokenizer, onto the default device.
 
         Raises:
             UserError: there is no such model, or nothing ends its answers, or peft is wanted and missing.
@@ -127,18 +127,23 @@ class CausalLMPolicy(Policy):
             self._checkpointed = enable_checkpointing(self.model)
         if self.lora is not None:
             self.model = with_adapters(self.model, self.lora)
-        self.stop_tokens = stops
         self.train(self.training)
-        reason = prepare(self) if self.share_prompts else "share_prompts is off"
-        self.shares_prompts = reason is None
-        if reason is not None and self.share_prompts:
-            rank_zero_warn(
-                f"The answers of a group are computed with a prompt each, because {reason} ('{self.name}'). That is as "
-                "exact, and slower."
-            )
+        if self.share_prompts:
+            reason = prepare(self)
+            self.shares_prompts = reason is None
+            if reason is not None:
+                self._report_unshared(reason)
+        self.stop_tokens = stops  # last: a load that failed is not taken for done
 
     def _read(self) -> None:
         self.model, self.tokenizer = read(self.name, self.dtype)
+
+    def _report_unshared(self, reason: str) -> None:
+        """Warn that the model can't share prompts."""
+        rank_zero_warn(
+            f"The answers of a group are computed with a prompt each, because {reason} ('{self.name}'). That is as "
+            "exact, and slower."
+        )
 
     def train(self, mode: bool = True) -> CausalLMPolicy:
         """Only says so: the model itself stays in eval mode, see above."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.number_tokens import train_number_tokenizer
@@ -50,7 +51,7 @@ class FromScratch(CausalLMPolicy):
             draw = np.random.default_rng(0)
             texts = [text for p in problems for text in (p.question, demonstrate(p, Manners(), draw))]
             self.tokenizer = train_number_tokenizer(texts, self.vocabulary)
-            self.model = build_model(
-                self.tokenizer, **self.sizes, context_length=self.context_length_, seed=run_seed(self.seed)
-            ).float()
+            seed = run_seed(self.seed)
+            model = build_model(self.tokenizer, **self.sizes, context_length=self.context_length_, seed=seed)
+            self.model = model.float().to(torch.get_default_device())
         super().load()

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from lightning_cgrpo.errors import UserError, first_line, installing
 from lightning_cgrpo.hub import hub_answers
 from lightning_cgrpo.policies.origin import Origin, fingerprint
-from lightning_cgrpo.randomness import run_seed
+from lightning_cgrpo.randomness import random_weights, run_seed
 
 ADAPTERS = "adapter_config.json"
 NO_PEFT = f"Expected peft to be installed for lora, but it is not, try {installing('lora')}."
@@ -220,6 +219,5 @@ def with_adapters(model: Any, lora: LoRA) -> Any:
     config = LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.target_modules, lora_dropout=0.0, task_type="CAUSAL_LM"
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run_seed(lora.seed))
+    with random_weights(run_seed(lora.seed)):  # peft moves the adapters to their layers' device afterwards
         return get_peft_model(model, config)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
+from lightning_cgrpo.randomness import random_weights
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
@@ -123,8 +123,7 @@ def build_model(
         eos_token_id=turn_end,
         pad_token_id=end_of_text,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with random_weights(seed):
         model = Qwen2ForCausalLM(config)
     model.generation_config = GenerationConfig(eos_token_id=[turn_end, end_of_text], pad_token_id=end_of_text)
     return model

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lightning_cgrpo.policies.tiny import END_OF_TEXT, TEXTS, TURN_END, empty, train_tokenizer
+from lightning_cgrpo.randomness import random_weights
 
 VISION_START, VISION_END, IMAGE, VIDEO = "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"
 
@@ -145,8 +144,7 @@ def build_vision_model(
             )
         ),
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with random_weights(seed):
         model = Qwen2_5_VLForConditionalGeneration(config)
     model.generation_config = GenerationConfig(eos_token_id=[turn_end, end_of_text], pad_token_id=end_of_text)
     return model

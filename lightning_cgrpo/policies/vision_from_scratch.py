@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from lightning_cgrpo.policies.number_tokens import train_number_tokenizer
 from lightning_cgrpo.policies.tiny_vision import (
     CHAT_TEMPLATE,
@@ -68,12 +70,14 @@ class VisionFromScratch(VisionLanguagePolicy):
 
     def load(self) -> None:
         if self.model is None:
-            scenes = GeneratedScenes().scenes("train")[:TOKENIZER_SCENES]
-            texts = [text for scene in scenes for text in (*_texts(scene), Observations()(scene))]
+            with torch.device("cpu"):  # the generator of scenes works on the CPU alone
+                scenes = GeneratedScenes().scenes("train")[:TOKENIZER_SCENES]
+                texts = [text for scene in scenes for text in (*_texts(scene), Observations()(scene))]
             special = [VISION_START, VISION_END, IMAGE, VIDEO]
             self.tokenizer = train_number_tokenizer(texts, VOCABULARY, decimals=True, special=special)
             self.tokenizer.chat_template = CHAT_TEMPLATE
-            self.model = build_vision_model(self.tokenizer, **self.sizes, **FIXED, seed=run_seed(self.seed)).float()
+            model = build_vision_model(self.tokenizer, **self.sizes, **FIXED, seed=run_seed(self.seed))
+            self.model = model.float().to(torch.get_default_device())
             self.image_processor = image_processor(PATCH, MERGE)
         super().load()
 

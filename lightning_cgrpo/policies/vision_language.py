@@ -76,15 +76,22 @@ class VisionLanguagePolicy(CausalLMPolicy):
         """Read the weights, the tokenizer and the settings of the image processor.
 
         Raises:
-            UserError: there is no such model, or it is of another family, or as in `CausalLMPolicy`.
+            UserError: there is no such model, or it is of another family, or it can't share prompts, or as in
+                `CausalLMPolicy`.
         """
-        super().load()
+        if self.model is None:
+            self._read()
         family = self.network.config.model_type
         if family != FAMILY:
             raise UserError(f"Expected a model of the family {FAMILY}, but '{self.name}' is of {family}.")
-        if not self.shares_prompts:
-            raise UserError(f"Expected '{self.name}' to allow shared prompts, but it does not; see the warning above.")
         self.image_token = self.network.config.image_token_id
+        super().load()
+
+    def _report_unshared(self, reason: str) -> None:
+        raise UserError(
+            f"Expected a model that allows shared prompts, but got '{self.name}', which does not, because {reason}, "
+            "try another model."
+        )
 
     def _read(self) -> None:
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil

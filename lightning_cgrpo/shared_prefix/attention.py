@@ -67,6 +67,8 @@ def attention(
     for name in ("sliding_window", "softcap", "s_aux", "position_bias"):
         if options.get(name) is not None:
             raise UnsupportedAttentionError(f"{type(module).__name__} has {name}")
+    if value.shape[-1] != key.shape[-1]:
+        raise UnsupportedAttentionError(f"{type(module).__name__} has values of another width than keys")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = getattr(module, "layer_idx", None)
     if layer is None:

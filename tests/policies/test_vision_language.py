@@ -10,6 +10,7 @@ image = pytest.importorskip("PIL.Image")
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil  # noqa: E402
 
 from lightning_cgrpo.errors import UserError  # noqa: E402
+from lightning_cgrpo.policies.tiny import build_model  # noqa: E402
 from lightning_cgrpo.policies.tiny_vision import make_tiny_vision_model  # noqa: E402
 from lightning_cgrpo.policies.vision_language import PLACEHOLDER, VisionLanguagePolicy  # noqa: E402
 from lightning_cgrpo.rollout import Rollouts  # noqa: E402
@@ -191,6 +192,23 @@ def test_other_models_are_refused(tmp_path):
 
     with pytest.raises(UserError, match="qwen2"):
         VisionLanguagePolicy(str(make_tiny_model(tmp_path / "text", hidden_size=32, layers=1))).load()
+
+
+def test_another_family_is_refused_before_anything_is_compared(directory):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model = build_model(tokenizer, 32, layers=1, heads=4, feed_forward=48, context_length=64, seed=0)
+    with pytest.raises(UserError, match=r"family qwen2_5_vl, but 'Qwen2ForCausalLM' is of qwen2\."):
+        VisionLanguagePolicy.from_model(model, tokenizer, None)
+
+
+def test_a_model_that_cannot_share_prompts_is_refused_with_the_reason(directory):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    config = transformers.AutoConfig.from_pretrained(directory)
+    config.text_config.layer_types = ["sliding_attention"] * config.text_config.num_hidden_layers
+    config.text_config.sliding_window = 4
+    model = transformers.Qwen2_5_VLForConditionalGeneration._from_config(config)
+    with pytest.raises(UserError, match="because its layers have sliding_attention, try another model"):
+        VisionLanguagePolicy.from_model(model, tokenizer, None)
 
 
 def test_text_alone_moves_the_vision_tower_by_nothing(policy):
