@@ -1,4 +1,4 @@
-"""Finds runs, puts the folders of one run together, and groups runs by method."""
+"""Find runs, and group them by method and task."""
 
 from __future__ import annotations
 
@@ -8,27 +8,47 @@ from pathlib import Path
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.reporting import logs, saved
-from lightning_cgrpo.reporting.evaluations import add_evaluations
-from lightning_cgrpo.reporting.folders import EVENTS, Folder, Track, found, read_folders
+from lightning_cgrpo.reporting.folders import EVENTS, Track, found, read_folders
+from lightning_cgrpo.reporting.groups import grouped
 from lightning_cgrpo.reporting.labels import labels_of
-from lightning_cgrpo.reporting.method import Method, get, key_of, seed_of
-from lightning_cgrpo.reporting.notes import run_notes
-from lightning_cgrpo.reporting.runs import Identity, MethodRuns, Run, constraints_of_runs, run_of_log
+from lightning_cgrpo.reporting.method import Method, get, key_of
+from lightning_cgrpo.reporting.notes import notes_of
+from lightning_cgrpo.reporting.runs import MethodRuns, Run, constraints_of_runs, run_of_log
+from lightning_cgrpo.reporting.starts import Chain, chains_of, shared_beginnings
 
 SAVED = "*.json"
 
 
 @dataclass(frozen=True)
-class Collection:
-    """All that was read.
+class TaskRuns:
+    """The methods of a task, which are compared with each other.
 
     Args:
-        methods: with their runs.
-        notes: what the reader should know: what was left out, what is unfinished.
+        name: of the task.
+        notes: faults and gaps that a reader should know of, the gravest first.
     """
 
+    name: str
     methods: list[MethodRuns]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """All runs of a report.
+
+    Args:
+        tasks: in the order in which their runs were found.
+        notes: on the sources: files and folders that were skipped, runs that share a beginning.
+    """
+
+    tasks: list[TaskRuns]
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def methods(self) -> list[MethodRuns]:
+        """The methods of all tasks."""
+        return [method for task in self.tasks for method in task.methods]
 
 
 def collect(sources: Sequence[tuple[str | None, Path]], last: float, track: Track = iter) -> Collection:
@@ -52,11 +72,13 @@ def collect(sources: Sequence[tuple[str | None, Path]], last: float, track: Trac
         for pattern, seen in ((EVENTS, events), (SAVED, files)):
             for file in found(path, pattern):
                 seen.setdefault(file.resolve(), (file, name))
-    folders = read_folders(dict(events.values()), track, notes)
-    runs, places = _runs_of_logs(folders, last, notes)
+    chains = chains_of(read_folders(dict(events.values()), track, notes))
+    notes += shared_beginnings([starts[0] for starts in chains.values()])
+    runs = {identity: [_run(chain, last) for chain in starts] for identity, starts in chains.items()}
     records = _records(files, last, notes)
-    evaluated = [folder for folder in folders if not folder.trained]
-    add_evaluations(runs, evaluated, places, _add_saved(runs, records), notes)
+    for run in records.values():
+        if run is not None:
+            _add_saved(runs.setdefault(saved.identity(run), []), run)
     if not runs:
         where = ", ".join(str(path) for _, path in sources)
         raise UserError(f"Found no run in {where}. " + (notes[0] if notes else "Expected TensorBoard logs of fit."))
@@ -64,90 +86,69 @@ def collect(sources: Sequence[tuple[str | None, Path]], last: float, track: Trac
     for _, path in sources:
         if not any(file.is_relative_to(path.resolve()) for file in known):
             notes.append(f"Found no log and no saved run in {path}.")
-    methods = _methods(list(runs.values()))
-    return Collection(methods, notes + run_notes(methods, last))
+    return Collection(_tasks(list(runs.values()), last), notes)
 
 
-def _records(
-    files: Mapping[Path, tuple[Path, str | None]], last: float, notes: list[str]
-) -> dict[Path, tuple[Run | None, str | None]]:
-    """Saved runs with the names that the user gave; none in the place of one that can't be read, which is said."""
-    records: dict[Path, tuple[Run | None, str | None]] = {}
+def _records(files: Mapping[Path, tuple[Path, str | None]], last: float, notes: list[str]) -> dict[Path, Run | None]:
+    """Saved runs, with the user's names in their methods; none for a saved run that can't be read."""
+    records: dict[Path, Run | None] = {}
     for resolved, (path, name) in files.items():
         try:
             run = saved.read(path, last)
         except ValueError as error:
             notes.append(f"Skipped {path}: this saved run can't be read ({error}).")
-            records[resolved] = (None, name)
+            records[resolved] = None
             continue
         if run is not None:
-            records[resolved] = (run, name)
+            records[resolved] = run if name is None else replace(run, method={**run.method, "name": name})
     return records
 
 
-def _runs_of_logs(
-    folders: Sequence[Folder], last: float, notes: list[str]
-) -> tuple[dict[Identity, Run], dict[Path, Identity]]:
-    """The runs, and whose each of the folders is."""
-    together: dict[Identity, list[Folder]] = {}
-    for folder in folders:
-        if folder.trained:
-            together.setdefault(folder.identity, []).append(folder)
-    runs = {}
-    for identity, parts in together.items():
-        parts = sorted(parts, key=lambda folder: folder.started)
-        if len(parts) > 1:
-            names = ", ".join(folder.short for folder in parts)
-            again = [f.short for f in parts[1:] if not get(f.config, "ckpt_path")]
-            note = f"Taken for one run, later steps winning: {names}."
-            notes.append(note + (f" {', '.join(again)} began anew, though." if again else ""))
-        newest = parts[-1].config or {}
-        steps = get(newest, "trainer.max_steps")
-        runs[identity] = run_of_log(
-            logs.merged(file for folder in parts for file in folder.files),
-            parts[0].method,
-            seed_of(newest),
-            steps if isinstance(steps, int) and steps > 0 else None,
-            tuple(folder.short for folder in parts),
-            last,
-        )
-    return runs, {folder.path.resolve(): identity for identity, parts in together.items() for folder in parts}
+def _run(chain: Chain, last: float) -> Run:
+    steps = get(chain[-1].config, "trainer.max_steps")
+    return run_of_log(
+        logs.merged([folder.files for folder in chain]),
+        chain[0].method,
+        chain[-1].seed,
+        steps if isinstance(steps, int) and steps > 0 else None,
+        tuple(folder.short for folder in chain),
+        last,
+    )
 
 
-def _add_saved(runs: dict[Identity, Run], records: Mapping[Path, tuple[Run | None, str | None]]) -> list[Identity]:
-    """Adds saved runs; of one that has a log too, what reaches further stays, and both give their evaluations.
+def _add_saved(starts: list[Run], run: Run) -> None:
+    """Add a saved run to the starts of its method and seed, which stay sorted: the run that went furthest comes first.
 
-    Returns:
-        Which runs these are.
+    A saved run of the folders of a known run is the same run: the state with more updates stays.
     """
-    identities = []
-    for run, name in records.values():
-        if run is None:
-            continue
-        if name is not None:
-            run = replace(run, method={**run.method, "name": name})
-        identity = saved.identity(run)
-        identities.append(identity)
-        known = runs.get(identity)
-        if known is None:
-            runs[identity] = run
-            continue
+    same = next((n for n, known in enumerate(starts) if set(known.folders) & set(run.folders)), None)
+    if same is None:
+        starts.append(run)
+    else:
+        known = starts[same]
         first, second = (run, known) if run.updates > known.updates else (known, run)
-        folders = tuple(dict.fromkeys([*first.folders, *second.folders]))
-        runs[identity] = replace(first, evaluations={**second.evaluations, **first.evaluations}, folders=folders)
-    return list(dict.fromkeys(identities))
+        if first.folders == second.folders:
+            first = replace(first, evaluations={**second.evaluations, **first.evaluations})
+        starts[same] = first
+    starts.sort(key=lambda start: -start.updates)
 
 
-def _methods(runs: Sequence[Run]) -> list[MethodRuns]:
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(key_of(run.method), []).append(run)
-    grouped = [sorted(group, key=lambda run: (run.seed or 0, run.folders)) for group in groups.values()]
-    labels = _labels([group[0].method for group in grouped])
-    return [
-        MethodRuns(label, group[0].method, group, constraints_of_runs(group))
-        for label, group in zip(labels, grouped, strict=True)
-    ]
+def _tasks(runs: Sequence[list[Run]], last: float) -> list[TaskRuns]:
+    """Runs by task and method; of several starts of a method and seed the first counts."""
+    together: dict[str, list[list[Run]]] = {}
+    for starts in runs:
+        together.setdefault(key_of(starts[0].method), []).append(starts)
+    methods = []
+    for found_runs in together.values():
+        shown = sorted((starts[0] for starts in found_runs), key=lambda run: (run.seed or 0, run.folders))
+        others = [run for starts in found_runs for run in starts[1:]]
+        methods.append(MethodRuns("", shown[0].method, shown, constraints_of_runs(shown), others))
+    tasks = []
+    for name, members in grouped(methods):
+        labels = _labels([method.method for method in members])
+        labeled = [replace(method, label=label) for method, label in zip(members, labels, strict=True)]
+        tasks.append(TaskRuns(name, labeled, notes_of(labeled, last)))
+    return tasks
 
 
 def _labels(methods: Sequence[Method]) -> list[str]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.reporting import saved
-from lightning_cgrpo.reporting.collect import Collection, collect
+from lightning_cgrpo.reporting.collect import Collection, TaskRuns, collect
 from lightning_cgrpo.reporting.control import control_table
-from lightning_cgrpo.reporting.notes import missing_notes
-from lightning_cgrpo.reporting.page import page
+from lightning_cgrpo.reporting.labels import slug
+from lightning_cgrpo.reporting.page import Section, page
 from lightning_cgrpo.reporting.results import final_table, test_table
-from lightning_cgrpo.reporting.runs import LAST, progress
-from lightning_cgrpo.reporting.tables import Table, comma_separated, latex, markdown
+from lightning_cgrpo.reporting.runs import LAST, MethodRuns, progress
+from lightning_cgrpo.reporting.tables import Cell, Column, Table, comma_separated, latex, markdown
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -55,23 +60,34 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def write(collection: Collection, last: float, folder: Path) -> None:
     """Write figures, tables, saved runs and the page about them, and show a summary."""
+    folder.mkdir(parents=True, exist_ok=True)
+    several = len(collection.tasks) > 1
+    labeled = [
+        (f"{task.name} {method.label}" if several else method.label, run)
+        for task in collection.tasks
+        for method in task.methods
+        for run in method.runs
+    ]
+    saved.write_all(labeled, last, folder / "runs")
+    sections = [_section(task, f"{slug(task.name)}_" if several else "", last, folder) for task in collection.tasks]
+    (folder / "report.md").write_text(page(sections, collection.notes), encoding="utf-8")
+    _show(sections, collection.notes, folder)
+
+
+def _section(task: TaskRuns, prefix: str, last: float, folder: Path) -> Section:
+    """The tables and figures of a task, written."""
     from lightning_cgrpo.reporting.figures import draw_all
 
-    folder.mkdir(parents=True, exist_ok=True)
-    methods = collection.methods
+    methods = task.methods
     tables = [final_table(methods, last), control_table(methods)]
     tested = test_table(methods)
     if tested is not None:
         tables.append(tested)
     for table in tables:
+        named = replace(table, name=f"{prefix}{table.name}")
         for suffix, render in (("md", markdown), ("csv", comma_separated), ("tex", latex)):
-            (folder / f"{table.name}.{suffix}").write_text(render(table), encoding="utf-8")
-    labeled = [(method.label, run) for method in methods for run in method.runs]
-    saved.write_all(labeled, last, folder / "runs")
-    pictures = draw_all(methods, folder)
-    missing = missing_notes(methods)
-    (folder / "report.md").write_text(page(collection, tables, pictures, missing), encoding="utf-8")
-    _show(collection, tables[0], [*collection.notes, *missing], folder)
+            (folder / f"{named.name}.{suffix}").write_text(render(named), encoding="utf-8")
+    return Section(task, prefix, tables, draw_all(methods, folder, prefix))
 
 
 def _source(argument: str) -> tuple[str | None, Path]:
@@ -101,34 +117,58 @@ def _track(files: Sequence[Path]) -> Iterable[Path]:
     return track(files, "Reading logs", console=console, transient=True, disable=not console.is_terminal)
 
 
-def _show(collection: Collection, table: Table, notes: Sequence[str], folder: Path) -> None:
+def _show(sections: Sequence[Section], notes: Sequence[str], folder: Path) -> None:
     """A short summary on the screen: means only, the tables have the rest."""
+    from rich.console import Console
+
+    console = Console()
+    for section in sections:
+        if len(sections) > 1:
+            console.print(section.task.name, style="bold", markup=False)
+        _show_table(section.task.methods, section.tables[0])
+        _show_notes(console, section.task.notes)
+    _show_notes(console, notes)
+    console.print(f"Wrote {folder / 'report.md'}, with figures, tables and runs beside it.", markup=False)
+
+
+def _show_notes(console: Console, notes: Sequence[str]) -> None:
+    for note in notes:
+        console.print(f"- {note}", markup=False, highlight=False)
+
+
+def _show_table(methods: Sequence[MethodRuns], table: Table) -> None:
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table as Screen
 
-    console = Console()
     shown = [n for n, column in enumerate(table.columns) if column.title.startswith(("reward", "rate"))]
     screen = Screen(box=SIMPLE)
-    longest = max(len(word) for method in collection.methods for word in method.label.split())
-    screen.add_column("method", min_width=longest, overflow="fold")
-    heads = [table.columns[n].title.removeprefix("rate ") for n in shown]
-    for head in ("seeds", "updates", *heads):
-        # Narrow: a bound is below its name.
-        screen.add_column(escape(head.replace(" ", "\n", 1)), justify="right", no_wrap=True)
-    for method, (_, seeds, cells) in zip(collection.methods, table.rows, strict=True):
-        texts = []
-        for n in shown:
-            value = cells[n].value
-            digits = table.columns[n].decimals
-            text = "-" if value is None else f"{value.mean:.{digits}f}"
-            text += " !" if cells[n].marked else ""
-            texts.append(f"[bold]{text}[/]" if cells[n].bold else text)
-        screen.add_row(escape(method.label), str(seeds), progress(method.runs), *texts)
+    screen.add_column("method", min_width=_longest(word for method in methods for word in method.label.split()))
+    # Narrow: a bound is below its name.
+    heads = [table.columns[n].title.removeprefix("rate ").replace(" ", "\n", 1) for n in shown]
+    texts = [[_mean(cells[n], table.columns[n]) for n in shown] for _, _, cells in table.rows]
+    rows = [
+        [str(seeds), progress(method.runs), *found]
+        for method, (_, seeds, _), found in zip(methods, table.rows, texts, strict=True)
+    ]
+    for head, column in zip(("seeds", "updates", *heads), zip(*rows, strict=True), strict=True):
+        # Rich takes the longest word for the least width, and would cut marks off.
+        width = _longest([*head.split("\n"), *column])
+        screen.add_column(escape(head), justify="right", no_wrap=True, min_width=width)
+    for method, row, (_, _, cells) in zip(methods, rows, table.rows, strict=True):
+        bold = [False, False, *(cells[n].bold for n in shown)]
+        screen.add_row(escape(method.label), *(f"[bold]{t}[/]" if b else t for t, b in zip(row, bold, strict=True)))
+    console = Console()
     # Rather lines that the terminal breaks than columns without their ends.
     needed = console.measure(screen, options=console.options.update(width=1000)).minimum
     Console(width=max(console.width, needed)).print(screen)
-    for note in notes:
-        console.print(f"- {note}", markup=False, highlight=False)
-    console.print(f"Wrote {folder / 'report.md'}, with figures, tables and runs beside it.", markup=False)
+
+
+def _mean(cell: Cell, column: Column) -> str:
+    mean = "-" if cell.value is None else f"{cell.value.mean:.{column.decimals}f}"
+    return mean + (" !" if cell.marked else "")
+
+
+def _longest(texts: Iterable[str]) -> int:
+    return max(map(len, texts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lightning_cgrpo.reporting.results import REWARD, measured, task_of
+from lightning_cgrpo.reporting.results import REWARD, measured
 from lightning_cgrpo.reporting.runs import MethodRuns, Run
 from lightning_cgrpo.reporting.summary import (
     KEPT,
@@ -33,30 +33,24 @@ Values = list[float | None]
 def control_table(methods: Sequence[MethodRuns]) -> Table:
     """How fast and how alike the seeds learned, and how constraints were kept."""
     names = list(dict.fromkeys(name for method in methods for name in method.enforced))
-    levels = _levels(methods)
+    level = _level(methods)
     columns = [Column("time to reward", 0), Column("time to feasibility", 0), Column("reward spread", 3)]
     columns += [Column(f"{name}: {measure}", digits) for name in names for measure, digits in MEASURES.items()]
     rows = []
     for method in methods:
-        level = levels.get(task_of(method), math.inf)
         found = [_measures(run, method, names, level) for run in method.runs]
         cells = [Cell(statistic(seeds)) for seeds in zip(*found, strict=True)]
         rewards = method.series(REWARD)
         apart = spread(rewards)
         cells.insert(2, Cell(None if apart is None else Statistic(apart, math.nan, len(rewards))))
         rows.append((method.title, len(method.runs), cells))
-    return Table("control", _caption(levels), columns, rows)
+    return Table("control", _caption(level), columns, rows)
 
 
-def _levels(methods: Sequence[MethodRuns]) -> dict[str, float]:
-    """By task, the reward that is near the best final one."""
-    levels: dict[str, float] = {}
-    for method in methods:
-        value = measured(method, REWARD, lambda run: run.final)
-        if value is not None:
-            task = task_of(method)
-            levels[task] = max(near_best(value.mean), levels.get(task, -math.inf))
-    return levels
+def _level(methods: Sequence[MethodRuns]) -> float:
+    """The reward that is near the best final one; infinite without any."""
+    values = [measured(method, REWARD, lambda run: run.final) for method in methods]
+    return max((near_best(value.mean) for value in values if value is not None), default=math.inf)
 
 
 def _measures(run: Run, method: MethodRuns, names: Sequence[str], level: float) -> Values:
@@ -75,11 +69,11 @@ def _measures(run: Run, method: MethodRuns, names: Sequence[str], level: float) 
     return values
 
 
-def _caption(levels: dict[str, float]) -> str:
-    level = f"at {next(iter(levels.values())):.3g}, " if len(levels) == 1 else ""
+def _caption(level: float) -> str:
+    where = f"at {level:.3g}, " if math.isfinite(level) else ""
     return (
         f"All of moving averages over {WINDOW} updates (a quarter of runs shorter than {4 * WINDOW}). Time to reward: "
-        f"first update with a reward {level}{NEAR_BEST:.0%} below the best final one. Time to feasibility: first "
+        f"first update with a reward {where}{NEAR_BEST:.0%} below the best final one. Time to feasibility: first "
         f"update at which the reward is there and all enforced rates meet their thresholds (up to {TOLERANCE:.0%} of "
         "the violations that are allowed) at once. Reward spread: standard deviation over seeds, averaged over "
         "training. By constraint: feasible from: first update, with the reward reached before, from which on the "

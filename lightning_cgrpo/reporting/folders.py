@@ -1,7 +1,8 @@
-"""Folders with logs: finding and reading them, and what each is of."""
+"""Find and read folders of logs, with the configurations beside them."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,7 @@ from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.cli.configuration import read as read_config
 from lightning_cgrpo.reporting import logs
 from lightning_cgrpo.reporting.logs import EventsFile
-from lightning_cgrpo.reporting.method import Method, key_of, method_of, seed_of
-from lightning_cgrpo.reporting.runs import Identity
+from lightning_cgrpo.reporting.method import Method, method_of, seed_of
 
 EVENTS = "*.tfevents.*"
 
@@ -21,41 +21,44 @@ Track = Callable[[Sequence[Path]], Iterable[Path]]
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder with a log.
+    """A folder with a log of training.
 
     Args:
-        name: what the user called what is found there, if anything.
-        config: none if there is none.
+        name: the user's name for the source of the folder, if there is one.
+        config: none without a readable configuration.
+        weights: fingerprint of the saved weights that the policy began from; none for random weights.
+        files: of training and of evaluations.
     """
 
     path: Path
     name: str | None
     config: Config | None
+    weights: str | None
     files: list[EventsFile]
 
     @property
     def short(self) -> str:
-        """As Lightning builds it: ``name/version_N``."""
-        return "/".join(self.path.resolve().parts[-2:])
+        """``name/version_N``, as Lightning builds it."""
+        return _short(self.path)
 
     @property
-    def trained(self) -> bool:
-        return any(file.span is not None for file in self.files)
+    def reached(self) -> float:
+        """The last logged update."""
+        return max(file.span[1] for file in self.files if file.span is not None)
 
     @property
     def started(self) -> float:
-        return max(file.started for file in self.files)
+        """When training started, on the clock."""
+        return max(file.started for file in self.files if file.span is not None)
+
+    @property
+    def seed(self) -> int | None:
+        return None if self.config is None else seed_of(self.config)
 
     @property
     def method(self) -> Method:
-        method: Method = {"folder": self.short} if self.config is None else method_of(self.config)
+        method: Method = {"folder": self.short} if self.config is None else method_of(self.config, self.weights)
         return method if self.name is None else {"name": self.name, **method}
-
-    @property
-    def identity(self) -> Identity:
-        """Of the run: its method, and its seed (or its folder, where no seed is told)."""
-        seed = None if self.config is None else seed_of(self.config)
-        return key_of(self.method), self.short if seed is None else seed
 
 
 def found(path: Path, pattern: str) -> list[Path]:
@@ -74,11 +77,17 @@ def read_folders(events: Mapping[Path, str | None], track: Track, notes: list[st
     folders = []
     for path, files in together.items():
         known = [read[file] for file in files if file in read]
-        if any(file.scalars or file.evaluations for file in known):
-            folders.append(Folder(path, events[files[0]], _config(path, notes), known))
+        if any(file.span is not None for file in known):
+            weights = _weights(path, notes)
+            folders.append(Folder(path, events[files[0]], _config(path, notes), weights, known))
         else:
-            notes.append(f"Skipped {path}: its log holds no updates and no evaluation.")
+            only = ", only an evaluation" if any(file.evaluations for file in known) else ""
+            notes.append(f"Skipped {path}: its log holds no updates{only}.")
     return folders
+
+
+def _short(folder: Path) -> str:
+    return "/".join(folder.resolve().parts[-2:])
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
@@ -105,3 +114,14 @@ def _config(folder: Path, notes: list[str]) -> Config | None:
     except ConfigError as error:
         notes.append(f"{error} The folder is taken for the method, and thresholds for at_most.")
         return None
+
+
+def _weights(folder: Path, notes: list[str]) -> str | None:
+    path = folder / "weights.json"
+    if not path.is_file():
+        return None
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["fingerprint"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        notes.append(f"{path} can't be read ({error!r}): its run is kept apart.")
+        return f"unknown of {_short(folder)}"

@@ -37,19 +37,8 @@ def labels_of(methods: Sequence[Method]) -> list[str]:
     """A label for each of several different methods; unique.
 
     A label holds a part per aspect in which the methods differ: the estimator, a constraint, how the weights are set,
-    any other setting. A part that most of the methods share is left out, except for the estimator's. Methods of
-    different tasks differ in nearly everything: there the task comes first, and what differs within it.
+    any other setting. A part that most of the methods share is left out, except for the estimator's.
     """
-    tasks = [short_class(get(method, TASK)) for method in methods]
-    labels = [""] * len(methods)
-    for task in dict.fromkeys(tasks):
-        rows = [n for n, of in enumerate(tasks) if of == task]
-        for n, label in zip(rows, _labels_within([methods[n] for n in rows]), strict=True):
-            labels[n] = label if len(set(tasks)) == 1 or not task else f"{task}, {label}"
-    return _numbered(labels)
-
-
-def _labels_within(methods: Sequence[Method]) -> list[str]:
     described = [dict(_aspects(method)) for method in methods]
     holders = [
         {"", *(_holder(aspect.path, v) for aspect, v in _settings(method) if _is_class(v))} for method in methods
@@ -70,7 +59,7 @@ def _labels_within(methods: Sequence[Method]) -> list[str]:
     labels = [s or a or _plain(method) for s, a, method in zip(short, said, methods, strict=True)]
     if len(set(labels)) < len(labels):
         labels = [text or _plain(method) for text, method in zip(full, methods, strict=True)]
-    return labels
+    return numbered(labels)
 
 
 def slug(label: str) -> str:
@@ -84,7 +73,8 @@ def short_class(value: Any) -> str:
     return str(value).rpartition(".")[2] if value else ""
 
 
-def _numbered(labels: Sequence[str]) -> list[str]:
+def numbered(labels: Sequence[str]) -> list[str]:
+    """Labels with numbers where several are equal."""
     counts, seen, unique = Counter(labels), Counter[str](), []
     for label in labels:
         seen[label] += 1
@@ -110,7 +100,7 @@ def _aspects(method: Method) -> Iterator[tuple[Aspect, str]]:
         if isinstance(settings, Mapping):
             yield Aspect(f"{CONSTRAINTS}.{name}"), _constraint_words(str(name), settings)
             yield Aspect(f"{CONSTRAINTS}.{name}.signal"), f"{name} of {settings.get('signal', name)}"
-    yield Aspect("weights"), _weights_words(method)
+    yield Aspect("multipliers"), _weights_words(method)
     for aspect, value in _settings(method):
         # Said above, in better words.
         if aspect.path.startswith((f"{CONSTRAINTS}.", FIXED)) or aspect.path in (

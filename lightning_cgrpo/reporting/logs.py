@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,8 @@ TRAINING = ("reward/", "rate/", "threshold/", "multiplier/", "effective_weight/"
 """Scalars of training that a report shows."""
 FAULTS = "faults/"
 """Counts of training that a report tells."""
+COLLAPSED = "policy/collapsed_since"
+"""The update at which the policy began to collapse; logged from the detection on."""
 EVALUATIONS = ("test/", "test_train/", "val/")
 EFFECTIVE_WEIGHTS = "effective_weights/"
 """Histograms of effective weights, by component."""
@@ -74,7 +76,7 @@ def read(path: Path) -> EventsFile:
     tags = events.Tags()
     scalars, evaluations = {}, {}
     for tag in tags["scalars"]:
-        if tag.startswith((*TRAINING, FAULTS)):
+        if tag.startswith((*TRAINING, FAULTS, COLLAPSED)):
             scalars[tag] = _series([(event.step, event.value) for event in events.Scalars(tag)])
         elif tag.startswith(EVALUATIONS):
             found = [(event.wall_time, event.value) for event in events.Scalars(tag) if np.isfinite(event.value)]
@@ -102,39 +104,44 @@ def _series(points: Sequence[tuple[int, float]]) -> Series:
     return Series(np.array(steps, float), np.array([values[step] for step in steps], float))
 
 
-def merged(files: Iterable[EventsFile]) -> Log:
-    """One log of all files of a run: a file that was begun later wins over all the updates that it spans.
+def merged(folders: Sequence[Sequence[EventsFile]]) -> Log:
+    """One log of the folders of a run, each resumed from the one before.
 
-    By span and not by step, since a run that went on elsewhere may have been logged more sparsely: steps of two
-    different trainings must not alternate.
+    Whatever started later wins from its first update on: training went on from there. Evaluations are those of the
+    last folder, since earlier ones were of checkpoints before the end.
     """
     scalars: dict[str, list[Series]] = {}
     histograms: dict[str, dict[int, Buckets]] = {}
-    evaluations: dict[str, tuple[float, float]] = {}
-    for file in sorted(files, key=lambda file: file.started):
-        for tag, found in file.evaluations.items():
-            evaluations[tag] = max(found, evaluations.get(tag, found))
+    for file in sorted((file for files in folders for file in files), key=_started):
         if file.span is None:
             continue
-        first, last = file.span
-        scalars = {
-            tag: [s for series in parts for s in (series.between(-np.inf, first), _after(series, last))]
-            for tag, parts in scalars.items()
-        }
+        first = file.span[0]
+        scalars = {tag: [series.between(-np.inf, first) for series in parts] for tag, parts in scalars.items()}
+        histograms = {name: {u: b for u, b in found.items() if u < first} for name, found in histograms.items()}
         for tag, series in file.scalars.items():
             scalars.setdefault(tag, []).append(series)
         for component, updates in file.histograms.items():
-            kept = {u: b for u, b in histograms.get(component, {}).items() if not first <= u <= last}
-            histograms[component] = kept | updates
+            histograms.setdefault(component, {}).update(updates)
     return Log(
         {tag: joined for tag, parts in scalars.items() if len(joined := _joined(parts))},
         {component: dict(sorted(updates.items())) for component, updates in histograms.items() if updates},
-        {tag: rounded(value, FLOAT_DIGITS) for tag, (_, value) in evaluations.items()},
+        _evaluations(folders[-1]),
     )
 
 
-def _after(series: Series, step: float) -> Series:
-    return series.between(np.nextafter(step, np.inf), np.inf)
+def _started(file: EventsFile) -> float:
+    return file.started
+
+
+def _evaluations(files: Sequence[EventsFile]) -> dict[str, float]:
+    """The last evaluations of a folder; a test without training prompts ends an earlier one of them."""
+    last: dict[str, tuple[float, float]] = {}
+    for file in sorted(files, key=_started):
+        if any(tag.startswith("test/") for tag in file.evaluations):
+            last = {tag: found for tag, found in last.items() if not tag.startswith("test_train/")}
+        for tag, found in file.evaluations.items():
+            last[tag] = max(found, last.get(tag, found))
+    return {tag: rounded(value, FLOAT_DIGITS) for tag, (_, value) in last.items()}
 
 
 def _joined(parts: Sequence[Series]) -> Series:

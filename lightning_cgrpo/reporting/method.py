@@ -59,11 +59,14 @@ PRECISION = "32-true"
 Method = dict[str, Any]
 
 
-def method_of(config: Config) -> Method:
+def method_of(config: Config, weights: str | None = None) -> Method:
     """The parts of a resolved configuration that two runs of one method share.
 
     Settings that are null are left out, as if they weren't there, so are those that came later and are as it always
     was, and classes are named without their modules.
+
+    Args:
+        weights: fingerprint of the saved weights that the policy began from.
     """
     parts: Method = {}
     for key in ("model", "data"):
@@ -82,6 +85,8 @@ def method_of(config: Config) -> Method:
     precision = trainer.get("precision")
     if precision not in (None, PRECISION, 32, "32"):
         parts["precision"] = precision
+    if weights is not None:
+        parts["weights"] = weights
     return parts
 
 
@@ -94,11 +99,6 @@ def renewed(method: Mapping[str, Any]) -> Method:
 def key_of(method: Mapping[str, Any]) -> str:
     """The same text for the same method."""
     return json.dumps(method, sort_keys=True)
-
-
-def method_key(config: Config) -> str:
-    """The same text for the ``config.yaml`` of all runs of one method; for saved runs see `saved.record_key`."""
-    return key_of(method_of(config))
 
 
 def seed_of(config: Config) -> int | None:
@@ -159,4 +159,5 @@ def _reduced(value: Any, key: str = "") -> Any:
         return value
     if key == "class_path":
         return value.rpartition(".")[2]
-    return PurePath(value).name if key in PLACES else value
+    # A prefix such as "packaged:" tells where the model lies, too.
+    return PurePath(value).name.rpartition(":")[2] if key in PLACES else value

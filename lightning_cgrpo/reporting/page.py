@@ -1,11 +1,12 @@
-"""The page that says what was read, with all tables and figures; and its short form for the screen."""
+"""The page of a report: the runs, notes on them, all tables and figures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_cgrpo.reporting.collect import Collection
+from lightning_cgrpo.reporting.collect import TaskRuns
 from lightning_cgrpo.reporting.runs import progress
 from lightning_cgrpo.reporting.tables import Table, markdown, plain
 
@@ -18,24 +19,53 @@ CAPTIONS = {
     "sweep": "Fixed weights: final reward and rates over a weight.",
 }
 
-
 TITLES = {"final": "Final values", "control": "Control", "test": "Test"}
 
 
-def page(collection: Collection, tables: Sequence[Table], pictures: Sequence[Path], missing: Sequence[str]) -> str:
-    """The report in Markdown; pictures lie beside it."""
-    lines = ["# Report", "", "## What was read", ""]
-    lines += ["| method | seeds | updates |", "|---|---|---|"]
-    for method in collection.methods:
-        seeds = ", ".join("?" if run.seed is None else str(run.seed) for run in method.runs)
-        lines.append(f"| {plain(method.label)} | {seeds} | {progress(method.runs)} |")
-    notes = [*collection.notes, *missing]
-    if notes:
-        lines += ["", *(f"- {note}" for note in notes)]
-    for table in tables:
-        lines += ["", f"## {TITLES[table.name]}", "", markdown(table).rstrip()]
-    lines += ["", "## Figures"]
-    for picture in pictures:
-        caption = CAPTIONS.get(picture.stem.partition("_")[0], picture.stem)
-        lines += ["", f"![{picture.stem}]({picture.name})", "", f"{caption} [PDF]({picture.stem}.pdf)"]
+@dataclass(frozen=True)
+class Section:
+    """The part of a report on one task.
+
+    Args:
+        prefix: what the names of the task's files begin with.
+        pictures: lie beside the page.
+    """
+
+    task: TaskRuns
+    prefix: str
+    tables: Sequence[Table]
+    pictures: Sequence[Path]
+
+
+def page(sections: Sequence[Section], notes: Sequence[str]) -> str:
+    """The report in Markdown; several tasks have a section each, a task alone has no heading of its own.
+
+    Args:
+        notes: on the sources of all tasks.
+    """
+    if len(sections) == 1:
+        return "\n".join(["# Report", *_section(sections[0], "##", notes)]) + "\n"
+    lines = ["# Report", *_listed(notes)]
+    for section in sections:
+        lines += ["", f"## {plain(section.task.name)}", *_section(section, "###")]
     return "\n".join(lines) + "\n"
+
+
+def _section(section: Section, level: str, notes: Sequence[str] = ()) -> Iterator[str]:
+    yield from ("", f"{level} What was read", "")
+    yield from ("| method | seeds | updates |", "|---|---|---|")
+    for method in section.task.methods:
+        seeds = ", ".join("?" if run.seed is None else str(run.seed) for run in method.runs)
+        yield f"| {plain(method.label)} | {seeds} | {progress(method.runs)} |"
+    yield from _listed([*section.task.notes, *notes])
+    for table in section.tables:
+        yield from ("", f"{level} {TITLES[table.name]}", "", markdown(table).rstrip())
+    yield from ("", f"{level} Figures")
+    for picture in section.pictures:
+        name = picture.stem.removeprefix(section.prefix)
+        caption = CAPTIONS.get(name.partition("_")[0], name)
+        yield from ("", f"![{picture.stem}]({picture.name})", "", f"{caption} [PDF]({picture.stem}.pdf)")
+
+
+def _listed(notes: Sequence[str]) -> list[str]:
+    return ["", *(f"- {note}" for note in notes)] if notes else []

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from lightning_cgrpo.constraint import Constraint
-from lightning_cgrpo.reporting.labels import TASK, short_class
-from lightning_cgrpo.reporting.method import get
 from lightning_cgrpo.reporting.runs import MethodRuns, Run
 from lightning_cgrpo.reporting.summary import ROUNDING, TOLERANCE, Statistic, statistic, tolerance, violation
 from lightning_cgrpo.reporting.tables import Cell, Column, Table
@@ -44,22 +42,17 @@ def feasible(method: MethodRuns, values: Values) -> bool:
     )
 
 
-def task_of(method: MethodRuns) -> str:
-    """Rewards of different tasks aren't compared."""
-    return short_class(get(method.method, TASK))
-
-
 def best_of(methods: Sequence[MethodRuns], values: Values) -> list[str]:
-    """The labels of the methods that are best among those with the same task and the same thresholds; see `RULE`."""
-    enforcing = {task_of(method) for method in methods if method.enforced}
-    groups: dict[tuple[str, frozenset[str]], dict[str, float]] = {}
+    """The labels of the methods that are best among those with the same thresholds; see `RULE`."""
+    enforcing = any(method.enforced for method in methods)
+    groups: dict[frozenset[str], dict[str, float]] = {}
     for method in methods:
         value = measured(method, REWARD, values)
-        left_out = not method.enforced and task_of(method) in enforcing
+        left_out = enforcing and not method.enforced
         if value is None or left_out or not method.finished or not feasible(method, values):
             continue
         bounds = frozenset(f"{name} {_bound(constraint)}" for name, constraint in method.enforced.items())
-        groups.setdefault((task_of(method), bounds), {})[method.label] = value.mean
+        groups.setdefault(bounds, {})[method.label] = value.mean
     return [label for group in groups.values() for label, mean in group.items() if mean == max(group.values())]
 
 

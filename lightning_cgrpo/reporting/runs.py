@@ -10,7 +10,7 @@ import numpy as np
 
 from lightning_cgrpo.constraint import Constraint
 from lightning_cgrpo.reporting.histogram import pooled
-from lightning_cgrpo.reporting.logs import FAULTS, Log
+from lightning_cgrpo.reporting.logs import COLLAPSED, FAULTS, TRAINING, Log
 from lightning_cgrpo.reporting.method import Method, constraints_of
 from lightning_cgrpo.reporting.series import Series, bin_width, binned, interval, moving_average, rounded
 from lightning_cgrpo.reporting.summary import final_values, last_part, window_of
@@ -46,6 +46,7 @@ class Run:
         begins: the first update that is known, where the ones before are missing.
         faults: logged updates with values that weren't finite, by signal; and optimizer steps skipped for the like,
             ``skipped_steps``.
+        collapsed: the update at which the policy began to collapse, if it did.
     """
 
     method: Method
@@ -61,6 +62,7 @@ class Run:
     pooled: float = LAST
     begins: int = 0
     faults: dict[str, int] = field(default_factory=dict)
+    collapsed: int | None = None
 
     def smooth(self, tag: str) -> Series:
         """The moving average of a tag; empty if it isn't known."""
@@ -83,12 +85,14 @@ class MethodRuns:
         label: its name in figures and tables.
         constraints: all that it declares, in their order.
         enforced: the constraints whose rates decide whether it is feasible.
+        others: further starts of the same seeds, which nothing is drawn or computed from.
     """
 
     label: str
     method: Method
     runs: list[Run]
     constraints: dict[str, Constraint] = field(default_factory=dict)
+    others: list[Run] = field(default_factory=list)
 
     @property
     def enforced(self) -> dict[str, Constraint]:
@@ -121,6 +125,12 @@ def progress(runs: Sequence[Run]) -> str:
     return f"{text} of {asked:,}" if asked else text
 
 
+def seeds_of(runs: Sequence[Run]) -> str:
+    """The runs' seeds, in words."""
+    seeds = ", ".join("?" if run.seed is None else str(run.seed) for run in runs)
+    return f"seed{'s' if len(runs) > 1 else ''} {seeds}"
+
+
 def run_of_log(
     log: Log, method: Method, seed: int | None, max_updates: int | None, folders: tuple[str, ...], last: float = LAST
 ) -> Run:
@@ -136,7 +146,7 @@ def run_of_log(
     width = bin_width(min(max_updates or updates, HANDFUL * updates), spacing)
     start = last_part(updates, last, end)
     begins = min((series.steps[0] for series in log.scalars.values()), default=0.0)
-    scalars = {tag: series for tag, series in log.scalars.items() if not tag.startswith(FAULTS)}
+    scalars = {tag: series for tag, series in log.scalars.items() if tag.startswith(TRAINING)}
     shares = {name: pooled(b for u, b in found.items() if u >= start) for name, found in log.histograms.items()}
     # Rounded here and not where it is saved: a saved run is the same as its log.
     return Run(
@@ -153,6 +163,7 @@ def run_of_log(
         last,
         int(begins) if begins > spacing else 0,
         _faults(log.scalars),
+        int(log.scalars[COLLAPSED].values[-1]) if COLLAPSED in log.scalars else None,
     )
 
 

@@ -70,6 +70,7 @@ def write(run: Run, last: float, path: Path) -> None:
         "final": run.final,
         "evaluations": run.evaluations,
         "faults": run.faults,
+        **({} if run.collapsed is None else {"collapsed": run.collapsed}),
         "pooled": run.pooled,
         "distributions": {name: _trimmed(shares) for name, shares in run.distributions.items()},
         "width": run.width,
@@ -113,11 +114,6 @@ def read(path: Path, last: float) -> Run | None:
         raise ValueError(f"it has no {error}") from error
 
 
-def record_key(record: Mapping[str, Any]) -> str:
-    """The same text for a saved run, as loaded from JSON, as `method_key` gives for its configuration."""
-    return key_of(renewed({key: part for key, part in record["method"].items() if key != "name"}))
-
-
 def _run(record: Mapping[str, Any], last: float) -> Run:
     updates, series = _checked(record, "updates", int), _series(record)
     final = _numbers(record, "final")
@@ -140,6 +136,7 @@ def _run(record: Mapping[str, Any], last: float) -> Run:
         float(_checked(record, "pooled", (int, float))),
         _checked(record, "begins", int),
         {name: int(count) for name, count in _numbers(record, "faults").items()},
+        _checked(record, "collapsed", int) if "collapsed" in record else None,
     )
 
 

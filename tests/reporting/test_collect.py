@@ -21,6 +21,12 @@ def collected(*paths):
     return collect([path if isinstance(path, tuple) else (None, path) for path in paths], LAST)
 
 
+def notes(*paths):
+    """Notes on runs, and on the sources."""
+    found = collected(*paths)
+    return [*(note for task in found.tasks for note in task.notes), *found.notes]
+
+
 def test_groups_by_configuration_and_not_by_name(make_run, tmp_path):
     make_run("one/version_0", seed=0)
     make_run("other/version_0", seed=1)
@@ -30,7 +36,6 @@ def test_groups_by_configuration_and_not_by_name(make_run, tmp_path):
         "ScalarizedAdvantages": [0, 1],
         "ScalarizedRewards": [0],
     }
-    assert found.notes == []
 
 
 def test_the_values_of_a_run(make_run, tmp_path):
@@ -45,37 +50,17 @@ def test_the_values_of_a_run(make_run, tmp_path):
     assert lava[0] == pytest.approx(sum(lava) / 2, rel=1e-3) and reward[12] == pytest.approx(sum(reward), rel=1e-3)
 
 
-def test_a_resumed_run_is_one_and_later_steps_win(make_run, tmp_path):
-    make_run("x/version_0", updates=60, scalars={"reward/mean": lambda u: 0})
-    again = {"ckpt_path": "x/version_0/checkpoints/last.ckpt"}
-    make_run("x/version_1", again, start=50, updates=100, scalars={"reward/mean": lambda u: 1})
-    found = collected(tmp_path)
-    [run] = found.methods[0].runs
-    assert run.updates == 100 and run.folders == ("x/version_0", "x/version_1")
-    series = run.series["reward/mean"]
-    assert series.values.tolist() == [0] * 50 + [1] * 50
-    [note] = [note for note in found.notes if "one run" in note]
-    assert "anew" not in note
-
-
-def test_a_run_that_was_begun_twice_is_said(make_run, tmp_path):
-    make_run("x/version_0")
-    make_run("x/version_1", updates=10)
-    assert any("x/version_1 began anew" in note for note in collected(tmp_path).notes)
-
-
 def test_what_is_found_twice_is_read_once(make_run, tmp_path, monkeypatch):
     make_run("x/version_0")
     monkeypatch.chdir(tmp_path)
-    assert collected(tmp_path, Path("x"), tmp_path / "x" / "version_0").notes == []
+    assert notes(tmp_path, Path("x"), tmp_path / "x" / "version_0") == []
 
 
 def test_unfinished_runs_of_a_method_are_one_note(make_run, tmp_path):
     make_run("x/version_0", updates=40)
     make_run("x/version_1", seed=1, updates=60)
     make_run("x/version_2", seed=2)
-    found = collected(tmp_path)
-    assert found.notes == ["Unfinished: ScalarizedAdvantages: 40 to 60 of 100 updates (seeds 0, 1)."]
+    assert "Unfinished: ScalarizedAdvantages: 40 to 60 of 100 updates (seeds 0, 1)." in notes(tmp_path)
 
 
 def test_bins_are_those_of_a_finished_run(make_run, tmp_path):
@@ -88,8 +73,10 @@ def test_bins_are_those_of_a_finished_run(make_run, tmp_path):
 
 def test_a_run_whose_beginning_is_not_at_hand_is_said(make_run, tmp_path):
     make_run("x/version_1", start=50)
-    [note] = collected(tmp_path).notes
-    assert note == "ScalarizedAdvantages, seed 0: begins at update 50; its earlier part is not among these."
+    [note] = notes(tmp_path)
+    assert note == (
+        "ScalarizedAdvantages, seed 0: begins at update 50; its earlier part is not among these, or of another method."
+    )
 
 
 def test_faults_are_said_per_method(make_run, tmp_path):
@@ -101,7 +88,7 @@ def test_faults_are_said_per_method(make_run, tmp_path):
     for seed in (0, 1):
         make_run(f"x/version_{seed}", seed=seed, scalars=faulty)
     make_run("x/version_2", REWARDS)
-    [note] = collected(tmp_path).notes
+    [note] = [note for note in notes(tmp_path) if note.startswith("Faults")]
     assert note == (
         "Faults: ScalarizedAdvantages: goal was not finite in 14 logged updates, 4 optimizer steps were skipped in "
         "logged updates."
@@ -123,7 +110,7 @@ def test_saved_distributions_stay_those_of_their_share(make_run, tmp_path):
     folder = make_run("x/version_0")
     saved.write_all([("a", collected(folder).methods[0].runs[0])], LAST, tmp_path / "saved")
     found = collect([(None, tmp_path / "saved")], 0.5)
-    assert found.notes == [
+    assert found.tasks[0].notes == [
         "Distributions are over the part of training that they were saved for: ScalarizedAdvantages."
     ]
     [run] = found.methods[0].runs
@@ -138,7 +125,7 @@ def test_an_empty_log_is_said_and_left_out(make_run, tmp_path):
     empty = make_run("x/version_1", seed=1, scalars={})
     found = collected(tmp_path)
     assert len(found.methods[0].runs) == 1
-    assert found.notes == [f"Skipped {empty}: its log holds no updates and no evaluation."]
+    assert found.notes == [f"Skipped {empty}: its log holds no updates."]
 
 
 def test_nothing_to_read(make_run, tmp_path):
@@ -167,58 +154,25 @@ def test_a_broken_configuration_is_said(make_run, tmp_path):
     assert found.methods[0].label == "x/version_0" and "can't be read" in found.notes[0]
 
 
-def test_a_test_belongs_to_the_run_of_its_checkpoint(make_run, tmp_path):
-    """Whatever else its configuration says: a test is often run with other settings."""
-    make_run("x/version_0", seed=3)
-    tested = {"ckpt_path": f"{tmp_path}/x/version_0/checkpoints/last.ckpt", **REWARDS}
-    make_run("x/version_1", tested, seed=0, scalars={}, evaluations={"test/reward/mean": 0.75})
-    found = collected(tmp_path)
-    [method] = found.methods
-    assert method.runs[0].evaluations == {"test/reward/mean": 0.75} and found.notes == []
-    make_run("z/version_0", {"ckpt_path": "y/version_9/checkpoints/last.ckpt"}, scalars={}, evaluations={"test/a": 1})
-    assert "evaluation only" in collected(tmp_path).notes[0]
-
-
-def test_a_later_test_without_training_prompts_has_none_of_an_earlier_one(make_run, tmp_path):
-    make_run("x/version_0")
-    at = {"ckpt_path": f"{tmp_path}/x/version_0/checkpoints/last.ckpt"}
+def test_a_test_is_logged_beside_its_training(make_run, tmp_path):
+    folder = make_run("x/version_0")
     both = {"test/reward/mean": 0.5, "test_train/reward/mean": 0.6, "val/reward/mean": 0.4}
-    make_run("x/version_1", at, scalars={}, evaluations=both)
+    make_run("x/version_0", scalars={}, evaluations=both)
     assert collected(tmp_path).methods[0].runs[0].evaluations == pytest.approx(both)
-    make_run("x/version_2", at, scalars={}, evaluations={"test/reward/mean": 0.75})
+    # A later test without training prompts has none of an earlier one.
+    make_run("x/version_0", scalars={}, evaluations={"test/reward/mean": 0.75})
     later = {"test/reward/mean": 0.75, "val/reward/mean": 0.4}
     assert collected(tmp_path).methods[0].runs[0].evaluations == pytest.approx(later)
+    assert notes(folder) == []
 
 
-def test_a_test_belongs_to_its_checkpoint_by_the_whole_path(make_run, tmp_path):
-    """Also from where it was started: the same names are elsewhere too."""
-    make_run("old/runs/x/version_0")
-    make_run("new/runs/x/version_0", REWARDS)
-    test = {"ckpt_path": "runs/x/version_0/checkpoints/last.ckpt"}
-    make_run("new/runs/x/version_1", test, scalars={}, evaluations={"test/reward/mean": 0.75})
+def test_a_folder_with_an_evaluation_only_is_skipped(make_run, tmp_path):
+    make_run("x/version_0")
+    at = {"ckpt_path": f"{tmp_path}/x/version_0/checkpoints/last.ckpt"}
+    only = make_run("x/version_1", at, scalars={}, evaluations={"test/reward/mean": 0.75})
     found = collected(tmp_path)
-    assert [method.runs[0].evaluations for method in found.methods] == [{"test/reward/mean": 0.75}, {}]
-    assert [method.label for method in found.methods] == ["ScalarizedRewards", "ScalarizedAdvantages"]
-    # Where the run isn't at hand, another with the same last names isn't taken for it.
-    [method], [note] = (lambda c: (c.methods, c.notes))(collected(tmp_path / "old", tmp_path / "new/runs/x/version_1"))
-    assert method.runs[0].evaluations == {} and "not found among these" in note
-
-
-def test_a_test_of_a_saved_run_goes_by_the_name_and_says_so(make_run, tmp_path):
-    folder = make_run("runs/x/version_0")
-    other = make_run("elsewhere/x/version_0", REWARDS)
-    runs = [collected(path).methods[0].runs[0] for path in (folder, other)]
-    shutil.rmtree(folder)
-    test = {"ckpt_path": str(folder / "checkpoints/last.ckpt")}
-    log = make_run("runs/x/version_1", test, scalars={}, evaluations={"test/reward/mean": 0.75})
-    saved.write_all([("a", runs[0])], LAST, tmp_path / "one")
-    found = collected(tmp_path / "one", log)
-    assert found.methods[0].runs[0].evaluations == {"test/reward/mean": 0.75}
-    assert found.notes == [f"{log}: taken for an evaluation of the saved run from x/version_0, by that name alone."]
-    saved.write_all([("a", runs[0]), ("b", runs[1])], LAST, tmp_path / "two")
-    found = collected(tmp_path / "two", log)
-    assert [method.runs[0].evaluations for method in found.methods] == [{}, {}]
-    assert "several saved runs are from a folder x/version_0" in found.notes[0]
+    assert found.methods[0].runs[0].evaluations == {}
+    assert found.notes == [f"Skipped {only}: its log holds no updates, only an evaluation."]
 
 
 def test_names_that_the_user_gives(make_run, tmp_path):
@@ -242,7 +196,24 @@ def test_logs_win_over_saved_runs_unless_these_reach_further(make_run, tmp_path)
     assert run.updates == 100 and run.final["reward/mean"] > 0.9
     make_run("y/version_1", updates=100, scalars={"reward/mean": lambda u: -1})
     [run] = collected(tmp_path / "y", tmp_path / "saved").methods[0].runs
-    assert run.final["reward/mean"] == -1 and run.evaluations == {"test/reward/mean": 0.5}
+    # Of another start the test is not taken.
+    assert run.final["reward/mean"] == -1 and run.evaluations == {}
+    [note] = [n for n in notes(tmp_path / "y", tmp_path / "saved") if n.startswith("Several starts")]
+    assert "seed 0 is y/version_1 (100 updates), not x/version_0 (100, other numbers), y/version_0 (40)." in note
+
+
+def test_a_saved_run_and_its_log_are_one_run(make_run, tmp_path):
+    folder = make_run("x/version_0", evaluations={"test/reward/mean": 0.5})
+    saved.write_all([("a", collected(folder).methods[0].runs[0])], LAST, tmp_path / "saved")
+    shutil.rmtree(folder)
+    folder = make_run("x/version_0", evaluations={"val/reward/mean": 0.25})
+    [run] = collected(folder, tmp_path / "saved").methods[0].runs
+    assert run.evaluations == {"test/reward/mean": 0.5, "val/reward/mean": 0.25}
+    assert notes(folder, tmp_path / "saved") == []
+    # Resumed since, it is further than what was tested.
+    make_run("x/version_1", {"ckpt_path": "x/version_0/checkpoints/last.ckpt"}, start=100, updates=120)
+    [run] = collected(tmp_path / "x", tmp_path / "saved").methods[0].runs
+    assert run.updates == 120 and run.evaluations == {} and notes(tmp_path / "x", tmp_path / "saved") == []
 
 
 def test_a_sweep_is_found_by_its_weights(make_run, tmp_path):
@@ -271,5 +242,5 @@ def test_other_json_files_are_let_alone(make_run, tmp_path):
     (folder / "other.json").write_text(yaml.safe_dump({"a": 1}))
     (folder / "broken.json").write_text('{"format": "lightning_cgrpo run 1"}')
     (folder / "cut.json").write_text('{"format": "lightning_cgrpo run 1", "upda')
-    notes = collected(tmp_path).notes
-    assert ["broken.json" in notes[0], "cut.json" in notes[1], len(notes)] == [True, True, 2]
+    found = collected(tmp_path).notes
+    assert ["broken.json" in found[0], "cut.json" in found[1], len(found)] == [True, True, 2]

@@ -42,27 +42,22 @@ def test_values_that_are_not_finite_are_left_out(make_run):
     assert read(only(make_run("a", updates=3, scalars=scalars))).scalars["reward/mean"].steps.tolist() == [0, 2]
 
 
-def test_later_steps_win(make_run):
-    """The second file goes on from update 6: what the first one did after that never was."""
+def test_a_resumed_run_goes_on_from_its_first_update(make_run):
+    """The second file goes on from update 6: the later updates of the first one were lost."""
     first = read(only(make_run("a", updates=10, scalars={"reward/mean": lambda u: u, "rate/lava": lambda u: 1})))
     second = read(only(make_run("b", start=6, updates=9, scalars={"reward/mean": lambda u: 100 + u})))
-    for files in ([first, second], [second, first]):
-        log = merged(files)
-        assert log.scalars["reward/mean"].steps.tolist() == list(range(10))
-        assert log.scalars["reward/mean"].values.tolist() == [0, 1, 2, 3, 4, 5, 106, 107, 108, 9]
+    for folders in ([[first], [second]], [[second, first]]):
+        log = merged(folders)
+        assert log.scalars["reward/mean"].steps.tolist() == list(range(9))
+        assert log.scalars["reward/mean"].values.tolist() == [0, 1, 2, 3, 4, 5, 106, 107, 108]
         # Also where it logged less.
-        assert log.scalars["rate/lava"].steps.tolist() == [0, 1, 2, 3, 4, 5, 9]
-        assert list(log.histograms["lava"]) == list(range(10))
+        assert log.scalars["rate/lava"].steps.tolist() == [0, 1, 2, 3, 4, 5]
+        assert list(log.histograms["lava"]) == list(range(9))
 
 
-def test_no_steps_of_two_trainings_alternate(make_run):
-    first = read(only(make_run("a", updates=10, scalars={"reward/mean": lambda u: 0})))
-    folder = make_run("b", start=2, updates=3, scalars={"reward/mean": lambda u: 1})
-    make_run("b", start=8, updates=9, scalars={"reward/mean": lambda u: 1})
-    from lightning_cgrpo.reporting.logs import EventsFile, Series  # a sparser log, of updates 2 and 8
-
-    parts = [read(path) for path in folder.glob("*tfevents*")]
-    sparse = merged(parts).scalars["reward/mean"]
-    assert sparse.steps.tolist() == [2, 8]
-    again = EventsFile(folder, first.started + 1, {"reward/mean": Series(sparse.steps, sparse.values)})
-    assert merged([first, again]).scalars["reward/mean"].steps.tolist() == [0, 1, 2, 8, 9]
+def test_evaluations_are_of_the_last_checkpoints(make_run):
+    """The first folder's test was of a checkpoint in the middle of training."""
+    first = read(only(make_run("a", updates=5, evaluations={"test/reward/mean": 0.5, "val/reward/mean": 0.25})))
+    second = read(only(make_run("b", start=5, updates=9, evaluations={"val/reward/mean": 0.75})))
+    assert merged([[first], [second]]).evaluations == {"val/reward/mean": 0.75}
+    assert merged([[first]]).evaluations == {"test/reward/mean": 0.5, "val/reward/mean": 0.25}

@@ -69,6 +69,9 @@ def test_what_changes_learning_makes_a_method(changes):
 def test_a_folder_counts_by_its_name_alone():
     assert key({"data.init_args.path": "/data/gsm8k"}) == key({"data.init_args.path": "openai/gsm8k"})
     assert key({"data.init_args.path": "/data/other"}) != key({"data.init_args.path": "openai/gsm8k"})
+    policy = "model.init_args.policy"
+    models = ({policy: {"class_path": "P", "init_args": {"model": m}}} for m in ("packaged:driver", "/models/driver"))
+    assert len({key(model) for model in models}) == 1
 
 
 def test_a_method_survives_json():
@@ -130,14 +133,19 @@ def test_labels_tell_what_differs():
     assert labels({}, pid, bounds, loose)[0] == "lava at_most 0.1, SoftmaxAdam"
 
 
-def test_methods_of_different_tasks_are_told_apart_by_them():
-    gridworld, gsm8k = ({"model.init_args.task": {"class_path": f"x.{name}"}} for name in ("Gridworld", "GSM8K"))
-    other = {**gsm8k, **REWARDS, "data": {"class_path": "D"}, "callbacks.multipliers": None}
-    assert labels(gridworld, {**gridworld, f"{CONTROLLER}.init_args.lr": 1}, other) == [
-        "Gridworld, controller.lr=0.01",
-        "Gridworld, controller.lr=1",
-        "GSM8K, ScalarizedRewards",
+def test_weights_that_a_policy_began_from_make_a_method():
+    first, second, none = (method_of(changed(), weights) for weights in ("8c1f0a2b6d3e", "0a2b6d3e8c1f", None))
+    assert len({key_of(first), key_of(second), key_of(none)}) == 3
+    assert labels_of([first, second]) == ["weights=8c1f0a2b6d3e", "weights=0a2b6d3e8c1f"]
+    # Beside the multipliers, whose words are told as well.
+    pid = {CONTROLLER: {"class_path": "lightning_cgrpo.multipliers.PID"}}
+    assert labels_of([first, method_of(changed(pid), "8c1f0a2b6d3e"), none]) == [
+        "SoftmaxAdam, weights=8c1f0a2b6d3e",
+        "PID, weights=8c1f0a2b6d3e",
+        "SoftmaxAdam, without weights",
     ]
+    assert labels_of([first, method_of(changed(pid), "8c1f0a2b6d3e")]) == ["SoftmaxAdam", "PID"]
+    assert renewed(first) == first
 
 
 def test_labels_are_unique_and_make_names_of_files():

@@ -75,6 +75,60 @@ def test_labels_do_not_break_the_page(make_run, tmp_path):
     assert "| a\\|b\\_c | 0 | 40 of 100 |" in page and "| a\\|b\\_c (40 of 100) | 1 |" in page
 
 
+def test_several_tasks_have_a_section_and_files_each(make_run, tmp_path, capsys):
+    task, objective = "model.init_args.task", "model.init_args.objective"
+    other = {
+        task: {"class_path": "x.GSM8KTask"},
+        objective: {"reward": "r", "constraints": {"format": {"at_most": 0.5}}},
+    }
+    scalars = {"reward/mean": lambda u: -u, "rate/format": lambda u: 0.25, "multiplier/format": lambda u: u}
+    make_run("x/version_0", {task: {"class_path": "x.GridworldTask"}})
+    make_run("x/version_1", other, scalars=scalars)
+    out = tmp_path / "out"
+    report(tmp_path / "x", "--out", out)
+    figures = ("curves", "distribution", "phase")
+    drawn(out, *(f"{name}_{figure}" for name in ("gridworld", "gsm8k") for figure in figures), "gridworld_informative")
+    page = (out / "report.md").read_text()
+    first, second = page.split("\n## GSM8K\n")
+    assert "\n## Gridworld\n" in first and "### Final values" in first and "### Figures" in first
+    assert "rate lava" in first and "rate format" not in first
+    assert "rate format" in second and "lava" not in second.replace("gridworld", "")
+    assert "![gsm8k_curves](gsm8k_curves.png)\n\nLearning curves" in second
+    assert "groups/informative/* was not logged by any run." in second and "was not logged" not in first
+    assert "rate format" in (out / "gsm8k_final.md").read_text() and not (out / "final.md").exists()
+    assert "\\label{tab:gsm8k_control}" in (out / "gsm8k_control.tex").read_text()
+    assert {path.name for path in (out / "runs").iterdir()} == {
+        "gridworld-scalarizedadvantages_seed0.json",
+        "gsm8k-scalarizedadvantages_seed0.json",
+    }
+    shown = capsys.readouterr().out.splitlines()
+    assert shown.index("Gridworld") < shown.index("GSM8K")
+
+
+def test_the_screen_shows_whole_columns(make_run, tmp_path, capsys):
+    """Marks beside the values, in a table that is wider than the screen."""
+    names = [f"c{n}" for n in range(12)]
+    objective = {"reward": "r", "constraints": {name: {"at_most": 0.1} for name in names}}
+    scalars = {"reward/mean": lambda u: u, **{f"rate/{name}": lambda u: 0.5 for name in names}}
+    make_run("x/version_0", {"model.init_args.objective": objective}, scalars=scalars)
+    report(tmp_path / "x", "--out", tmp_path / "out")
+    shown = capsys.readouterr().out
+    assert shown.count("0.5000 !") == 12 and all(name in shown for name in names)
+
+
+def test_labels_longer_than_their_axes_keep_columns_together(make_run, tmp_path):
+    from lightning_cgrpo.reporting.collect import collect
+    from lightning_cgrpo.reporting.figures.curves import curves
+
+    widths = []
+    for name in ("short", "a label that is a good deal longer than the axes under it, " * 2):
+        [(_, figure)] = curves(collect([(name, make_run("x/version_0"))], 1 / 8).methods)
+        figure.draw_without_rendering()
+        widths.append([axes.get_position().width for axes in figure.axes])
+        assert name.split()[0] in figure.texts[0].get_text()
+    assert widths[0] == pytest.approx(widths[1], rel=0.02)
+
+
 def test_a_run_without_updates_yet(make_run, tmp_path):
     make_run("x/version_0", updates=1)
     report(tmp_path / "x", "--out", tmp_path / "out")
@@ -122,7 +176,7 @@ def test_starts_without_torch():
     assert out.stdout == "There is no 'missing' to read runs from.\nset()\n" and out.stderr == ""
 
 
-def test_two_trained_runs(tmp_path, monkeypatch, capsys):
+def test_trained_and_resumed_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small = shlex.split(
         "-c configs/gridworld.yaml --data.prompts_per_update=2 --data.train_prompts=8 --data.val_prompts=4 "
@@ -133,12 +187,12 @@ def test_two_trained_runs(tmp_path, monkeypatch, capsys):
     for seed in (1, 2):
         main(["fit", *small, "--trainer.max_steps=4", f"--seed_everything={seed}"])
     checkpoint = "runs/gridworld/version_1/checkpoints/last.ckpt"
-    main(["test", *small, f"--ckpt_path={checkpoint}"])
+    main(["fit", *small, "--trainer.max_steps=6", "--seed_everything=2", f"--ckpt_path={checkpoint}"])
     capsys.readouterr()
     report("runs", "--out", "out")
     page = (tmp_path / "out" / "report.md").read_text()
-    assert "| ScalarizedAdvantages | 1, 2 | 4 |" in page
-    assert "rate lava ≤ 0.01" in page and "## Test" in page
+    assert "| ScalarizedAdvantages | 1, 2 | 4 to 6 |" in page and "rate lava ≤ 0.01" in page
+    assert "Several starts" not in page and "begins at" not in page and "Identical" not in page
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} >= {"curves", "phase", "informative"}
     files = list((tmp_path / "out" / "runs").iterdir())
     assert len(files) == 2 and all(path.stat().st_size < 10_000 for path in files)

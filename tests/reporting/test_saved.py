@@ -5,11 +5,10 @@ import math
 
 import numpy as np
 import pytest
-import yaml
 
 from lightning_cgrpo.reporting import saved
 from lightning_cgrpo.reporting.collect import collect
-from lightning_cgrpo.reporting.method import key_of, method_key
+from lightning_cgrpo.reporting.method import key_of
 
 LAST = 1 / 8
 
@@ -144,15 +143,3 @@ def test_a_run_is_written_at_once_or_not_at_all(run, tmp_path, monkeypatch):
     with pytest.raises(OSError):
         saved.write(run, LAST, path)
     assert path.read_text() == before
-
-
-def test_a_method_has_the_same_key_in_its_configuration_and_saved(run, tmp_path):
-    from dataclasses import replace
-
-    path = tmp_path / "run.json"
-    config = yaml.safe_load((tmp_path / "x/version_0/config.yaml").read_text())
-    for one in (run, replace(run, method={**run.method, "name": "what the user calls it"})):
-        saved.write(one, LAST, path)
-        assert saved.record_key(json.loads(path.read_text())) == method_key(config)
-    assert method_key({**config, "seed_everything": 99}) == method_key(config)
-    assert method_key({**config, "callbacks": None}) != method_key(config)

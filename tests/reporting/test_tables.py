@@ -26,8 +26,8 @@ def run(seed, reward, lava, formed, tested=None, updates=100):
     return Run({}, seed, updates, 100, {}, final, {}, evaluations, ())
 
 
-def method(label, *runs, constraints=CONSTRAINTS, of=None):
-    return MethodRuns(label, of or {}, list(runs), constraints)
+def method(label, *runs, constraints=CONSTRAINTS):
+    return MethodRuns(label, {}, list(runs), constraints)
 
 
 def rows(table):
@@ -83,15 +83,6 @@ def test_there_is_a_best_for_each_set_of_thresholds():
     ]
     assert [label for label, _ in bold(final_table(found, 1 / 8))] == ["strict", "loose", "one"]
     assert [label for label, _ in bold(final_table(found[4:], 1 / 8))] == ["none"]
-
-
-def test_rewards_of_different_tasks_are_not_compared():
-    tasks = ({"model": {"init_args": {"task": {"class_path": name}}}} for name in ("Gridworld", "GSM8K"))
-    found = [
-        method(str(n), run(0, reward, 0.01, 0.95), of=of)
-        for n, (reward, of) in enumerate(zip((90, 1), tasks, strict=True))
-    ]
-    assert [label for label, _ in bold(final_table(found, 1 / 8))] == ["0", "1"]
 
 
 def test_monitored_rates_are_neither_marked_nor_have_a_threshold():

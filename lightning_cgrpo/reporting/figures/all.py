@@ -16,13 +16,16 @@ from lightning_cgrpo.reporting.runs import MethodRuns
 from lightning_cgrpo.reporting.sweeps import find_sweeps
 
 
-def draw_all(methods: Sequence[MethodRuns], folder: Path) -> list[Path]:
-    """Draw what there is something to draw of, and return the pictures (PNG; the PDFs lie beside them).
+def draw_all(methods: Sequence[MethodRuns], folder: Path, prefix: str = "") -> list[Path]:
+    """Draw the figures that the methods have values for, and return the pictures (PNG; the PDFs lie beside them).
 
     Methods of a sweep are points of its figure and nothing else: their curves would fill pages.
+
+    Args:
+        prefix: of the files' names.
     """
     swept = {method.label for sweep in find_sweeps(methods) for method in sweep.methods}
     single = [method for method in methods if method.label not in swept]
     with style():
         figures = [draw(single) for draw in (curves, distribution, phase, informative) if single]
-        return [save(figure, folder / name)[0] for name, figure in chain(*figures, sweep_figures(methods))]
+        return [save(figure, folder / f"{prefix}{name}")[0] for name, figure in chain(*figures, sweep_figures(methods))]

@@ -10,7 +10,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from lightning_cgrpo.constraint import Constraint
 from lightning_cgrpo.reporting.figures.style import name_row, pages, say
@@ -100,7 +100,8 @@ def _scale(column: Iterable[Axes], methods: Sequence[MethodRuns], name: str) -> 
     first = next(iter(column))
     if 0 < allowed <= 0.1 and x.max() > 3 * allowed:
         first.set_xscale("symlog", linthresh=allowed, linscale=1.0)
-        decades = [d for k in range(-6, 1) if allowed < (d := 10.0**k) <= x.max() * 1.3]
+        # A decade close to the threshold would write its number over the threshold's.
+        decades = [d for k in range(-6, 1) if 3 * allowed < (d := 10.0**k) <= x.max() * 1.3]
         ticks = [-allowed, 0.0, allowed, *decades]
         first.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         first.set_xlim(min(x.min(), -allowed) * 1.15, x.max() * 1.3)
@@ -108,5 +109,6 @@ def _scale(column: Iterable[Axes], methods: Sequence[MethodRuns], name: str) -> 
     else:
         margin = 0.05 * (np.ptp(x) or 1)
         first.set_xlim(x.min() - margin, x.max() + margin)
+        first.xaxis.set_major_locator(MaxNLocator(5))
     margin = 0.06 * (np.ptp(y) or 1)
     first.set_ylim(y.min() - margin, y.max() + margin)

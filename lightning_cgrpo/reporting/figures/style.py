@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.transforms import offset_copy
 
 from lightning_cgrpo.reporting.runs import MethodRuns
 from lightning_cgrpo.reporting.series import Array, Series, mean_and_std, on_common_steps
@@ -82,8 +83,12 @@ def band(seeds: Sequence[Series]) -> tuple[Array, Array, Array]:
 
 def name_row(axes: Axes, label: str, columns: int) -> None:
     """A method's label above its row of `columns` axes, from the left; nothing else is in that line."""
-    width = 46 * columns
-    axes.set_title("\n".join(textwrap.wrap(label, width, break_long_words=False)), loc="left", fontweight="bold")
+    lines = textwrap.wrap(label, 46 * columns, break_long_words=False)
+    # An empty title keeps the lines free: a title longer than its axes would widen their column.
+    title = axes.set_title("\n".join(" " for _ in lines))
+    assert isinstance(axes.figure, Figure)
+    above = offset_copy(axes.transAxes, axes.figure, 0, matplotlib.rcParams["axes.titlepad"], "points")
+    axes.figure.text(0, 1, "\n".join(lines), transform=above, fontsize=title.get_fontsize(), fontweight="bold")
 
 
 def say(axes: Axes, text: str) -> None:

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.artist import Artist
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signals
 from lightning_cgrpo.tasks import Renderer
 from lightning_cgrpo.tasks.gridworld.environment import moves
 
+REACHED, MISSED, LAVA = "tab:green", "tab:gray", "#f7a08b"
+CROSS: dict[str, Any] = {"marker": "x", "color": "black", "markersize": 5, "linestyle": ""}
+RING: dict[str, Any] = {"marker": "o", "color": "tab:blue", "markersize": 6, "linestyle": "", "markerfacecolor": "none"}
+LETTER: dict[str, Any] = {"color": "black", "markeredgewidth": 0, "linestyle": ""}
+
 
 class GridworldRenderer(Renderer):
-    """The group's episodes on their layout: lava red, start and goal marked, crosses where a step ended on lava.
+    """The group's episodes on their layout, with a legend.
 
-    Episodes that reach the goal are green, others gray.
+    Green paths reach the goal, gray paths don't. A cross marks a step that ends on lava, a ring a step that ends with
+    a low battery.
 
     Args:
         episodes: draw at most this many of the group.
@@ -31,20 +42,23 @@ class GridworldRenderer(Renderer):
         lava = prompts.columns["lava"][row].cpu()
         size = math.isqrt(len(lava))
         start, goal = int(prompts.columns["start"][row]), int(prompts.columns["goal"][row])
-        figure = Figure(figsize=(4.4, 4.8), layout="constrained")
+        figure = Figure(figsize=(4.4, 5.4), layout="constrained")
         axes = figure.add_subplot()
-        axes.imshow(lava.view(size, size).float().numpy(), cmap="Reds", vmin=0, vmax=1.6)
+        axes.imshow(lava.view(size, size).numpy(), cmap=ListedColormap(["white", LAVA]), vmin=0, vmax=1)
         reached = signals["goal"].value[row].bool()
         count = min(self.episodes, len(reached))
         for episode in range(count):
-            path = self._path(rollouts.actions[row, episode].cpu(), rollouts.mask[row, episode].cpu(), start, size)
+            steps = rollouts.mask[row, episode].cpu()
+            path = self._path(rollouts.actions[row, episode].cpu(), steps, start, size)
             # A little apart, so that paths over the same cells can be told from each other.
             shift = 0.5 * ((episode + 0.5) / count - 0.5)
             y, x = path // size + shift, path % size + shift
-            color = "tab:green" if bool(reached[episode]) else "tab:gray"
-            axes.plot(x, y, color=color, linewidth=1.3, alpha=0.8)
+            axes.plot(x, y, color=REACHED if bool(reached[episode]) else MISSED, linewidth=1.3, alpha=0.8)
             burned = lava[path].numpy()
-            axes.plot(x[burned], y[burned], "x", color="black", markersize=5)
+            axes.plot(x[burned], y[burned], **CROSS)
+            # No step ends at the start.
+            low = np.flatnonzero(rollouts.info["battery"][row, episode].cpu()[steps].numpy()) + 1
+            axes.plot(x[low], y[low], **RING)
         for cell, label in ((start, "S"), (goal, "G")):
             axes.text(cell % size, cell // size, label, ha="center", va="center", fontsize=13, fontweight="bold")
         axes.set_xticks([])
@@ -54,7 +68,8 @@ class GridworldRenderer(Renderer):
             for name in ("lava", "battery")
             for count, total in [[c[row] for c in signals[name].counts()]]
         )
-        axes.set_title(f"goal {int(reached.sum())}/{len(reached)}   steps with {rates}", fontsize=9)
+        axes.set_title(f"goal {int(reached.sum())}/{len(reached)}   rates: {rates}", fontsize=9)
+        figure.legend(handles=_legend(), loc="outside lower center", ncols=2, fontsize=8, frameon=False)
         return figure
 
     @staticmethod
@@ -64,3 +79,17 @@ class GridworldRenderer(Renderer):
         for action in actions[mask].tolist():
             cells.append(int(table[cells[-1], action]))
         return np.array(cells)
+
+
+def _legend() -> list[Artist]:
+    return [
+        Line2D(
+            [], [], color="black", marker=r"$\mathbf{S}$", markeredgewidth=0, linestyle="", label="start of the agent"
+        ),
+        Line2D([], [], color="black", marker=r"$\mathbf{G}$", markeredgewidth=0, linestyle="", label="goal"),
+        Line2D([], [], color=REACHED, label="path to the goal"),
+        Line2D([], [], color=MISSED, label="path that misses the goal"),
+        Patch(color=LAVA, label="lava"),
+        Line2D([], [], label="step on lava", **CROSS),
+        Line2D([], [], label="step with a low battery", **RING),
+    ]

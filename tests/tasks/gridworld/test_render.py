@@ -22,7 +22,7 @@ def scene():
     info = {
         "goal": torch.tensor([[[0, 0, 0]] * 2, [[0, 1, 0], [0, 0, 0]]]).bool(),
         "lava": torch.tensor([[[0, 0, 0]] * 2, [[1, 0, 0], [0, 0, 0]]]).bool(),
-        "battery": torch.zeros(2, 2, 3, dtype=torch.bool),
+        "battery": torch.tensor([[[0, 0, 0]] * 2, [[0, 1, 0], [0, 0, 0]]]).bool(),
     }
     prompts = PromptGroups(torch.tensor([7, 8]), {"start": start, "goal": goal, "lava": lava})
     rollouts = Rollouts(actions, mask, {}, info=info)
@@ -30,24 +30,23 @@ def scene():
 
 
 def parts(figure):
-    """Paths and crosses of a figure, as pairs of (cells (x, y), line)."""
+    """Paths, crosses and rings of a figure, as pairs of (cells (x, y), line)."""
     [axes] = figure.axes
     lines = [([(round(x), round(y)) for x, y in line.get_xydata()], line) for line in axes.get_lines()]
-    paths = [pair for pair in lines if pair[1].get_marker() == "None"]
-    crosses = [pair for pair in lines if pair[1].get_marker() == "x"]
-    return paths, crosses
+    return [[pair for pair in lines if pair[1].get_marker() == marker] for marker in ("None", "x", "o")]
 
 
-def test_paths_and_crosses(scene, tmp_path):
-    """A path per episode through the cells it visited, green if it reached the goal; a cross for its step on lava."""
+def test_paths_and_marks(scene, tmp_path):
+    """A path per episode through the cells it visited, green if it reached the goal, with marks at its violations."""
     figure = GridworldRenderer().render(*scene, row=1)
-    paths, crosses = parts(figure)
+    paths, crosses, rings = parts(figure)
     assert [cells for cells, _ in paths] == [[(0, 0), (1, 0), (2, 0)], [(0, 0), (0, 0), (0, 1), (1, 1)]]
     assert [to_rgba(line.get_color()) for _, line in paths] == [to_rgba("tab:green"), to_rgba("tab:gray")]
     assert [cells for cells, _ in crosses] == [[(1, 0)], []]
+    assert [cells for cells, _ in rings] == [[(2, 0)], []]
     [axes] = figure.axes
     assert {text.get_text(): text.get_position() for text in axes.texts} == {"S": (0, 0), "G": (2, 0)}
-    assert axes.get_title() == "goal 1/2   steps with lava 20.0%  battery 0.0%"
+    assert axes.get_title() == "goal 1/2   rates: lava 20.0%  battery 20.0%"
     image = axes.get_images()[0].get_array()
     assert image.shape == (SIZE, SIZE) and image.sum() == image[0, 1] == 1
     figure.savefig(tmp_path / "episodes.png")
@@ -55,15 +54,36 @@ def test_paths_and_crosses(scene, tmp_path):
     assert content[:8] == b"\x89PNG\r\n\x1a\n" and len(content) > 2000
 
 
+def test_the_legend_names_all_that_is_drawn(scene):
+    """In the colors and with the marks of the picture."""
+    figure = GridworldRenderer().render(*scene, row=1)
+    figure.draw_without_rendering()
+    [legend] = figure.legends
+    entries = dict(zip((text.get_text() for text in legend.get_texts()), legend.legend_handles, strict=True))
+    paths, crosses, rings = parts(figure)
+    for name, (_, drawn) in (
+        ("path to the goal", paths[0]),
+        ("path that misses the goal", paths[1]),
+        ("step on lava", crosses[0]),
+        ("step with a low battery", rings[0]),
+    ):
+        assert entries[name].get_color() == drawn.get_color() and entries[name].get_marker() == drawn.get_marker()
+    image = figure.axes[0].get_images()[0]
+    assert entries["lava"].get_facecolor() == pytest.approx(image.to_rgba(image.get_array())[0, 1])
+    assert {"start of the agent", "goal"} < set(entries)
+    inside = legend.get_window_extent()
+    assert inside.x0 >= 0 and inside.x1 <= figure.bbox.width and inside.y0 >= 0
+
+
 def test_draws_at_most_so_many_episodes(scene):
-    paths, crosses = parts(GridworldRenderer(episodes=1).render(*scene, row=1))
+    paths, crosses, _ = parts(GridworldRenderer(episodes=1).render(*scene, row=1))
     assert [cells for cells, _ in paths] == [[(0, 0), (1, 0), (2, 0)]] and len(crosses) == 1
     with pytest.raises(ValueError, match="`episodes` to be at least 1, but got 0"):
         GridworldRenderer(episodes=0)
 
 
 def test_paths_over_the_same_cells_can_be_told_apart(scene):
-    paths, _ = parts(GridworldRenderer().render(*scene, row=0))
+    paths, *_ = parts(GridworldRenderer().render(*scene, row=0))
     (first, one), (second, other) = paths
     assert first == second == [(3, 0), (3, 0)]
     assert not (one.get_xydata() == other.get_xydata()).any()

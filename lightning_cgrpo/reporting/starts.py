@@ -1,0 +1,82 @@
+"""Join the folders of a resumed run, and choose one of several separate starts of a method and seed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from lightning_cgrpo.reporting.folders import Folder
+from lightning_cgrpo.reporting.method import get, key_of
+from lightning_cgrpo.reporting.runs import Identity
+
+Chain = list[Folder]
+"""The folders of a run, each resumed from the one before."""
+
+
+def chains_of(folders: Sequence[Folder]) -> dict[Identity, list[Chain]]:
+    """The starts of each method and seed; the start that went furthest comes first, the newest of equals.
+
+    A folder that was resumed, and whose continuation went as far at least, is no start of its own.
+    """
+    places = {folder.path.resolve(): folder for folder in folders}
+    chains = {path: _chain(folder, places) for path, folder in places.items()}
+    continued: dict[Path, float] = {}
+    for chain in chains.values():
+        for earlier in chain[:-1]:
+            place = earlier.path.resolve()
+            continued[place] = max(chain[-1].reached, continued.get(place, chain[-1].reached))
+    starts: dict[Identity, list[Chain]] = {}
+    for path, chain in chains.items():
+        if path not in continued or continued[path] < chain[-1].reached:
+            starts.setdefault(_identity(chain), []).append(chain)
+    return {identity: sorted(found, key=_furthest, reverse=True) for identity, found in starts.items()}
+
+
+def shared_beginnings(shown: Sequence[Chain]) -> Iterator[str]:
+    """Notes on runs that were resumed from the same folder: their seeds are not independent."""
+    branches: dict[Path, list[str]] = {}
+    for chain in shown:
+        branches.setdefault(chain[0].path.resolve(), []).append(chain[-1].short)
+    for path, names in branches.items():
+        if len(names) > 1:
+            beginning = "/".join(path.parts[-2:])
+            yield f"{', '.join(names)} share their beginning, {beginning}: as seeds they are not independent."
+
+
+def _furthest(chain: Chain) -> tuple[float, float]:
+    return chain[-1].reached, chain[-1].started
+
+
+def _identity(chain: Chain) -> Identity:
+    seed = chain[-1].seed
+    return key_of(chain[0].method), chain[0].short if seed is None else seed
+
+
+def _chain(folder: Folder, places: Mapping[Path, Folder]) -> Chain:
+    chain = [folder]
+    while (earlier := _resumed_from(chain[0], places)) is not None and earlier not in chain:
+        chain.insert(0, earlier)
+    return chain
+
+
+def _resumed_from(folder: Folder, places: Mapping[Path, Folder]) -> Folder | None:
+    """The folder whose checkpoint a run was resumed from, if the folder is known and of the same method."""
+    checkpoint = get(folder.config, "ckpt_path")
+    if not isinstance(checkpoint, str):
+        return None
+    # <save_dir>/<name>/version_N/checkpoints/<file>
+    trained, here = Path(checkpoint).parent.parent, folder.path.resolve()
+    # A relative path starts where the command ran: that may be any folder above.
+    candidates = [(base / trained).resolve() for base in (*here.parents, Path.cwd())]
+    if not any(os.path.isdir(place) for place in candidates):  # false also where reading is forbidden
+        # Folders that were moved together keep their last two names.
+        candidates = [here.parent.parent.joinpath(*trained.parts[-2:])]
+    found = next((places[place] for place in candidates if place in places), None)
+    return found if found is not None and _continues(folder, found) else None
+
+
+def _continues(later: Folder, earlier: Folder) -> bool:
+    """Whether two folders are of one method; only the first one began from the weights that the method names."""
+    methods = [{key: part for key, part in folder.method.items() if key != "weights"} for folder in (later, earlier)]
+    return key_of(methods[0]) == key_of(methods[1])
