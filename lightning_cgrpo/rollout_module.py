@@ -78,7 +78,9 @@ class RolloutModule(LightningModule):
         self.policy, self.sampler, self.task, self.objective = policy, sampler, task, objective
         self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
         self.automatic_optimization = False
-        self.eval_group_size, self._seed = eval_group_size, seed
+        # Of a module that samples nothing in training: as in evaluation.
+        self.group_size = self.eval_group_size = eval_group_size
+        self._seed = seed
         self.evaluations: dict[str, Evaluation] = {}
         self._sums = {split: RunningSums() for split in ("val", *TEST_SPLITS)}
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_cgrpo.__main__ import read_arguments
-from lightning_cgrpo.cli import CommandLine, prepare
+from lightning_cgrpo.cli.arguments import read_arguments
+from lightning_cgrpo.cli.command_line import CommandLine
+from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
 from lightning_cgrpo.policies.from_scratch import FromScratch
 from lightning_cgrpo.policies.vision_from_scratch import VisionFromScratch
@@ -82,7 +83,7 @@ def test_waits_name_the_line_that_asks(machine):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: CausalLMPolicy("models/word-problems"), lambda: VisionLanguagePolicy("models/driver")]
+    "make", [lambda: CausalLMPolicy("packaged:word-problems"), lambda: VisionLanguagePolicy("packaged:driver")]
 )
 def test_shipped_models_are_loaded_and_share_prompts(make, machine):
     policy = make()
@@ -99,7 +100,7 @@ def test_shipped_models_are_loaded_and_share_prompts(make, machine):
     [
         FromScratch,
         VisionFromScratch,
-        lambda: CausalLMPolicy("models/word-problems", lora=LoRA(rank=2)),
+        lambda: CausalLMPolicy("packaged:word-problems", lora=LoRA(rank=2)),
     ],
 )
 def test_weights_of_a_seed_are_the_same_on_every_device(make, machine):
@@ -119,7 +120,7 @@ def test_weights_of_a_seed_are_the_same_on_every_device(make, machine):
 
 def test_adapters_are_read(tmp_path, machine):
     pytest.importorskip("peft")
-    policy = CausalLMPolicy("models/word-problems", lora=LoRA(rank=2))
+    policy = CausalLMPolicy("packaged:word-problems", lora=LoRA(rank=2))
     policy.load()
     policy.save_pretrained(tmp_path)
     again = CausalLMPolicy(str(tmp_path))
@@ -168,7 +169,7 @@ def update(config, *options):
             *("--data.prompts_per_update=3", *options),
         ],
     )
-    prepare(settings)
+    prepare("fit", settings)
     line = CommandLine("fit", settings, flags)
     assert line.trainer.global_step == 1
     assert getattr(line.model.policy, "shares_prompts", True)

@@ -182,16 +182,20 @@ def test_trained_and_resumed_runs(tmp_path, monkeypatch, capsys):
         "-c configs/gridworld.yaml --data.prompts_per_update=2 --data.train_prompts=8 --data.val_prompts=4 "
         "--data.test_prompts=4 --model.group_size=4 --model.policy.hidden=[8] --trainer.log_every_n_steps=1 "
         "--model.sampler.environment.max_steps=10 --callbacks.initial_rates=null --callbacks.progress=null "
-        "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false --trainer.limit_val_batches=0"
+        "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false --trainer.limit_val_batches=0 "
+        "--trainer.logger.name=gridworld"
     )
     for seed in (1, 2):
         main(["fit", *small, "--trainer.max_steps=4", f"--seed_everything={seed}"])
     checkpoint = "runs/gridworld/version_1/checkpoints/last.ckpt"
     main(["fit", *small, "--trainer.max_steps=6", "--seed_everything=2", f"--ckpt_path={checkpoint}"])
+    main(["test", *small, "--seed_everything=2", "--ckpt_path=last"])
+    assert not (tmp_path / "runs/gridworld/version_3").exists(), "an evaluation belongs to the run that it evaluates"
     capsys.readouterr()
     report("runs", "--out", "out")
     page = (tmp_path / "out" / "report.md").read_text()
     assert "| ScalarizedAdvantages | 1, 2 | 4 to 6 |" in page and "rate lava ≤ 0.01" in page
+    assert "## Test" in page
     assert "Several starts" not in page and "begins at" not in page and "Identical" not in page
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} >= {"curves", "phase", "informative"}
     files = list((tmp_path / "out" / "runs").iterdir())
