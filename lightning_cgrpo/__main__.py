@@ -111,9 +111,10 @@ def run() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        from lightning_cgrpo.cli.messages import told
+        from lightning_cgrpo.cli.messages import of_the_disk, unexpected
 
-        _end(told(error), 1)
+        message = of_the_disk(error) if isinstance(error, OSError) else None
+        _end(message or unexpected(error), 2 if message else 1)
 
 
 def _end(message: str, status: int) -> NoReturn:

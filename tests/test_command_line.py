@@ -110,7 +110,7 @@ MISSPELLED = {
     "['battery', 'goal', 'lava'], but got 'lav'. Did you mean 'lava'?",
     "--model.task.cost=maximum": "model.task.cost: Expected a typing.Literal['sum', 'mean', 'indicator']",
     "--model.group_size=1": "Expected argument `group_size` to be at least 2, but got 1.",
-    "--callbacks.multipliers=null": "a callback that weights the constraints (lava, battery), but got none, try Lagrang",
+    "--callbacks.multipliers=null": "a callback that weights the constraints (lava, battery), but got none, try La",
     "--callbacks.multipliers=FixedWeights": "FixedWeights to have a weight for each constraint, but got none for lava, "
     "battery, try --callbacks.multipliers.weights.lava=0.1, or 0 to measure lava",
     "--model.optimizer.lr=-1": "Expected model.optimizer to be valid, but got: Invalid learning rate: -1.0.",

@@ -62,9 +62,9 @@ def test_methods_are_what_they_are_called():
             files = [word for file in run.files for word in ("-c", file)]
             config, _ = read_arguments("fit", [*files, *run.overrides])
             settings, weights = config["model"]["init_args"], config["callbacks"]["multipliers"]
-            given = None if weights is None else weights["init_args"].get("weights", "learned")
+            given = weights["init_args"].get("weights", "learned")
             if isinstance(given, dict):
-                given = tuple(given[name] for name in ("NC", "DAC", "DDC", "reward"))
+                given = tuple(given.get(name, 1) for name in ("NC", "DAC", "DDC", "reward"))
             estimator = settings["estimator"]
             estimator = estimator if isinstance(estimator, str) else estimator["class_path"]
             found[run.name.removesuffix("_seed0")] = (
@@ -72,14 +72,14 @@ def test_methods_are_what_they_are_called():
                 estimator.removeprefix("lightning_cgrpo.Scalarized"),
                 given,
                 {settings["objective"]["constraints"][name]["at_least"] for name in ("NC", "DAC", "DDC")},
-                config["trainer"]["logger"]["init_args"]["save_dir"],
+                config["trainer"]["logger"]["init_args"]["name"],
             )
     equal, informed = (0.25, 0.25, 0.25, 0.25), (0.1, 0.8, 0.05, 0.05)
     assert all(method[3] == {0.95} for method in found.values())
     assert {name: method[:3] for name, method in found.items()} == {
         "cgrpo_scalarized_advantages": ("wat", "Advantages", "learned"),
         "cgrpo_scalarized_rewards": ("wat", "Rewards", "learned"),
-        "grpo_epdms": ("epdms", "Advantages", None),
+        "grpo_epdms": ("epdms", "Advantages", (0, 0, 0, 1)),
         "equal_weights_scalarized_advantages": ("wat", "Advantages", equal),
         "equal_weights_scalarized_rewards": ("wat", "Rewards", equal),
         "informed_weights_scalarized_advantages": ("wat", "Advantages", informed),

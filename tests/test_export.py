@@ -269,13 +269,13 @@ def test_what_is_wrong_is_said_in_a_line(tmp_path):
     assert "Expected a checkpoint runs/nobody/" in refused(*run("nobody"), out)
     assert "There is no checkpoint 'no.ckpt'" in refused(*run("whole"), out, "--ckpt_path=no.ckpt")
     assert "Did you mean 'group_size'?" in refused(*run("whole"), out, "--model.group_sise=2")
-    assert "Expected a configuration with a model" in refused(out)
+    assert "Expected a configuration, but got none" in refused(out)
     assert "Expected no --print_config for export" in refused(*run("whole"), out, "--print_config")
     (tmp_path / "bad.ckpt").write_text("no checkpoint")
     assert "bad.ckpt' to be a whole checkpoint" in refused(*run("whole"), out, f"--ckpt_path={tmp_path}/bad.ckpt")
     assert "to be a whole checkpoint" in refused(*run("whole"), out, f"--ckpt_path={tmp_path}")
     # A checkpoint of adapters, and a configuration without.
-    assert "weights of the configuration's policy, but 'model." in refused(*run("adapters"), out)
+    assert "weights of this configuration's policy, but 'model." in refused(*run("adapters"), out)
     whole = Path("runs/whole/version_0/checkpoints/last.ckpt")
     assert "a policy that is a language model, but got CategoricalMLP" in refused(
         "-c", "configs/gridworld.yaml", f"--ckpt_path={whole}", out
@@ -286,7 +286,7 @@ def test_what_is_wrong_is_said_in_a_line(tmp_path):
 def test_another_models_checkpoint(tmp_path):
     make_tiny_model(tmp_path / "wider", hidden_size=64, layers=1)
     message = refused(*run("whole", tmp_path / "wider"), f"--out={tmp_path / 'out'}")
-    assert "' differs, try the configuration that it was trained with (config.yaml beside its logs)." in message
+    assert "is [464, 32] there and [464, 64] here, try the configuration that the checkpoint was trained" in message
 
 
 def test_where_to_write_must_be_said(capsys):

@@ -13,6 +13,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 import lightning_cgrpo
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
+from lightning_cgrpo.callbacks import FixedWeights
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
@@ -80,7 +81,7 @@ def train(sampler, updates=1, **optimization):
         enable_progress_bar=False,
         enable_model_summary=False,
         limit_val_batches=0,
-        callbacks=[record],
+        callbacks=[FixedWeights({"lava": 0}), record],
     )
     trainer.fit(module, GridworldDataModule(GROUPS, train_prompts=100, size=5, lava=2))
     record.moves = torch.diff(torch.stack([start, *record.parameters]), dim=0)

@@ -68,7 +68,6 @@ def test_the_three_differ_in_what_the_paper_lets_differ():
         ".model.init_args.optimizer.init_args.lr",
         ".model.init_args.lr_scheduler.init_args.max_lr",
         ".trainer.logger.init_args.name",
-        ".callbacks.predictions.init_args.path",
     }
 
 
@@ -117,13 +116,13 @@ def test_overrides_change_the_method_and_the_folder_alone(name, override):
     plain, changed = leaves(read(file(name))), leaves(read(file(name), f"configs/ablations/gsm8k/{override}"))
     different = {key for key in plain.keys() | changed.keys() if plain.get(key) != changed.get(key)}
     assert all(
-        key.startswith((".callbacks.multipliers.", ".model.init_args.estimator.", ".callbacks.predictions."))
-        or key == ".trainer.logger.init_args.save_dir"
+        key.startswith((".callbacks.multipliers.", ".model.init_args.estimator."))
+        or key == ".trainer.logger.init_args.name"
         for key in different
     )
-    assert changed[".trainer.logger.init_args.save_dir"] == f"runs/{override.removesuffix('.yaml')}"
-    assert different >= {".trainer.logger.init_args.save_dir", ".callbacks.predictions.init_args.path"}
-    assert len(different) > 2
+    folder = changed[".trainer.logger.init_args.name"]
+    assert folder == f"gsm8k_qwen2_5_{name},{override.removesuffix('.yaml')}"
+    assert len(different) > 1
 
 
 # ---------------------------------------------------------------------- they run
@@ -140,6 +139,7 @@ def small(tmp_path_factory):
     return shlex.split(
         f"--model.policy.model={model} --data.path={folder} --data.prompts_per_update=3 --data.test_train_prompts=4 "
         "--model.group_size=4 --model.sampler.max_new_tokens=48 --trainer.accelerator=cpu --trainer.strategy=auto "
+        "--trainer.logger.name=gsm8k "
         "--threads=1 --callbacks.progress=null --trainer.enable_progress_bar=false --trainer.enable_model_summary=false"
     )
 
@@ -164,7 +164,7 @@ def learned(run):
 @pytest.mark.parametrize("name", PAPER)
 def test_two_updates(name, small):
     main(["fit", "-c", file(name), *small, "--trainer.max_steps=2"])
-    saved = learned(f"runs/gsm8k_qwen2_5_{name}")
+    saved = learned("runs/gsm8k")
     assert saved["global_step"] == 2
     assert saved["lr_schedulers"][0]["total_steps"] == UPDATES, "the first updates of the whole run's schedule"
     assert "LagrangianCallback" in saved["callbacks"]
@@ -186,13 +186,13 @@ def test_is_tested_and_predicts(small):
     arguments = ["-c", file("1.5b"), *small]
     main(["test", *arguments])
     main(["predict", *arguments])
-    assert len(Path("runs/gsm8k_qwen2_5_1.5b/version_0/predictions.jsonl").read_text().splitlines()) == 5
+    assert len(Path("runs/gsm8k/start/predictions.jsonl").read_text().splitlines()) == 5
 
 
 @pytest.mark.parametrize("override", OVERRIDES)
 def test_overrides_train(override, small):
     main(["fit", "-c", file("1.5b"), "-c", f"configs/ablations/gsm8k/{override}", *small, "--trainer.max_steps=1"])
-    run = f"runs/{override.removesuffix('.yaml')}/gsm8k_qwen2_5_1.5b"
+    run = "runs/gsm8k"
     learned(run)
     kept = yaml.safe_load(next(Path(run).glob("version_0/config.yaml")).read_text())
     given = yaml.safe_load((PACKAGED / "ablations" / "gsm8k" / override).read_text())

@@ -204,7 +204,7 @@ def test_demonstrations_end_with_the_end_token(directory):
 
 
 def test_what_cannot_be_learned_from_is_named(directory):
-    with pytest.raises(UserError, match=r"to have the column 'completion', but got .*, try a datamodule"):
+    with pytest.raises(UserError, match=r"to have the column 'completion' for SupervisedFineTuning, but got .*, try"):
         demonstrated(policy_of(directory), WordProblemsDataModule().source("val").groups(torch.arange(2)))
     long = {"prompt": ["ok", "long"], "completion": ["yes", "no " * 3000]}
     with pytest.raises(UserError, match=r"fit into the 2048 positions .* but got \d+ tokens in prompt 11"):

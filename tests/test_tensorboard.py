@@ -78,7 +78,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def events(run):
     accumulator = EventAccumulator(
-        str(run[0] / "runs" / "both" / "version_0"), size_guidance={"images": 0, "histograms": 0}
+        str(next((run[0] / "runs").glob("both,*/version_0"))), size_guidance={"images": 0, "histograms": 0}
     )
     accumulator.Reload()
     return accumulator
@@ -95,7 +95,7 @@ def test_scalars(events):
 
 
 def test_csv_has_the_same_names(run):
-    rows = list(csv.DictReader((run[0] / "tables" / "both" / "version_0" / "metrics.csv").open()))
+    rows = list(csv.DictReader(next((run[0] / "tables").glob("both,*/version_0/metrics.csv")).open()))
     assert set(rows[0]) - {"step", "epoch"} == TAGS | INITIAL
     assert [row["step"] for row in rows if row["reward/mean"]] == ["0", "1"]
 
@@ -173,7 +173,7 @@ def test_without_a_reference_there_is_no_kl(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("loggers.yaml").write_text(BOTH_LOGGERS)
     main([*shlex.split(ARGUMENTS), "--model.optimization.kl_weight=0", "--trainer.max_steps=1"])
-    [header, *_] = Path("tables/both/version_0/metrics.csv").read_text().splitlines()
+    [header, *_] = next(Path("tables").glob("both*/version_0/metrics.csv")).read_text().splitlines()
     assert set(header.split(",")) - {"step", "epoch"} == (TAGS | INITIAL) - {"policy/kl"}
 
 

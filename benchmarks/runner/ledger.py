@@ -14,8 +14,10 @@ from typing import Any
 
 from benchmarks.runner.experiment import Run
 from lightning_cgrpo.cli.arguments import read_arguments
+from lightning_cgrpo.cli.configuration import is_class
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.pretrained import directory
+from lightning_cgrpo.reporting.method import get
 from lightning_cgrpo.reporting.runs import LAST
 from lightning_cgrpo.reporting.saved import read
 
@@ -24,13 +26,28 @@ BEGUN, FINISHED = "begun.json", "finished.json"
 
 @cache
 def fingerprint(run: Run) -> str:
-    """The same for the same learning: what learns (seeds and all), from what, by which multipliers, for how long."""
+    """The same for the same learning and tests: settings, seed and length, and the weights that training starts from.
+
+    Classes are known by their names alone, so that a class may move to another module.
+    """
     config, _ = read_arguments("fit", run.arguments("logs"))
-    learning = [config["model"], config["data"], config["callbacks"].get("multipliers"), run.updates]
-    start = config["model"]["init_args"]["policy"].get("init_args", {}).get("model")
-    if start is not None:  # A name, behind which other weights may stand by now.
-        learning.append(weights(start))
+    settings = {key: _normalized(config[key]) for key in ("model", "data")}
+    multipliers = _normalized(config["callbacks"].get("multipliers"))
+    start = get(config, "model.init_args.policy.init_args.model")
+    learning = [settings, multipliers, run.seed, run.updates, None if start is None else weights(start)]
     return hashlib.sha256(json.dumps(learning, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _normalized(value: Any) -> Any:
+    """Settings without seeds, the name of a model, and the modules of classes; ``X`` for ``{class_path: X}``."""
+    if isinstance(value, list):
+        return [_normalized(part) for part in value]
+    if isinstance(value, str):
+        return value.rpartition(".")[2] if is_class(value) else value
+    if not isinstance(value, dict):
+        return value
+    kept = {name: _normalized(part) for name, part in value.items() if name not in ("seed", "model") and part != {}}
+    return kept["class_path"] if list(kept) == ["class_path"] else kept
 
 
 @cache

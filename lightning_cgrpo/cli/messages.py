@@ -37,15 +37,20 @@ def explain(error: BaseException) -> str:
     return str(error)
 
 
-def told(error: Exception) -> str:
-    """At most three lines about an error that nobody expected: what, where, and a file with the traceback."""
-    if isinstance(error, OSError) and error.errno in FULL:
+def of_the_disk(error: OSError) -> str | None:
+    """What to do about a disk that is full, or a folder that can't be written to; None about other errors."""
+    if error.errno in FULL:
         return f"Expected room on the disk, but got: {error}; try to free space. Checkpoints written before are whole."
-    if isinstance(error, OSError) and error.errno in CLOSED and error.filename is not None:
+    if error.errno in CLOSED and error.filename is not None:
         return (
             f"Expected to write to '{error.filename}', but got: {error.strerror}; try another folder, such as "
             "--trainer.logger.save_dir=DIR."
         )
+    return None
+
+
+def unexpected(error: Exception) -> str:
+    """At most three lines about an error that nobody expected: what, where, and a file with the traceback."""
     lines = [f"{type(error).__name__}: {first_line(error)}{_place(error)}", *getattr(error, "__notes__", [])[:1]]
     with tempfile.NamedTemporaryFile("w", prefix="lightning_cgrpo_", suffix=".txt", delete=False) as file:
         file.write("".join(traceback.format_exception(error)))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning_cgrpo.cli.configuration import Config, Layer, stacked
-from lightning_cgrpo.reporting.method import method_of, seed_of
+from lightning_cgrpo.reporting.method import get, method_of, seed_of
 
 VERSIONED = ("TensorBoardLogger", "CSVLogger")
 """Loggers with the arguments `save_dir`, `name` and `version`, which write to ``SAVE_DIR/NAME/VERSION``."""
@@ -35,19 +35,18 @@ def run_name(layers: Sequence[Layer]) -> Layer:
     for number in range(1, len(layers)):
         layer, config = layers[number], stacked(layers[: number + 1])
         after = _learning(config)
-        given = _name_in(layer.config)
-        if given is not None:
-            labels = [given]
+        if _gives_name(layer.config):
+            labels = []
             if layer.is_override:
                 break
-        elif number == 1 or after != before:
+        elif number > 1 and after != before:
             labels.append(layer.label)
         before = after
-    trainer = stacked(layers).get("trainer")
-    logger = trainer.get("logger") if isinstance(trainer, dict) else None
-    name = _joined(labels) if labels else "run"
-    loggers = [_with_name(one, name) for one in logger] if isinstance(logger, list) else _with_name(logger, name)
-    return Layer({"trainer": {"logger": loggers}}, "")
+    first = layers[1].label if len(layers) > 1 else "run"
+    logger = get(stacked(layers), "trainer.logger")
+    several = isinstance(logger, list)
+    loggers = [_with_name(one, first, labels) for one in (logger if several else [logger])]
+    return Layer({"trainer": {"logger": loggers if several else loggers[0]}}, "")
 
 
 def _learning(config: Config) -> str:
@@ -55,23 +54,20 @@ def _learning(config: Config) -> str:
     return json.dumps([method_of(config), seed_of(config)], sort_keys=True, default=str)
 
 
-def _name_in(layer: Config) -> str | None:
-    """The name that a layer gives to a logger."""
-    trainer = layer.get("trainer")
-    logger = trainer.get("logger") if isinstance(trainer, dict) else None
-    for one in logger if isinstance(logger, list) else [logger]:
-        arguments = (one.get("init_args") or one) if isinstance(one, dict) else {}
-        if arguments.get("name") is not None:
-            return str(arguments["name"])
-    return None
+def _gives_name(layer: Config) -> bool:
+    """Whether a layer gives a name to a logger."""
+    logger = get(layer, "trainer.logger")
+    given = [one for one in (logger if isinstance(logger, list) else [logger]) if isinstance(one, dict)]
+    return any((one.get("init_args") or one).get("name") is not None for one in given)
 
 
-def _with_name(logger: Any, name: str) -> Any:
+def _with_name(logger: Any, first: str, labels: Sequence[str]) -> Any:
     """A logger with the arguments `save_dir` and `name`, if it is one that has these."""
     given = {"class_path": logger} if isinstance(logger, str) else logger
     if not isinstance(given, dict) or logger_class(given) not in NAMED:
         return logger
-    return {**given, "init_args": {"save_dir": "runs", **(given.get("init_args") or {}), "name": name}}
+    arguments = {"save_dir": "runs", "name": first, **(given.get("init_args") or {})}
+    return {**given, "init_args": {**arguments, "name": _joined([str(arguments["name"]), *labels])}}
 
 
 def logger_class(logger: Config) -> str:

@@ -126,9 +126,10 @@ def _weights_words(method: Method) -> str:
     """Who sets the weights: a controller, the user, or nobody."""
     if get(method, LAGRANGIAN) is not None:
         return short_class(get(method, f"{LAGRANGIAN}.init_args.controller"))
-    if get(method, FIXED) is None:
-        return "no multipliers" if get(method, CONSTRAINTS) else ""
     weights = get(method, f"{FIXED}.init_args.weights") or {}
+    # Weights of 0 alone, the reward's being as it is by default, measure the constraints.
+    if get(method, FIXED) is None or (weights and not any(weights.values())):
+        return "no multipliers" if get(method, CONSTRAINTS) else ""
     named = [f"{name} {_number(weight)}" for name, weight in weights.items() if (name, weight) != ("reward", 1.0)]
     return f"{FIXED_WORD} " + ", ".join(named or ["reward 1"])
 

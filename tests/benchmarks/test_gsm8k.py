@@ -1,6 +1,7 @@
 """The benchmark of the word problems: its runs are what their names say."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,16 +49,17 @@ def test_the_committed_results_are_complete():
 
 def test_other_weights_behind_the_same_name_make_another_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = paper()[0]
-    shipped = fingerprint(run)
-    own = tmp_path / "models" / "word-problems"  # Stands in the place of the one that comes with the package.
-    own.mkdir(parents=True)
+    run = replace(paper()[0], overrides=("--model.policy.model=mine",))
+    own = tmp_path / "mine"
+    own.mkdir()
     for name in ("config.json", "model.safetensors"):
         (own / name).write_text(name)
+    first = fingerprint(run)
+    (own / "model.safetensors").write_text("others")
     fingerprint.cache_clear(), weights.cache_clear()
-    assert fingerprint(run) != shipped
+    assert fingerprint(run) != first
     (own / "config.json").unlink()
     fingerprint.cache_clear(), weights.cache_clear()
-    with pytest.raises(UserError, match=r"got 'models/word-problems': the directory has no config.json"):
+    with pytest.raises(UserError, match=r"got 'mine': the directory has no config.json"):
         fingerprint(run)
     fingerprint.cache_clear(), weights.cache_clear()

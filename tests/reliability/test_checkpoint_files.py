@@ -251,15 +251,15 @@ class Terminate(Callback):
 
 def fit(name, *arguments, terminate=None):
     if terminate:
-        import lightning_cgrpo.cli as cli
+        from lightning_cgrpo.cli import command_line
 
-        made = cli.CommandLine.instantiate_trainer
-        cli.CommandLine.instantiate_trainer = lambda self, **given: _with(made(self, **given), terminate)
+        made = command_line.CommandLine.instantiate_trainer
+        command_line.CommandLine.instantiate_trainer = lambda self, **given: _with(made(self, **given), terminate)
     try:
         main(["fit", *ARGUMENTS, f"--trainer.logger.name={name}", *arguments])
     finally:
         if terminate:
-            cli.CommandLine.instantiate_trainer = made
+            command_line.CommandLine.instantiate_trainer = made
 
 
 def _with(trainer, callback):

@@ -211,7 +211,7 @@ def test_errors_say_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(SceneError, match="one file map"):
         Argoverse2(strange, val_share=0, test_share=0).scenes("train")[0]
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"lightning_cgrpo\[driving\]"):
+    with pytest.raises(UserError, match=r"pip install -e .\.\[driving\]"):
         source.scenes("train")
 
 

@@ -1,0 +1,177 @@
+"""Runs on one GPU, as far as a CPU can tell: what Lightning's default device reaches, and no tensor left behind."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightning_cgrpo.cli.arguments import read_arguments
+from lightning_cgrpo.cli.command_line import CommandLine
+from lightning_cgrpo.cli.preparation import prepare
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
+from lightning_cgrpo.policies.from_scratch import FromScratch
+from lightning_cgrpo.policies.vision_from_scratch import VisionFromScratch
+from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
+from lightning_cgrpo.shared_prefix.layout import Layout
+from tests.pretended_device import DEVICE, DeviceError, pretending
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def machine():
+    with pretending() as machine:
+        yield machine
+
+
+# --- the device itself
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda there, here: there + here,
+        lambda there, here: here.add_(there),
+        lambda there, here: here[0].add_(there[0]),
+        lambda there, here: torch.cat([there, here]),
+        lambda there, here: here[there.long()],
+        lambda there, here: there.index_put((here.long(),), here),
+        lambda there, here: torch.rand(3, generator=torch.Generator(), device=DEVICE),
+    ],
+)
+def test_what_cuda_refuses_is_refused(refused, machine):
+    with pytest.raises(DeviceError):
+        refused(torch.ones(3, device=DEVICE), torch.ones(3))
+
+
+def test_what_cuda_computes_is_computed(machine):
+    there, here = torch.arange(3.0, device=DEVICE), torch.arange(3.0)
+    assert (there + here[2]).tolist() == [2, 3, 4]
+    assert there[here.long().flip(0)].tolist() == [2, 1, 0]
+    assert torch.tensor([there[1], 5.0]).tolist() == [1, 5]
+    there[1:].add_(1)
+    here.copy_(there)
+    assert here.tolist() == [0, 2, 3]
+    leaf = torch.ones(2, 2, device=DEVICE, requires_grad=True)
+    (leaf @ leaf).sum().backward()
+    assert leaf.grad is not None and leaf.grad.device == DEVICE and leaf.grad.tolist() == [[4, 4], [4, 4]]
+
+
+def test_waits_of_the_host_are_counted(machine):
+    there = torch.arange(4.0, device=DEVICE)
+    assert not machine.waits
+    waits = {
+        "read": lambda: float(there[0]),
+        "shape": lambda: there[there > 1],
+        "copy": there.cpu,
+    }
+    for number, (kind, wait) in enumerate(waits.items(), 1):
+        wait()
+        assert machine.waits[kind, "elsewhere"] == 1 and machine.waits.total() == number
+    there.to("cpu", non_blocking=True)
+    (there * 2).sum()
+    assert machine.waits.total() == len(waits)
+
+
+def test_waits_name_the_line_that_asks(machine):
+    Layout.of(*(torch.tensor(values, device=DEVICE) for values in ([2, 3], [2], [1])))
+    files = {line.partition(":")[0] for _, line in machine.waits}
+    assert files == {"elsewhere", Layout.__module__}
+
+
+# --- policies
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: CausalLMPolicy("packaged:word-problems"), lambda: VisionLanguagePolicy("packaged:driver")]
+)
+def test_shipped_models_are_loaded_and_share_prompts(make, machine):
+    policy = make()
+    with DEVICE:
+        policy.load()
+        reference = policy.reference()
+    assert policy.shares_prompts
+    for module in (policy, reference):
+        assert {tensor.device for tensor in (*module.parameters(), *module.buffers())} == {DEVICE}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        FromScratch,
+        VisionFromScratch,
+        lambda: CausalLMPolicy("packaged:word-problems", lora=LoRA(rank=2)),
+    ],
+)
+def test_weights_of_a_seed_are_the_same_on_every_device(make, machine):
+    if make not in (FromScratch, VisionFromScratch):
+        pytest.importorskip("peft")
+    here, there = make(), make()
+    here.load()
+    with DEVICE:
+        there.load()
+    assert there.shares_prompts
+    weights = dict(there.named_parameters())
+    for name, weight in here.named_parameters():
+        assert weights[name].device == DEVICE
+        assert torch.equal(weights[name].cpu(), weight)
+        assert weights[name].requires_grad == weight.requires_grad
+
+
+def test_adapters_are_read(tmp_path, machine):
+    pytest.importorskip("peft")
+    policy = CausalLMPolicy("packaged:word-problems", lora=LoRA(rank=2))
+    policy.load()
+    policy.save_pretrained(tmp_path)
+    again = CausalLMPolicy(str(tmp_path))
+    with DEVICE:
+        again.load()
+    assert again.shares_prompts
+    assert {parameter.device for parameter in again.parameters()} == {DEVICE}
+
+
+# --- runs
+
+GRPO = "--callbacks.initial_rates.batches=1", "--callbacks.progress=null", "--model.group_size=4"
+SCENES = "--data.train_prompts=6", "--data.val_prompts=2"
+ON_THE_DEVICE = "--trainer.accelerator=pretended", "--trainer.strategy=pretended"
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        ("gridworld", GRPO),
+        ("gsm8k", [*GRPO, "--data.train_prompts=6", "--callbacks.initial_rates=null"]),
+        ("gsm8k_sft", ["--callbacks.save=null"]),
+        pytest.param("navsim", [*GRPO, *SCENES, "--data.test_prompts=2"], marks=pytest.mark.slow),
+        pytest.param("navsim_sft", [*SCENES, "--callbacks.save=null"], marks=pytest.mark.slow),
+    ],
+)
+def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    expected = update(config, *options)
+    with pretending():
+        found = update(config, *options, *ON_THE_DEVICE)
+    largest = max(float(moment.abs().max()) for moment in expected)
+    assert largest > 1e-6
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * largest)
+
+
+def update(config, *options):
+    """Adam's first moments after the command line made one update: the gradients, scaled."""
+    settings, flags = read_arguments(
+        "fit",
+        [
+            *("-c", f"configs/{config}.yaml", "--trainer.max_steps=1", "--trainer.limit_val_batches=0"),
+            *("--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false"),
+            *("--data.prompts_per_update=3", *options),
+        ],
+    )
+    prepare("fit", settings)
+    line = CommandLine("fit", settings, flags)
+    assert line.trainer.global_step == 1
+    assert getattr(line.model.policy, "shares_prompts", True)
+    (optimizer,) = line.trainer.optimizers
+    return [state["exp_avg"] for state in optimizer.state.values()]
