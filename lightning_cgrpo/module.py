@@ -102,8 +102,9 @@ class ConstrainedGRPO(RolloutModule):
 
     def setup(self, stage: str) -> None:
         """Raises:
-        UserError: if there are constraints in training, and no callback weights them.
+        UserError: if there are constraints in training, and no callback weights them; as `RolloutModule`.
         """
+        super().setup(stage)
         if stage == "fit" and self.objective.constrained and not self.has_weight_setter:
             names = ", ".join(self.objective.constrained)
             raise UserError(

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -102,6 +103,24 @@ class RolloutModule(LightningModule):
     def seed(self) -> int:
         """The argument `seed`; by default the seed of `lightning.seed_everything`, or 0 without a call of it."""
         return run_seed(self._seed)
+
+    def setup(self, stage: str) -> None:
+        """Raises:
+        UserError: in training, for settings of the trainer that have no meaning here.
+        """
+        if stage != "fit":
+            return
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, (LearningRateFinder, BatchSizeFinder)):
+                raise UserError(
+                    f"Expected no {type(callback).__name__}, because the loss of an update says nothing about the "
+                    "update's size, but got one, try a few values of model.optimizer.lr, or of data.prompts_per_update."
+                )
+        if self.trainer.overfit_batches:
+            raise UserError(
+                f"Expected trainer.overfit_batches to be 0, but got {self.trainer.overfit_batches}, try fewer prompts, "
+                "such as data.train_prompts=8, and more epochs."
+            )
 
     def load_policy(self) -> None:
         """Load the policy's weights, once.

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.cli.configuration import CLASS_KEYS, Config, ConfigError
+from lightning_cgrpo.cli.configuration import CLASS_KEYS, Config, ConfigError, is_class
 from lightning_cgrpo.errors import did_you_mean
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
@@ -38,10 +38,15 @@ ROOT_KEYS = ("seed_everything", "threads", "trainer", "model", "data", "callback
 
 @dataclass
 class Parameter:
-    """A parameter's class, where its annotation names one: of the value itself, or of a mapping's values."""
+    """A parameter's class, where its annotation names one: of the value itself, or of a mapping's values.
+
+    Attributes:
+        required: whether the parameter has no default.
+    """
 
     type: str | None = None
     values_type: str | None = None
+    required: bool = False
 
 
 @dataclass
@@ -59,7 +64,9 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
     known = (*ROOT_KEYS, *extra)
     for key in config:
         if key not in known:
-            hint = did_you_mean(key, known) or f" Known here: {', '.join(known)}."
+            section = _section_of(key, config)
+            hint = f" It belongs under {section}: ({section}.{key})." if section else did_you_mean(key, known)
+            hint = hint or f" Known here: {', '.join(known)}."
             raise ConfigError(f"Unknown key '{key}'.{hint}")
     if isinstance(config.get("trainer"), Mapping):
         for key, (default, instead) in INSTEAD.items():
@@ -68,6 +75,17 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
         _check_arguments("trainer", config["trainer"], TRAINER)
     for key in ("model", "data", "callbacks"):
         _check_value(key, config.get(key), Parameter())
+
+
+def _section_of(key: str, config: Config) -> str | None:
+    """The section whose class takes an argument of this name."""
+    for section in ("model", "data", "trainer"):
+        value = config.get(section)
+        name = value.get("class_path") if isinstance(value, Mapping) else value
+        signature = signature_of(TRAINER if section == "trainer" else str(name))
+        if signature is not None and key in signature.parameters:
+            return section
+    return None
 
 
 def _check_value(where: str, value: Any, parameter: Parameter) -> None:
@@ -79,7 +97,10 @@ def _check_value(where: str, value: Any, parameter: Parameter) -> None:
                 raise ConfigError(f"Unknown key '{key}' in {where}, beside class_path.{hint}")
         arguments = value.get("init_args") or {}
         if isinstance(arguments, Mapping):
+            _check_required(where, arguments, str(value["class_path"]))
             _check_arguments(where, arguments, str(value["class_path"]))
+    elif isinstance(value, str) and is_class(value):
+        _check_required(where, {}, value)
     elif isinstance(value, Mapping) and parameter.type is not None:
         _check_arguments(where, value, parameter.type)
     elif isinstance(value, Mapping):
@@ -103,6 +124,18 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) 
         _check_value(f"{where}.{key}", value, signature.parameters.get(key, Parameter()))
 
 
+def _check_required(where: str, arguments: Mapping[str, Any], class_path: str) -> None:
+    """Of this package's classes alone: those of libraries may be given arguments by the program, as optimizers are."""
+    located = _locate(class_path)
+    signature = signature_of(class_path)
+    if located is None or signature is None or not located[0].name.startswith("lightning_cgrpo"):
+        return
+    missing = [name for name, parameter in signature.parameters.items() if parameter.required and name not in arguments]
+    if missing:
+        name = class_path.rpartition(".")[2]
+        raise ConfigError(f"Expected {where} ({name}) to have {', '.join(missing)}, try --{where}.{missing[0]}=VALUE.")
+
+
 def _check_class(where: str, class_path: str) -> None:
     """Of this package's modules all names are known."""
     module_name, _, name = class_path.rpartition(".")
@@ -120,11 +153,15 @@ def signature_of(class_path: str) -> Signature | None:
     module, node = located
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            names = [*item.args.posonlyargs, *item.args.args, *item.args.kwonlyargs][1:]
-            return Signature({a.arg: _parameter(a.annotation, module) for a in names}, item.args.kwarg is not None)
+            positional = [*item.args.posonlyargs, *item.args.args]
+            defaults = [*[None] * (len(positional) - len(item.args.defaults)), *item.args.defaults]
+            pairs = list(zip(positional, defaults, strict=True))[1:]
+            pairs += zip(item.args.kwonlyargs, item.args.kw_defaults, strict=True)
+            parameters = {a.arg: _parameter(a.annotation, module, default is None) for a, default in pairs}
+            return Signature(parameters, item.args.kwarg is not None)
     if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
         fields = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
-        return Signature({ast.unparse(f.target): _parameter(f.annotation, module) for f in fields})
+        return Signature({ast.unparse(f.target): _parameter(f.annotation, module, f.value is None) for f in fields})
     bases = [base for base in node.bases if ast.unparse(base) not in ("ABC", "object")]
     for base in bases:
         inherited = signature_of(_absolute(ast.unparse(base), module) or "")
@@ -199,9 +236,9 @@ def _names(module: _Module) -> Iterator[str]:
             yield node.name
 
 
-def _parameter(annotation: ast.expr | None, module: _Module) -> Parameter:
+def _parameter(annotation: ast.expr | None, module: _Module, required: bool) -> Parameter:
     """Classes of this package that an annotation names: ``X``, ``X | None``, ``dict[str, X]``."""
-    parameter = Parameter()
+    parameter = Parameter(required=required)
     for part in _alternatives(annotation):
         if isinstance(part, ast.Name):
             parameter.type = parameter.type or _dataclass_path(part.id, module)

@@ -32,7 +32,10 @@ def explain(error: BaseException) -> str:
             r"Problem with given class_path|Does not validate|Expected a path but|Subtypes:|Errors:", line
         ):
             name = line.partition("Expected a dot import path string: ")[2]
-            complaint = f"There is no class '{name}'.{did_you_mean(name, _class_names())}" if name else line
+            if name and name.rpartition(".")[2] in _class_names():
+                complaint = f"The class '{name}' can't stand here."
+            else:
+                complaint = f"There is no class '{name}'.{did_you_mean(name, _class_names())}" if name else line
             return ".".join(keys) + ": " * bool(keys) + complaint
     return str(error)
 
