@@ -79,6 +79,11 @@ class LagrangianCallback(WeightSetter):
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         assert self.rates is not None
+        if self.every_n_updates > trainer.estimated_stepping_batches:
+            raise UserError(
+                f"Expected every_n_updates to be at most the {trainer.estimated_stepping_batches} updates of this run, "
+                f"but got {self.every_n_updates}, with which no multiplier would move."
+            )
         if trainer.global_step and not self._restored:
             rank_zero_warn(
                 f"The checkpoint has no multipliers: the run resumes at update {trainer.global_step} with those that "

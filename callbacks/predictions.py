@@ -25,7 +25,7 @@ class WritePredictions(Callback):
     """
 
     def __init__(self, path: str | None = None) -> None:
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else Path(path).expanduser()
         self._file = Path()
         self.written = 0
 

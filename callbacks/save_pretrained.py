@@ -29,7 +29,7 @@ class SavePretrained(Callback):
     """
 
     def __init__(self, directory: str) -> None:
-        self.directory = Path(directory)
+        self.directory = Path(directory).expanduser()
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Before hours of training.
@@ -40,6 +40,12 @@ class SavePretrained(Callback):
         policy = getattr(pl_module, "policy", None)
         if not hasattr(policy, "save_pretrained"):
             raise UserError(f"Expected a language model to save, but the policy is a {type(policy).__name__}.")
+        name = getattr(policy, "name", None)
+        if stage == "fit" and name is not None and Path(name).expanduser().resolve() == self.directory.resolve():
+            raise UserError(
+                f"Expected directory to be another one than that of the model that training starts from, '{name}', "
+                "but got the same, try another name."
+            )
         if self.directory.exists() and not self.directory.is_dir():
             raise UserError(f"Expected directory to be a new or existing one, but '{self.directory}' is a file.")
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
 from lightning_cgrpo.datamodules.base import GroupDataModule, PromptSource, Split, evenly_spaced
@@ -98,7 +99,15 @@ class PromptDataModule(GroupDataModule):
     def _train_and_val(self) -> tuple[Rows, Rows]:
         train = self._read(self.path, "train")
         if self.val_path:
-            return train, self._read(self.val_path, "validation")
+            val = self._read(self.val_path, "validation")
+            trained = {_key(row) for row in train}
+            shared = sum(_key(row) in trained for row in val)
+            if shared:
+                rank_zero_warn(
+                    f"{shared} of the {len(val)} validation prompts (data.val_path={self.val_path}) are training prompts, "
+                    "too: rates on these say nothing about others."
+                )
+            return train, val
         val = [train[index] for index in held_out(len(train), self.val_prompts)]
         known = {_key(row) for row in val}
         return [row for row in train if _key(row) not in known], val

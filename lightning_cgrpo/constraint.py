@@ -88,6 +88,13 @@ class Constraint:
             word = "at_most" if self.at_least is None else "at_least"
             hint = f" (did you mean {self.bound / 100:g}?)" if 1.0 < self.bound <= 100.0 else ""
             raise ObjectiveError(f"Expected {where} to have {word} in [0, 1], a rate, but got {self.bound}{hint}.")
+        if self.role == "constrain" and (self.at_most == 1 or self.at_least == 0):
+            given = "at_most: 1" if self.at_least is None else "at_least: 0"
+            hint = "0.01 for 1 %" if self.at_least is None else "0.99"
+            raise ObjectiveError(
+                f"Expected {where} to have a bound that can be violated, but got {given}, a rate of "
+                f"{'100' if self.at_least is None else '0'} %, try {hint}, or role: monitor."
+            )
         if self.violated_above is not None and self.violated_below is not None:
             raise ObjectiveError(f"Expected {where} to have one of violated_above and violated_below, but got both.")
         for word, number in (("violated_above", self.violated_above), ("violated_below", self.violated_below)):

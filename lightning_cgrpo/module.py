@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_cgrpo.advantages import AdvantageEstimator, ScalarizedAdvantages
-from lightning_cgrpo.collapse import CollapseDetector, all_succeed
+from lightning_cgrpo.collapse import CollapseDetector, all_succeed, constant_rewards
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.losses import aggregation_weights, grpo_loss, sampling_ratio
 from lightning_cgrpo.objective import Objective
@@ -94,7 +94,7 @@ class ConstrainedGRPO(RolloutModule):
         # Not in checkpoints: whoever sets the weights restores them, and without anybody this is plain GRPO.
         self.register_buffer("weights", initial, persistent=False)
         self.has_weight_setter = False
-        self.collapse = CollapseDetector()
+        self.collapse = CollapseDetector(list(objective.rewards))
         self._skipped_update = -2
         self.latest_metrics: dict[str, float] = {}
 
@@ -160,8 +160,9 @@ class ConstrainedGRPO(RolloutModule):
             weights = self.objective.component_weights(self.weights)
             advantages = self.estimator(rollouts, components, weights)
             self._optimize(rollouts, advantages, update, report)
-        succeeded = all_succeed(self.objective, measured, self.task.signals, violations)
-        self.collapse.add(update, report.entropy, advantages, succeeded, stepped=bool(report.grad_norms))
+        succeeded = all_succeed(self.objective, measured, violations)
+        constant = constant_rewards(components, len(self.objective.rewards))
+        self.collapse.add(update, report.entropy, advantages, constant, succeeded, stepped=bool(report.grad_norms))
         report.write(drawn, measured, faults, components, weights)
         return {
             "prompts": prompts,

@@ -59,12 +59,37 @@ class Objective:
         if not self.reward:
             raise ObjectiveError("Expected the objective to name a reward signal, but got none.")
         for name, weight in self.rewards.items():
-            if not math.isfinite(weight):
+            if not isinstance(weight, (int, float)) or not math.isfinite(weight):
                 raise ObjectiveError(f"Expected a finite weight for reward '{name}', but got {weight}.")
         for name, constraint in self.constraints.items():
+            if not isinstance(constraint, Constraint):
+                raise ObjectiveError(
+                    f"Expected constraint '{name}' to be a Constraint, but got a {type(constraint).__name__}, try "
+                    "Constraint(at_most=0.01)."
+                )
             constraint.check(name)
             if name.partition("/")[0] == "reward":
                 raise ObjectiveError(f"Expected a constraint name that isn't the reward's in tags, but got '{name}'.")
+        self._check_contradictions()
+
+    def _check_contradictions(self) -> None:
+        """Of bounds on indicators: two that exclude each other, and one on a behavior that is rewarded."""
+        bounded = [(name, c) for name, c in self.constrained.items() if not c.from_number]
+        for name, constraint in bounded:
+            signal = constraint.signal or name
+            if constraint.at_least is None and self.rewards.get(signal, 0) > 0:
+                raise ObjectiveError(
+                    f"Expected constraint '{name}' on another signal than the reward's, but got at_most: "
+                    f"{constraint.at_most:g} on '{signal}', which is rewarded, try another reward."
+                )
+            for other, upper in bounded:
+                if (upper.signal or other) == signal and (constraint.at_least or 0.0) > (
+                    1.0 if upper.at_most is None else upper.at_most
+                ):
+                    raise ObjectiveError(
+                        f"Expected constraints '{name}' and '{other}' on '{signal}' to allow some rate, but got "
+                        f"at_least: {constraint.at_least:g} and at_most: {upper.at_most:g}."
+                    )
 
     @classmethod
     def declared(cls, config: Mapping[str, Any]) -> Objective:
@@ -74,7 +99,14 @@ class Objective:
             ObjectiveError: as the constructor does, or naming the key of a value that isn't a number.
         """
         constraints = {}
-        for name, values in (config.get("constraints") or {}).items():
+        declared, reward = config.get("constraints") or {}, config.get("reward") or ""
+        if not isinstance(declared, Mapping):
+            raise ObjectiveError(
+                f"Expected constraints to be a mapping by name, like {{lava: {{at_most: 0.01}}}}, but got {declared}."
+            )
+        if not isinstance(reward, (str, Mapping)):
+            raise ObjectiveError(f"Expected reward to be a signal's name, or weights by name, but got {reward}.")
+        for name, values in declared.items():
             if not isinstance(values, Mapping):
                 raise ObjectiveError(f"Expected constraint '{name}' to be like {{at_most: 0.01}}, but got {values}.")
             for key in ("at_most", "at_least", "violated_above", "violated_below"):
@@ -82,7 +114,7 @@ class Objective:
                 if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
                     raise ObjectiveError(f"Expected {key} of constraint '{name}' to be a number, but got '{value}'.")
             constraints[name] = Constraint(**values)
-        return cls(config.get("reward") or "", constraints)
+        return cls(reward if isinstance(reward, str) else dict(reward), constraints)
 
     @property
     def rewards(self) -> dict[str, float]:

@@ -76,6 +76,11 @@ class Optimization:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ValueError(f"Expected argument `{name}` to be at least 0, but got {value}.")
+        if self.clip_low >= 0.5 and self.clip_high is not None and self.clip_high >= 1:
+            raise ValueError(
+                "Expected arguments `clip_low` and `clip_high` to be distances from the ratio 1, but got "
+                f"{self.clip_low:g} and {self.clip_high:g}, try {1 - self.clip_low:g} and {self.clip_high - 1:g}."
+            )
         if not self.sampling_cap >= 1:
             raise ValueError(f"Expected argument `sampling_cap` to be at least 1, but got {self.sampling_cap}.")
         if self.clip_limit is not None and not self.clip_limit > 1 + self.clip[1]:

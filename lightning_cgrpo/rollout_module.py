@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Self
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -31,6 +32,8 @@ from lightning_cgrpo.tasks import Task
 OptimizerCallable = Callable[[Iterable[Any]], Optimizer]
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
 
+SCHEDULED = ("initial_lr", "weight_decay", "eps")
+"""Settings of an optimizer that no schedule changes while it goes on."""
 TEST_SPLITS = ("test", "test_train", "test_follow_ups")
 """What the dataloaders of a test hold: test prompts, training prompts, and prompts that follow test prompts."""
 
@@ -73,6 +76,13 @@ class RolloutModule(LightningModule):
     ) -> None:
         super().__init__()
         objective.check_signals(task.signals)
+        sampler.check_policy(policy)
+        _check_lengths(objective, sampler.longest, task)
+        if isinstance(optimizer, Optimizer):
+            raise UserError(
+                "Expected optimizer to be a function that makes one, since the weights are loaded later, but got a "
+                f"{type(optimizer).__name__}, try lambda parameters: {type(optimizer).__name__}(parameters, lr=1e-4)."
+            )
         for name, value, least in (("eval_group_size", eval_group_size, 1), ("seed", seed, 0)):
             if value is not None and value < least:
                 raise ValueError(f"Expected argument `{name}` to be at least {least}, but got {value}.")
@@ -104,6 +114,18 @@ class RolloutModule(LightningModule):
         """The argument `seed`; by default the seed of `lightning.seed_everything`, or 0 without a call of it."""
         return run_seed(self._seed)
 
+    def configure_callbacks(self) -> list[Callback]:
+        """None; but the one hook that comes before Lightning refuses settings with a hint that does not help here.
+
+        Raises:
+            UserError: in training, for settings of the trainer that have no meaning here.
+        """
+        if self.trainer.gradient_clip_val:
+            raise UserError("Expected no gradient_clip_val of the trainer, try Optimization(max_grad_norm=...).")
+        if self.trainer.accumulate_grad_batches != 1:
+            raise UserError("Expected no accumulate_grad_batches, try Optimization(micro_batch_size=...).")
+        return []
+
     def setup(self, stage: str) -> None:
         """Raises:
         UserError: in training, for settings of the trainer that have no meaning here.
@@ -116,9 +138,10 @@ class RolloutModule(LightningModule):
                     f"Expected no {type(callback).__name__}, because the loss of an update says nothing about the "
                     "update's size, but got one, try a few values of model.optimizer.lr, or of data.prompts_per_update."
                 )
-        if self.trainer.overfit_batches:
+        overfit = self.trainer.overfit_batches  # type: ignore[attr-defined]
+        if overfit:
             raise UserError(
-                f"Expected trainer.overfit_batches to be 0, but got {self.trainer.overfit_batches}, try fewer prompts, "
+                f"Expected trainer.overfit_batches to be 0, but got {overfit}, try fewer prompts, "
                 "such as data.train_prompts=8, and more epochs."
             )
 
@@ -138,10 +161,13 @@ class RolloutModule(LightningModule):
         """
         with _named("optimizer"):
             optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
-        if self.make_scheduler is None:
+        scheduler = None
+        if self.make_scheduler is not None:
+            with _named("lr_scheduler"):
+                scheduler = self.make_scheduler(optimizer)
+        self._given = [{key: value for key, value in g.items() if key != "params"} for g in optimizer.param_groups]
+        if scheduler is None:
             return optimizer
-        with _named("lr_scheduler"):
-            scheduler = self.make_scheduler(optimizer)
         if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
             raise UserError(f"Expected a schedule that follows from the update, but got {type(scheduler).__name__}.")
         return [optimizer], [scheduler]
@@ -157,15 +183,46 @@ class RolloutModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Raises:
-        UserError: if there are more updates than the learning-rate schedule has: it would fail when they are made.
+        UserError: if there are more updates than the learning-rate schedule has, with which it would fail; or a resumed
+            run has a schedule of another learning rate.
         """
-        steps = getattr(self.lr_schedulers(), "total_steps", None)
+        self._take_settings()
+        scheduler = self.lr_schedulers()
+        turn = getattr(scheduler, "T_max", None)
+        if turn is not None and turn < self.trainer.estimated_stepping_batches:
+            rank_zero_warn(
+                f"The learning rate rises again after update {turn}: model.lr_scheduler.T_max is smaller than the "
+                f"{self.trainer.estimated_stepping_batches} updates of this run."
+            )
+        steps = getattr(scheduler, "total_steps", None)
         if steps is not None and (updates := self.trainer.estimated_stepping_batches) > steps:
             raise UserError(
                 f"Expected model.lr_scheduler.total_steps to be at least {updates}, the updates of this run, but got "
                 f"{steps}, try that, or trainer.max_steps={steps}; a run that goes on from a checkpoint has the "
                 "schedule that it began with."
             )
+
+    def _take_settings(self) -> None:
+        """Give a restored optimizer the settings of the configuration, where the checkpoint has others.
+
+        A schedule goes on from the learning rate that it began with, so that one is refused instead.
+        """
+        if self.trainer.ckpt_path is None:
+            return
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(optimizer, Optimizer)
+        for group, given in zip(optimizer.param_groups, self._given, strict=True):
+            for key in SCHEDULED if self.make_scheduler else given.keys() - {"initial_lr"}:
+                value, saved = given.get(key), group.get(key)
+                if value == saved:
+                    continue
+                if key == "initial_lr":
+                    raise UserError(
+                        f"Expected model.optimizer.lr to be as in the checkpoint, whose schedule began with {saved:g}, "
+                        f"but it would begin with {value:g}, try the same, or model.lr_scheduler=null."
+                    )
+                rank_zero_info(f"The optimizer resumes with {key} {value}, not with the checkpoint's {saved}.")
+                group[key] = value
 
     def accumulate(self, pieces: Sequence[Tensor], loss: Callable[[Tensor], Tensor]) -> None:
         """Gradients of a minibatch, summed over its pieces; processes wait for each other at the last one alone.
@@ -203,7 +260,16 @@ class RolloutModule(LightningModule):
         return nullcontext() if wanted or not isinstance(wrapped, DistributedDataParallel) else wrapped.no_sync()
 
     def sample(self, prompts: PromptGroups, group_size: int, stream: Stream, update: int) -> Rollouts:
-        """Answer every prompt `group_size` times, with the randomness of (seed, stream, update, prompt)."""
+        """Answer every prompt `group_size` times, with the randomness of (seed, stream, update, prompt).
+
+        Raises:
+            UserError: if prompts come from another loader than a DataModule of this package.
+        """
+        if not isinstance(prompts, PromptGroups):
+            raise UserError(
+                f"Expected batches of PromptGroups, but got a {type(prompts).__name__}, try a data module such as "
+                "PromptDataModule, or a PromptLoader."
+            )
 
         def noise(*shape: int) -> Tensor:
             return uniform(self.seed, stream, update, prompts.index, shape).to(prompts.index.device)
@@ -216,7 +282,14 @@ class RolloutModule(LightningModule):
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> tuple[dict[str, Signal], dict[str, Tensor]]:
         """The task's signals, in which entries that aren't finite do not apply, and their number by signal ``[B]``."""
-        signals, faults = isolate_faults(self.task.score(prompts, rollouts))
+        scored = self.task.score(prompts, rollouts)
+        for name, signal in scored.items():
+            if not isinstance(signal, Signal):
+                raise UserError(
+                    f"Expected {type(self.task).__name__}.score to return signals by name, but got '{name}' as a "
+                    f"{type(signal).__name__}, try Signal(value)."
+                )
+        signals, faults = isolate_faults(scored)
         if any(bool(counts.any()) for counts in faults.values()):
             found = {name: int(counts.sum()) for name, counts in faults.items() if counts.any()}
             # On every process: faults of one needn't be those of another.
@@ -287,6 +360,24 @@ class RolloutModule(LightningModule):
         evaluation = self._sums[split].evaluation(self.objective)
         self.evaluations[split] = evaluation
         self.log_dict({f"{split}/{tag}": value for tag, value in evaluation.metrics.items()}, sync_dist=True)
+
+
+def _check_lengths(objective: Objective, longest: int | None, task: Task) -> None:
+    """Compare limits on an answer's length: the sampler's, the task's, and those of constraints on ``tokens``."""
+    if longest is None:
+        return
+    if task.max_completion_tokens is not None and task.max_completion_tokens < longest:
+        raise UserError(
+            f"Expected the task's max_completion_tokens to be at least the sampler's max_new_tokens, {longest}, but "
+            f"got {task.max_completion_tokens}, try the same for both."
+        )
+    for name, constraint in objective.constrained.items():
+        limit = constraint.violated_above
+        if (constraint.signal or name) == "tokens" and limit is not None and limit >= longest:
+            raise UserError(
+                f"Expected constraint '{name}' to be violated by some answers, but got violated_above: {limit:g} and "
+                f"answers of at most {longest} tokens (max_new_tokens), try a smaller violated_above."
+            )
 
 
 @contextmanager

@@ -42,8 +42,9 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Config, list[str
     objective = _objective(config)
     if objective is not None:
         # A constraint is removed like a callback, by null.
-        kept = {name: c for name, c in (objective.get("constraints") or {}).items() if c is not None}
-        objective["constraints"] = kept
+        constraints = objective.get("constraints") or {}
+        if isinstance(constraints, dict):
+            objective["constraints"] = {name: c for name, c in constraints.items() if c is not None}
     check_keys(config, OPTIONS[command])
     if objective is not None:
         Objective.declared(objective)

@@ -21,6 +21,7 @@ from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.cli.run_files import RunFiles
+from lightning_cgrpo.errors import first_line
 
 SWITCHES = {"enable_progress_bar": ProgressBar, "enable_checkpointing": ModelCheckpoint}
 """Of the trainer, and the callbacks that they switch off."""
@@ -98,7 +99,12 @@ class CommandLine(LightningCLI):
         config = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         # Lightning refuses those that it is told to leave out.
         off = tuple(kind for flag, kind in SWITCHES.items() if config.get(flag) is False)
-        return self._instantiate_trainer(config, [callback for callback in extra if not isinstance(callback, off)])
+        try:
+            return self._instantiate_trainer(config, [callback for callback in extra if not isinstance(callback, off)])
+        except MisconfigurationException as error:
+            given = {key: config.get(key) for key in ("accelerator", "devices", "strategy", "precision")}
+            told = ", ".join(f"trainer.{key}={value}" for key, value in given.items() if value not in (None, "auto"))
+            raise ConfigError(f"The trainer can't be made with {told}: {first_line(error)}.") from error
 
 
 def main(subcommand: str, config: Config, flags: list[str]) -> None:

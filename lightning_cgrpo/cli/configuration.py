@@ -91,6 +91,11 @@ def build(layers: Iterable[Layer]) -> Config:
 def _check_callbacks(config: Config, layer: Config) -> None:
     """Any name adds a callback, so a misspelled one would leave the callback that is meant as it was."""
     known, names = config.get("callbacks"), layer.get("callbacks")
+    if isinstance(names, (list, str)):
+        raise ConfigError(
+            "Expected callbacks to be a mapping from names to callbacks, like {multipliers: {class_path: "
+            f"LagrangianCallback}}}}, but got a {'list' if isinstance(names, list) else 'string'}."
+        )
     if not isinstance(known, Mapping) or not isinstance(names, Mapping):
         return
     for name in map(str, names):

@@ -103,6 +103,10 @@ def _check_value(where: str, value: Any, parameter: Parameter) -> None:
         _check_required(where, {}, value)
     elif isinstance(value, Mapping) and parameter.type is not None:
         _check_arguments(where, value, parameter.type)
+    elif parameter.type is not None and isinstance(value, (bool, int, float, list)):
+        signature = signature_of(parameter.type)
+        names = ", ".join(signature.parameters) if signature is not None else ""
+        raise ConfigError(f"Expected {where} to be settings ({names}), but got {value}, try --{where}={{}}.")
     elif isinstance(value, Mapping):
         for key, item in value.items():
             _check_value(f"{where}.{key}", item, Parameter(type=parameter.values_type))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from lightning_cgrpo.cli.configuration import Config, ConfigError, is_class
 from lightning_cgrpo.cli.key_check import NAMESPACES
 from lightning_cgrpo.cli.run_folders import (
     best_checkpoint,
+    checkpoints_below,
     configuration_beside,
     existing,
     last_checkpoint,
@@ -40,9 +42,10 @@ def prepare(command: str, config: Config) -> None:
     config.setdefault("weights_only", True)
     if torch.get_float32_matmul_precision() == "highest" and torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")
+    _check_processes(config)
     _resolve_checkpoint(config)
     beginning = _beginning(command, config)
-    if beginning is not None and rank_zero_only.rank == 0:
+    if beginning is not None and rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         print(beginning, flush=True)
     if command in EVALUATIONS:
         log_beside(config, command)
@@ -59,6 +62,28 @@ def import_names() -> None:
             getattr(module, name)
 
 
+def _check_processes(config: Config) -> None:
+    """Compare the trainer's devices and nodes with the processes that torchrun or SLURM started.
+
+    Raises:
+        ConfigError: if processes would train by themselves, or wait for nodes that nobody starts.
+    """
+    devices, nodes = get(config, "trainer.devices"), get(config, "trainer.num_nodes") or 1
+    launched = os.environ.get("WORLD_SIZE"), os.environ.get("SLURM_NTASKS")
+    for launcher, count in zip(("torchrun", "SLURM"), launched, strict=True):
+        interactive = launcher == "SLURM" and os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
+        if count is not None and not interactive and isinstance(devices, int) and devices * nodes != int(count):
+            raise ConfigError(
+                f"Expected trainer.devices x trainer.num_nodes to be the {count} processes of {launcher}, but got "
+                f"{devices} x {nodes}, try --trainer.devices={int(count) // nodes}."
+            )
+    if nodes > 1 and launched == (None, None) and "MASTER_ADDR" not in os.environ:
+        raise ConfigError(
+            f"Expected MASTER_ADDR and NODE_RANK in the environment for trainer.num_nodes={nodes}, but got none, try "
+            "torchrun or SLURM on every node (docs/multi_gpu.md)."
+        )
+
+
 def _resolve_checkpoint(config: Config) -> None:
     """Put a path in the place of ``last`` and ``best``, and look at the file before a model is loaded for it."""
     checkpoint = config.get("ckpt_path")
@@ -68,6 +93,10 @@ def _resolve_checkpoint(config: Config) -> None:
         config["ckpt_path"] = str((last_checkpoint if checkpoint == "last" else best_checkpoint)(config))
     elif not existing(checkpoint):
         raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
+    elif inside := checkpoints_below(checkpoint):
+        raise ConfigError(
+            f"Expected a checkpoint, but '{checkpoint}' is a folder of runs, try --ckpt_path={inside[-1]}."
+        )
     check_checkpoint(str(config["ckpt_path"]))
 
 
@@ -81,7 +110,7 @@ def _beginning(command: str, config: Config) -> str | None:
         return f"{EVALUATIONS[command]} the starting weights ({weights}); --ckpt_path=last takes what was trained."
     if command not in BEGINNINGS:
         return None
-    text = f"{BEGINNINGS[command]} {checkpoint}."
+    text = f"{BEGINNINGS[command]} {checkpoint}{' (--ckpt_path=null starts anew)' if command == 'fit' else ''}."
     kept = configuration_beside(checkpoint)
     different = [] if kept is None else list(_differences(method_of(kept), method_of(config)))
     if different:

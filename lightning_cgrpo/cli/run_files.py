@@ -15,6 +15,7 @@ from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_cgrpo.callbacks.run_folder import run_folder
+from lightning_cgrpo.errors import UserError
 
 WEIGHTS = "weights.json"
 
@@ -28,7 +29,19 @@ class RunFiles(SaveConfigCallback):
     """
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        """Nothing: in the place of Lightning's, which writes before the run has been checked."""
+        """In the place of Lightning's, which writes before the run has been checked.
+
+        Raises:
+            UserError: if another run is in the folder.
+        """
+        if stage != "fit":
+            return
+        folder = run_folder(trainer)
+        resumed = Path(trainer.ckpt_path or "").parent.parent
+        if trainer.loggers and (folder / self.config_filename).exists() and resumed.resolve() != folder.resolve():
+            raise UserError(
+                f"Expected a folder without a run, but '{folder}' holds one, try no trainer.logger.version, or another."
+            )
 
     def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         self._remove_empty(trainer)

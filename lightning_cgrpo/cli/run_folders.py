@@ -55,6 +55,17 @@ def existing(checkpoint: str) -> bool:
     return Path(checkpoint).exists()
 
 
+def checkpoints_below(folder: str) -> list[Path]:
+    """The last checkpoints of the runs in a folder, the newest at the end; none if it is a checkpoint itself."""
+    path = Path(folder)
+    if is_remote(folder) or not path.is_dir() or path.suffix == ".ckpt":
+        return []
+    found = {
+        file for level in ("", "*/", f"{CHECKPOINTS}/", f"*/{CHECKPOINTS}/") for file in path.glob(f"{level}last.ckpt")
+    }
+    return sorted(found, key=_age)
+
+
 def configuration_beside(checkpoint: str | Path) -> Config | None:
     """The configuration of the run that wrote a checkpoint, if the run has kept one."""
     path = Path(checkpoint).parent.parent / "config.yaml"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -67,6 +68,7 @@ def _with_name(logger: Any, first: str, labels: Sequence[str]) -> Any:
     if not isinstance(given, dict) or logger_class(given) not in NAMED:
         return logger
     arguments = {"save_dir": "runs", "name": first, **(given.get("init_args") or {})}
+    arguments["save_dir"] = os.path.expanduser(arguments["save_dir"])
     return {**given, "init_args": {**arguments, "name": _joined([str(arguments["name"]), *labels])}}
 
 

@@ -25,6 +25,7 @@ class CategoricalMLP(Policy):
 
     def __init__(self, observation_size: int, actions: int, hidden: tuple[int, ...] = (128, 128)) -> None:
         super().__init__()
+        self.observation_size, self.actions = observation_size, actions
         layers: list[nn.Module] = []
         for size_in, size_out in pairwise((observation_size, *hidden)):
             layers += [nn.Linear(size_in, size_out), nn.ReLU()]

@@ -115,7 +115,7 @@ class CausalLMPolicy(Policy):
             return
         if self.model is None:
             self._read()
-            if rank_zero_only.rank == 0:
+            if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
                 self.origin = origin(self.name)
                 rank_zero_info(f"Starting weights: {self.origin}.")
         stops = stop_tokens(self.model, self.tokenizer)

@@ -220,4 +220,10 @@ def with_adapters(model: Any, lora: LoRA) -> Any:
         r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.target_modules, lora_dropout=0.0, task_type="CAUSAL_LM"
     )
     with random_weights(run_seed(lora.seed)):  # peft moves the adapters to their layers' device afterwards
-        return get_peft_model(model, config)
+        try:
+            return get_peft_model(model, config)
+        except ValueError as error:  # no layer of these names
+            raise UserError(
+                f"Expected lora.target_modules to name layers of '{model.name_or_path}', but got {lora.target_modules} "
+                f"({first_line(error)}), try all-linear."
+            ) from None

@@ -20,7 +20,20 @@ class Noise(Protocol):
 
 
 class Sampler(ABC):
-    """Answers every prompt G times."""
+    """Answers every prompt G times.
+
+    Attributes:
+        longest: steps or tokens of the longest answer; None if the sampler sets no limit.
+    """
+
+    longest: int | None = None
+
+    def check_policy(self, policy: Any) -> None:  # noqa: B027 (most samplers take any policy of their kind)
+        """Compare with a policy, before its weights are loaded.
+
+        Raises:
+            UserError: this policy can't answer here.
+        """
 
     @abstractmethod
     def rollout(self, policy: Any, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:

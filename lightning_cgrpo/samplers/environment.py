@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.samplers import Noise, Sampler
 
@@ -47,9 +48,13 @@ class Environment(ABC):
 
     Attributes:
         max_steps: length of the longest episode.
+        observation_size: numbers per observation, and
+        actions: number of actions; None where a policy is not to be compared with them.
     """
 
     max_steps: int
+    observation_size: int | None = None
+    actions: int | None = None
 
     @abstractmethod
     def reset(self, prompts: PromptGroups, group_size: int) -> Episodes:
@@ -74,7 +79,14 @@ class EnvironmentSampler(Sampler):
     """
 
     def __init__(self, environment: Environment) -> None:
-        self.environment = environment
+        self.environment, self.longest = environment, environment.max_steps
+
+    def check_policy(self, policy: Any) -> None:
+        for name in ("observation_size", "actions"):
+            here, there = getattr(self.environment, name), getattr(policy, name, None)
+            if here is not None and there is not None and here != there:
+                kind = type(self.environment).__name__
+                raise UserError(f"Expected policy.{name} to be {here}, as in {kind}, but got {there}.")
 
     def rollout(self, policy: ActingPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         episodes = self.environment.reset(prompts, group_size)

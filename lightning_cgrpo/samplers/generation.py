@@ -52,6 +52,7 @@ class GenerationSampler(Sampler):
         batch_size: int | None = None,
         engine: RolloutEngine | None = None,
     ) -> None:
+        self.longest = max_new_tokens
         self.sampling = Sampling(max_new_tokens, min_new_tokens, top_p, top_k, min_p)
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"Expected argument `batch_size` to be at least 1, but got {batch_size}.")

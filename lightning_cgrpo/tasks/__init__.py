@@ -22,9 +22,11 @@ class Task(ABC):
 
     Attributes:
         signals: the names of the signals that `score` returns and their kinds, known before any model is loaded.
+        max_completion_tokens: the longest completion that the task can score; None for any.
     """
 
     signals: Mapping[str, SignalKind]
+    max_completion_tokens: int | None = None
 
     @abstractmethod
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,13 @@ def _candidate(item: Field) -> Candidate:
         poses = _poses(item["poses"])
     except SceneError as error:
         return Candidate(tag, None, str(error).removeprefix(f"{item.file}: "))
-    return Candidate(tag, poses, _teleports(poses))
+    return Candidate(tag, poses, _teleports(poses) or _turns(poses))
+
+
+def _turns(poses: Tensor) -> str | None:
+    """A note on headings that look like degrees."""
+    largest = float(poses[:, 2].abs().max())
+    return None if largest <= 2 * math.pi else f"It has a heading of {largest:.4g}: headings are in radians."
 
 
 def _poses(value: Field) -> Tensor:

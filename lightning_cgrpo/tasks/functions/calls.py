@@ -154,7 +154,9 @@ def _named(signal: str, arguments: Mapping[str, Any]) -> Iterator[None]:
     except Exception as error:
         chats = any(not isinstance(completion, str) for completion in arguments.get("completions", ()))
         shape = ", whose completions are chats: [{'role': 'assistant', 'content': TEXT}]" if chats else ""
-        error.add_note(f"Raised by the reward function of signal '{signal}'{shape}.")
+        lacking = [name for name, column in arguments.items() if isinstance(column, list) and None in column]
+        absent = f", given None where a record has no field {' or '.join(lacking)}" if lacking else ""
+        error.add_note(f"Raised by the reward function of signal '{signal}'{shape}{absent}.")
         raise
 
 

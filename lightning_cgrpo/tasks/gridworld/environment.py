@@ -40,6 +40,9 @@ class Gridworld(Environment):
             a net gain of 15 %, `recharge=3`.
     """
 
+    observation_size = 30
+    actions = 5
+
     def __init__(self, max_steps: int = 80, recharge: int = 4) -> None:
         self.max_steps, self.recharge = max_steps, recharge
 

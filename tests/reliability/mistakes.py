@@ -1,0 +1,369 @@
+"""Forty mistakes of a new user, and how the tool answers each.
+
+python tests/reliability/mistakes.py --out mistakes.md [NAME ...]
+
+writes a Markdown table, the answers, and the same as JSON beside it. An answer is good if it names the setting to
+change in at most three lines of a terminal: an error with an exit status other than 0, or a warning of a run that
+rightly continues. Scripts end with Python's traceback; the error's own lines count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT = 120.0
+COLUMNS = 200
+LINES = 3
+SHOWN = 15
+
+CLI = ("-m", "lightning_cgrpo")
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One mistake.
+
+    Args:
+        name: what the user did.
+        command: the arguments of python.
+        names: a regular expression for the setting that a good answer names.
+        files: texts by name, written into the folder where the command runs.
+        before: commands that make a run or a model first, and succeed.
+        env: environment variables beside the tester's own.
+    """
+
+    name: str
+    command: Sequence[str]
+    names: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    before: Sequence[Sequence[str]] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+# Without pictures, whose first one costs matplotlib's import.
+GRID = [
+    "-c", "configs/gridworld.yaml", "--trainer.max_steps=2", "--trainer.limit_val_batches=0",
+    "--data.prompts_per_update=2", "--model.group_size=2", "--model.sampler.environment.max_steps=5",
+    "--callbacks.initial_rates=null", "--callbacks.pictures=null",
+]  # fmt: skip
+NAMED = "--trainer.logger.name=gridworld"
+SAME = [NAMED, "--trainer.logger.version=0"]
+WORDS = [
+    "-c", "configs/gsm8k.yaml", "--trainer.max_steps=2", "--trainer.limit_val_batches=0",
+    "--data.prompts_per_update=2", "--data.train_prompts=8", "--model.group_size=2",
+    "--model.sampler.max_new_tokens=16", "--callbacks.initial_rates=null", "--callbacks.samples=null",
+]  # fmt: skip
+MINE = ("-c", "mine.yaml")
+
+OWN_YAML = """\
+trainer: {accelerator: cpu, devices: 1, max_steps: 20}
+model:
+  class_path: lightning_cgrpo.ConstrainedGRPO
+  init_args:
+    policy: {class_path: lightning_cgrpo.CausalLMPolicy, init_args: {model: packaged:word-problems}}
+    sampler: {class_path: lightning_cgrpo.GenerationSampler, init_args: {max_new_tokens: 8}}
+    task:
+      class_path: lightning_cgrpo.FunctionTask
+      init_args: {signals: {brief: my_rewards.brief, says_it: my_rewards.says_it}}
+    objective: {reward: brief, constraints: {says_it: {at_least: 0.9}}}
+    optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 1.0e-4}}
+    group_size: 4
+data: {class_path: PromptDataModule, init_args: {path: prompts.jsonl, prompts_per_update: 2}}
+callbacks:
+  multipliers: {class_path: LagrangianCallback, init_args: {controller: {class_path: SoftmaxAdam}}}
+"""
+BRIEF = """\
+def brief(completions, **columns):
+    return [-len(text) / 100 for text in completions]
+"""
+SAYS_IT = """\
+def says_it(completions, wanted, **columns):
+    return [float(word in text) for text, word in zip(completions, wanted)]
+"""
+PROMPTS = '{"prompt": "Say yes.", "wanted": "yes"}\n{"prompt": "Say no.", "wanted": "no"}\n' * 2
+OWN = {"mine.yaml": OWN_YAML, "my_rewards.py": BRIEF + SAYS_IT, "prompts.jsonl": PROMPTS}
+
+TASK, DATA = "FunctionTask({'brief': brief, 'says_it': says_it})", "PromptDataModule('prompts.jsonl', 2)"
+SCRIPT = f"""\
+import torch
+from lightning.pytorch import Trainer
+from torch.utils.data import DataLoader
+
+from lightning_cgrpo import *
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
+from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.tasks import Task
+from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from my_rewards import brief, says_it
+
+class Answers(Task):
+    signals = {{"brief": "number", "says_it": "indicator"}}
+
+    def score(self, prompts, rollouts):
+        return {{"brief": -rollouts.lengths.float(), "says_it": (rollouts.lengths < 4).float()}}
+
+policy = CausalLMPolicy("packaged:word-problems")
+module = ConstrainedGRPO(
+    policy=policy,
+    sampler=GenerationSampler(max_new_tokens=8),
+    task={TASK},
+    objective=Objective("brief", {{"says_it": Constraint(at_least=0.9)}}),
+    optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
+    group_size=4,
+)
+trainer = Trainer(max_steps=2, accelerator="cpu", callbacks=[LagrangianCallback(SoftmaxAdam())])
+trainer.fit(module, {DATA})
+"""
+GRIDWORLD = {
+    'CausalLMPolicy("packaged:word-problems")': "CategoricalMLP(observation_size=30, actions=5)",
+    "GenerationSampler(max_new_tokens=8)": "EnvironmentSampler(Gridworld(max_steps=5))",
+    TASK: "GridworldTask()",
+    '"brief", {"says_it": Constraint(at_least=0.9)}': '"goal", {"lava": Constraint(at_most=0.01)}',
+    DATA: "GridworldDataModule()",
+}
+
+
+def fit(*arguments: str) -> list[str]:
+    return [*CLI, "fit", *arguments]
+
+
+def script(changes: Mapping[str, str]) -> dict[str, str]:
+    """The README's script with some parts replaced, and the files that it reads."""
+    text = SCRIPT
+    for old, new in changes.items():
+        if old not in text:
+            raise ValueError(f"Expected the script to contain {old!r}, but it does not.")
+        text = text.replace(old, new)
+    return {**OWN, "train.py": text}
+
+
+COPY_MODEL = (
+    "-c",
+    "import shutil, lightning_cgrpo, pathlib as p; "
+    "shutil.copytree(p.Path(lightning_cgrpo.__file__).parent / 'models' / 'word-problems', 'start')",
+)
+MAKE_SCENE = """\
+import json
+import math
+
+from lightning_cgrpo.tasks.driving.scene_file import write_scene
+from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
+
+scene = GeneratedScenes(seed=0).scenes("test")[104]  # a right turn
+write_scene(scene, "turn.scene.json")
+poses = [[x, y, math.degrees(yaw)] for x, y, yaw in scene.human.tolist()]
+with open("turn.trajs.json", "w") as file:
+    json.dump({"trajectories": [{"tag": "mine", "poses": poses}]}, file)
+"""
+SLURM = {f"SLURM_{name}": value for name, value in (
+    ("JOB_ID", "1"), ("JOB_NAME", "train"), ("JOB_NODELIST", "localhost"), ("NTASKS", "2"), ("NTASKS_PER_NODE", "2"),
+    ("PROCID", "0"), ("LOCALID", "0"), ("NODEID", "0"),
+)}  # fmt: skip
+# The environment of the first process of torchrun --nproc_per_node=2, because torchrun's own report of a failure is
+# longer than any answer.
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "1", "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "2",
+    "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29677",
+}  # fmt: skip
+
+
+def objective(text: str) -> dict[str, str]:
+    """An own file that changes the objective."""
+    return {"mine.yaml": f"model: {{objective: {text}}}\n"}
+
+
+MISTAKES: list[Mistake] = [
+    # The command line
+    Mistake("config_without_c", fit("configs/gridworld.yaml"), r"-c (FILE|configs)"),
+    Mistake("gpu_without_a_gpu", fit(*GRID, "--trainer.accelerator=gpu"), "accelerator",
+            env={"CUDA_VISIBLE_DEVICES": "-1"}),
+    Mistake("validate_every_quarter_epoch", fit(*GRID, "--trainer.val_check_interval=0.25"), "val_check_interval"),
+    Mistake("two_nodes_on_one_machine", fit(*GRID, "--trainer.num_nodes=2"), "num_nodes"),
+    # Own YAML
+    Mistake("constraints_as_a_list", fit(*GRID, *MINE), "constraints",
+            objective("{constraints: [lava: {at_most: 0.01}]}")),
+    Mistake("rewards_as_a_list", fit(*GRID, *MINE), "reward", objective("{reward: [goal, battery]}")),
+    Mistake("one_percent_written_as_1", fit(*GRID, *MINE), "'lava'.*at_most",
+            objective("{constraints: {lava: {at_most: 1}}}")),
+    Mistake("long_beyond_the_longest_answer", fit(*WORDS, *MINE), "violated_above",
+            objective("{constraints: {long: {signal: tokens, violated_above: 200, at_most: 0.05}}}")),
+    Mistake("bounds_that_exclude_each_other", fit(*WORDS, *MINE), "at_least: .* and at_most: 0.5",
+            objective("{constraints: {low: {signal: correctness, at_least: 0.9}, "
+                      "high: {signal: correctness, at_most: 0.5}}}")),
+    Mistake("callbacks_as_a_list", fit(*GRID, *MINE, "--callbacks.pictures=null"), "callbacks.*(name|mapping|dict)",
+            {"mine.yaml": "callbacks: [{class_path: lightning.pytorch.callbacks.LearningRateMonitor}]"}),
+    Mistake("clip_bounds_as_ratios",
+            fit(*GRID, "--model.optimization.clip_low=0.8", "--model.optimization.clip_high=1.2"), "clip_(low|high)"),
+    Mistake("cosine_shorter_than_the_run", fit(*GRID, *MINE, "--trainer.max_steps=6"), "T_max",
+            {"mine.yaml": "model: {lr_scheduler: {class_path: torch.optim.lr_scheduler.CosineAnnealingLR, "
+                          "init_args: {T_max: 2}}}"}),
+    Mistake("observation_size_of_another_task", fit(*GRID, "--model.policy.observation_size=25"), "observation_size"),
+    # Data files
+    Mistake("file_with_byte_order_mark", fit(*MINE), "UTF-8|utf-8|BOM", {**OWN, "prompts.jsonl": "\ufeff" + PROMPTS}),
+    Mistake("record_without_its_column", fit(*MINE), "(column|field|record).*wanted",
+            {**OWN, "prompts.jsonl": PROMPTS + '{"prompt": "Say no.", "want": "no"}\n' * 4}),
+    Mistake("fewer_prompts_than_an_update", fit(*MINE, "--data.prompts_per_update=8"), "prompts_per_update", OWN),
+    Mistake("validation_on_training_prompts", fit(*MINE, "--data.val_path=prompts.jsonl"), "val_path", OWN),
+    # Models
+    Mistake("chat_for_a_model_without_template",
+            fit(*MINE, "--model.policy.model=start", "--data.system_prompt=Be brief."), "chat.?template", OWN,
+            before=[COPY_MODEL, ["-c", "import os; os.remove('start/chat_template.jinja')"]]),
+    Mistake("lora_of_no_layer", fit(*WORDS, "--model.policy.lora.target_modules=[q_projj]"), "target_modules"),
+    Mistake("model_saved_over_its_start",
+            fit(*WORDS, "--model.policy.model=start", "--callbacks.save=SavePretrained",
+                "--callbacks.save.directory=start"), "directory.*start", before=[COPY_MODEL]),
+    # Reward functions
+    Mistake("reward_with_another_parameter", fit(*MINE), "brief.*texts|texts.*brief",
+            {**OWN, "my_rewards.py": "def brief(texts):\n    return [0.0 for text in texts]\n" + SAYS_IT}),
+    Mistake("reward_that_never_varies", fit(*MINE), "'brief'",
+            {**OWN, "my_rewards.py": BRIEF.replace("-len(text) / 100", 'float("#### " in text)') + SAYS_IT}),
+    Mistake("task_with_a_shorter_limit", fit(*WORDS, "--model.task.max_completion_tokens=8"), "max_completion_tokens"),
+    Mistake("own_task_returns_tensors", ["train.py"], "Signal", script({TASK: "Answers()"})),
+    # Python
+    Mistake("optimizer_instead_of_its_maker", ["train.py"], "optimizer.*(parameters|function|callable)",
+            script({**GRIDWORLD, "lambda parameters: torch.optim.AdamW(parameters":
+                    "torch.optim.AdamW(policy.parameters()"})),
+    Mistake("gradient_clipping_by_the_trainer", ["train.py"], "max_grad_norm",
+            script({"Trainer(": "Trainer(gradient_clip_val=1.0, "})),
+    Mistake("constraint_as_a_dict", ["train.py"], r"Constraint\(",
+            script({"Constraint(at_least=0.9)": '{"at_least": 0.9}'})),
+    Mistake("plain_data_loader", ["train.py"], "DataModule|PromptGroups",
+            script({DATA: 'DataLoader([{"prompt": "Say yes.", "wanted": "yes"}] * 8, batch_size=4)'})),
+    # Resuming
+    Mistake("another_learning_rate_when_resuming",
+            fit(*GRID, "--trainer.max_steps=4", "--model.optimizer.lr=1e-5", "--ckpt_path=last"), r"\blr\b",
+            before=[fit(*GRID)]),
+    Mistake("tilde_in_save_dir",
+            fit(*GRID, "--trainer.logger.save_dir=~/runs", "--trainer.max_steps=4", "--ckpt_path=last"),
+            "save_dir|Restored all states from the checkpoint", env={"HOME": "home"},
+            before=[fit(*GRID, "--trainer.logger.save_dir=~/runs")]),
+    Mistake("second_run_in_the_same_version", fit(*GRID, *SAME, "--seed_everything=1"),
+            r"logger\.version|another version", before=[fit(*GRID, *SAME)]),
+    Mistake("new_run_from_the_config_of_a_resumed_one",
+            fit("-c", "runs/gridworld/version_1/config.yaml", "--seed_everything=1", "--trainer.max_steps=6"),
+            "ckpt_path",
+            before=[fit(*GRID, NAMED), fit(*GRID, NAMED, "--trainer.max_steps=4", "--ckpt_path=last")]),
+    # Loggers and callbacks
+    Mistake("logger_that_is_not_installed", fit(*GRID, "--trainer.logger=MLFlowLogger"), "mlflow"),
+    Mistake("monitor_with_a_typo",
+            fit(*GRID, "--callbacks.checkpoints.monitor=val/rate/lavva", "--trainer.val_check_interval=1",
+                "--trainer.limit_val_batches=1", "--data.val_prompts=4",
+                "--callbacks.checkpoints.every_n_train_steps=1"), "monitor"),
+    # Several processes
+    Mistake("torchrun_with_one_device", fit(*GRID), "devices", env=TORCHRUN),
+    Mistake("slurm_tasks_with_one_device", fit(*GRID), "devices|ntasks", env=SLURM),
+    # Other commands
+    Mistake("tflops_in_operations", [*CLI, "plan", "-c", "configs/gsm8k.yaml", "--tflops", "989e12"], "--tflops"),
+    Mistake("export_without_the_lora_of_the_run", [*CLI, "export", *WORDS, "--out", "mine"], r"rank=4|config\.yaml",
+            before=[fit(*WORDS, "--model.policy.lora.rank=4")]),
+    Mistake("report_of_csv_logs", [*CLI, "report", "runs", "--out", "report"], "TensorBoard",
+            before=[fit(*GRID, "--trainer.logger=CSVLogger", "--trainer.logger.save_dir=runs")]),
+    Mistake("headings_in_degrees", [*CLI, "score", "--scenes", ".", "--trajectories", "."], "yaw|heading|radian",
+            {"make_scene.py": MAKE_SCENE}, before=[["make_scene.py"]]),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a mistake led to."""
+
+    name: str
+    status: int | None
+    lines: int
+    good: bool
+    text: str
+
+
+def run(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> tuple[int | None, str]:
+    """The exit status, None after the time limit, and all output."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": str(COLUMNS), **env}
+    with (folder / "output.txt").open("w+", errors="replace") as output:
+        process = subprocess.Popen(
+            [sys.executable, *command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            status: int | None = process.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            status = None
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        return status, output.read()
+
+
+def try_mistake(mistake: Mistake) -> Answer:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, text in mistake.files.items():
+            (folder / file).write_text(text, encoding="utf-8")
+        for command in mistake.before:
+            status, output = run(command, folder, mistake.env)
+            if status != 0:
+                raise RuntimeError(f"{mistake.name}: {command} ended with {status}:\n{output}")
+        status, output = run(mistake.command, folder, mistake.env)
+    return judged(mistake, status, output)
+
+
+def judged(mistake: Mistake, status: int | None, output: str) -> Answer:
+    everything = output.rstrip().splitlines()
+    answer = answer_lines(everything, status, mistake)
+    lines = sum(max(1, -(-len(line) // COLUMNS)) for line in answer)
+    good = status is not None and 0 < lines <= LINES and re.search(mistake.names, " ".join(answer)) is not None
+    return Answer(mistake.name, status, lines, good, "\n".join((answer if status else everything)[-SHOWN:]))
+
+
+def answer_lines(output: Sequence[str], status: int | None, mistake: Mistake) -> list[str]:
+    """The error, traceback included unless the user's own script raised it; else the warnings that name the setting."""
+    if status == 0:
+        return [line for line in output if re.search(mistake.names, line)]
+    starts = r"Traceback \(most recent call last\)|usage: |lightning_cgrpo: error: "
+    if "lightning_cgrpo" not in mistake.command:
+        starts = r"[A-Za-z_.]+(Error|Exception|Interrupt|Failure): "
+    found = [number for number, line in enumerate(output) if re.match(starts, line)]
+    if not found:
+        return list(output[-SHOWN:])
+    return list(output[found[0] if "lightning_cgrpo" in mistake.command else found[-1] :])
+
+
+def markdown(answers: Sequence[Answer]) -> str:
+    table = ["| mistake | exit status | lines | good |", "|---|---|---|---|"]
+    for a in answers:
+        status = f"none in {TIMEOUT:g} s" if a.status is None else a.status
+        table.append(f"| {a.name} | {status} | {a.lines} | {'yes' if a.good else 'NO'} |")
+    texts = [f"## {a.name}\n\n```\n{a.text}\n```" for a in answers]
+    count = sum(a.good for a in answers)
+    return "\n\n".join([f"{count} of {len(answers)} answers are good.", "\n".join(table), *texts]) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="mistakes (default: all)")
+    parser.add_argument("--out", type=Path, required=True, help="a .md file; the .json is written beside it")
+    given = parser.parse_args()
+    if unknown := set(given.names) - {mistake.name for mistake in MISTAKES}:
+        parser.error(f"no such mistake: {', '.join(sorted(unknown))}")
+    answers = []
+    for mistake in MISTAKES:
+        if not given.names or mistake.name in given.names:
+            answers.append(try_mistake(mistake))
+            print(f"{mistake.name}: {'good' if answers[-1].good else 'BAD'}", flush=True)
+    given.out.write_text(markdown(answers), encoding="utf-8")
+    rows = [vars(answer) for answer in answers]
+    given.out.with_suffix(".json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
