@@ -23,7 +23,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 from lightning_cgrpo.callbacks import EvaluationTable
-from lightning_cgrpo.checkpoint_files import check_checkpoint, is_remote, put_back
+from lightning_cgrpo.checkpoint_files import check_checkpoint, is_remote, last_of, put_back
 from lightning_cgrpo.configuration import Config, ConfigError
 from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.memory import reuse_blocks
@@ -175,12 +175,9 @@ def last_checkpoint(config: Config) -> Path:
     folder = arguments.get("save_dir") or trainer.get("default_root_dir") or "."
     # Lightning's name of a run that has none.
     run = Path(folder) / str(arguments.get("name", "lightning_logs"))
-    for checkpoints in run.glob("*/checkpoints"):
-        put_back(checkpoints)
-    found = sorted(run.glob("*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    if (found := last_of(run)) is None:
         raise ConfigError(f"Expected a checkpoint {run}/*/checkpoints/last.ckpt to go on from, but found none.")
-    return found[-1]
+    return found
 
 
 def _found(checkpoint: str) -> bool:

@@ -125,6 +125,7 @@ class ConstrainedGRPO(RolloutModule):
         return [optimizer], [scheduler]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
         if self.reference is None:
             # Trained with a KL term, used without.
             state = checkpoint.get("state_dict", {})  # not in what is read of a sharded one
@@ -291,7 +292,9 @@ class ConstrainedGRPO(RolloutModule):
         return float(optimizer.param_groups[0]["lr"])
 
     def write_metrics(self, metrics: dict[str, float], update: int) -> None:
-        """Send metrics to all loggers, and keep them for the progress bar."""
+        """Send metrics to all loggers, and keep them for the progress bar and for callbacks that monitor one."""
         self.latest_metrics = metrics
+        values = torch.tensor(list(metrics.values()), dtype=torch.float64).unbind()
+        self.trainer.callback_metrics.update(zip(metrics, values, strict=True))
         for logger in self.loggers:
             logger.log_metrics(metrics, step=update)
