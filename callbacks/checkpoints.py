@@ -11,7 +11,6 @@ from typing import Any
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_cgrpo.checkpoint_files import (
@@ -24,7 +23,7 @@ from lightning_cgrpo.checkpoint_files import (
     unwritten,
 )
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.termination import Termination
+from lightning_cgrpo.termination import Termination, say
 
 FOLDER = "checkpoints"
 """Where Lightning puts them, within the folder of a run's version."""
@@ -188,7 +187,7 @@ class Checkpoints(ModelCheckpoint):
         if number is None or _at_end(trainer):
             return
         self._save_last(trainer)
-        rank_zero_info(f"The run ends after update {trainer.global_step}. Resume it with --ckpt_path=last.")
+        say(f"The run ends after update {trainer.global_step}. Resume it with --ckpt_path=last.")
         trainer.strategy.barrier()
         # Lightning kills the first process, which is the one that is waited for, where another one reports an error.
         raise SystemExit(128 + number if trainer.is_global_zero else 0)

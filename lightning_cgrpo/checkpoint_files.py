@@ -180,12 +180,14 @@ def best_of(last: Path) -> Path:
         last: a checkpoint of the same run.
 
     Raises:
-        UserError: nothing is monitored, or was saved yet, or the best checkpoint is gone.
+        UserError: nothing is monitored, or was saved yet, or the best checkpoint is gone, or `last` can't be read.
     """
-    check_checkpoint(str(last))
-    loaded = torch.load(
-        last / SHARDED_LAST if last.is_dir() else last, map_location="cpu", weights_only=True, mmap=True
-    )
+    file = last / SHARDED_LAST if last.is_dir() else last
+    try:
+        # The states of callbacks, without the weights.
+        loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, RuntimeError, OSError) as error:
+        raise UserError(f"Expected '{last}' to be a whole checkpoint, but got: {first_line(error)}.") from error
     states = [state for state in loaded.get("callbacks", {}).values() if isinstance(state, dict)]
     ranked = [state for state in states if "best_model_path" in state and state["monitor"] is not None]
     if not ranked:

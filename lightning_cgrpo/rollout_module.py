@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lightning_cgrpo.distributed import gather_counts
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
+from lightning_cgrpo.monitors import TIMES, check_monitors
 from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.policies import Policy
 from lightning_cgrpo.randomness import Stream, uniform
@@ -62,11 +63,30 @@ class RolloutModule(LightningModule):
         self.eval_group_size, self.seed = eval_group_size, seed
         self.evaluations: dict[str, Evaluation] = {}
         self._sums = {split: RunningSums() for split in ("val", *TEST_SPLITS)}
+        self._metrics: dict[str, Tensor] = {}
+        self._checks_monitors = False
+
+    def setup(self, stage: str) -> None:
+        for message in (
+            "Found \\d+ module\\(s\\) in eval mode",  # references, and language models; see `CausalLMPolicy`
+            "The number of training batches .* is smaller than the logging interval",  # of updates, over all epochs
+        ):
+            warnings.filterwarnings("ignore", message=message)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # Callbacks that monitor one may ask before the next is logged. Times would differ between equal runs.
+        metrics = self.trainer.callback_metrics.items()
+        checkpoint["metrics"] = {name: value.cpu() for name, value in metrics if not name.startswith(TIMES)}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._metrics = checkpoint.get("metrics", {})
 
     def on_train_start(self) -> None:
         """Raises:
         UserError: if there are more updates than the learning-rate schedule has: it would fail when they are made.
         """
+        self.trainer.callback_metrics.update(self._metrics)
+        self._checks_monitors = True
         steps = getattr(self.lr_schedulers(), "total_steps", None)
         if steps is not None and (updates := self.trainer.estimated_stepping_batches) > steps:
             raise UserError(
@@ -74,6 +94,14 @@ class RolloutModule(LightningModule):
                 f"{steps}, try that, or trainer.max_steps={steps}; a run that goes on from a checkpoint has the "
                 "schedule that it began with."
             )
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Raises:
+        UserError: if a callback monitors a metric that there isn't; asked once.
+        """
+        if self._checks_monitors and self.trainer.callback_metrics:
+            self._checks_monitors = False
+            check_monitors(self.trainer, self.objective, validated=False)
 
     def accumulate(self, pieces: Sequence[Tensor], loss: Callable[[Tensor], Tensor]) -> None:
         """Gradients of a minibatch, summed over its pieces; processes wait for each other at the last one alone.
@@ -186,6 +214,8 @@ class RolloutModule(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self._finish_evaluation("val")
+        if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
+            check_monitors(self.trainer, self.objective, validated=True)
 
     def on_test_epoch_end(self) -> None:
         for split in self._splits_of_test():

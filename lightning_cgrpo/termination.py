@@ -97,8 +97,7 @@ class Termination(_SignalConnector):
             return
         first, self.received, self._at = self.received is None, which, time.monotonic()
         if first and self.defers:
-            if rank_zero_only.rank == 0:
-                _aside(_say, f"{SIGNALS[which]}: last.ckpt is written after this update; a second one ends at once.")
+            _aside(say, f"\n{SIGNALS[which]}: last.ckpt is written after this update; a second one ends at once.")
         elif which is signal.SIGINT and hasattr(sys, "ps1"):
             raise KeyboardInterrupt
         elif which is signal.SIGINT and first:
@@ -140,8 +139,10 @@ class Termination(_SignalConnector):
                 os.write(self._wakeup, bytes([message]))
 
 
-def _say(message: str) -> None:
-    print(f"\n{message}", file=sys.stderr, flush=True)
+def say(message: str) -> None:
+    """Print on the first process, above the progress bar."""
+    if rank_zero_only.rank == 0:
+        print(message, file=sys.stderr, flush=True)
 
 
 def _aside(function: Callable[..., Any], *arguments: Any) -> None:

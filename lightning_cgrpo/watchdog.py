@@ -106,6 +106,7 @@ def end(process: int) -> None:
 
 
 def send(process: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may have ended."""
     try:
         os.kill(process, number)
     except ProcessLookupError:
