@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from torch import Tensor
 
 from lightning_cgrpo.checkpoint_files import (
@@ -64,8 +64,8 @@ class Checkpoints(ModelCheckpoint):
 
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:
         found: set[str] = super()._find_last_checkpoints(trainer)
-        if found:
-            return found
+        if found or any(isinstance(other, OnExceptionCheckpoint) for other in trainer.checkpoint_callbacks):
+            return found  # that callback asks for the last one, if there is any, without the user's asking
         logger = trainer.loggers[0] if trainer.loggers else None
         if self.dirpath is None and logger is not None:
             run = Path(logger.save_dir or trainer.default_root_dir, str(logger.name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
@@ -34,7 +35,7 @@ def check_monitors(trainer: Trainer, objective: Objective, validated: bool) -> N
     optional = _optional(objective)
     known = {*trainer.callback_metrics, *there, *optional, *COUNTERS}
     known |= {f"{VALIDATION}{name}" for name in optional if validates}
-    for callback in trainer.callbacks:
+    for callback in trainer.callbacks:  # type: ignore[attr-defined] # set by Lightning's callback connector
         name = getattr(callback, "monitor", None)
         if not isinstance(name, str) or name in known:
             continue
@@ -55,7 +56,7 @@ def _measured(objective: Objective) -> list[str]:
 
 def _optional(objective: Objective) -> list[str]:
     """Metrics of a signal or a constraint that are left out while there is nothing to tell."""
-    families = {
+    families: dict[str, Iterable[str]] = {
         "rate": objective.constraints,
         "reward": objective.rewards,
         "effective_weight": objective.component_names,

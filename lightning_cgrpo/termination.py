@@ -29,22 +29,23 @@ SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 class Termination(_SignalConnector):
-    """Takes the place of Lightning's handler of SIGTERM, and of Python's handler of SIGINT (Ctrl-C), while a run lasts.
+    """Handles SIGTERM and SIGINT (Ctrl-C) while a run lasts, instead of Lightning and Python.
 
-    Lightning's handler calls a collective at any moment, swallows SIGTERM in evaluations, and makes no checkpoint.
+    Lightning's handler of SIGTERM calls a collective at any moment, ignores the signal in evaluations, and leaves no
+    checkpoint.
 
-    Once `defers` is set, the first signal is noted and the run goes on: `Checkpoints` asks `agreed` after each update.
-    Any other signal ends the process at once, with status 128 + its number. A `watchdog` ends a process that can't run
-    its handlers, and a process whose update doesn't end after SIGTERM. In a notebook there is no watchdog, and Ctrl-C
-    is a KeyboardInterrupt.
+    The first signal after the begin of the first update is noted: `Checkpoints` asks `agreed` after each update. Any
+    other signal ends the process at once, with status 128 + its number. A `watchdog` ends a process that can't run its
+    handlers, and a process whose update doesn't end after SIGTERM. A notebook has no watchdog, and a second Ctrl-C
+    raises KeyboardInterrupt there.
 
     Args:
-        trainer: whose signals these are.
-        folder: where its checkpoints are.
+        trainer: whose `_signal_connector` this is.
+        folder: the trainer's checkpoints.
     """
 
     current: Termination | None = None
-    """What handles the signals of this process."""
+    """The handler of this process, while a run lasts."""
 
     def __init__(self, trainer: Trainer, folder: str) -> None:
         super().__init__(trainer)
@@ -62,7 +63,8 @@ class Termination(_SignalConnector):
             return
         Termination.current = self
         for number in SIGNALS:
-            signal.signal(number, self._receive)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as the shell has it for jobs in the background
+                signal.signal(number, self._receive)
         if not hasattr(sys, "ps1"):
             self._start_watchdog()
 
@@ -129,19 +131,23 @@ class Termination(_SignalConnector):
             self._watchdog = None
 
     def _forced(self) -> bool:
-        """Whether the watchdog ends the run: a handler that could not run before doesn't see how often it was asked."""
-        return self._watchdog is not None and bool(select.select([self._watchdog.stdout], [], [], 0)[0])
+        """Whether the watchdog ends the run: Python runs a delayed handler once, however many signals there were."""
+        if self._watchdog is None or self._watchdog.stdout is None:
+            return False
+        said = bool(select.select([self._watchdog.stdout], [], [], 0)[0])
+        # Nothing, if the watchdog has died.
+        return said and os.read(self._watchdog.stdout.fileno(), 1) != b""
 
     def _tell(self, message: int) -> None:
         if self._watchdog is not None:
-            # Somebody has killed or stopped the watchdog.
+            # A watchdog that was killed or stopped is not worth the run.
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 os.write(self._wakeup, bytes([message]))
 
 
 def say(message: str) -> None:
     """Print on the first process, above the progress bar."""
-    if rank_zero_only.rank == 0:
+    if rank_zero_only.rank == 0:  # type: ignore[attr-defined] # set by Lightning
         print(message, file=sys.stderr, flush=True)
 
 

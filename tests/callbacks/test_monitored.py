@@ -221,7 +221,9 @@ def test_no_warnings(folder):
         warnings.simplefilter("always")
         warnings.filterwarnings("ignore", message=".*LeafSpec")  # Lightning's own
         for steps in (4, 5):
-            trained(
+            trainer = trained(
                 ranking(dirpath=folder), max_steps=steps, log_every_n_steps=50, ckpt_path="last" if steps == 5 else None
             )
+        for evaluate in (trainer.validate, trainer.test, trainer.predict):
+            evaluate(trainer.lightning_module, trainer.datamodule, ckpt_path="best")
     assert [str(warning.message) for warning in caught] == []

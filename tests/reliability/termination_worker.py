@@ -3,6 +3,8 @@
 import ctypes
 import os
 import re
+import signal
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,7 @@ def train(folder: str, arguments: list[str], hang: str, call: int, grace: float)
     output = os.open("output.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which may be ignored where tests run in the background
     termination.GRACE = grace
     calls, score = [], GridworldTask.score
 
@@ -74,15 +77,22 @@ HANGS = {
     "native": native,
     "time limit": lambda: call_functions({"signal": lambda: time.sleep(1000)}, {}, time_limit=1000),
     "regular expression within a time limit": lambda: call_functions({"signal": regular_expression}, {}, 1000),
+    "program": lambda: subprocess.run(["sleep", "1000"]),
     "forked": lambda: _forked(),
 }
 
 
 def _forked() -> None:
     """Workers of a reward function, which Ctrl-C in a terminal reaches too, and which SIGTERM ends."""
-    with get_context("fork").Pool(2) as workers:
-        ended = workers.map(_slow, range(2))
-        assert ended == [0, 1]
+    fork = get_context("fork")
+    sleeper = fork.Process(target=time.sleep, args=(1000,))
+    sleeper.start()
+    with fork.Pool(2) as workers:
+        assert workers.map(_slow, range(2)) == [0, 1]
+    sleeper.terminate()
+    sleeper.join(5)
+    assert sleeper.exitcode == -signal.SIGTERM
+    time.sleep(3)
     Path("workers are done").touch()
 
 

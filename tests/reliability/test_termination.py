@@ -64,6 +64,12 @@ def status(process, seconds=60):
     return process.exitcode if process.exitcode >= 0 else 128 - process.exitcode
 
 
+def command(process):
+    """Of a process that runs; empty otherwise."""
+    file = Path(f"/proc/{process}/cmdline")
+    return file.read_bytes().split(b"\0")[0] if file.exists() else b""
+
+
 def output():
     return Path("output.txt").read_text()
 
@@ -101,6 +107,13 @@ def test_workers_of_a_reward_function_leave_ctrl_c_to_the_run(start):
     for worker in [process.pid, *descendants(process.pid)]:
         os.kill(worker, signal.SIGINT)
     assert status(process) == 130 and updates() == 2 and Path("workers are done").exists()
+
+
+def test_workers_end_when_a_reward_function_ends_them(start):
+    """By SIGTERM, which isn't meant for the run."""
+    process = start("forked", grace=1)
+    assert status(process) == 0 and updates() == 5 and Path("workers are done").exists()
+    assert "SIGTERM" not in output()
 
 
 # ---------------------------------------------------------------------- an update that doesn't end
@@ -152,14 +165,14 @@ def test_without_anything_to_save_the_first_signal_ends_the_run_at_once(start, c
 
 
 def test_all_processes_that_a_run_has_started_end_with_it(start):
-    process = start("forked", grace=60)
-    workers = descendants(process.pid)
-    assert len(workers) >= 3  # and the watchdog
+    process = start("program", grace=60)
+    program, watchdog = sorted(descendants(process.pid), key=lambda number: command(number) != b"sleep")
+    assert command(program) == b"sleep"
     for _ in range(2):
         os.kill(process.pid, signal.SIGTERM)
         time.sleep(AGAIN)
     assert status(process) == 143
-    wait(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 5)
+    wait(lambda: not (command(program) or command(watchdog)), 5)
 
 
 def test_no_watchdog_is_left_by_a_run_or_outlives_it(start, tmp_path, monkeypatch):
@@ -170,6 +183,15 @@ def test_no_watchdog_is_left_by_a_run_or_outlives_it(start, tmp_path, monkeypatc
     (watchdog,) = descendants(process.pid)
     process.kill()
     wait(lambda: not Path(f"/proc/{watchdog}").exists(), 5)
+
+
+def test_a_run_does_without_its_watchdog(start):
+    process = start("long", grace=60)
+    (watchdog,) = descendants(process.pid)
+    os.kill(watchdog, signal.SIGKILL)
+    time.sleep(0.1)
+    os.kill(process.pid, signal.SIGTERM)
+    assert status(process) == 143 and updates() == 2
 
 
 @pytest.mark.slow
