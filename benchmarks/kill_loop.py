@@ -38,7 +38,6 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import lightning_cgrpo.__main__
 import lightning_cgrpo.cli.preparation
-from lightning_cgrpo.callbacks.checkpoints import TERMINATED
 from lightning_cgrpo.checkpoint_files import SHARDED_LAST
 
 PATIENCE = 600.0
@@ -219,7 +218,7 @@ def attempt(folder: Path, task: str, strategy: str, kind: str, draw: random.Rand
     missed = {"validation": "validation" not in last, "checkpoint": not unfinished(folder)}.get(where, False)
     if missed or statuses[0] == 0:
         return None
-    if name == "SIGTERM" and statuses != [TERMINATED] + [0] * (processes - 1):
+    if name == "SIGTERM" and statuses != [128 + signal.SIGTERM] + [0] * (processes - 1):
         raise RuntimeError(f"Expected SIGTERM to end a run, but got {statuses}: {(folder / 'output.txt').read_text()}")
     return {"victims": victims, "killed_in": last, "statuses": statuses}
 

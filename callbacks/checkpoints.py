@@ -1,64 +1,86 @@
-"""Checkpoints to go on from."""
+"""Checkpoints to resume from."""
 
 from __future__ import annotations
 
 import shutil
-import signal
-import threading
 import time
+import warnings
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+from torch import Tensor
 
 from lightning_cgrpo.checkpoint_files import (
     UNFINISHED,
     CheckpointFiles,
     is_remote,
+    last_of,
     put,
     remove_unfinished,
     unwritten,
 )
-from lightning_cgrpo.distributed import all_sum
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.termination import Termination, say
 
-TERMINATED = 128 + signal.SIGTERM
-"""What a process returns that has ended because it was asked to."""
 FOLDER = "checkpoints"
 """Where Lightning puts them, within the folder of a run's version."""
 
 
 class Checkpoints(ModelCheckpoint):
-    """Lightning's `ModelCheckpoint`, such that a run that ends at any moment goes on as if it had not.
+    """Lightning's `ModelCheckpoint`, with checkpoints from which a run resumes as if nothing had interrupted it.
 
     - ``last.ckpt`` is the end of training once training ends. Lightning writes it on multiples of
-      `every_n_train_steps` only, so going on from ``last`` would repeat the rest, and testing ``last`` would measure an
+      `every_n_train_steps` only, so resuming from ``last`` would repeat the rest, and testing ``last`` would measure an
       earlier policy.
-    - A checkpoint gets its name when all of it is on the disk. One that is being written never costs the former.
+    - A checkpoint gets its name when all of it is on the disk. A write that is interrupted leaves the former intact.
     - Loggers write out what they hold before a checkpoint is written: no update before it is missing in the logs.
-    - SIGTERM, which schedulers send before they kill, writes ``last.ckpt``, also without `save_last`, at the end of the
-      update, or of the batch of validation, that it comes in, and all processes end, the first one with status 143. A
-      run that has made its last update ends as it would have.
-    - A validation that a checkpoint comes before, or in the middle of, is done when the run goes on.
+    - SIGTERM, which schedulers send before they kill, and Ctrl-C write ``last.ckpt``, also without `save_last`, at the
+      end of the current update or batch of validation. Then all processes end, the first one with status 143 or 130. A
+      second signal ends the run at once; see `termination`. A run that has made its last update ends as usual.
+    - A resumed run does the validation that a checkpoint was written before, or in the middle of.
+    - With `monitor`, checkpoints are ranked after the validation of the same update, if there is one. A resumed run
+      knows the best checkpoints of the runs before it, which stay in their folders.
+    - ``ckpt_path="last"`` is the newest ``last.ckpt`` of all versions of the run.
     """
 
     _began = 0.0
-    _terminated = False
     _validation_due = False
+    _unranked = False
+    """Whether the checkpoint of this update waits for its validation, to be ranked."""
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        super().setup(trainer, pl_module, stage)
+        with warnings.catch_warnings():
+            # Resumed runs may write to the folder that they read from.
+            warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
+            super().setup(trainer, pl_module, stage)
         self._began = time.time()
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = CheckpointFiles()
+        if not isinstance(trainer._signal_connector, Termination):
+            trainer._signal_connector = Termination(trainer, str(self.dirpath))
+
+    def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:
+        found: set[str] = super()._find_last_checkpoints(trainer)
+        if found or any(isinstance(other, OnExceptionCheckpoint) for other in trainer.checkpoint_callbacks):
+            return found  # that callback asks for the last one, if there is any, without the user's asking
+        logger = trainer.loggers[0] if trainer.loggers else None
+        if self.dirpath is None and logger is not None:
+            run = Path(logger.save_dir or trainer.default_root_dir, str(logger.name))
+            if (last := last_of(run)) is not None:
+                return {str(last)}
+            raise UserError(f'Expected a checkpoint {run}/*/{FOLDER}/last.ckpt for ckpt_path="last", but found none.')
+        folder = self.dirpath or Path(trainer.default_root_dir, FOLDER)
+        raise UserError(f'Expected a checkpoint {folder}/last.ckpt for ckpt_path="last", but found none.')
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        # Lightning forgets the best checkpoints when the folder is another, as in every new version of a run.
+        super().load_state_dict({**state_dict, "dirpath": self.dirpath})
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         super().on_train_start(trainer, pl_module)
-        self._terminated = False
         if trainer.is_global_zero:
             # Of a run that was killed.
             if self.dirpath and not is_remote(self.dirpath):
@@ -67,13 +89,15 @@ class Checkpoints(ModelCheckpoint):
             if former.name == FOLDER and not is_remote(trainer.ckpt_path):
                 # What has changed since is being written by a run that wasn't killed.
                 remove_unfinished(former, before=self._began)
-        if threading.current_thread() is threading.main_thread():
-            # In the place of Lightning's, whose collective inside of the handler meets others in any order; Lightning
-            # puts back what was there before.
-            signal.signal(signal.SIGTERM, self._note_termination)
+        _termination(trainer).works()
 
-    def _note_termination(self, number: int, frame: FrameType | None) -> None:
-        self._terminated = True
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+        _termination(trainer).works()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+        super().on_train_epoch_end(trainer, pl_module)
+        # What follows the last one is writing: `SavePretrained`.
+        _termination(trainer).rests()
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         # A run that goes on after the last update of an epoch doesn't count the next epoch as begun, and would be
@@ -83,34 +107,69 @@ class Checkpoints(ModelCheckpoint):
             progress.ready = progress.started = progress.processed + 1  # type: ignore[attr-defined]
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Save, but at the end not before the validation: Lightning resumes no run that has reached its end."""
+        _termination(trainer).works()
         self._validation_due = _validation_due(trainer)
-        if not (self._validation_due and _at_end(trainer)):
-            self._save(trainer, pl_module)
+        due = self._due(trainer)
+        waits = self._validation_due and _at_end(trainer)
+        self._unranked = due and (waits or (self._validation_due and self.monitor is not None))
+        # A link leads to the checkpoint that was ranked last.
+        last = due and not (self._unranked and self.save_last == "link")
+        if not waits:
+            self._save(trainer, last, ranked=due and not self._unranked)
         self._end_if_asked(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         super().on_validation_start(trainer, pl_module)
-        self._validation_due = _within_training(trainer)
+        if _within_training(trainer):
+            self._validation_due = True
+            # Of a resumed run.
+            self._unranked |= self._due_by_step(trainer) and self.monitor is not None
+            # A validation that was interrupted isn't counted twice.
+            trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.reset_on_restart()
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
         super().on_validation_batch_end(trainer, pl_module, *args)
         if _within_training(trainer):
+            _termination(trainer).works()
             self._end_if_asked(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         self._validation_due = False
         super().on_validation_end(trainer, pl_module)
-        # Lightning goes on with no run that has reached its end, so that one that is killed in its last validation has
-        # to go on from before.
-        if _within_training(trainer) and _at_end(trainer):
-            self._save(trainer, pl_module)
+        if _within_training(trainer):
+            self._save(trainer, last=self._unranked, ranked=self._unranked)
+            self._unranked = False
 
-    def _save(self, trainer: Trainer, pl_module: Any) -> None:
-        super().on_train_batch_end(trainer, pl_module, None, None, 0)
-        # Here rather than when training has ended: by then Lightning has closed the epoch, and a longer run that goes
-        # on from there would count one too many.
+    def _due_by_step(self, trainer: Trainer) -> bool:
+        return self._every_n_train_steps > 0 and trainer.global_step % self._every_n_train_steps == 0
+
+    def _due(self, trainer: Trainer) -> bool:
+        """Whether a checkpoint follows the update. Lightning's own way warns of manual optimization."""
+        if self._train_time_interval is None or self._last_time_checked is None:
+            return self._due_by_step(trainer)
+        now = time.monotonic()
+        due = now - self._last_time_checked >= self._train_time_interval.total_seconds()
+        due = bool(trainer.strategy.broadcast(due))  # the clocks of processes differ
+        if due:
+            self._last_time_checked = now
+        return due
+
+    def _save(self, trainer: Trainer, last: bool, ranked: bool) -> None:
+        candidates = self._monitor_candidates(trainer) if last or ranked else {}
+        if ranked:
+            self._save_topk_checkpoint(trainer, candidates)
+        if last:
+            self._save_last_checkpoint(trainer, candidates)
+        # Here rather than when training has ended: by then Lightning has closed the epoch, and a longer run that
+        # resumes from there would count one too many.
         if self.save_last and _at_end(trainer):
             self._save_last(trainer)
+
+    def _save_topk_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:
+        # A rate may have had no opportunity yet. A name that can't be is reported before, see `monitors`.
+        if self.monitor is None or self.monitor in monitor_candidates:
+            super()._save_topk_checkpoint(trainer, monitor_candidates)
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         # In the place of Lightning's, which would write a second file beside the first. Stopped before its time (by
@@ -120,18 +179,18 @@ class Checkpoints(ModelCheckpoint):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         if self._validation_due:
-            _mark_validation_due(checkpoint["loops"]["fit_loop"])
+            _mark_validation_due(checkpoint["loops"]["fit_loop"], began=trainer.validating)
 
     def _end_if_asked(self, trainer: Trainer) -> None:
-        asked = torch.tensor(float(self._terminated), device=trainer.strategy.root_device)
-        # All together, whoever has been asked: what they do next needs all.
-        if not bool(all_sum(asked)) or _at_end(trainer):
+        # All processes together, whichever got the signal: what they do next needs all.
+        number = _termination(trainer).agreed()
+        if number is None or _at_end(trainer):
             return
         self._save_last(trainer)
-        rank_zero_info(f"Terminated after update {trainer.global_step}; --ckpt_path=last goes on from there.")
+        say(f"The run ends after update {trainer.global_step}. Resume it with --ckpt_path=last.")
         trainer.strategy.barrier()
         # Lightning kills the first process, which is the one that is waited for, where another one reports an error.
-        raise SystemExit(TERMINATED if trainer.is_global_zero else 0)
+        raise SystemExit(128 + number if trainer.is_global_zero else 0)
 
     def _save_last(self, trainer: Trainer) -> None:
         path = f"{self.dirpath}/{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}"
@@ -143,6 +202,11 @@ class Checkpoints(ModelCheckpoint):
             self._save_checkpoint(trainer, path)
 
     def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
+        _termination(trainer).rests()
+        self._write(trainer, filepath)
+        _termination(trainer).works()
+
+    def _write(self, trainer: Trainer, filepath: str) -> None:
         for logger in trainer.loggers:
             logger.save()
         if is_remote(filepath):
@@ -174,6 +238,12 @@ class Checkpoints(ModelCheckpoint):
                 logger.after_save_checkpoint(self)
 
 
+def _termination(trainer: Trainer) -> Termination:
+    connector = trainer._signal_connector
+    assert isinstance(connector, Termination)
+    return connector
+
+
 def _at_end(trainer: Trainer) -> bool:
     return trainer.global_step == trainer.estimated_stepping_batches
 
@@ -190,15 +260,20 @@ def _validation_due(trainer: Trainer) -> bool:
     return any(trainer.num_val_batches) and loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
 
 
-def _mark_validation_due(loops: dict[str, Any]) -> None:
+def _mark_validation_due(loops: dict[str, Any], began: bool) -> None:
     """Make the progress of Lightning's loops that of a run in the first batch of validation, which it begins anew.
 
     As they are when an update ends, Lightning would take the validation for done.
+
+    Args:
+        loops: their states.
+        began: whether some batches of this validation have been counted.
     """
     update = loops["epoch_loop.batch_progress"]
     for progress in (update["total"], update["current"]):
         progress["completed"] = progress["processed"]
     validation = loops["epoch_loop.val_loop.batch_progress"]
-    for progress in (validation["total"], validation["current"]):
-        progress.update(ready=1, started=1, processed=0, completed=0)
+    before = validation["total"]["completed"] - validation["current"]["completed"] * began
+    for progress, done in ((validation["total"], before), (validation["current"], 0)):
+        progress.update(ready=done + 1, started=done + 1, processed=done, completed=done)
     validation["is_last_batch"] = False

@@ -12,16 +12,34 @@ from lightning_cgrpo.objective import Objective
 
 
 class ObjectiveProgressBar(RichProgressBar):
-    """Shows the last logged values: ``reward 0.91 λ 0.62 | lava 0.012 <= 0.01 ! λ 0.22``.
+    """Counts the run's updates, and shows the last logged values: ``reward 0.91 λ 0.62 | lava 0.012 <= 0.01 ! λ 0.22``.
 
     That is a rate, its bound and its multiplier; a rate that violates its bound is marked with ``!``.
 
     Args:
-        refresh_rate: updates between redraws.
+        refresh_rate: redraws per second.
     """
 
     def __init__(self, refresh_rate: int = 10) -> None:
         super().__init__(refresh_rate=refresh_rate, theme=RichProgressBarTheme(metrics_text_delimiter=" | "))
+
+    @property
+    def total_train_batches(self) -> int | float:
+        """Updates of the run, over all epochs; infinite without a maximum."""
+        return self.trainer.estimated_stepping_batches
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Nothing: the bar counts on."""
+
+    def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
+        if self.is_enabled and self.train_progress_bar_id is None:
+            self._initialize_train_progress_bar_id()
+            self._update(self.train_progress_bar_id, trainer.global_step)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, trainer.global_step - 1)
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         objective, latest = pl_module.objective, pl_module.latest_metrics

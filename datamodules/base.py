@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -62,6 +62,13 @@ class PromptLoader:
 
     def __len__(self) -> int:
         return self.batches
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing, which tells Lightning that iteration resumes at any update: the trainer counts them."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to load."""
 
     def __iter__(self) -> Iterator[PromptGroups]:
         epoch, first = divmod(self.start(), self.batches)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_warn
-from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
 from lightning_cgrpo.datamodules.base import GroupDataModule, PromptSource, Split, evenly_spaced
 from lightning_cgrpo.errors import UserError
@@ -74,6 +73,8 @@ class PromptDataModule(GroupDataModule):
         """Read the prompts already here, so that a malformed one is reported before a model is loaded."""
         split: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
         self.source(split[stage])
+        if stage == "fit" and not self._has_validation and self.trainer is not None:
+            self.trainer.limit_val_batches = 0  # Lightning would warn of an empty loader
         if stage == "test" and self.test_train_prompts:
             self.source("train")
 
@@ -84,9 +85,6 @@ class PromptDataModule(GroupDataModule):
             return Prompts(self._test)
         train, val = self._train_and_val
         return Prompts(train if split == "train" else val)
-
-    def val_dataloader(self) -> EVAL_DATALOADERS:
-        return super().val_dataloader() if self._has_validation else []
 
     @property
     def _has_validation(self) -> bool:

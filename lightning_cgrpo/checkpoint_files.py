@@ -168,9 +168,51 @@ def newest_whole(path: Path) -> Path | None:
     return None
 
 
+def last_of(run: Path) -> Path | None:
+    """The newest ``last.ckpt`` of all versions of a run, a folder of a logger's; None without any."""
+    for folder in run.glob("*/checkpoints"):
+        put_back(folder)
+    return max(run.glob("*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime, default=None)
+
+
 def best_of(last: Path) -> Path:
-    """Placeholder until the merge."""
-    raise NotImplementedError
+    """The checkpoint that was the best one, by the metric that `Checkpoints` monitors, when another one was written.
+
+    Args:
+        last: a checkpoint of the same run.
+
+    Raises:
+        UserError: nothing is monitored, or was saved yet, or the best checkpoint is gone, or `last` can't be read.
+    """
+    file = last / SHARDED_LAST if last.is_dir() else last
+    try:
+        # The states of callbacks, without the weights.
+        loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, RuntimeError, OSError) as error:
+        raise UserError(f"Expected '{last}' to be a whole checkpoint, but got: {first_line(error)}.") from error
+    states = [state for state in loaded.get("callbacks", {}).values() if isinstance(state, dict)]
+    ranked = [state for state in states if "best_model_path" in state and state["monitor"] is not None]
+    if not ranked:
+        raise UserError(
+            f"Expected a run that monitors a metric for --ckpt_path=best, but '{last}' ranks no checkpoints, try "
+            "--ckpt_path=last, or a run with --callbacks.checkpoints.monitor=reward/mean and mode=max."
+        )
+    state = ranked[0]
+    if not state["best_model_path"]:
+        raise UserError(
+            f"Expected a checkpoint ranked by {state['monitor']}, but none had been written before '{last}', try "
+            "--ckpt_path=last."
+        )
+    best = Path(state["best_model_path"])
+    # A run that was moved.
+    moved = last.parent / os.path.relpath(best, state["dirpath"] or best.parent)
+    for path in (best, moved):
+        put_back(path.parent)
+        if path.exists():
+            return path
+    raise UserError(
+        f"Expected the best checkpoint by {state['monitor']} at '{best}', but it is gone, try --ckpt_path=last."
+    )
 
 
 def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], checkpoint: str) -> None:

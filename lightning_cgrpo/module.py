@@ -120,6 +120,7 @@ class ConstrainedGRPO(RolloutModule):
         shard(self)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
         checkpoint["collapse"] = self.collapse.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -300,7 +301,9 @@ class ConstrainedGRPO(RolloutModule):
         return float(optimizer.param_groups[0]["lr"])
 
     def write_metrics(self, metrics: dict[str, float], update: int) -> None:
-        """Send metrics to all loggers, and keep them for the progress bar."""
+        """Send metrics to all loggers, and keep them for the progress bar and for callbacks that monitor one."""
         self.latest_metrics = metrics
+        values = torch.tensor(list(metrics.values()), dtype=torch.float64).unbind()
+        self.trainer.callback_metrics.update(zip(metrics, values, strict=True))
         for logger in self.loggers:
             logger.log_metrics(metrics, step=update)

@@ -21,6 +21,7 @@ from lightning_cgrpo.checkpoint_files import check_weights
 from lightning_cgrpo.distributed import gather_counts
 from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
+from lightning_cgrpo.monitors import TIMES, check_monitors
 from lightning_cgrpo.objective import Objective
 from lightning_cgrpo.policies import Policy
 from lightning_cgrpo.randomness import Stream, run_seed, uniform
@@ -94,6 +95,13 @@ class RolloutModule(LightningModule):
         self._seed = seed
         self.evaluations: dict[str, Evaluation] = {}
         self._sums = {split: RunningSums() for split in ("val", *TEST_SPLITS)}
+        self._metrics: dict[str, Tensor] = {}
+        self._checks_monitors = False
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # Callbacks that monitor one may ask before the next is logged. Times would differ between equal runs.
+        metrics = self.trainer.callback_metrics.items()
+        checkpoint["metrics"] = {name: value.cpu() for name, value in metrics if not name.startswith(TIMES)}
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Self:
@@ -130,6 +138,11 @@ class RolloutModule(LightningModule):
         """Raises:
         UserError: in training, for settings of the trainer that have no meaning here.
         """
+        for message in (
+            "Found \\d+ module\\(s\\) in eval mode",  # references, and language models; see `CausalLMPolicy`
+            "The number of training batches .* is smaller than the logging interval",  # of updates, over all epochs
+        ):
+            warnings.filterwarnings("ignore", message=message)
         if stage != "fit":
             return
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
@@ -176,6 +189,7 @@ class RolloutModule(LightningModule):
         """Raises:
         UserError: if the checkpoint is of another policy.
         """
+        self._metrics = checkpoint.get("metrics", {})
         path = None if self._trainer is None else self.trainer.ckpt_path
         # A sharded checkpoint has its weights elsewhere, and FSDP2 compares them.
         if "state_dict" in checkpoint and not is_sharded(self.policy):
@@ -186,6 +200,8 @@ class RolloutModule(LightningModule):
         UserError: if there are more updates than the learning-rate schedule has, with which it would fail; or a resumed
             run has a schedule of another learning rate.
         """
+        self.trainer.callback_metrics.update(self._metrics)
+        self._checks_monitors = True
         self._take_settings()
         scheduler = self.lr_schedulers()
         turn = getattr(scheduler, "T_max", None)
@@ -223,6 +239,14 @@ class RolloutModule(LightningModule):
                     )
                 rank_zero_info(f"The optimizer resumes with {key} {value}, not with the checkpoint's {saved}.")
                 group[key] = value
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Raises:
+        UserError: if a callback monitors a metric that there isn't; asked once.
+        """
+        if self._checks_monitors and self.trainer.callback_metrics:
+            self._checks_monitors = False
+            check_monitors(self.trainer, self.objective, validated=False)
 
     def accumulate(self, pieces: Sequence[Tensor], loss: Callable[[Tensor], Tensor]) -> None:
         """Gradients of a minibatch, summed over its pieces; processes wait for each other at the last one alone.
@@ -351,6 +375,8 @@ class RolloutModule(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self._finish_evaluation("val")
+        if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
+            check_monitors(self.trainer, self.objective, validated=True)
 
     def on_test_epoch_end(self) -> None:
         for split in self._splits_of_test():

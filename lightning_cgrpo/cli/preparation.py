@@ -144,9 +144,6 @@ def quiet() -> None:
     for message in (
         "Using ModelCheckpoint with manual optimization",  # Saving after the update is what resuming needs.
         "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
-        "The dirpath has changed from",
-        "Found \\d+ module\\(s\\) in eval mode",  # The reference, and language models; see CausalLMPolicy.
-        "You're resuming from a checkpoint that ended before the epoch ended",  # Prompts follow from the update.
         "The '.*_dataloader' does not have many workers",
     ):
         warnings.filterwarnings("ignore", message=message)

@@ -103,10 +103,10 @@ class Room:
 def test_a_full_disk_costs_nothing_but_what_is_being_written(tmp_path, large):
     last = tmp_path / "last.ckpt"
     callback = Checkpoints(tmp_path)
-    callback._save_checkpoint(Room(None), str(last))
+    callback._write(Room(None), str(last))
     message = r"^Expected to write the checkpoint '.*/last\.ckpt', but got: .*, try to free space on the disk"
     with pytest.raises(UserError, match=message):
-        callback._save_checkpoint(Room(large), str(last))
+        callback._write(Room(large), str(last))
     assert list(tmp_path.iterdir()) == [last] and damage(last) is None
 
 
@@ -123,7 +123,7 @@ def test_another_error_is_not_taken_for_a_full_disk(tmp_path, error):
         raise error
 
     with pytest.raises(type(error)) as raised:
-        Checkpoints(tmp_path)._save_checkpoint(
+        Checkpoints(tmp_path)._write(
             SimpleNamespace(loggers=(), save_checkpoint=save_checkpoint), str(tmp_path / "last.ckpt")
         )
     assert raised.value is error

@@ -1,0 +1,142 @@
+"""A small process that ends a training process which can't end itself.
+
+Python runs signal handlers in the main thread, between two of its instructions. A reward function that waits in native
+code, or a regular expression that holds Python's lock in another thread, keeps handlers and threads from running. A
+second process needs neither. The file is run by itself, so it imports the standard library alone.
+"""
+
+import os
+import select
+import signal
+import sys
+import time
+
+WORKS, RESTS = 0xF0, 0xF1
+"""Messages of the training process. Numbers of signals, which arrive in the same pipe, are smaller."""
+REPEATED = 1.0
+"""Seconds within which a repeated signal is the same request: `timeout` and torchrun send each signal twice."""
+PATIENCE = 10.0
+"""Seconds that a process may take to end after it was forced to."""
+POLL = 0.5
+"""Seconds between looks at whether the training process is alive."""
+
+
+class Clock:
+    """Decides when a training process has to end, from its messages and signals with their times.
+
+    Args:
+        grace: seconds that an update may last after SIGTERM, at least. Longer updates have three times the longest.
+    """
+
+    def __init__(self, grace: float) -> None:
+        self.grace, self.longest = grace, 0.0
+        self.since: float | None = None
+        self.defers = False
+        self.first: float | None = None
+        self.terminated: float | None = None
+        self.forced: float | None = None
+
+    def receive(self, message: int, now: float) -> None:
+        if message in (WORKS, RESTS):
+            if self.since is not None:
+                self.longest = max(self.longest, now - self.since)
+            self.since = now if message == WORKS else None
+            self.defers = True
+        elif message in (signal.SIGINT, signal.SIGTERM):
+            # Half a second more than the training process: whichever ends the run at once, the other agrees.
+            repeated = self.first is not None and now - self.first < REPEATED + POLL
+            if not self.defers or (self.first is not None and not repeated):
+                self.forced = now if self.forced is None else self.forced
+            elif message == signal.SIGTERM:
+                self.terminated = now if self.terminated is None else self.terminated
+            self.first = now if self.first is None else self.first
+
+    def allowed(self) -> float:
+        """Seconds from SIGTERM, or from a later begin of an update, to its end."""
+        return max(self.grace, 3 * self.longest)
+
+    def deadline(self) -> float:
+        if self.forced is not None:
+            return self.forced + PATIENCE
+        if self.terminated is None or self.since is None:
+            return float("inf")
+        return max(self.terminated, self.since) + self.allowed()
+
+
+def watch(process: int, grace: float, resumable: list[str]) -> None:
+    """Read the messages of the parent process from the standard input, and end the parent at its deadline.
+
+    Args:
+        process: the parent.
+        grace: see `Clock`.
+        resumable: a folder of checkpoints, and the checkpoint that the run began with, if any.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    clock = Clock(grace)
+    while os.getppid() == process:
+        if select.select([0], [], [], POLL)[0]:
+            messages = os.read(0, 4096)
+            if not messages:
+                return
+            for message in messages:
+                clock.receive(message, time.monotonic())
+        if time.monotonic() > clock.deadline():
+            if clock.forced is None:
+                print(_farewell(clock.allowed(), resumable), file=sys.stderr, flush=True)
+            os.write(1, b"forced")
+            end(process)
+            return
+
+
+def end(process: int) -> None:
+    """Ask the parent process to end, kill all that it started, and then the process."""
+    started = [number for number in descendants(process) if number != os.getpid()]
+    asked, until = 0.0, time.monotonic() + PATIENCE
+    while os.getppid() == process and time.monotonic() < until:
+        if time.monotonic() > asked + REPEATED + POLL:
+            # Once more, because handlers that could not run before have run for all signals together.
+            asked = time.monotonic()
+            send(process, signal.SIGTERM)
+            for number in started:
+                send(number, signal.SIGKILL)
+        time.sleep(0.05)
+    if os.getppid() == process:
+        send(process, signal.SIGKILL)
+
+
+def send(process: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may have ended."""
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        return
+
+
+def descendants(process: int) -> list[int]:
+    """The processes that a process and its children have started, where the system tells (Linux)."""
+    parents = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    # The name of a process, which may hold anything, ends with the last parenthesis.
+                    parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                continue
+    found = [process]
+    for parent in found:
+        found += [child for child, its_parent in parents.items() if its_parent == parent]
+    return found[1:]
+
+
+def _farewell(seconds: float, resumable: list[str]) -> str:
+    folder, *begun = resumable
+    written = [entry for entry in os.scandir(folder) if entry.name.endswith(".ckpt")] if os.path.isdir(folder) else []
+    newest = [max(written, key=lambda entry: entry.stat().st_mtime).path] if written else begun
+    resume = f"resume with --ckpt_path={newest[0]}" if newest else "no checkpoint has been written"
+    return f"lightning_cgrpo: the update did not end within {seconds:.0f} s of SIGTERM and is given up; {resume}."
+
+
+if __name__ == "__main__":
+    watch(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,229 @@
+"""Callbacks that monitor a metric, and the best and the last checkpoint that they lead to."""
+
+import shutil
+import warnings
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from lightning_cgrpo.callbacks import Checkpoints
+from lightning_cgrpo.checkpoint_files import best_of
+from lightning_cgrpo.errors import UserError
+from tests.callbacks.small_runs import STEPS, Stop, trained
+
+
+class Seen(Callback):
+    """What the trainer has for callbacks, by hook and update."""
+
+    def __init__(self):
+        self.metrics = {}
+
+    def note(self, hook, trainer):
+        self.metrics[hook, trainer.global_step] = {k: v.item() for k, v in trainer.callback_metrics.items()}
+
+    def on_train_batch_end(self, trainer, *_):
+        self.note("update", trainer)
+
+    def on_validation_end(self, trainer, *_):
+        self.note("validation", trainer)
+
+    def on_train_epoch_end(self, trainer, *_):
+        self.note("epoch", trainer)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def ranking(**options):
+    return Checkpoints(
+        monitor="rate/lava", every_n_train_steps=1, save_top_k=2, save_last=True, filename="{step}", **options
+    )
+
+
+# ---------------------------------------------------------------------- metrics
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_metrics_of_updates_are_there_for_callbacks_at_all_times(every):
+    seen = Seen()
+    trained(seen, log_every_n_steps=every)
+    logged = {step: metrics["rate/lava"] for (hook, step), metrics in seen.metrics.items() if hook == "update"}
+    assert set(logged) == set(range(1, STEPS + 1))
+    for step, value in logged.items():
+        assert value == logged[(step - 1) // every * every + 1], "of the update that was logged last"
+    assert len(set(logged.values())) > 1
+    for (hook, step), metrics in seen.metrics.items():
+        assert metrics["rate/lava"] == logged[step], hook
+        assert {"reward/mean", "multiplier/lava", "multiplier/reward", "policy/entropy"} <= set(metrics)
+    assert {step for hook, step in seen.metrics if hook == "validation"} == {2, 4, 6, 8}
+    assert {step for hook, step in seen.metrics if hook == "epoch"} == {3, 6, 8}
+
+
+@pytest.mark.parametrize("monitor", ["rate/lava", "reward/mean", "multiplier/reward"])
+@pytest.mark.parametrize("by_epoch", [True, False])
+def test_early_stopping(monitor, by_epoch):
+    """A multiplier that only grows, or what would have to grow by more than it can."""
+    stopping = EarlyStopping(monitor, min_delta=10.0, patience=1, mode="max", check_on_train_epoch_end=by_epoch)
+    trainer = trained(stopping)
+    assert trainer.global_step == (6 if by_epoch else 4)
+    assert stopping.best_score.isfinite() and "did not improve" in stopping.stopping_reason_message
+
+
+def test_lightnings_checkpoints_rank_too():
+    checkpoints = ModelCheckpoint(monitor="multiplier/lava", mode="max", every_n_train_steps=2, filename="{step}")
+    trained(checkpoints)
+    assert checkpoints.best_model_score > 0.5 and Path(checkpoints.best_model_path).exists()
+
+
+@pytest.mark.parametrize(
+    ("monitor", "update"),
+    [("rate/lavaa", 1), ("val/rate/lav", 1), ("val/nothing", 2), ("anything", 2)],
+)
+@pytest.mark.parametrize("kind", [EarlyStopping, Checkpoints, ModelCheckpoint])
+def test_a_metric_that_there_is_not_is_reported_with_those_that_there_are(monitor, update, kind):
+    more = {} if kind is EarlyStopping else {"every_n_train_steps": 4}
+    seen = Seen()
+    with pytest.raises(UserError) as error:
+        trained(seen, kind(monitor=monitor, **more))
+    message = str(error.value)
+    assert f"Expected {kind.__name__} to monitor a metric of this run, but got '{monitor}'." in message
+    assert ("Did you mean 'rate/lava'?" in message) == (monitor == "rate/lavaa")
+    for name in ("rate/lava", "reward/mean", "multiplier/lava", "val/rate/lava"):
+        assert f" {name}," in message
+    assert "time/" not in message and "\n" not in message
+    assert max(step for _, step in seen.metrics) == update
+
+
+def test_what_validation_measures_needs_validation():
+    with pytest.raises(UserError, match=r"got 'val/rate/lava'. Did you mean 'rate/lava'"):
+        trained(EarlyStopping("val/rate/lava"), limit_val_batches=0)
+
+
+def test_other_names_may_be_logged_later():
+    class Late(Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            pl_module.log("mine/late", 1.0)
+
+    trained(Late(), EarlyStopping("mine/late", check_on_train_epoch_end=True))
+
+
+# ---------------------------------------------------------------------- ranks
+
+
+def ranks(folder):
+    """Updates of the best checkpoints, best first, as the last checkpoint knows them, and their scores."""
+    callbacks = torch.load(folder / "last.ckpt", weights_only=True)["callbacks"]
+    (state,) = (state for name, state in callbacks.items() if name.startswith("Checkpoints"))
+    scores = sorted((score.item(), Path(path).name) for path, score in state["best_k_models"].items())
+    assert Path(state["best_model_path"]).name == scores[0][1]
+    return scores
+
+
+@pytest.mark.parametrize("monitor", ["rate/lava", "val/rate/lava"])
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("stop", [(4, "validation"), (5, "update"), (6, "validation")])
+def test_a_resumed_run_ranks_as_one_that_nothing_interrupted(monitor, every, stop):
+    """Also where nothing has been logged since the resume, and where the checkpoint comes before its validation."""
+    given = {"monitor": monitor, "every_n_train_steps": 2, "save_top_k": 2, "save_last": True, "filename": "{step}"}
+    trained(Checkpoints(**given), name="whole", log_every_n_steps=every)
+    with pytest.raises(ChildProcessError):
+        trained(Checkpoints(**given), Stop(*stop), log_every_n_steps=every)
+    trained(Checkpoints(**given), ckpt_path="last", log_every_n_steps=every)
+    whole = ranks(Path("runs/whole/version_0/checkpoints"))
+    assert ranks(Path("runs/run/version_1/checkpoints")) == whole and len(whole) == 2
+    best = best_of(Path("runs/run/version_1/checkpoints/last.ckpt"))
+    assert best.exists() and best.name == whole[0][1]
+
+
+def test_a_checkpoint_is_ranked_by_the_validation_of_its_own_update():
+    seen = Seen()
+    checkpoints = Checkpoints(monitor="val/rate/lava", every_n_train_steps=2, save_top_k=-1, filename="{step}")
+    trained(seen, checkpoints)
+    scores = {int(Path(path).stem[5:]): score.item() for path, score in checkpoints.best_k_models.items()}
+    assert scores == {step: seen.metrics["validation", step]["val/rate/lava"] for step in (2, 4, 6, 8)}
+    assert len(set(scores.values())) > 1
+
+
+def test_time_decides_too():
+    """Lightning's own doesn't ask the clock in manual optimization."""
+    checkpoints = Checkpoints(train_time_interval=timedelta(seconds=0), save_top_k=-1, filename="{step}")
+    trained(checkpoints)
+    assert {path.stem for path in Path(checkpoints.dirpath).glob("*.ckpt")} == {
+        f"step={n}" for n in range(1, STEPS + 1)
+    }
+
+
+# ---------------------------------------------------------------------- best and last
+
+
+def test_the_best_of_a_run_that_was_moved_or_thinned():
+    trained(ranking())
+    best = best_of(Path("runs/run/version_0/checkpoints/last.ckpt"))
+    assert best == Path("runs/run/version_0/checkpoints") / best.name and best.exists()
+    shutil.move("runs", "elsewhere")
+    moved = best_of(Path("elsewhere/run/version_0/checkpoints/last.ckpt"))
+    assert moved == Path("elsewhere/run/version_0/checkpoints") / best.name and moved.exists()
+    moved.unlink()
+    with pytest.raises(UserError, match=r"Expected the best checkpoint by rate/lava at '.*', but it is gone, try"):
+        best_of(Path("elsewhere/run/version_0/checkpoints/last.ckpt"))
+
+
+def test_a_run_that_ranks_nothing_has_no_best():
+    trained(Checkpoints(every_n_train_steps=2, save_last=True))
+    last = Path("runs/run/version_0/checkpoints/last.ckpt")
+    with pytest.raises(
+        UserError, match=r"Expected a run that monitors a metric for --ckpt_path=best, but .*last.ckpt'"
+    ):
+        best_of(last)
+    last.write_bytes(last.read_bytes()[:100])
+    with pytest.raises(UserError, match="to be a whole checkpoint"):
+        best_of(last)
+
+
+def test_the_best_of_a_sharded_checkpoint(tmp_path):
+    """A directory, whose weights aren't read."""
+    for name in ("last.ckpt", "step=2.ckpt"):
+        save({"state_dict": {"a": torch.zeros(2)}}, checkpoint_id=tmp_path / name, no_dist=True)
+        state = {"monitor": "rate/lava", "best_model_path": str(tmp_path / "step=2.ckpt"), "dirpath": str(tmp_path)}
+        torch.save({"callbacks": {"Checkpoints": state}}, tmp_path / name / "meta.pt")
+    assert best_of(tmp_path / "last.ckpt") == tmp_path / "step=2.ckpt"
+
+
+def test_last_is_the_newest_of_all_versions():
+    trained(Checkpoints(every_n_train_steps=2, save_last=True), max_steps=2)
+    trained(Checkpoints(every_n_train_steps=2, save_last=True), max_steps=4, ckpt_path="last")
+    trainer = trained(Checkpoints(every_n_train_steps=2, save_last=True), max_steps=6, ckpt_path="last")
+    assert trainer.global_step == 6 and trainer.fit_loop.epoch_loop.batch_progress.total.ready == 6
+    assert trainer.ckpt_path == "runs/run/version_1/checkpoints/last.ckpt"
+
+
+@pytest.mark.parametrize("folder", [None, "mine"])
+def test_last_without_any_is_refused(folder):
+    place = "mine/last.ckpt" if folder else r"runs/run/\*/checkpoints/last.ckpt"
+    with pytest.raises(UserError, match=rf"^Expected a checkpoint .*{place} for ckpt_path=\"last\", but found none.$"):
+        trained(Checkpoints(dirpath=folder, every_n_train_steps=2, save_last=True), ckpt_path="last")
+
+
+# ---------------------------------------------------------------------- warnings
+
+
+@pytest.mark.parametrize("folder", [None, "mine"])
+def test_no_warnings(folder):
+    """Of a new run, of one that resumes within an epoch, and of evaluations."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", message=".*LeafSpec")  # Lightning's own
+        for steps in (4, 5):
+            trainer = trained(
+                ranking(dirpath=folder), max_steps=steps, log_every_n_steps=50, ckpt_path="last" if steps == 5 else None
+            )
+        for evaluate in (trainer.validate, trainer.test, trainer.predict):
+            evaluate(trainer.lightning_module, trainer.datamodule, ckpt_path="best")
+    assert [str(warning.message) for warning in caught] == []
