@@ -44,7 +44,12 @@ class ObjectiveProgressBar(RichProgressBar):
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         objective, latest = pl_module.objective, pl_module.latest_metrics
         assert isinstance(objective, Objective) and isinstance(latest, dict)
-        shown: dict[str, Any] = {}
+        logged = super().get_metrics(trainer, pl_module)
+        shown: dict[str, Any] = {
+            name: f"{value:.3g}" if isinstance(value, float) else value
+            for name, value in logged.items()
+            if name != "v_num"
+        }
         if "reward/mean" in latest:
             shown["reward"] = f"{latest['reward/mean']:.3g} λ {latest['multiplier/reward']:.2g}"
         for name, constraint in objective.constraints.items():

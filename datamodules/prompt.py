@@ -102,8 +102,8 @@ class PromptDataModule(GroupDataModule):
             shared = sum(_key(row) in trained for row in val)
             if shared:
                 rank_zero_warn(
-                    f"{shared} of the {len(val)} validation prompts (data.val_path={self.val_path}) are training prompts, "
-                    "too: rates on these say nothing about others."
+                    f"{shared} of the {len(val)} validation prompts are training prompts, too "
+                    f"(data.val_path={self.val_path}): rates on these say nothing about others."
                 )
             return train, val
         val = [train[index] for index in held_out(len(train), self.val_prompts)]

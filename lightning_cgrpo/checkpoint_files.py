@@ -75,9 +75,11 @@ class CheckpointFiles(TorchCheckpointIO):
 
 def unwritten(target: Path, error: Exception) -> UserError:
     """Of a checkpoint that can't be written."""
+    # torch says of a full disk in which of its files it noticed.
+    reason = "the disk is full, or closed to this user" if isinstance(error, RuntimeError) else first_line(error)
+    resume = ", and --ckpt_path=last: the checkpoint before is whole" if any(target.parent.glob("*.ckpt")) else ""
     return UserError(
-        f"Expected to write the checkpoint '{target}', but got: {first_line(error)}; those before it are whole, try to "
-        "free space on the disk, and --ckpt_path=last."
+        f"Expected to write the checkpoint '{target}', but got: {reason}, try to free space on the disk{resume}."
     )
 
 

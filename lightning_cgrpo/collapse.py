@@ -106,6 +106,8 @@ class CollapseDetector:
 def constant_rewards(components: Components, rewards: int) -> Tensor:
     """``[rewards]`` bool, rewards (the first of the components) that are the same in all answers, and not 1."""
     values, applies = components.values[:rewards].flatten(1), components.applicable[:rewards].flatten(1)
+    if not values.shape[1]:  # no prompts on this process
+        return torch.ones(rewards, dtype=torch.bool, device=values.device)
     highest = torch.where(applies, values, -torch.inf).amax(1)
     lowest = torch.where(applies, values, torch.inf).amin(1)
     return (highest <= lowest) & (highest != 1)

@@ -96,7 +96,6 @@ class ConstrainedGRPO(RolloutModule):
         self.has_weight_setter = False
         self.collapse = CollapseDetector(list(objective.rewards))
         self._skipped_update = -2
-        self.latest_metrics: dict[str, float] = {}
 
     # ------------------------------------------------------------------ set-up
 

@@ -73,22 +73,15 @@ class Objective:
         self._check_contradictions()
 
     def _check_contradictions(self) -> None:
-        """Of bounds on indicators: two that exclude each other, and one on a behavior that is rewarded."""
-        bounded = [(name, c) for name, c in self.constrained.items() if not c.from_number]
-        for name, constraint in bounded:
-            signal = constraint.signal or name
-            if constraint.at_least is None and self.rewards.get(signal, 0) > 0:
-                raise ObjectiveError(
-                    f"Expected constraint '{name}' on another signal than the reward's, but got at_most: "
-                    f"{constraint.at_most:g} on '{signal}', which is rewarded, try another reward."
-                )
-            for other, upper in bounded:
-                if (upper.signal or other) == signal and (constraint.at_least or 0.0) > (
-                    1.0 if upper.at_most is None else upper.at_most
-                ):
+        """Look for bounds on one indicator that exclude each other."""
+        bounded = {name: c for name, c in self.constrained.items() if not c.from_number}
+        for name, lower in bounded.items():
+            for other, upper in bounded.items():
+                same = (lower.signal or name) == (upper.signal or other)
+                if same and lower.at_least is not None and upper.at_most is not None and lower.at_least > upper.at_most:
                     raise ObjectiveError(
-                        f"Expected constraints '{name}' and '{other}' on '{signal}' to allow some rate, but got "
-                        f"at_least: {constraint.at_least:g} and at_most: {upper.at_most:g}."
+                        f"Expected constraints '{name}' and '{other}' on '{lower.signal or name}' to allow some rate, "
+                        f"but got at_least: {lower.at_least:g} and at_most: {upper.at_most:g}."
                     )
 
     @classmethod

@@ -95,6 +95,7 @@ class RolloutModule(LightningModule):
         self._seed = seed
         self.evaluations: dict[str, Evaluation] = {}
         self._sums = {split: RunningSums() for split in ("val", *TEST_SPLITS)}
+        self.latest_metrics: dict[str, float] = {}
         self._metrics: dict[str, Tensor] = {}
         self._checks_monitors = False
 

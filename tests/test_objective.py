@@ -61,7 +61,19 @@ class TestRefusals:
     @pytest.mark.parametrize("word", ["at_most", "at_least"])
     def test_the_ends_of_the_range_are_allowed(self, word: str) -> None:
         for value in (0, 0.0, 1, 1.0):
-            Objective("goal", {"lava": Constraint(**{word: value})})
+            Objective("goal", {"lava": Constraint(**{word: value}, role="monitor")})
+        strict, idle = (0, 1) if word == "at_most" else (1, 0)
+        Objective("goal", {"lava": Constraint(**{word: strict})})
+        # A constraint that nothing can violate is a percentage, or a mistake.
+        with pytest.raises(ObjectiveError, match=f"a bound that can be violated, but got {word}: {idle}"):
+            Objective("goal", {"lava": Constraint(**{word: idle})})
+
+    def test_bounds_that_exclude_each_other(self) -> None:
+        both = {"low": Constraint(signal="x", at_least=0.9), "high": Constraint(signal="x", at_most=0.5)}
+        with pytest.raises(ObjectiveError, match=r"'low' and 'high' on 'x' to allow some rate, but got at_least: 0\.9"):
+            Objective("goal", both)
+        Objective("goal", {**both, "high": Constraint(signal="x", at_most=0.95)})
+        Objective("goal", {**both, "high": Constraint(signal="y", at_most=0.5)})
 
     def test_unknown_role(self) -> None:
         """A typo must not turn a constraint off."""

@@ -15,6 +15,7 @@ from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.redrawing import chosen_prompts, redraw, with_groups, with_signals
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
+from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 
 OBJECTIVE = Objective("goal", {"lava": Constraint(at_most=0.01)})
@@ -214,4 +215,5 @@ def test_processes_without_dull_groups_take_part_in_the_rounds(monkeypatch):
 
 def test_wrong_argument():
     with pytest.raises(ValueError, match="Expected argument `redraws` to be at least 0, but got -1"):
-        ConstrainedGRPO(None, None, SimpleNamespace(signals={"x": "any"}), Objective("x"), None, redraws=-1)
+        task = SimpleNamespace(signals={"x": "any"}, max_completion_tokens=None)
+        ConstrainedGRPO(None, GenerationSampler(8), task, Objective("x"), torch.optim.Adam, redraws=-1)

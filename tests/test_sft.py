@@ -260,7 +260,7 @@ def test_a_run_that_goes_on_ends_with_the_same_model(tmp_path, monkeypatch):
 def test_the_drivers_recipe_is_two_runs_on_different_scenes(tmp_path, monkeypatch):
     """The commands at the head of configs/navsim_sft.yaml, in little: the second goes on from the first one's end."""
     monkeypatch.chdir(tmp_path)
-    head = (Path(__file__).parents[1] / "configs" / "navsim_sft.yaml").read_text().partition("seed_everything:")[0]
+    head = (Path(__file__).parents[1] / "configs" / "navsim_sft.yaml").read_text().partition("threads:")[0]
     commands = re.findall(r"python -m lightning_cgrpo (fit .*)", head.replace("\\\n#", ""))
     assert len(commands) == 2
     begun, step = [], SupervisedFineTuning.training_step
@@ -273,9 +273,9 @@ def test_the_drivers_recipe_is_two_runs_on_different_scenes(tmp_path, monkeypatc
     monkeypatch.setattr(SupervisedFineTuning, "training_step", noted)
     short = f"{QUIET} --data.prompts_per_update=2 --trainer.max_steps=1 --trainer.devices=1 --trainer.strategy=auto"
     ends = []
-    for command in commands:
+    for command, name in zip(commands, ("models/driver", "models/driver-2"), strict=True):
         main([*shlex.split(command), *shlex.split(short)])
-        written = VisionLanguagePolicy("models/driver")
+        written = VisionLanguagePolicy(name)
         written.load()
         ends.append(written.model.state_dict())
     (first, _), (second, start) = begun

@@ -18,6 +18,7 @@ from lightning_cgrpo.callbacks import ReferenceSync
 from lightning_cgrpo.objective import Components
 from lightning_cgrpo.policies.tiny import make_tiny_model
 from lightning_cgrpo.rollout import Rollouts
+from lightning_cgrpo.samplers.generation import GenerationSampler
 
 TEMPERATURE, LONGEST = 0.7, 9
 PROMPTS = ("Tom has", "How many apples are left in the box?", "A")
@@ -169,8 +170,8 @@ def loss_of_ours(batch, advantages, pieces=1, sampled=False, **options):
     policy = load(batch.folder)
     module = ConstrainedGRPO(
         policy,
-        sampler=None,
-        task=SimpleNamespace(signals={"x": "number"}),
+        sampler=GenerationSampler(max_new_tokens=8),
+        task=SimpleNamespace(signals={"x": "number"}, max_completion_tokens=None),
         objective=Objective("x"),
         optimizer=torch.optim.SGD,
         optimization=Optimization(**options),

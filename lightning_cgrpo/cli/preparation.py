@@ -42,7 +42,8 @@ def prepare(command: str, config: Config) -> None:
     config.setdefault("weights_only", True)
     if torch.get_float32_matmul_precision() == "highest" and torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")
-    _check_processes(config)
+    if command != "plan":
+        _check_processes(config)
     _resolve_checkpoint(config)
     beginning = _beginning(command, config)
     if beginning is not None and rank_zero_only.rank == 0:  # type: ignore[attr-defined]

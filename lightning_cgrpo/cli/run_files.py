@@ -37,7 +37,7 @@ class RunFiles(SaveConfigCallback):
         if stage != "fit":
             return
         folder = run_folder(trainer)
-        resumed = Path(trainer.ckpt_path or "").parent.parent
+        resumed = Path(self.config.get("ckpt_path") or "").parent.parent
         if trainer.loggers and (folder / self.config_filename).exists() and resumed.resolve() != folder.resolve():
             raise UserError(
                 f"Expected a folder without a run, but '{folder}' holds one, try no trainer.logger.version, or another."

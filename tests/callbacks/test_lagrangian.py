@@ -85,7 +85,8 @@ class Run:
         self.module = SimpleNamespace(
             objective=objective, weights=weights, device=torch.device("cpu"), loggers=[logger]
         )
-        self.trainer = SimpleNamespace(global_step=done, log_every_n_steps=1, callbacks=[])
+        steps = {"global_step": done, "log_every_n_steps": 1, "estimated_stepping_batches": 1_000}
+        self.trainer = SimpleNamespace(**steps, callbacks=[])
         callback.setup(self.trainer, self.module, "fit")
 
     def start(self, state: dict[str, Any] | None = None) -> "Run":

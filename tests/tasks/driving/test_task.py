@@ -164,5 +164,5 @@ def test_plans_are_made_once_for_a_scene_and_forgotten_in_the_end(monkeypatch):
 def test_prompts_without_scenes_are_named():
     prompts, rollouts = answered([straight_road()], [[MALFORMED]])
     del prompts.columns["scene"]
-    with pytest.raises(UserError, match=r"the column 'scene', but got \['prompt'\], try NavsimDataModule"):
+    with pytest.raises(UserError, match=r"the column 'scene' for DrivingTask, but got prompt"):
         DrivingTask().score(prompts, rollouts)

@@ -171,7 +171,7 @@ def test_what_a_function_requires_must_be_there():
         value(lambda completions, anwser, **_: [], prompts=make_prompts(answer=["a", "b"]))
     with pytest.raises(UserError, match=r"other than .*, but got \['completions'\]"):
         value(lambda **_: [], prompts=make_prompts(completions=["a", "b"]))
-    with pytest.raises(UserError, match=r"in the column 'prompt', but got \['question'\]"):
+    with pytest.raises(UserError, match=r"the column 'prompt' for FunctionTask, but got question"):
         value(lambda **_: [], prompts=PromptGroups(torch.arange(2), {"question": ["a", "b"]}))
 
 

@@ -1,0 +1,229 @@
+"""Runs of different configurations have different folders; `last` finds the run of the same command."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import lightning_cgrpo
+from lightning_cgrpo import ConstrainedGRPO
+from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.cli.arguments import read_arguments
+from lightning_cgrpo.cli.run_folders import last_checkpoint
+from lightning_cgrpo.errors import UserError
+
+GRID = "-c configs/gridworld.yaml"
+SMALL = (
+    f"{GRID} --data.prompts_per_update=2 --data.train_prompts=20 --data.val_prompts=4 --data.test_prompts=4 "
+    "--model.group_size=2 --model.sampler.environment.max_steps=5 --model.policy.hidden=[8] --callbacks.pictures=null "
+    "--callbacks.initial_rates=null --callbacks.progress=null --trainer.enable_progress_bar=false "
+    "--trainer.enable_model_summary=false --trainer.limit_val_batches=0 --trainer.max_steps=2"
+).split()
+NAMED = [*SMALL, "--trainer.logger.name=mine"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def named(arguments):
+    config, _ = read_arguments("fit", arguments.split())
+    return config["trainer"]["logger"]["init_args"]["name"]
+
+
+# ---------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (GRID, "gridworld"),
+        (f"{GRID} -c configs/ablations/scalarized_rewards.yaml", "gridworld,scalarized_rewards"),
+        (f"{GRID} --callbacks.multipliers.controller=PID", "gridworld,controller=PID"),
+        (f"{GRID} --model.estimator=lightning_cgrpo.GDPO --seed_everything=3", "gridworld,estimator=GDPO,seed=3"),
+        (f"{GRID} --model.optimizer.lr=-1e-3", "gridworld,lr=-1e-3"),
+        (f"{GRID} --model.policy.hidden=[8,8]", "gridworld,hidden=8-8"),
+        ("-c configs/gsm8k.yaml --model.policy.model=models/mine", "gsm8k,model=mine"),
+        # What changes no learning is in no name: a run goes on under it.
+        (f"{GRID} --trainer.max_steps=9 --threads=2 --data.test_prompts=7 --callbacks.pictures=null", "gridworld"),
+        (f"{GRID} --model.optimizer.lr=5e-4 --seed_everything=0", "gridworld"),
+        # A name of the user's.
+        (f"{GRID} --seed_everything=3 --trainer.logger.name=mine", "mine"),
+        (f"{GRID} -c named.yaml --seed_everything=3", "mine,seed=3"),
+    ],
+)
+def test_a_name_tells_what_was_changed(arguments, name):
+    Path("named.yaml").write_text("trainer: {logger: {init_args: {name: mine}}}\nmodel: {group_size: 4}\n")
+    assert named(arguments) == name
+
+
+def test_long_names_differ_still():
+    first, other = (
+        named(f"{GRID} --model.task.cost=mean --model.policy.hidden={[8] * 50 + [n]}".replace(", ", ","))
+        for n in (1, 2)
+    )
+    assert len(first) == len(other) <= 100 and first != other
+
+
+def test_a_configuration_of_ones_own_has_defaults():
+    Path("own.yaml").write_text("model: {class_path: mine.Model}\ncallbacks: {table: null}\n")
+    config, _ = read_arguments("fit", ["-c", "own.yaml", "--print_config"])
+    assert config["trainer"]["logger"]["init_args"] == {"save_dir": "runs", "name": "own"}
+    assert {"checkpoints", "predictions", "progress", "initial_rates", "layout", "effective_weights"} <= set(
+        config["callbacks"]
+    )
+    assert config["callbacks"]["table"] is None and config["seed_everything"] == 0
+
+
+def test_loggers_are_appended_and_each_has_its_name():
+    config, _ = read_arguments("fit", [*GRID.split(), "--trainer.logger+=CSVLogger", "--seed_everything=2"])
+    first, second = config["trainer"]["logger"]
+    assert first["class_path"].endswith("TensorBoardLogger") and second["class_path"] == "CSVLogger"
+    assert first["init_args"]["name"] == second["init_args"]["name"] == "gridworld,seed=2"
+
+
+# ---------------------------------------------------------------------- last
+
+
+def test_runs_of_one_project_are_told_apart_by_their_names():
+    """W&B keeps all runs of a project in one folder."""
+    for version, name in enumerate(("gridworld", "gridworld,seed=1")):
+        place = Path(f"runs/project/{version}")
+        (place / "checkpoints").mkdir(parents=True)
+        (place / "checkpoints" / "last.ckpt").touch()
+        logger = {"class_path": "WandbLogger", "init_args": {"project": "project", "name": name}}
+        (place / "config.yaml").write_text(yaml.safe_dump({"trainer": {"logger": logger}}))
+    for seed, version in ((0, 0), (1, 1)):
+        arguments = f"{GRID} --trainer.logger=WandbLogger --trainer.logger.project=project --seed_everything={seed}"
+        config, _ = read_arguments("fit", arguments.split())
+        assert last_checkpoint(config) == Path(f"runs/project/{version}/checkpoints/last.ckpt")
+
+
+def test_a_run_that_there_is_not_names_those_there_are():
+    main(["fit", *SMALL])
+    with pytest.raises(
+        UserError, match=r"found none, try --ckpt_path=runs/gridworld,.*/version_0/checkpoints/last\.ckpt\."
+    ):
+        main(["test", *SMALL, "--model.optimizer.lr=0.1", "--ckpt_path=last"])
+
+
+def test_a_folder_is_no_checkpoint():
+    main(["fit", *NAMED])
+    for place in ("runs/mine", "runs/mine/version_0"):
+        with pytest.raises(
+            UserError, match=rf"'{place}' is a folder of runs, try --ckpt_path=runs/mine/version_0/checkpoints/last"
+        ):
+            main(["test", *NAMED, f"--ckpt_path={place}"])
+
+
+def test_what_last_is_and_how_it_differs_is_printed(capsys):
+    main(["fit", *NAMED])
+    main(["fit", *NAMED, "--ckpt_path=last", "--trainer.max_steps=3", "--model.optimizer.lr=0.001"])
+    said = capsys.readouterr().out
+    assert "Resuming from runs/mine/version_0/checkpoints/last.ckpt (--ckpt_path=null starts anew)." in said
+    assert "another configuration: model.optimizer.lr: 0.0005 -> 0.001." in said
+
+
+# ---------------------------------------------------------------------- what is written where
+
+
+def test_evaluations_write_beside_the_run(capsys):
+    main(["fit", *NAMED])
+    before = set(Path("runs/mine/version_0").iterdir())
+    main(["test", *NAMED, "--ckpt_path=last"])
+    main(["predict", *NAMED, "--ckpt_path=last"])
+    assert {path.name for path in Path("runs/mine").iterdir()} == {"version_0"}
+    added = {path.name.partition(".")[0] for path in set(Path("runs/mine/version_0").iterdir()) - before}
+    assert added == {"events", "predictions"}
+    config = yaml.safe_load(Path("runs/mine/version_0/config.yaml").read_text())
+    assert config["ckpt_path"] is None, "an evaluation leaves the run's configuration alone"
+    capsys.readouterr()
+    main(["test", *NAMED])
+    assert "Testing the starting weights (drawn from the seed); --ckpt_path=last" in capsys.readouterr().out
+    assert {path.name for path in Path("runs/mine").iterdir()} == {"version_0", "start"}
+
+
+def test_predictions_are_written_without_being_asked_for(capsys):
+    Path("own.yaml").write_text("callbacks: {table: null}\n")
+    main(["predict", *NAMED, "-c", "own.yaml"])
+    assert "Wrote 4 answers to runs/mine/start/predictions.jsonl." in capsys.readouterr().out
+    lines = [json.loads(line) for line in Path("runs/mine/start/predictions.jsonl").read_text().splitlines()]
+    assert [line["index"] for line in lines] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "mistake", ["--callbacks.multipliers=null", "--model.optimizer.lr=-1", "--data.train_prompts=1"]
+)
+def test_a_failed_start_leaves_no_folder(mistake):
+    with pytest.raises(UserError):
+        main(["fit", *NAMED, mistake])
+    assert not Path("runs/mine").exists()
+
+
+def test_a_run_that_is_complete_leaves_no_second_folder():
+    main(["fit", *NAMED])
+    main(["fit", *NAMED, "--ckpt_path=last"])
+    assert {path.name for path in Path("runs/mine").iterdir()} == {"version_0"}
+
+
+def test_no_run_is_written_over():
+    version = "--trainer.logger.version=0"
+    main(["fit", *NAMED, version])
+    with pytest.raises(UserError, match=r"'runs/mine/version_0' holds one, try no trainer\.logger\.version"):
+        main(["fit", *NAMED, version, "--model.optimizer.lr=0.1"])
+    main(["fit", *NAMED, version, "--ckpt_path=last", "--trainer.max_steps=3"])  # in the same folder, on purpose
+
+
+# ---------------------------------------------------------------------- in Python
+
+
+def test_a_trained_module_is_loaded():
+    main(["fit", *NAMED])
+    path = "runs/mine/version_0/checkpoints/last.ckpt"
+    module = lightning_cgrpo.load(path)
+    saved = torch.load(path, weights_only=True)["state_dict"]
+    assert isinstance(module, ConstrainedGRPO) and not module.training
+    for name, value in module.policy.state_dict().items():
+        assert torch.equal(value, saved[f"policy.{name}"])
+    with pytest.raises(UserError, match=rf"try lightning_cgrpo\.load\('{path}'\)"):
+        ConstrainedGRPO.load_from_checkpoint(path)
+    with pytest.raises(UserError, match=r"There is no checkpoint 'nowhere\.ckpt'"):
+        lightning_cgrpo.load("nowhere.ckpt")
+    Path("alone").mkdir()
+    Path("alone/last.ckpt").write_bytes(Path(path).read_bytes())
+    with pytest.raises(UserError, match="from which to build the module, but there is none"):
+        lightning_cgrpo.load("alone/last.ckpt")
+
+
+# ---------------------------------------------------------------------- resuming with other settings
+
+
+def learning_rate(path):
+    (state,) = torch.load(path, weights_only=True)["optimizer_states"]
+    return state["param_groups"][0]["lr"]
+
+
+def test_another_learning_rate_is_taken():
+    main(["fit", *NAMED])
+    main(["fit", *NAMED, "--ckpt_path=last", "--trainer.max_steps=3", "--model.optimizer.lr=0.001"])
+    assert learning_rate("runs/mine/version_1/checkpoints/last.ckpt") == 0.001
+
+
+def test_another_learning_rate_of_a_schedule_is_refused():
+    schedule = ["--model.lr_scheduler=torch.optim.lr_scheduler.LinearLR", "--model.lr_scheduler.total_iters=4"]
+    main(["fit", *NAMED, *schedule])
+    more = ["--ckpt_path=last", "--trainer.max_steps=3"]
+    with pytest.raises(UserError, match=r"whose schedule began with 0\.0005, but it would begin with 0\.001"):
+        main(["fit", *NAMED, *schedule, *more, "--model.optimizer.lr=0.001"])
+    main(["fit", *NAMED, *schedule, *more])
+
+
+def test_fixed_weights_resumed_with_multipliers_is_said():
+    chosen = ["--callbacks.multipliers=FixedWeights", "--callbacks.multipliers.weights={lava: 0.1, battery: 0.1}"]
+    main(["fit", *NAMED, *chosen])
+    with pytest.warns(UserWarning, match="has no multipliers: the run resumes at update 2 with those that SoftmaxAdam"):
+        main(["fit", *NAMED, "--ckpt_path=last", "--trainer.max_steps=3"])
