@@ -57,7 +57,7 @@ class SavePretrained(Callback):
             shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
             pl_module.policy.save_pretrained(unfinished, weights=weights)
             _replace(unfinished, self.directory)
-            print(f"Wrote the model to {self.directory}.")
+            print(f"Wrote the model to {self.directory}; --model.policy.model={self.directory} trains from there.")
 
 
 def _replace(new: Path, directory: Path) -> None:
