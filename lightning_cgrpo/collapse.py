@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from lightning_cgrpo.distributed import all_sum
+from lightning_cgrpo.distributed import all_sum, world
 from lightning_cgrpo.objective import Components, Objective
 from lightning_cgrpo.rollout import Signals
 
@@ -87,9 +87,9 @@ class CollapseDetector:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers, for checkpoints."""
+        """Plain numbers, for checkpoints: what is noted is added up over all processes. Collective."""
         return {
-            "pending": [row.tolist() for row in self._pending],
+            "pending": all_sum(torch.stack(self._pending)).tolist() if self._pending else [],
             "start": self._start,
             "since": list(self._since),
             "collapsed_since": self.collapsed_since,
@@ -98,7 +98,9 @@ class CollapseDetector:
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         if len(state["since"]) != len(self._since):  # of another objective, which begins anew
             return
-        self._pending = [torch.tensor(row, dtype=torch.float64, device=device) for row in state["pending"]]
+        # The sum over processes is one process's to give again.
+        share = float(world()[0] == 0)
+        self._pending = [share * torch.tensor(row, dtype=torch.float64, device=device) for row in state["pending"]]
         self._start, self._since = state["start"], list(state["since"])
         self.collapsed_since = state["collapsed_since"]
 

@@ -138,7 +138,7 @@ def test_all_stages(model):
     main(["fit", "-c", NAVSIM, *of_sft, *SCENES, "--trainer.val_check_interval=1"])
     assert Path("models/navsim_sft_2_navsim/model.safetensors").is_file()
     main(["fit", "-c", RL, *LEARN, *SCENES])
-    run = Path("runs/navsim_qwen2_5_vl_3b/version_0")
+    (run,) = Path("runs").glob("navsim_qwen2_5_vl_3b,*/version_0")
     saved = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
     assert saved["global_step"] == 1 and "LagrangianCallback" in saved["callbacks"]
     events = EventAccumulator(str(run), size_guidance={"images": 0})
