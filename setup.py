@@ -19,8 +19,10 @@ EXTRAS["dev"] = [
     *EXTRAS["driving"],
     "build>=1.6",
     "hypothesis>=6.170",
+    "import-linter>=2.5",
     "mypy>=2.4",
     "pytest>=9.2",
+    "pytest-xdist>=3.8",
     "ruff>=0.17",
     "trl>=1.16",  # the losses' oracle
 ]

@@ -113,11 +113,7 @@ class CausalLMPolicy(Policy):
         """
         if self.stop_tokens:
             return
-        if self.model is None:
-            self._read()
-            if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-                self.origin = origin(self.name)
-                rank_zero_info(f"Starting weights: {self.origin}.")
+        self._read_once()
         stops = stop_tokens(self.model, self.tokenizer)
         padding = self.tokenizer.pad_token_id
         known = padding is not None and padding < self.model.get_input_embeddings().num_embeddings
@@ -134,6 +130,15 @@ class CausalLMPolicy(Policy):
             if reason is not None:
                 self._report_unshared(reason)
         self.stop_tokens = stops  # last: a load that failed is not taken for done
+
+    def _read_once(self) -> None:
+        """Read the model unless there is one, and report where its weights come from."""
+        if self.model is not None:
+            return
+        self._read()
+        if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+            self.origin = origin(self.name)
+            rank_zero_info(f"Starting weights: {self.origin}.")
 
     def _read(self) -> None:
         self.model, self.tokenizer = read(self.name, self.dtype)

@@ -79,8 +79,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
             UserError: there is no such model, or it is of another family, or it can't share prompts, or as in
                 `CausalLMPolicy`.
         """
-        if self.model is None:
-            self._read()
+        self._read_once()
         family = self.network.config.model_type
         if family != FAMILY:
             raise UserError(f"Expected a model of the family {FAMILY}, but '{self.name}' is of {family}.")
