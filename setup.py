@@ -10,8 +10,6 @@ EXTRAS = {
     "lora": ["peft>=0.21"],
     "data": ["datasets>=5.2", "pyarrow>=26.0"],
     "driving": ["pyarrow>=26.0"],  # Argoverse 2's files; scores, planner and pictures need no extra
-    # Not in dev: it takes gigabytes and a GPU, and its releases pin torch and transformers (docs/vllm.md).
-    "vllm": ["vllm>=0.32"],
 }
 EXTRAS["dev"] = [
     *EXTRAS["lora"],

@@ -9,7 +9,6 @@ from lightning.pytorch import Callback, Trainer
 from torch import nn
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.flat_sharding import is_wrapped
 
 
 class ReferenceSync(Callback):
@@ -43,9 +42,6 @@ class ReferenceSync(Callback):
                 f"Expected a reference with weights of its own for ReferenceSync, but got the {name} with its adapters "
                 "off, try lora: null, which trains all weights, or no ReferenceSync."
             )
-        if is_wrapped(pl_module.reference):
-            # What it has gathered of weights that are not trained it keeps.
-            raise UserError("Expected ReferenceSync without FSDPStrategy, but got both, try strategy: fsdp2.")
 
     @torch.no_grad()
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:

@@ -40,7 +40,6 @@ _EXPORTS = {
     "SceneFiles": "lightning_cgrpo.tasks.driving.sources.files",
     "SupervisedFineTuning": "lightning_cgrpo.sft",
     "VisionLanguagePolicy": "lightning_cgrpo.policies.vision_language",
-    "VLLMColocated": "lightning_cgrpo.samplers.vllm.colocated",
     "VLLMServer": "lightning_cgrpo.samplers.vllm.server",
     "WrittenThoughts": "lightning_cgrpo.tasks.driving.thoughts",
     "load": "lightning_cgrpo.cli.loading",

@@ -274,7 +274,7 @@ class ConstrainedGRPO(RolloutModule):
     def _clip_gradients(self, report: UpdateReport) -> None:
         """Scale gradients down to `max_grad_norm`; drop them if they aren't finite, and say so."""
         limit = self.optimization.max_grad_norm
-        norm = total_norm(self.policy, self.device)
+        norm = total_norm(self.policy)
         if bool(norm.isfinite()):
             if limit is not None:
                 nn.utils.clip_grads_with_norm_(self.policy.parameters(), limit, norm)

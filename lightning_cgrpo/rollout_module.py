@@ -300,8 +300,8 @@ class RolloutModule(LightningModule):
             return uniform(self.seed, stream, update, prompts.index, shape).to(prompts.index.device)
 
         self.policy.eval()
-        with torch.no_grad(), unsharded(self.policy) as policy:
-            rollouts = self.sampler.rollout(policy, prompts, group_size, noise)
+        with torch.no_grad(), unsharded(self.policy):
+            rollouts = self.sampler.rollout(self.policy, prompts, group_size, noise)
         self.policy.train()
         return rollouts
 

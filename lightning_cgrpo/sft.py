@@ -88,7 +88,7 @@ class SupervisedFineTuning(RolloutModule):
             return scaled
 
         self.accumulate(micro_batches(torch.arange(len(examples), device=self.device), self.micro_batch_size), loss)
-        norm = total_norm(self.policy, self.device)
+        norm = total_norm(self.policy)
         if not bool(norm.isfinite()):
             raise FloatingPointError(
                 f"Expected finite gradients in update {self.global_step}, but got NaN or infinity, try a smaller "

@@ -22,12 +22,13 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from lightning_cgrpo import flat_sharding
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies import Policy
 
 TIMEOUT = timedelta(minutes=30)
 """How long processes wait for each other; answers of one may take much longer than those of another."""
+
+FIRST_FSDP = "Expected trainer.strategy without the first version of FSDP, but got {}, try --trainer.strategy=fsdp2."
 
 
 class FSDP2Strategy(ModelParallelStrategy):
@@ -69,7 +70,7 @@ def shard(module: LightningModule) -> None:
     bfloat16; shards, sums of gradients and moments keep their dtype.
 
     Raises:
-        UserError: the strategy splits single matrices as well (tensor parallelism).
+        UserError: the strategy is the first version of FSDP, or splits single matrices (tensor parallelism).
     """
     if module._trainer is None:
         return
@@ -77,14 +78,12 @@ def shard(module: LightningModule) -> None:
     for name in ("policy", "reference"):
         policy = getattr(module, name, None)
         if isinstance(policy, Policy) and not is_sharded(policy):
-            setattr(module, name, _sharded(policy, strategy, mixed))
-    if isinstance(strategy, FSDPStrategy):
-        module.to(strategy.root_device)  # Lightning moves only what it has wrapped itself.
+            _shard(policy, strategy, mixed)
 
 
-def _sharded(policy: Policy, strategy: Strategy, mixed: bool) -> Policy:
+def _shard(policy: Policy, strategy: Strategy, mixed: bool) -> None:
     if isinstance(strategy, FSDPStrategy):
-        return flat_sharding.wrap(policy, strategy, mixed)
+        raise UserError(FIRST_FSDP.format(type(strategy).__name__))
     if isinstance(strategy, ModelParallelStrategy):
         mesh = strategy.device_mesh
         if mesh["tensor_parallel"].size() > 1:
@@ -99,29 +98,24 @@ def _sharded(policy: Policy, strategy: Strategy, mixed: bool) -> Policy:
         )
         for module in (*reversed(policy.layers()), policy):  # the inner ones first
             fully_shard(module, mesh=mesh["data_parallel"], mp_policy=precision, reshard_after_forward=True)
-    return policy
 
 
 def is_sharded(module: nn.Module) -> bool:
     """Whether its weights are spread over the processes, also where they happen to be whole at the moment."""
-    return isinstance(module, FSDPModule) or flat_sharding.is_wrapped(module)
+    return isinstance(module, FSDPModule)
 
 
 def in_shards(module: nn.Module) -> bool:
     """Whether its weights are spread over the processes now, so that a pass through it needs all of these."""
-    return flat_sharding.is_wrapped(module) or isinstance(next(module.parameters(), None), DTensor)
+    return isinstance(next(module.parameters(), None), DTensor)
 
 
 @contextmanager
-def unsharded(policy: Policy) -> Iterator[Policy]:
+def unsharded(policy: Policy) -> Iterator[None]:
     """Within it the network is whole and plain on every process, as if it had never been sharded, for inference only.
 
     Collective: all processes take part when it begins; within it none needs another.
     """
-    if flat_sharding.is_wrapped(policy):
-        with flat_sharding.unwrapped(policy) as plain:
-            yield plain
-        return
     # What FSDP does around every `forward` costs time for each token, and layers that ran before their root would each
     # take themselves for one.
     parts = [module for module in policy.modules() if isinstance(module, FSDPModule)] if is_sharded(policy) else []
@@ -130,19 +124,16 @@ def unsharded(policy: Policy) -> Iterator[Policy]:
         part.unshard()
         part._forward_pre_hooks, part._forward_hooks = OrderedDict(), OrderedDict()
     try:
-        yield policy
+        yield
     finally:
         for part, before, after in hooks:
             part._forward_pre_hooks, part._forward_hooks = before, after
             part.reshard()
 
 
-def total_norm(policy: Policy, device: torch.device) -> Tensor:
+def total_norm(policy: Policy) -> Tensor:
     """The norm of a policy's gradients, wherever they are. Collective where it is sharded."""
-    gradients = [p.grad for p in policy.parameters() if p.grad is not None]
-    if flat_sharding.is_wrapped(policy):
-        return flat_sharding.total_norm(gradients, device)
-    return whole(nn.utils.get_total_norm(gradients))
+    return whole(nn.utils.get_total_norm([p.grad for p in policy.parameters() if p.grad is not None]))
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -157,8 +148,6 @@ def gathered(policy: Policy) -> dict[str, Tensor] | None:
     """
     if not is_sharded(policy):
         return None
-    if flat_sharding.is_wrapped(policy):
-        return flat_sharding.gathered(policy)
     weights = get_model_state_dict(policy, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     # Gathered twice, what was one parameter with two names is two.
     once = {name for name, _ in policy.named_parameters()}

@@ -15,9 +15,6 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.plugins.precision import FSDPPrecision
-from lightning.pytorch.strategies import FSDPStrategy
-from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.distributed.tensor import DTensor
 
@@ -108,18 +105,6 @@ class Watch(Callback):
             self.multipliers.append(pl_module.weights.clone())
 
 
-class FSDPOnCPU(FSDPStrategy):
-    """Lightning refuses CPUs to this very class; what it wraps doesn't."""
-
-
-class Float64(FSDPPrecision):
-    """Lightning has none for it."""
-
-    def __init__(self):
-        super().__init__("32-true")
-        self._desired_input_dtype = torch.float64
-
-
 def grpo(policy, **options):
     settings = {"epochs": 2, "minibatch_size": 6, "micro_batch_size": 2, "kl_weight": 0.1, "max_grad_norm": 0.01}
     return ConstrainedGRPO(
@@ -160,15 +145,11 @@ def prompts(folder, each=3):
 
 def fit(module, data, strategy, updates, *callbacks, precision="64-true", checkpoint=None, folder=None):
     watch = Watch()
-    if strategy == "fsdp":
-        strategy, exact = FSDPOnCPU(), {"plugins": [Float64()]}
-    else:
-        exact = {"precision": precision}
     trainer = Trainer(
         accelerator="cpu",
         strategy=strategy,
         devices=PROCESSES,
-        **exact,
+        precision=precision,
         max_steps=updates,
         logger=False,
         default_root_dir=folder,
@@ -190,9 +171,6 @@ def fit(module, data, strategy, updates, *callbacks, precision="64-true", checkp
 
 def weights(module):
     """All of them as a vector, as they are kept: unsharded, FSDP2 may have rounded them."""
-    if isinstance(module, FullyShardedDataParallel):
-        with unsharded(module) as plain:
-            return torch.cat([parameter.detach().flatten() for parameter in plain.parameters()])
     return torch.cat([whole(parameter.detach()).flatten() for parameter in module.parameters()])
 
 
@@ -246,8 +224,7 @@ def mixed_vision(folder, strategy):
 
 
 def supervised(folder, strategy):
-    saved = SavePretrained(str(folder / f"supervised_{strategy}_{PROCESSES}"))
-    return fit(sft(folder), prompts(folder), strategy, 3, saved)
+    return fit(sft(folder), prompts(folder), strategy, 3)
 
 
 def checkpoints(folder, strategy):

@@ -20,6 +20,7 @@ pytest.importorskip("peft")
 from safetensors.torch import load_file  # noqa: E402
 
 from lightning_cgrpo import CategoricalMLP, CausalLMPolicy  # noqa: E402
+from lightning_cgrpo.__main__ import main  # noqa: E402
 from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.policies import Policy  # noqa: E402
 from lightning_cgrpo.sharded_checkpoints import read_weights  # noqa: E402
@@ -27,7 +28,6 @@ from lightning_cgrpo.sharding import FSDP2Strategy, gathered, shard, unsharded  
 
 WORKER = Path(__file__).with_name("sharding_worker.py")
 EXACT = ("whole_model", "one_prompt", "adapters", "vision", "supervised")
-FLAT = ("one_prompt", "vision", "supervised")
 SCENARIOS = (*EXACT, "half_adapters", "mixed", "mixed_vision", "checkpoints")
 
 
@@ -90,23 +90,6 @@ def test_learns_the_same_with_a_copy_each(pair, alone, name):
     assert_same(pair("ddp", EXACT)[name], alone(name))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FLAT)
-def test_learns_the_same_in_flat_shards(pair, alone, name):
-    """FSDPStrategy, which Lightning refuses on CPUs."""
-    assert_same(pair("fsdp", FLAT)[name], alone(name))
-
-
-@pytest.mark.slow
-def test_saves_flat_shards_as_a_model(pair, alone, folder):
-    pair("fsdp", FLAT)
-    alone("supervised")
-    ours, theirs = (load_file(folder / f"supervised_{s}" / "model.safetensors") for s in ("fsdp_2", "auto_1"))
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        torch.testing.assert_close(value, theirs[name], rtol=0, atol=1e-12)
-
-
 def test_every_process_holds_its_share_alone(sharded):
     for rank in sharded["whole_model"] + sharded["vision"]:
         assert rank["shares"] == {"policy": pytest.approx(0.5, abs=0.02), "reference": pytest.approx(0.5, abs=0.02)}
@@ -161,8 +144,8 @@ def test_without_sharding_nothing_changes():
     policy = module.policy
     shard(module)
     assert module.policy is policy and gathered(policy) is None
-    with unsharded(policy) as plain:
-        assert plain is policy
+    with unsharded(policy):
+        assert module.policy is policy
 
 
 def test_matrices_in_parts_are_refused():
@@ -172,11 +155,16 @@ def test_matrices_in_parts_are_refused():
         shard(small_module(strategy))
 
 
-def test_frozen_weights_in_flat_shards_are_refused():
-    module = small_module(FSDPStrategy())
-    next(module.policy.parameters()).requires_grad_(False)
-    with pytest.raises(UserError, match="all weights to be trained under FSDPStrategy"):
-        shard(module)
+@pytest.mark.parametrize("strategy", ["fsdp", "fsdp_cpu_offload", "lightning.pytorch.strategies.FSDPStrategy"])
+@pytest.mark.parametrize("command", ["fit", "validate", "plan"])
+def test_the_first_version_of_fsdp_is_refused(command, strategy):
+    with pytest.raises(UserError, match=rf"but got {strategy}, try --trainer\.strategy=fsdp2\.$"):
+        main([command, "-c", "configs/gridworld.yaml", f"--trainer.strategy={strategy}"])
+
+
+def test_the_first_version_of_fsdp_is_refused_by_the_module():
+    with pytest.raises(UserError, match=r"but got FSDPStrategy, try --trainer\.strategy=fsdp2\.$"):
+        shard(small_module(FSDPStrategy()))
 
 
 def test_a_policy_that_has_no_placeholder_says_so():

@@ -25,6 +25,7 @@ from lightning_cgrpo.cli.run_folders import (
 )
 from lightning_cgrpo.memory import reuse_blocks
 from lightning_cgrpo.reporting.method import get, method_of
+from lightning_cgrpo.sharding import FIRST_FSDP
 
 EVALUATIONS = {"validate": "Validating", "test": "Testing", "predict": "Predicting with"}
 BEGINNINGS = {"fit": "Resuming from", "export": "Exporting", **EVALUATIONS}
@@ -36,9 +37,10 @@ def prepare(command: str, config: Config) -> None:
     """Resolve ``ckpt_path``, tell what the run begins with, and set up the process.
 
     Raises:
-        ConfigError: if there is no such checkpoint.
+        ConfigError: if there is no such checkpoint, or the strategy is the first version of FSDP.
         UserError: if the checkpoint is damaged.
     """
+    _check_strategy(config)
     config.setdefault("weights_only", True)
     if torch.get_float32_matmul_precision() == "highest" and torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")
@@ -61,6 +63,13 @@ def import_names() -> None:
         module = importlib.import_module(namespace)
         for name in module.__all__:
             getattr(module, name)
+
+
+def _check_strategy(config: Config) -> None:
+    strategy = get(config, "trainer.strategy")
+    name = str(strategy.get("class_path") if isinstance(strategy, Mapping) else strategy)
+    if name.rpartition(".")[2].lower() in ("fsdp", "fsdp_cpu_offload", "fsdpstrategy"):
+        raise ConfigError(FIRST_FSDP.format(name))
 
 
 def _check_processes(config: Config) -> None:

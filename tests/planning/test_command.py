@@ -153,8 +153,8 @@ def test_supervised_fine_tuning_generates_nothing(capsys):
             "at most max_prompt_tokens, 100, but got 101",
         ),
         (
-            ("-c", "configs/gsm8k.yaml", "--trainer.precision=64-true", "--trainer.strategy=fsdp"),
-            "Expected precision 32-true or bf16-mixed with fsdp",
+            ("-c", "configs/gsm8k.yaml", "--trainer.precision=64-true", "--trainer.strategy=FSDP2Strategy"),
+            "Expected precision 32-true or bf16-mixed with .*FSDP2Strategy",
         ),
         (("-c", "configs/gridworld.yaml", "--answer-tokens", "81"), "answer-tokens to be at most 80"),
         (("-c", "configs/gridworld.yaml", "--prompt-tokens", "9"), "Expected no --prompt-tokens for CategoricalMLP"),

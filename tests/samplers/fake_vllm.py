@@ -8,7 +8,6 @@ import json
 import math
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import ModuleType, SimpleNamespace
 from urllib.parse import urlsplit
 
 import torch
@@ -163,61 +162,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         """Says nothing."""
-
-
-class FakeLLM(FakeEngine):
-    """``vllm.LLM``; the last one made is `FakeLLM.last`."""
-
-    last = None
-
-    def __init__(self, model, *, skip_tokenizer_init, logprobs_mode, **other):
-        assert skip_tokenizer_init
-        assert other.keys() <= {"gpu_memory_utilization", "enable_sleep_mode", "dtype", "max_model_len"}
-        super().__init__(model, logprobs_mode)
-        self.arguments = other
-        self.asleep = set()
-        FakeLLM.last = self
-
-    def pushes(self):
-        return self.log.count("reload")
-
-    def sleep(self, level):
-        assert level == 1 and self.arguments["enable_sleep_mode"]
-        self.asleep = {"weights", "kv_cache"}
-        self.log.append("sleep")
-
-    def wake_up(self, tags=None):
-        self.asleep -= set(tags or self.asleep)
-        self.log.append(f"wake {' '.join(tags or ['all'])}")
-
-    def collective_rpc(self, method, kwargs):
-        assert method == "reload_weights" and "weights" not in self.asleep
-        self.reload_weights(**kwargs)
-
-    def reset_prefix_cache(self):
-        self.log.append("reset")
-        return True
-
-    def generate(self, prompts, sampling_params, use_tqdm):
-        assert not self.asleep and not use_tqdm
-        return [self.output(prompt, wanted) for prompt, wanted in zip(prompts, sampling_params, strict=True)]
-
-    def output(self, prompt, wanted):
-        tokens, log_probs, reason = self.answer(prompt["prompt_token_ids"], vars(wanted))
-        steps = [{token: SimpleNamespace(logprob=value)} for token, value in zip(tokens, log_probs, strict=True)]
-        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=tokens, logprobs=steps, finish_reason=reason)])
-
-
-class FakeSamplingParams(SimpleNamespace):
-    """``vllm.SamplingParams``."""
-
-    def __init__(self, *, detokenize, **wanted):
-        assert detokenize is False
-        super().__init__(**wanted)
-
-
-def fake_module():
-    """The module ``vllm``."""
-    module = ModuleType("vllm")
-    module.LLM, module.SamplingParams = FakeLLM, FakeSamplingParams
-    return module

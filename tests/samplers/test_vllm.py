@@ -1,9 +1,8 @@
-"""The contract with vLLM, held against a fake server and a fake module that speak what it documents."""
+"""The contract with vLLM, held against a fake server that speaks what it documents."""
 
 import copy
 import math
 import os
-import sys
 
 import pytest
 import torch
@@ -25,11 +24,10 @@ from lightning_cgrpo.samplers.engine import Sampling  # noqa: E402
 from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
 from lightning_cgrpo.samplers.vllm import client, server  # noqa: E402
 from lightning_cgrpo.samplers.vllm.answers import parameters  # noqa: E402
-from lightning_cgrpo.samplers.vllm.colocated import VLLMColocated  # noqa: E402
 from lightning_cgrpo.samplers.vllm.server import VLLMServer  # noqa: E402
 from lightning_cgrpo.samplers.vllm.weights import version  # noqa: E402
 
-from .fake_vllm import FakeLLM, FakeServer, fake_module  # noqa: E402
+from .fake_vllm import FakeServer  # noqa: E402
 
 TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day."]
 GROUP_SIZE = 3
@@ -68,15 +66,8 @@ def served(directory):
 
 
 @pytest.fixture
-def pair(request, served, monkeypatch):
-    """An engine, and how to reach the fake one behind it."""
-    if request.param == "server":
-        return VLLMServer(served.address), lambda: served.engine
-    monkeypatch.setitem(sys.modules, "vllm", fake_module())
-    return VLLMColocated(), lambda: FakeLLM.last
-
-
-BOTH = pytest.mark.parametrize("pair", ["server", "colocated"], indirect=True)
+def engine(served):
+    return VLLMServer(served.address)
 
 
 def draws(update=0, rows=(0, 1, 2), group_size=GROUP_SIZE, length=LENGTH):
@@ -103,9 +94,7 @@ def change(policy, by=1e-3):
 # ---------------------------------------------------------------------- answers
 
 
-@BOTH
-def test_answers_are_sampled_from_the_policy(pair, policy):
-    engine, _ = pair
+def test_answers_are_sampled_from_the_policy(engine, policy):
     with torch.inference_mode():
         made = generate(engine, policy)
     assert made.tokens.shape == made.mask.shape == made.log_probs.shape == (3, GROUP_SIZE, LENGTH)
@@ -120,9 +109,7 @@ def test_answers_are_sampled_from_the_policy(pair, policy):
     assert made.truncated.any() and (~made.truncated).any(), "or this would say little"
 
 
-@BOTH
-def test_an_answer_depends_on_its_draw_alone(pair, policy):
-    engine, _ = pair
+def test_an_answer_depends_on_its_draw_alone(engine, policy):
     first, again, other = (generate(engine, policy, update=update) for update in (0, 0, 1))
     assert torch.equal(first.tokens, again.tokens) and torch.equal(first.log_probs, again.log_probs)
     assert not torch.equal(first.tokens, other.tokens)
@@ -134,9 +121,7 @@ def test_an_answer_depends_on_its_draw_alone(pair, policy):
     assert none.truncated.shape == (0, GROUP_SIZE)
 
 
-@BOTH
-def test_filters_and_lengths(pair, policy):
-    engine, _ = pair
+def test_filters_and_lengths(engine, policy):
     likeliest = generate(engine, policy, Sampling(LENGTH, top_k=1))
     assert (likeliest.log_probs == 0).all() and (likeliest.tokens == likeliest.tokens[:, :1]).all()
     assert torch.equal(generate(engine, policy, Sampling(LENGTH, min_p=1.0)).tokens, likeliest.tokens)
@@ -167,12 +152,9 @@ def test_requests(served, policy):
 # ---------------------------------------------------------------------- weights
 
 
-@BOTH
-def test_weights_are_pushed_once_per_change(pair, policy, tmp_path):
-    engine, behind = pair
+def test_weights_are_pushed_once_per_change(engine, served, policy, tmp_path):
     engine.shared = str(tmp_path)
     generate(engine, policy)
-    before = behind().log.count("reload")
     for changes in range(1, 4):
         if changes == 3:  # behind the back of the version counters, as averaged weights are swapped in
             policy.model.model.norm.weight.data.mul_(1.01)
@@ -180,16 +162,14 @@ def test_weights_are_pushed_once_per_change(pair, policy, tmp_path):
             change(policy)
         generate(engine, policy)
         generate(engine, policy, update=1)
-        assert behind().log.count("reload") == behind().log.count("reset") + before - (before > 0) == before + changes
-        held = behind().model.state_dict()
+        assert served.pushes() == served.engine.log.count("reset") == 1 + changes
+        held = served.engine.model.state_dict()
         assert all(torch.equal(held[name], value) for name, value in policy.model.state_dict().items())
     assert list(tmp_path.iterdir()) == [], "no checkpoint is left"
 
 
-@BOTH
-def test_adapters_are_merged(pair, directory):
+def test_adapters_are_merged(engine, served, directory):
     pytest.importorskip("peft")
-    engine, behind = pair
     policy = make_policy(directory, lora=LoRA(rank=2))
     with torch.no_grad():
         for name, parameter in policy.model.named_parameters():
@@ -199,7 +179,7 @@ def test_adapters_are_merged(pair, directory):
     exact = log_probs_of(policy, made)
     torch.testing.assert_close(made.log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-4)
     merged = copy.deepcopy(policy.model).merge_and_unload().state_dict()
-    held = behind().model.state_dict()
+    held = served.engine.model.state_dict()
     assert held.keys() == merged.keys() and all(torch.equal(held[name], merged[name]) for name in merged)
     assert any("lora" in name for name, _ in policy.model.named_parameters()), "the policy keeps them"
 
@@ -238,24 +218,6 @@ def test_the_first_process_pushes(served, policy, monkeypatch):
     generate(VLLMServer(served.address), policy)
     generate(second, policy)
     assert waited == [0, 1] and served.pushes() == 1
-
-
-def test_sleeps_between_rollouts(policy, monkeypatch):
-    monkeypatch.setitem(sys.modules, "vllm", fake_module())
-    engine = VLLMColocated(gpu_memory_utilization=0.4, options={"max_model_len": 128})
-    generate(engine, policy)
-    fake = FakeLLM.last
-    assert fake.arguments == {"gpu_memory_utilization": 0.4, "enable_sleep_mode": True, "max_model_len": 128}
-    generate(engine, policy)
-    change(policy)
-    generate(engine, policy)
-    pushed = ["wake weights", "reload", "wake kv_cache", "reset", "sleep"]
-    assert fake.log == ["sleep", "wake all", "sleep", *pushed]
-    awake = VLLMColocated(sleep=False)
-    generate(awake, policy)
-    change(policy)
-    generate(awake, policy)
-    assert FakeLLM.last is not fake and FakeLLM.last.log == ["reload", "reset"]
 
 
 # ---------------------------------------------------------------------- what can be wrong
@@ -339,9 +301,7 @@ def test_weights_that_change_meanwhile(served, policy):
         generate(engine, policy, rows=(0,))
 
 
-@BOTH
-def test_diverged_weights(pair, policy):
-    engine, _ = pair
+def test_diverged_weights(engine, policy):
     change(policy, math.nan)
     with pytest.raises(FloatingPointError, match=r"finite weights in .*NaN or infinity in model\.norm\.weight"):
         generate(engine, policy, rows=(0,))
@@ -374,17 +334,6 @@ def test_errors_of_the_connection(served, policy, tmp_path, monkeypatch):
     slow = VLLMServer(served.address, timeout=0.05)
     with served.engine.lock, pytest.raises(UserError, match=r"completions within 0.05 s, but got none, try a larger"):
         slow._answer({"prompt": [1], **parameters(policy, Sampling(1), seed=0)})
-
-
-def test_errors_beside_training(policy, monkeypatch):
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(UserError, match=r'vllm to be installed .*pip install -e "\.\[vllm\]", or VLLMServer'):
-        generate(VLLMColocated(), policy, rows=(0,))
-    with pytest.raises(ValueError, match=r"gpu_memory_utilization to be in \(0, 1\], but got 0"):
-        VLLMColocated(gpu_memory_utilization=0)
-    monkeypatch.setattr("lightning_cgrpo.samplers.vllm.colocated.world", lambda: (0, 2))
-    with pytest.raises(UserError, match="one process with VLLMColocated, but got 2, try VLLMServer"):
-        generate(VLLMColocated(), policy, rows=(0,))
 
 
 # ---------------------------------------------------------------------- the real one

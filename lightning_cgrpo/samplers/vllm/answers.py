@@ -52,7 +52,7 @@ def seeds(draws: Tensor) -> list[int]:
 
 
 def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int) -> dict[str, Any]:
-    """Sampling parameters by the names of vLLM, the same for `SamplingParams` and for requests.
+    """Sampling parameters of a request, by the names of vLLM.
 
     All that a server could have defaults for (it reads the model's generation config) is given. The end of an answer is
     the policy's stop tokens alone.
