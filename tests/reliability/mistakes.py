@@ -265,7 +265,6 @@ MISTAKES: list[Mistake] = [
     Mistake("torchrun_with_one_device", fit(*GRID), "devices", env=TORCHRUN),
     Mistake("slurm_tasks_with_one_device", fit(*GRID), "devices|ntasks", env=SLURM),
     # Other commands
-    Mistake("tflops_in_operations", [*CLI, "plan", "-c", "configs/gsm8k.yaml", "--tflops", "989e12"], "--tflops"),
     Mistake("export_without_the_lora_of_the_run", [*CLI, "export", *WORDS, "--out", "mine"], r"rank=4|config\.yaml",
             before=[fit(*WORDS, "--model.policy.lora.rank=4")]),
     Mistake("report_of_csv_logs", [*CLI, "report", "runs", "--out", "report"], "TensorBoard",
