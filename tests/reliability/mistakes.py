@@ -1,4 +1,4 @@
-"""Forty mistakes of a new user, and how the tool answers each.
+"""Mistakes of a new user, and how the tool answers each.
 
 python tests/reliability/mistakes.py --out mistakes.md [NAME ...]
 
