@@ -1,7 +1,8 @@
 """The command of an experiment: trains what is not finished, on all cores, and reports what is.
 
 A run that is finished is saved with its set's report, docs/results/<experiment>/<set>, and not trained again: to
-reproduce the results rather than add to them, give another folder, --results.
+reproduce the results rather than add to them, give another folder, --results. Git ignores the report's CSV, TeX and
+PDF files in docs/results, because the Markdown and PNG files show the same.
 """
 
 from __future__ import annotations

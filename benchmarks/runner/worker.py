@@ -17,13 +17,13 @@ from lightning.pytorch import Callback, Trainer
 
 from benchmarks.runner.experiment import Run
 from benchmarks.runner.ledger import begin, finish
+from benchmarks.runner.lockstep import Lockstep, LockstepSampler
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.configuration import ConfigError
 from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.cli.run_folders import last_checkpoint
 from lightning_cgrpo.samplers.environment import EnvironmentSampler
-from lightning_cgrpo.samplers.lockstep import Lockstep, LockstepSampler
 
 
 class Report(Callback):

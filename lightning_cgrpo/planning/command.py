@@ -11,15 +11,13 @@ from pathlib import Path
 from rich.console import Console
 
 from lightning_cgrpo.cli.configuration import ConfigError
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.planning.plan import Given, plan
-from lightning_cgrpo.planning.speed import Speed
 from lightning_cgrpo.planning.table import as_json, show
 
 EXAMPLES = """examples:
   python -m lightning_cgrpo plan -c configs/gsm8k.yaml
   python -m lightning_cgrpo plan -c configs/paper/gsm8k_qwen2_5_7b.yaml --model-config config.json --gpus 8 \\
-      --trainer.strategy=fsdp2 --tflops 350 --bandwidth 2500 --link 200
+      --trainer.strategy=fsdp2
 
 -c and --KEY=VALUE are those of the run, see `python -m lightning_cgrpo --help`. Nothing of the model but its
 config.json is read: of the configuration's model (a directory, or a name on the Hugging Face hub), or --model-config.
@@ -37,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(
         prog="python -m lightning_cgrpo plan",
-        description="Say what a run needs: memory of a GPU, tokens, traffic between GPUs, and where the time goes.",
+        description="Say what a run needs: memory of a GPU, tokens, traffic between GPUs, and operations.",
         usage="%(prog)s -c FILE... [--KEY=VALUE]... [--gpus N] [--model-config FILE] [...]",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -67,47 +65,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--images", metavar="NxHxW", type=_images, help="images of a prompt, and their pixels, as 3x224x448"
     )
-    parser.add_argument(
-        "--tflops",
-        metavar="X",
-        type=_speed,
-        help="what a GPU reaches in matrix products, to turn operations into seconds (10^12 a second; a third to a "
-        "half of the data sheet's)",
-    )
-    parser.add_argument(
-        "--bandwidth", metavar="X", type=_speed, help="likewise of its memory, which bounds generation, GB/s"
-    )
-    parser.add_argument("--link", metavar="X", type=_speed, help="likewise of what it sends to other GPUs, GB/s")
-    parser.add_argument("--json", action="store_true", help="write JSON: bytes, tokens, operations, seconds")
+    parser.add_argument("--json", action="store_true", help="write JSON: bytes, tokens, operations")
     given, rest = parser.parse_known_args(argv)
     config, flags = read_arguments("plan", rest)
     if flags:
         raise ConfigError(f"Expected no {flags[0]} for plan, try it with fit.")
-    if given.tflops is None and (given.bandwidth or given.link):
-        raise UserError("Expected --tflops with --bandwidth and --link, but got none, try --tflops 350 for an H100.")
     wanted = Given(given.gpus, given.prompt_tokens, given.answer_tokens, given.images, None, given.model_config)
-    speed = None if given.tflops is None else Speed(given.tflops, given.bandwidth, given.link)
     found = plan(config, wanted)
     if given.json:
-        print(json.dumps(as_json(found, speed), indent=1))
+        print(json.dumps(as_json(found), indent=1))
     else:
-        show(found, speed, Console())
+        show(found, Console())
 
 
 def _positive(text: str) -> int:
     value = int(text) if text.isdecimal() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected a number of at least 1, but got '{text}'")
-    return value
-
-
-def _speed(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number greater than 0, but got '{text}'")
     return value
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from lightning_cgrpo.planning.activations import FULL, HALF, Arithmetic, Row
+from lightning_cgrpo.planning.activations import FULL, Row
 from lightning_cgrpo.planning.sizes import ModelSizes
 from lightning_cgrpo.planning.tokens import rows_of, training_rows
 from lightning_cgrpo.planning.workload import Workload
@@ -21,17 +21,9 @@ from lightning_cgrpo.shared_prefix.log_probs import CHUNK_BYTES
 
 @dataclass(frozen=True)
 class Flops:
-    """Operations of an update of all processes, by what they are for, and what generating answers reads.
-
-    Args:
-        parts: operations; the vision tower's in all passes are a part of their own.
-        decoding_steps: of a process, one after the other.
-        decoding_bytes: that a process reads of its memory in all of these: weights, keys and values.
-    """
+    """Operations of an update of all processes, by what they are for; the vision tower's of all passes are one part."""
 
     parts: dict[str, int]
-    decoding_steps: int = 0
-    decoding_bytes: int = 0
 
     @property
     def total(self) -> int:
@@ -72,18 +64,13 @@ def vision_flops(sizes: ModelSizes, patches: int, images: int) -> int:
     return linear + 4 * tower.heads * tower.head_size * patches * seen
 
 
-def language_model_flops(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic, checkpointed: bool) -> Flops:
-    """Operations of an update, and what generating reads.
-
-    Of the answers' tokens the first is chosen after the prompt. Every other one takes all weights from memory, once for
-    all answers; under autocast each is read, written as bfloat16 and read again.
-    """
+def language_model_flops(sizes: ModelSizes, work: Workload, checkpointed: bool) -> Flops:
+    """Operations of an update. The first token of an answer is chosen with the prompt's operations."""
     shared = sizes.obstacle is None
     scale = work.all_prompts / work.prompts
     base = 2 if sizes.trains_base else 1  # of the backward pass, in forward passes
     vision = 0
     parts: dict[str, int] = {}
-    steps = read = 0
     if work.generated:
         prompts = Row(work.prompts, 0, work.prompt_tokens, 1)
         answers = Row(work.prompts, work.answers, work.prompt_tokens, work.answer_tokens)
@@ -93,11 +80,6 @@ def language_model_flops(sizes: ModelSizes, work: Workload, arithmetic: Arithmet
         parts["rollout: prompts"] = reading + first
         parts["rollout: answers"] = layers - reading + output * (work.answer_tokens - 1) // work.answer_tokens
         vision += vision_flops(sizes, work.patches, work.images) * work.prompts
-        batches = -(-work.prompts // work.generated)
-        steps = batches * (work.answer_tokens - 1)
-        seeing = sizes.vision.parameters if sizes.vision is not None else 0  # not for each token
-        weights = (sizes.parameters - seeing) * (arithmetic.element + (2 * HALF if arithmetic.casts else 0))
-        read = steps * weights + _cache_reads(sizes, work, arithmetic)
     for name, passes in (("reference", work.reference_passes), ("old log-probabilities", work.old_passes)):
         rows = rows_of(work, passes, shared)
         if rows:
@@ -112,14 +94,7 @@ def language_model_flops(sizes: ModelSizes, work: Workload, arithmetic: Arithmet
     parts["training"] = work.epochs * training
     if vision:
         parts["vision tower"] = vision
-    return Flops({name: round(value * scale) for name, value in parts.items()}, steps, read)
-
-
-def _cache_reads(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic) -> int:
-    """Bytes of keys and values that all steps read: a prompt's once a step for all of its answers."""
-    tower, fed = sizes.decoder, work.answer_tokens - 1
-    each = 2 * tower.layers * tower.kinds * tower.head_size * arithmetic.product
-    return each * (fed * work.prompts * work.prompt_tokens + work.answers * fed * (fed + 1) // 2)
+    return Flops({name: round(value * scale) for name, value in parts.items()})
 
 
 def small_policy_flops(policy: Policy, work: Workload) -> Flops:

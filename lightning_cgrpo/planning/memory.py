@@ -12,11 +12,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from torch import nn
+
 from lightning_cgrpo.planning.activations import FULL, HALF, Arithmetic, Row, Saved, saved
 from lightning_cgrpo.planning.execution import Execution
 from lightning_cgrpo.planning.sizes import ModelSizes
 from lightning_cgrpo.planning.tokens import rows_of, training_rows
 from lightning_cgrpo.planning.workload import Workload
+from lightning_cgrpo.policies import Policy
 from lightning_cgrpo.shared_prefix.decoding import ROOM
 from lightning_cgrpo.shared_prefix.log_probs import CHUNK_BYTES
 
@@ -244,3 +247,38 @@ def step_working(sizes: ModelSizes, how: Execution, share: int) -> int:
     if how.temporaries == "foreach":
         return _part(sizes.trainable_bytes, share)
     return _part(2 * max(sizes.element, FULL) * sizes.largest, share)
+
+
+# ---------------------------------------------------------------------- small policies
+
+
+def small_policy_memory(policy: Policy, work: Workload, how: Execution) -> Memory:
+    """Memory of an update of a stack of linear layers that trains on steps.
+
+    Of a minibatch of steps there are kept its observations, and every layer's outcome and activation.
+
+    The rollout keeps the same of one step of every episode, and every step's logits and observations.
+    """
+    weights = sum(p.numel() * p.element_size() for p in policy.parameters())
+    share = how.gpus if how.sharding == "fsdp" else 1
+    layers = [layer for layer in policy.modules() if isinstance(layer, nn.Linear)]
+    widths = sum(layer.out_features for layer in layers)
+    element = next(policy.parameters()).element_size()
+    always = {
+        "weights": _part(weights, share),
+        "reference": _part(weights, share) if work.reference_passes else 0,
+        "optimizer": _part(round(weights * how.state_bytes), share),
+        "buckets of gradients": weights if how.sharding == "ddp" else 0,
+    }
+    always = {name: size for name, size in always.items() if size}
+    episodes = work.answers * work.answer_tokens
+    ends = layers[0].in_features + layers[-1].out_features if layers else 0
+    rollout = {**always, "rollout": element * (episodes * ends + work.answers * widths)}
+    steps = work.largest_pass
+    training = {
+        **always,
+        "rollout": element * episodes * ends,
+        "gradients": _part(weights, share),
+        "activations": element * steps * (2 * widths + ends),
+    }
+    return Memory({"rollout": rollout, "backward begins": training})

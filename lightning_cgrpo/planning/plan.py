@@ -13,9 +13,8 @@ from lightning_cgrpo.planning.execution import Execution, execution
 from lightning_cgrpo.planning.flops import Flops, language_model_flops, small_policy_flops
 from lightning_cgrpo.planning.images import image_patches, pixel_bounds
 from lightning_cgrpo.planning.lengths import answer_length, prompt_length
-from lightning_cgrpo.planning.memory import Memory, arithmetic_of, language_model_memory
+from lightning_cgrpo.planning.memory import Memory, arithmetic_of, language_model_memory, small_policy_memory
 from lightning_cgrpo.planning.sizes import ModelSizes, language_model_sizes
-from lightning_cgrpo.planning.small import small_policy_memory
 from lightning_cgrpo.planning.tokens import Tokens, steps, tokens
 from lightning_cgrpo.planning.traffic import Traffic, traffic
 from lightning_cgrpo.planning.workload import Workload, images_of_prompts, instantiate, policy_of, workload
@@ -103,7 +102,6 @@ def plan(config: Config, given: Given) -> Plan:
     if given.answer_tokens is None:
         notes.append(f"All answers are taken to be as long as allowed, {work.answer_tokens} tokens (--answer-tokens).")
     notes += _uneven(work, gpus) + _remarks(module, sizes)
-    arithmetic = arithmetic_of(sizes, how)
     return Plan(
         f"{type(policy).__name__} '{sizes.name}'",
         sizes.parameters,
@@ -112,8 +110,8 @@ def plan(config: Config, given: Given) -> Plan:
         how,
         language_model_memory(sizes, work, how, policy.gradient_checkpointing),
         tokens(work, sizes.obstacle is None),
-        traffic(sizes.parameters, sizes.trainable_bytes, work, how, arithmetic.element),
-        language_model_flops(sizes, work, arithmetic, policy.gradient_checkpointing),
+        traffic(sizes.parameters, sizes.trainable_bytes, work, how, arithmetic_of(sizes, how).element),
+        language_model_flops(sizes, work, policy.gradient_checkpointing),
         notes,
     )
 
@@ -152,7 +150,7 @@ def _uneven(work: Workload, gpus: int) -> list[str]:
         return []
     idle = f", and {gpus - work.all_prompts} have none" * (gpus > work.all_prompts)
     return [
-        f"{work.all_prompts} prompts are no even shares of {gpus} GPUs: memory and seconds are those of a GPU with "
+        f"{work.all_prompts} prompts are no even shares of {gpus} GPUs: memory is that of a GPU with "
         f"{work.prompts}{idle}."
     ]
 
@@ -179,7 +177,7 @@ def _remarks(module: Any, sizes: ModelSizes) -> list[str]:
         found.append(f"Prompts are computed for every answer, because {sizes.obstacle}.")
     sampler = module.sampler
     if isinstance(sampler, GenerationSampler) and not isinstance(sampler.engine, TransformersEngine):
-        found.append(f"{type(sampler.engine).__name__} generates: its memory and time are not in this.")
+        found.append(f"{type(sampler.engine).__name__} generates: its memory is not in this.")
     if getattr(module, "redraws", 0):
         found.append("Groups that are sampled again (redraws) are not counted.")
     if not sizes.decoder.gated:

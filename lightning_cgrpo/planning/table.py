@@ -8,12 +8,11 @@ from rich.console import Console
 from rich.table import Table
 
 from lightning_cgrpo.planning.plan import Plan
-from lightning_cgrpo.planning.speed import Speed, seconds
 
 
-def as_json(plan: Plan, speed: Speed | None) -> dict[str, Any]:
-    """All numbers: bytes, tokens, operations, seconds."""
-    found: dict[str, Any] = {
+def as_json(plan: Plan) -> dict[str, Any]:
+    """All numbers: bytes, tokens, operations."""
+    return {
         "policy": plan.policy,
         "parameters": plan.parameters,
         "trainable": plan.trainable,
@@ -29,13 +28,9 @@ def as_json(plan: Plan, speed: Speed | None) -> dict[str, Any]:
         "flops_per_update": {**plan.flops.parts, "total": plan.flops.total},
         "notes": plan.notes,
     }
-    if speed is not None:
-        parts = seconds(plan.flops, plan.traffic, plan.work, speed)
-        found["seconds_per_update"] = {**parts, "total": sum(parts.values())}
-    return found
 
 
-def show(plan: Plan, speed: Speed | None, console: Console) -> None:
+def show(plan: Plan, console: Console) -> None:
     """The same for people."""
     how, work = plan.how, plan.work
     trained = "" if plan.trainable == plan.parameters else f", {count(plan.trainable)} trained"
@@ -53,7 +48,7 @@ def show(plan: Plan, speed: Speed | None, console: Console) -> None:
         "Memory of a GPU, GB": _memory(plan),
         f"{unit} of an update, all GPUs": _tokens(plan),
         "Sent by each GPU in an update, GB": _traffic(plan) if plan.traffic.total else None,
-        "Operations of an update, all GPUs": _time(plan, speed),
+        "Operations of an update, all GPUs": _operations(plan),
     }
     for title, table in tables.items():
         if table is not None:
@@ -106,18 +101,15 @@ def _traffic(plan: Plan) -> Table:
     return table
 
 
-def _time(plan: Plan, speed: Speed | None) -> Table:
+def _operations(plan: Plan) -> Table:
     table = Table(show_edge=False, header_style="")
-    for name in ("", "TFLOP", "share") + ("seconds",) * (speed is not None):
+    for name in ("", "TFLOP", "share"):
         table.add_column(name, justify="right" if name else "left")
-    spent = {} if speed is None else seconds(plan.flops, plan.traffic, plan.work, speed)
     total = max(plan.flops.total, 1)
-    for name in dict.fromkeys([*plan.flops.parts, *spent]):
-        value = plan.flops.parts.get(name)
-        row = [name, "" if value is None else f"{value / 1e12:,.4g}", "" if value is None else f"{value / total:.0%}"]
-        table.add_row(*row, *([f"{spent[name]:,.3g}"] if spent else []))
+    for name, value in plan.flops.parts.items():
+        table.add_row(name, f"{value / 1e12:,.4g}", f"{value / total:.0%}")
     table.add_section()
-    table.add_row("together", f"{total / 1e12:,.4g}", "", *([f"{sum(spent.values()):,.3g}"] if spent else []))
+    table.add_row("together", f"{total / 1e12:,.4g}", "")
     return table
 
 

@@ -64,21 +64,3 @@ def mlp(inputs: Tensor, layers: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     for weight, bias in hidden:
         inputs = linear(inputs, weight, bias).relu_()
     return linear(inputs, *last)
-
-
-def stacked_actor(policies: Sequence[CategoricalMLP]) -> Actor:
-    """Several policies of the same shape as one: its observations are equally many of each policy, in their order."""
-    nets = [[layer for layer in policy.net if isinstance(layer, nn.Linear)] for policy in policies]
-    layers = [
-        (torch.stack([layer.weight for layer in same]).mT, torch.stack([layer.bias for layer in same])[:, None])
-        for same in zip(*nets, strict=True)
-    ]
-
-    def act(observations: Tensor) -> Tensor:
-        values = observations.view(len(policies), -1, observations.shape[-1])
-        *hidden, last = layers
-        for weight, bias in hidden:
-            values = torch.baddbmm(bias, values, weight).relu_()
-        return torch.baddbmm(last[1], values, last[0]).flatten(0, 1)
-
-    return act

@@ -49,8 +49,6 @@ EVALUATING = {
 """Settings of model and data that only evaluations know."""
 COMPUTING = {"foreach", "fused", "micro_batch_size"}
 """Settings by which the same is computed in another way."""
-ADDED = {"correct_kl": False, "mask_truncated": False, "redraws": 0, "sampling_cap": 2.0, "sequence_ratio": False}
-"""Settings that came after runs had been saved, and the values that mean what was done before."""
 SEEDS = {"seed", "seed_everything"}
 PLACES = {"path", "model"}
 """Settings that name a folder or a hub's model, which lies elsewhere on another machine: their last part counts."""
@@ -62,8 +60,7 @@ Method = dict[str, Any]
 def method_of(config: Config, weights: str | None = None) -> Method:
     """The parts of a resolved configuration that two runs of one method share.
 
-    Settings that are null are left out, as if they weren't there, so are those that came later and are as it always
-    was, and classes are named without their modules.
+    Settings that are null are left out, as if they weren't there, and classes are named without their modules.
 
     Args:
         weights: fingerprint of the saved weights that the policy began from.
@@ -88,12 +85,6 @@ def method_of(config: Config, weights: str | None = None) -> Method:
     if weights is not None:
         parts["weights"] = weights
     return parts
-
-
-def renewed(method: Mapping[str, Any]) -> Method:
-    """A saved method, without what has come to be known since as changing no learning."""
-    kept: Method = _reduced(method)
-    return {key: part for key, part in kept.items() if part != {}}
 
 
 def key_of(method: Mapping[str, Any]) -> str:
@@ -137,14 +128,12 @@ def _listed(callbacks: Any) -> Iterable[Any]:
 
 
 def _reduced(value: Any, key: str = "") -> Any:
-    """Without seeds, nulls, what only shows and what is as it always was; None for what is left out altogether."""
+    """Without seeds, nulls and what only shows; None for what is left out altogether."""
     if isinstance(value, Mapping):
         if str(value.get("class_path")).rpartition(".")[2] in SHOWING:
             return None
         kept = {}
         for name, part in value.items():
-            if name in ADDED and part == ADDED[str(name)]:
-                continue
             if name not in SEEDS | EVALUATING | COMPUTING and (reduced := _reduced(part, str(name))) is not None:
                 kept[str(name)] = reduced
         # A class without arguments is written with empty ones, or without.

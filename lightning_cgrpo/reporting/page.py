@@ -64,7 +64,7 @@ def _section(section: Section, level: str, notes: Sequence[str] = ()) -> Iterato
     for picture in section.pictures:
         name = picture.stem.removeprefix(section.prefix)
         caption = CAPTIONS.get(name.partition("_")[0], name)
-        yield from ("", f"![{picture.stem}]({picture.name})", "", f"{caption} [PDF]({picture.stem}.pdf)")
+        yield from ("", f"![{picture.stem}]({picture.name})", "", caption)
 
 
 def _listed(notes: Sequence[str]) -> list[str]:

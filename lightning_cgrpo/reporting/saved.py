@@ -15,7 +15,7 @@ import numpy as np
 
 from lightning_cgrpo.reporting.histogram import BINS
 from lightning_cgrpo.reporting.labels import slug
-from lightning_cgrpo.reporting.method import key_of, renewed
+from lightning_cgrpo.reporting.method import key_of
 from lightning_cgrpo.reporting.runs import Identity, Run
 from lightning_cgrpo.reporting.series import Array, Series
 from lightning_cgrpo.reporting.summary import final_values, last_part
@@ -123,7 +123,7 @@ def _run(record: Mapping[str, Any], last: float) -> Run:
         final = final_values(series, last_part(updates, last, end))
     distributions = _checked(record, "distributions", dict)
     return Run(
-        renewed(_checked(record, "method", dict)),
+        _checked(record, "method", dict),
         _checked(record, "seed", (int, NoneType)),
         updates,
         _checked(record, "max_updates", (int, NoneType)),

@@ -37,12 +37,9 @@ def test_a_paper_config_without_its_model(qwen, capsys):
     assert sum(phase[part] for part in standing) == 24 * replicas["parameters"]
     assert replicas["tokens_per_update"]["sampled"] == 32 * 16 * 1024
 
-    shares = found(capsys, *arguments, "--trainer.strategy=fsdp2", "--tflops", "350", "--bandwidth", "2500")
+    shares = found(capsys, *arguments, "--trainer.strategy=fsdp2")
     assert shares["phases"]["rollout"]["weights"] * 8 == replicas["phases"]["rollout"]["weights"]
     assert shares["bytes_sent_per_gpu_and_update"]["all_gather"] > 0
-    assert shares["seconds_per_update"]["total"] == pytest.approx(
-        sum(value for name, value in shares["seconds_per_update"].items() if name != "total")
-    )
 
 
 def test_overrides_count(qwen, capsys):
@@ -82,11 +79,9 @@ def test_fewer_steps_take_less_of_everything(capsys):
     assert half["activations"] * 1707 == whole["activations"] * 1280
 
 
-def test_more_gpus_than_prompts_are_no_faster(capsys):
-    eight, sixteen = (
-        found(capsys, "-c", "configs/gridworld.yaml", "--tflops", "1", "--gpus", gpus) for gpus in ("8", "16")
-    )
-    assert sixteen["seconds_per_update"] == eight["seconds_per_update"]
+def test_more_gpus_than_prompts_are_idle(capsys):
+    eight, sixteen = (found(capsys, "-c", "configs/gridworld.yaml", "--gpus", gpus) for gpus in ("8", "16"))
+    assert sixteen["bytes_per_gpu"] == eight["bytes_per_gpu"]
     assert any("8 have none" in note for note in sixteen["notes"])
     assert not any("even shares" in note for note in eight["notes"])
 
@@ -145,7 +140,6 @@ def test_supervised_fine_tuning_generates_nothing(capsys):
         (("-c", "configs/gsm8k.yaml", "--trainer.precision=16-mixed"), "Expected precision"),
         (("-c", "configs/gsm8k.yaml", "--trainer.strategy=deepspeed"), "Expected a strategy"),
         (("-c", "configs/gsm8k.yaml", "--images", "1x64x64"), "Expected no images"),
-        (("-c", "configs/gsm8k.yaml", "--bandwidth", "5"), "Expected --tflops"),
         (("-c", "configs/gsm8k.yaml", "--answer-tokens", "81"), "answer-tokens to be at most 80.*but got 81"),
         (("-c", "configs/gsm8k.yaml", "--prompt-tokens", "1000000"), "fit into the .* positions .*of 1000000 tokens"),
         (
@@ -169,7 +163,7 @@ def test_what_is_refused(arguments, message):
         main(["plan", *arguments])
 
 
-@pytest.mark.parametrize("option", [("--gpus", "0"), ("--tflops", "-1"), ("--images", "3"), ("--prompt-tokens", "x")])
+@pytest.mark.parametrize("option", [("--gpus", "0"), ("--images", "3"), ("--prompt-tokens", "x")])
 def test_options_that_make_no_sense(option, capsys):
     with pytest.raises(SystemExit):
         main(["plan", "-c", "configs/gsm8k.yaml", *option])
@@ -180,5 +174,5 @@ def test_help(capsys):
     with pytest.raises(SystemExit):
         main(["plan", "--help"])
     shown = capsys.readouterr().out
-    for word in ("--gpus", "--model-config", "--tflops", "examples:"):
+    for word in ("--gpus", "--model-config", "examples:"):
         assert word in shown

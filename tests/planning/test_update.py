@@ -6,18 +6,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_cgrpo import CausalLMPolicy
 from lightning_cgrpo.optimization import micro_batches, minibatches
-from lightning_cgrpo.planning.activations import Arithmetic, Row
+from lightning_cgrpo.planning.activations import Row
 from lightning_cgrpo.planning.execution import Execution
 from lightning_cgrpo.planning.flops import language_model_flops, row_flops
 from lightning_cgrpo.planning.sizes import language_model_sizes
-from lightning_cgrpo.planning.speed import Speed, seconds
 from lightning_cgrpo.planning.tokens import rows_of, tokens
 from lightning_cgrpo.planning.traffic import Traffic, ring, traffic
 from lightning_cgrpo.planning.workload import Workload, optimizer_steps, pieces
 from lightning_cgrpo.policies.tiny import make_tiny_model
 from lightning_cgrpo.rollout import Examples
-
-FLOAT = Arithmetic(4, autocast=False, cuda=False)
 
 
 def work(**changes):
@@ -125,28 +122,6 @@ def test_training_is_three_times_a_forward_pass_and_four_with_checkpoints(policy
     sizes = language_model_sizes(policy)
     forward = sum(row_flops(sizes, Row(4, 16, 10, 6)))
     scale = 2  # twice as many prompts as this process has
-    assert language_model_flops(sizes, work(), FLOAT, False).parts["training"] == scale * 3 * forward
+    assert language_model_flops(sizes, work(), False).parts["training"] == scale * 3 * forward
     layers, output = row_flops(sizes, Row(4, 16, 10, 6))
-    assert language_model_flops(sizes, work(), FLOAT, True).parts["training"] == scale * (4 * layers + 3 * output)
-
-
-def test_seconds(policy):
-    flops = language_model_flops(language_model_sizes(policy), work(), FLOAT, False)
-    sent = Traffic(all_reduce=2_000_000_000)
-    plain = seconds(flops, sent, work(), Speed(1.0))
-    assert sum(plain.values()) == pytest.approx(flops.total / 2 / 1e12)  # 4 of 8 prompts
-    bound = seconds(flops, sent, work(), Speed(1e6, bandwidth=1e-3, link=10.0))
-    assert bound["rollout: answers"] == pytest.approx(flops.decoding_bytes / 1e6)
-    assert bound["collectives"] == pytest.approx(0.2)
-
-
-@pytest.mark.parametrize("every", [3, 4, 5])
-def test_seconds_are_those_of_the_busiest_process(policy, every):
-    """Whatever the others have, 2 prompts take as long as 2 of 2."""
-    sizes = language_model_sizes(policy)
-
-    def spent(all_prompts):
-        of = work(prompts=2, all_prompts=all_prompts, passes=((8,),), reference_passes=(8,), generated=2)
-        return seconds(language_model_flops(sizes, of, FLOAT, False), Traffic(), of, Speed(1.0))
-
-    assert spent(every) == pytest.approx(spent(2))
+    assert language_model_flops(sizes, work(), True).parts["training"] == scale * (4 * layers + 3 * output)

@@ -1,4 +1,4 @@
-"""Scenes and trajectories as JSON files, and scene files as a source of scenes. See docs/driving.md for the format."""
+"""Scenes as JSON files. See docs/driving.md for the format."""
 
 from __future__ import annotations
 

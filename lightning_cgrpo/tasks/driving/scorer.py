@@ -127,10 +127,6 @@ class Scores:
         }
         return missing if fractional else {name: value.ceil() for name, value in missing.items()}
 
-    def satisfactions(self, *, fractional: bool = False) -> dict[str, Tensor]:
-        """1 - `violations`."""
-        return {name: 1 - value for name, value in self.violations(fractional=fractional).items()}
-
     def rewards(self) -> Tensor:
         """``[R]`` `weighted_average`, 0 where a row isn't valid."""
         return self.weighted_average.nan_to_num(0)

@@ -11,8 +11,8 @@ from lightning_cgrpo.tasks.driving.geometry import bounds_touch
 from lightning_cgrpo.tasks.driving.scoring import Motion, Outcome
 from lightning_cgrpo.tasks.driving.surfaces import Surfaces
 
-CENTER, REAR_AXLE = 4, 5
-"""Of the points that are asked for, after the four corners."""
+CENTER = 4
+"""Index of the box's center among the points of the ego: four corners, center, middle of the rear axle."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,12 +6,12 @@ import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 
+from benchmarks.runner.lockstep import Lockstep, LockstepSampler, Request, play_together
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.randomness import Stream, uniform
-from lightning_cgrpo.samplers.lockstep import Lockstep, LockstepSampler, Request, play_together
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask, Layouts
 
 

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP, stacked_actor
+from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, mapped
 from lightning_cgrpo.samplers import Noise
-from lightning_cgrpo.samplers.environment import Environment, EnvironmentSampler, play
+from lightning_cgrpo.samplers.environment import Actor, Environment, EnvironmentSampler, play
 
 
 @dataclass
@@ -127,6 +127,24 @@ def play_together(requests: Sequence[Request]) -> list[Rollouts]:
     )
     rollouts, size = record.rollouts(len(prompts), group_size), len(requests[0].prompts)
     return [_part(rollouts, size, number) for number in range(len(requests))]
+
+
+def stacked_actor(policies: Sequence[CategoricalMLP]) -> Actor:
+    """Several policies of the same shape as one: its observations are equally many of each policy, in their order."""
+    nets = [[layer for layer in policy.net if isinstance(layer, nn.Linear)] for policy in policies]
+    layers = [
+        (torch.stack([layer.weight for layer in same]).mT, torch.stack([layer.bias for layer in same])[:, None])
+        for same in zip(*nets, strict=True)
+    ]
+
+    def act(observations: Tensor) -> Tensor:
+        values = observations.view(len(policies), -1, observations.shape[-1])
+        *hidden, last = layers
+        for weight, bias in hidden:
+            values = torch.baddbmm(bias, values, weight).relu_()
+        return torch.baddbmm(last[1], values, last[0]).flatten(0, 1)
+
+    return act
 
 
 def _part(rollouts: Rollouts, size: int, number: int) -> Rollouts:
