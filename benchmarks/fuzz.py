@@ -33,18 +33,18 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from lightning_cgrpo.checkpoint_files import damage
+from lightning_cgrpo.checkpoints.files import damage
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.navsim.command.trajectory_file import Candidate, read_candidates
 from lightning_cgrpo.records import RecordError, read_records
-from lightning_cgrpo.samplers.vllm.answers import Answer
+from lightning_cgrpo.samplers.vllm.requests import Answer
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
+from lightning_cgrpo.scenes.generator.scenes import generate
+from lightning_cgrpo.scenes.json_fields import SceneError
+from lightning_cgrpo.scenes.scene import Scene
+from lightning_cgrpo.scenes.scene_file import read_scene, scene_to_json
 from lightning_cgrpo.tasks.driving import answers
 from lightning_cgrpo.tasks.driving.answers import REACH, AnswerFormat
-from lightning_cgrpo.tasks.driving.candidates import Candidate, read_candidates
-from lightning_cgrpo.tasks.driving.fields import SceneError
-from lightning_cgrpo.tasks.driving.scene import Scene
-from lightning_cgrpo.tasks.driving.scene_file import read_scene, scene_to_json
-from lightning_cgrpo.tasks.driving.sources.generator.scenes import generate
 from lightning_cgrpo.tasks.functions import prompts as any_prompts
 from lightning_cgrpo.tasks.gsm8k import prompts as gsm8k_prompts
 from lightning_cgrpo.tasks.gsm8k import scoring

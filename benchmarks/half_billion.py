@@ -28,9 +28,9 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning_cgrpo import CausalLMPolicy, ConstrainedGRPO, Constraint, GenerationSampler, Objective
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GSM8KDataModule
+from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.multipliers import SoftmaxAdam
-from lightning_cgrpo.optimization import Optimization
-from lightning_cgrpo.policies.tiny import make_tiny_model
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.records import read_records
 from lightning_cgrpo.tasks.gsm8k import GSM8KTask
 

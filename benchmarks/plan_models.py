@@ -9,8 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from lightning_cgrpo.datamodules.base import GroupDataModule, PromptSource, Split
-from lightning_cgrpo.policies import tiny_vision as tiny
-from lightning_cgrpo.policies.tiny import train_tokenizer
+from lightning_cgrpo.policies.tiny import vision as tiny
+from lightning_cgrpo.policies.tiny.text import train_tokenizer
 from lightning_cgrpo.rollout import PromptGroups
 
 # Sizes of the model, settings of the run, and whether formulas were written with the measurement in view.

@@ -28,8 +28,8 @@ import torch
 from benchmarks.half_billion import Phases
 from lightning_cgrpo import ConstrainedGRPO, GeneratedScenes
 from lightning_cgrpo.__main__ import main as run
-from lightning_cgrpo.policies.tiny import END_OF_TEXT, TURN_END, train_tokenizer
-from lightning_cgrpo.policies.tiny_vision import CHAT_TEMPLATE, IMAGE, VIDEO, VISION_END, VISION_START
+from lightning_cgrpo.policies.tiny.text import END_OF_TEXT, TURN_END, train_tokenizer
+from lightning_cgrpo.policies.tiny.vision import CHAT_TEMPLATE, IMAGE, VIDEO, VISION_END, VISION_START
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
 
 RESULTS = Path(__file__).parent / "results" / "real_size_vision.json"

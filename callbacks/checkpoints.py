@@ -13,7 +13,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from torch import Tensor
 
-from lightning_cgrpo.checkpoint_files import (
+from lightning_cgrpo.checkpoints.files import (
     UNFINISHED,
     CheckpointFiles,
     is_remote,
@@ -22,8 +22,8 @@ from lightning_cgrpo.checkpoint_files import (
     remove_unfinished,
     unwritten,
 )
+from lightning_cgrpo.checkpoints.termination import Termination, say
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.termination import Termination, say
 
 FOLDER = "checkpoints"
 """Where Lightning puts them, within the folder of a run's version."""
@@ -219,7 +219,7 @@ class Checkpoints(ModelCheckpoint):
         try:
             trainer.save_checkpoint(unfinished, self.save_weights_only)
         except BaseException as error:  # torch's, of a sharded checkpoint, is no Exception
-            from lightning_cgrpo.sharded_checkpoints import write_failure
+            from lightning_cgrpo.checkpoints.sharded import write_failure
 
             cause = write_failure(error, unfinished)
             if cause is None:

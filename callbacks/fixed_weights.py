@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 
-from lightning_cgrpo.callbacks.weights import WeightSetter
+from lightning_cgrpo.callbacks.weight_setter import WeightSetter
 from lightning_cgrpo.errors import UserError, did_you_mean
 
 

@@ -9,12 +9,12 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from lightning_cgrpo.callbacks.weights import WeightSetter
+from lightning_cgrpo.callbacks.weight_setter import WeightSetter
 from lightning_cgrpo.distributed import all_sum
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.metrics import BehaviorRate
+from lightning_cgrpo.modules.update_report import logging_due
 from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds
-from lightning_cgrpo.telemetry import logging_due
+from lightning_cgrpo.objective.behavior_rate import BehaviorRate
 
 
 class LagrangianCallback(WeightSetter):

@@ -8,8 +8,8 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
-from lightning_cgrpo.callbacks.answers import prompt_text, signal_values
 from lightning_cgrpo.callbacks.run_folder import run_folder
+from lightning_cgrpo.callbacks.shown_answers import prompt_text, signal_values
 
 
 class WritePredictions(Callback):

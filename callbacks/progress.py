@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTheme
 
-from lightning_cgrpo.objective import Objective
+from lightning_cgrpo.objective.objective import Objective
 
 
 class ObjectiveProgressBar(RichProgressBar):

@@ -9,9 +9,9 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
-from lightning_cgrpo.checkpoint_files import UNFINISHED
+from lightning_cgrpo.checkpoints.files import UNFINISHED
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.sharding import gathered
+from lightning_cgrpo.policies.sharding import gathered
 
 CONFIGS = ("config.json", "adapter_config.json")
 """Without which a directory is no model."""

@@ -10,8 +10,8 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch.utils.tensorboard import SummaryWriter
 
-from lightning_cgrpo.objective import Objective
-from lightning_cgrpo.tasks import Renderer
+from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.tasks.task import Renderer
 
 
 def writers(trainer: Trainer) -> Iterator[SummaryWriter]:

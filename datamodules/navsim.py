@@ -12,15 +12,15 @@ from torch import Tensor
 
 from lightning_cgrpo.datamodules.base import GroupDataModule, PromptLoader, PromptSource, Split, evenly_spaced
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.navsim.baselines import HUMAN_INTERVAL
+from lightning_cgrpo.navsim.expert.pdm_closed import plan
+from lightning_cgrpo.navsim.simulation.interpolation import in_ego
+from lightning_cgrpo.navsim.simulation.timing import DT
 from lightning_cgrpo.rollout import PromptGroups
-from lightning_cgrpo.tasks.driving.planner import plan
+from lightning_cgrpo.scenes.generator import GeneratedScenes
+from lightning_cgrpo.scenes.scene import Scene
+from lightning_cgrpo.scenes.source import Scenes, SceneSource
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
-from lightning_cgrpo.tasks.driving.references import HUMAN_INTERVAL
-from lightning_cgrpo.tasks.driving.scene import Scene
-from lightning_cgrpo.tasks.driving.simulation.interpolation import in_ego
-from lightning_cgrpo.tasks.driving.simulation.timing import DT
-from lightning_cgrpo.tasks.driving.sources import Scenes, SceneSource
-from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 from lightning_cgrpo.tasks.driving.thoughts import Thoughts, thought_first
 

@@ -94,10 +94,10 @@ def _tool(name: str) -> Callable[[list[str]], None]:
 
         return export.main
     if name == "score":
-        from lightning_cgrpo.tasks.driving import command as score
+        from lightning_cgrpo.navsim import command as score
 
         return score.main
-    from lightning_cgrpo.policies import tiny
+    from lightning_cgrpo.policies.tiny import text as tiny
 
     return tiny.main
 

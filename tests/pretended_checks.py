@@ -9,10 +9,10 @@ from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
-from lightning_cgrpo.policies.from_scratch import FromScratch
-from lightning_cgrpo.policies.vision_from_scratch import VisionFromScratch
+from lightning_cgrpo.policies.shared_prefix.layout import Layout
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
-from lightning_cgrpo.shared_prefix.layout import Layout
+from lightning_cgrpo.tasks.driving.from_scratch import VisionFromScratch
+from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
 from tests.pretended_device import DEVICE, DeviceError, pretending
 
 ROOT = Path(__file__).parents[1]

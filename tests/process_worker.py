@@ -30,9 +30,9 @@ from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.distributed import world
+from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
-from lightning_cgrpo.rollout_module import RolloutModule
-from lightning_cgrpo.sharding import whole
+from lightning_cgrpo.policies.sharding import whole
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 
 UPDATES = 20

@@ -12,7 +12,7 @@ import pytest
 import lightning_cgrpo
 from lightning_cgrpo import callbacks
 from lightning_cgrpo.datamodules import PromptDataModule
-from lightning_cgrpo.policies.tiny import make_tiny_model
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "from_trl.py"

@@ -22,10 +22,10 @@ from lightning_cgrpo.datamodules import GSM8KDataModule  # noqa: E402
 from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.multipliers import SoftmaxAdam  # noqa: E402
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
-from lightning_cgrpo.policies.tiny import make_tiny_model  # noqa: E402
+from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
 from lightning_cgrpo.records import RecordError  # noqa: E402
 from lightning_cgrpo.rollout import Rollouts  # noqa: E402
-from lightning_cgrpo.samplers import Sampler  # noqa: E402
+from lightning_cgrpo.samplers.sampler import Sampler  # noqa: E402
 
 
 @pytest.fixture(scope="module")

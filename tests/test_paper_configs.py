@@ -11,7 +11,7 @@ import yaml
 from lightning_cgrpo.__main__ import main, read_arguments
 from lightning_cgrpo.cli.configuration import PACKAGED
 from lightning_cgrpo.multipliers import SoftmaxAdam
-from lightning_cgrpo.policies.tiny import make_tiny_model
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
 
 # Name: model, threshold of correctness and learning rate (paper, appendix "GSM8K").
 PAPER = {

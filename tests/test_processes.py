@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_cgrpo.policies.tiny import make_tiny_model
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
 
 WORKER = Path(__file__).with_name("process_worker.py")
 STRATEGIES = ("ddp", "fsdp2")

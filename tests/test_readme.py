@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.__main__ import RUNS, TOOLS, read_arguments
-from lightning_cgrpo.policies.tiny import make_tiny_model
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.tasks.driving.scene_file import write_scene
-from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
+from lightning_cgrpo.scenes.generator import GeneratedScenes
+from lightning_cgrpo.scenes.scene_file import write_scene
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 COMMANDS = [

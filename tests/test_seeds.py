@@ -7,10 +7,10 @@ from lightning.pytorch import Trainer
 
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, EnvironmentSampler, Objective
 from lightning_cgrpo.datamodules import GridworldDataModule, NavsimDataModule, WordProblemsDataModule
-from lightning_cgrpo.policies.from_scratch import FromScratch
 from lightning_cgrpo.policies.pretrained import LoRA, with_adapters
-from lightning_cgrpo.policies.tiny import build_model
+from lightning_cgrpo.policies.tiny.text import build_model
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
 
 
 def make(**options):

@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from lightning_cgrpo.tasks.driving.planner import Plan, constant_velocity, plan
-from lightning_cgrpo.tasks.driving.scene import Scene
-from lightning_cgrpo.tasks.driving.scorer import COLUMNS, Scorer, Scores
-from lightning_cgrpo.tasks.driving.simulation.interpolation import in_ego
-from lightning_cgrpo.tasks.driving.sources.argoverse2 import Argoverse2
+from lightning_cgrpo.navsim.expert import constant_velocity
+from lightning_cgrpo.navsim.expert.pdm_closed import Plan, plan
+from lightning_cgrpo.navsim.scorer import COLUMNS, Scorer, Scores
+from lightning_cgrpo.navsim.simulation.interpolation import in_ego
+from lightning_cgrpo.scenes.argoverse2 import Argoverse2
+from lightning_cgrpo.scenes.scene import Scene
 
 OFFICIAL = {"human": 0.836, "PDM-Closed": 0.930, "constant velocity": 0.729}
 """The official scorer's means over the 41 scenes of four logs."""

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.tasks.driving.planner import constant_velocity
-from lightning_cgrpo.tasks.driving.scene import Scene
-from lightning_cgrpo.tasks.driving.scorer import Scorer, Scores
-from lightning_cgrpo.tasks.driving.simulation.interpolation import in_ego
-from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
+from lightning_cgrpo.navsim.expert import constant_velocity
+from lightning_cgrpo.navsim.scorer import Scorer, Scores
+from lightning_cgrpo.navsim.simulation.interpolation import in_ego
+from lightning_cgrpo.scenes.generator import GeneratedScenes
+from lightning_cgrpo.scenes.scene import Scene
 
 TIMES = torch.arange(1, 9, dtype=torch.float64) * 0.5
 AT_ONCE = 32

@@ -21,13 +21,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.tasks.driving.scene import Scene
-from lightning_cgrpo.tasks.driving.scorer import COLUMNS, Scorer
-from lightning_cgrpo.tasks.driving.sources.argoverse2 import Argoverse2
-from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
-from lightning_cgrpo.tasks.driving.traffic import TrafficPolicy
-from lightning_cgrpo.tasks.driving.traffic.log_replay import LogReplay
-from lightning_cgrpo.tasks.driving.traffic.reactive import Reactive
+from lightning_cgrpo.navsim.scorer import COLUMNS, Scorer
+from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
+from lightning_cgrpo.navsim.traffic.reactive import Reactive
+from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
+from lightning_cgrpo.scenes.argoverse2 import Argoverse2
+from lightning_cgrpo.scenes.generator import GeneratedScenes
+from lightning_cgrpo.scenes.scene import Scene
 
 SCENES, CANDIDATES = 32, 16
 BATCHES = (1, 16, 64, 128, 512)

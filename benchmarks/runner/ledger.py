@@ -15,11 +15,11 @@ from typing import Any
 from benchmarks.runner.experiment import Run
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.configuration import is_class
+from lightning_cgrpo.cli.method import get
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.pretrained import directory
-from lightning_cgrpo.reporting.method import get
 from lightning_cgrpo.reporting.runs import LAST
-from lightning_cgrpo.reporting.saved import read
+from lightning_cgrpo.reporting.saved_runs import read
 
 BEGUN, FINISHED = "begun.json", "finished.json"
 

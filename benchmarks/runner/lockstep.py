@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, mapped
-from lightning_cgrpo.samplers import Noise
 from lightning_cgrpo.samplers.environment import Actor, Environment, EnvironmentSampler, play
+from lightning_cgrpo.samplers.sampler import Noise
 
 
 @dataclass

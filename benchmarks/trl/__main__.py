@@ -8,7 +8,7 @@ Same model (Qwen2 with random weights, 4.5 million parameters, a vocabulary of 2
 four reward functions, same optimizer; every answer is as long as it may be. Ours is `ConstrainedGRPO` in Lightning's
 Trainer with multipliers and all that it logs. TRL is its `GRPOTrainer`, as it is, and projecting answers only to the
 vocabulary, as it does on CUDA; ratios are those to the latter, the former's in brackets. Goals are those of
-`settings.py`. That both compute the same losses and gradients is checked first, and by tests/test_trl_oracle.py.
+`settings.py`. That both compute the same losses and gradients is checked first, and by tests/grpo/test_trl_oracle.py.
 
 Each side runs in a process of its own, one at a time: an update with short prompts to warm up, then those measured.
 Times are CPU seconds (user + system) of the process, which a busy machine still inflates: compare within a run. Memory

@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.trl.ours import make_module
 from benchmarks.trl.settings import PROMPTS, Setting, make_prompts, save_model
 from benchmarks.trl.theirs import make_trainer
-from lightning_cgrpo.losses import aggregation_weights, grpo_loss
+from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss
 from lightning_cgrpo.rollout import Rollouts
 
 SETTING = Setting(24, 12, 4, 0.2, 2)

@@ -9,7 +9,7 @@ from typing import Any
 from lightning_cgrpo.cli.configuration import DEFAULTS, Config, ConfigError, build, file_layer, find, override
 from lightning_cgrpo.cli.key_check import check_keys
 from lightning_cgrpo.cli.run_name import run_name
-from lightning_cgrpo.objective import Objective
+from lightning_cgrpo.objective.objective import Objective
 
 OPTIONS = {
     "fit": (),

@@ -55,7 +55,7 @@ def export(config: Config, directory: Path, merge: bool = False) -> None:
     """
     from lightning_cgrpo.cli.loading import instantiate, put_weights, read_checkpoint
     from lightning_cgrpo.cli.preparation import prepare
-    from lightning_cgrpo.policies import Policy
+    from lightning_cgrpo.policies.policy import Policy
 
     prepare("export", config)
     model = config["model"]

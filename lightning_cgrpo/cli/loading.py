@@ -11,15 +11,15 @@ from jsonargparse import ArgumentError, ArgumentParser
 from lightning.fabric.utilities.load import _METADATA_FILENAME
 from torch import Tensor
 
-from lightning_cgrpo.checkpoint_files import check_checkpoint, check_weights
+from lightning_cgrpo.checkpoints.files import check_checkpoint, check_weights
+from lightning_cgrpo.checkpoints.sharded import read_weights
 from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.cli.run_folders import configuration_beside
 from lightning_cgrpo.errors import UserError, first_line
-from lightning_cgrpo.policies import Policy
-from lightning_cgrpo.rollout_module import RolloutModule
-from lightning_cgrpo.sharded_checkpoints import read_weights
+from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.policies.policy import Policy
 
 PREFIX = "policy."
 """Of the policy's weights in the checkpoint of a module."""

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 
-from lightning_cgrpo.checkpoint_files import check_checkpoint
+from lightning_cgrpo.checkpoints.files import check_checkpoint
 from lightning_cgrpo.cli.configuration import Config, ConfigError, is_class
 from lightning_cgrpo.cli.key_check import NAMESPACES
+from lightning_cgrpo.cli.method import get, method_of
 from lightning_cgrpo.cli.run_folders import (
     best_checkpoint,
     checkpoints_below,
@@ -24,8 +25,7 @@ from lightning_cgrpo.cli.run_folders import (
     log_beside,
 )
 from lightning_cgrpo.memory import reuse_blocks
-from lightning_cgrpo.reporting.method import get, method_of
-from lightning_cgrpo.sharding import FIRST_FSDP
+from lightning_cgrpo.policies.sharding import FIRST_FSDP
 
 EVALUATIONS = {"validate": "Validating", "test": "Testing", "predict": "Predicting with"}
 BEGINNINGS = {"fit": "Resuming from", "export": "Exporting", **EVALUATIONS}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning_cgrpo.cli.configuration import Config, Layer, stacked
-from lightning_cgrpo.reporting.method import get, method_of, seed_of
+from lightning_cgrpo.cli.method import get, method_of, seed_of
 
 VERSIONED = ("TensorBoardLogger", "CSVLogger")
 """Loggers with the arguments `save_dir`, `name` and `version`, which write to ``SAVE_DIR/NAME/VERSION``."""

@@ -15,8 +15,8 @@ from lightning_cgrpo.planning.activations import FULL, Row
 from lightning_cgrpo.planning.sizes import ModelSizes
 from lightning_cgrpo.planning.tokens import rows_of, training_rows
 from lightning_cgrpo.planning.workload import Workload
-from lightning_cgrpo.policies import Policy
-from lightning_cgrpo.shared_prefix.log_probs import CHUNK_BYTES
+from lightning_cgrpo.policies.policy import Policy
+from lightning_cgrpo.policies.shared_prefix.log_probs import CHUNK_BYTES
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from lightning.pytorch import LightningModule
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.modules.supervised import SupervisedFineTuning
 from lightning_cgrpo.planning.sizes import ModelSizes
 from lightning_cgrpo.planning.workload import longest_answer
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.sft import SupervisedFineTuning
 
 PROMPT_TOKENS = 512
 """Assumed where nothing says how long prompts are."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning_cgrpo.cli.configuration import Config
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.planning.communication import Traffic, traffic
 from lightning_cgrpo.planning.execution import Execution, execution
 from lightning_cgrpo.planning.flops import Flops, language_model_flops, small_policy_flops
 from lightning_cgrpo.planning.images import image_patches, pixel_bounds
@@ -16,10 +17,9 @@ from lightning_cgrpo.planning.lengths import answer_length, prompt_length
 from lightning_cgrpo.planning.memory import Memory, arithmetic_of, language_model_memory, small_policy_memory
 from lightning_cgrpo.planning.sizes import ModelSizes, language_model_sizes
 from lightning_cgrpo.planning.tokens import Tokens, steps, tokens
-from lightning_cgrpo.planning.traffic import Traffic, traffic
 from lightning_cgrpo.planning.workload import Workload, images_of_prompts, instantiate, policy_of, workload
-from lightning_cgrpo.policies import Policy
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine

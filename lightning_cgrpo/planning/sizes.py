@@ -13,8 +13,8 @@ from torch import nn
 from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import ADAPTERS, directory, with_adapters
+from lightning_cgrpo.policies.shared_prefix.support import obstacle
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
-from lightning_cgrpo.shared_prefix.support import obstacle
 
 
 @dataclass(frozen=True)

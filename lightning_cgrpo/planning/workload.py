@@ -11,12 +11,12 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.cli.loading import instantiate as build
 from lightning_cgrpo.cli.preparation import prepare
-from lightning_cgrpo.module import ConstrainedGRPO
-from lightning_cgrpo.policies import Policy
+from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
+from lightning_cgrpo.modules.supervised import SupervisedFineTuning
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
-from lightning_cgrpo.sft import SupervisedFineTuning
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from lightning_cgrpo.policies import Policy, PolicyOutput
+from lightning_cgrpo.policies.policy import Policy, PolicyOutput
 from lightning_cgrpo.rollout import Examples, Rollouts
 from lightning_cgrpo.samplers.environment import Actor
 

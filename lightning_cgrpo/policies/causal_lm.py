@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.policies import Policy, PolicyOutput, Reference
+from lightning_cgrpo.policies.policy import Policy, PolicyOutput, Reference
 from lightning_cgrpo.policies.pretrained import (
     LoRA,
     checkpointed_layers,
@@ -25,13 +25,13 @@ from lightning_cgrpo.policies.pretrained import (
     stop_tokens,
     with_adapters,
 )
+from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
+from lightning_cgrpo.policies.shared_prefix.attention import Attend, PackedAttention, no_mask
+from lightning_cgrpo.policies.shared_prefix.layout import Layout
+from lightning_cgrpo.policies.shared_prefix.log_probs import linear_log_probs
+from lightning_cgrpo.policies.shared_prefix.support import prepare
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
 from lightning_cgrpo.rollout import NO_INPUTS, Examples, Rollouts
-from lightning_cgrpo.shared_prefix.attention import NAME as PACKED
-from lightning_cgrpo.shared_prefix.attention import Attend, PackedAttention, no_mask
-from lightning_cgrpo.shared_prefix.layout import Layout
-from lightning_cgrpo.shared_prefix.log_probs import linear_log_probs
-from lightning_cgrpo.shared_prefix.support import prepare
 
 if TYPE_CHECKING:
     from transformers import DynamicCache

@@ -13,10 +13,10 @@ from torch.nn.utils.rnn import pad_sequence
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, Messages
 from lightning_cgrpo.policies.pretrained import LoRA, read
+from lightning_cgrpo.policies.sharding import in_shards
+from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
+from lightning_cgrpo.policies.shared_prefix.attention import Attend, no_mask
 from lightning_cgrpo.rollout import NO_INPUTS
-from lightning_cgrpo.sharding import in_shards
-from lightning_cgrpo.shared_prefix.attention import NAME as PACKED
-from lightning_cgrpo.shared_prefix.attention import Attend, no_mask
 
 PLACEHOLDER = "<|image_pad|>"
 """What the chat template writes for an image; one such token stands for every token of the image."""

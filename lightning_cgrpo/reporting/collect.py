@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from lightning_cgrpo.cli.method import Method, get, key_of
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.reporting import logs, saved
+from lightning_cgrpo.reporting import logs
+from lightning_cgrpo.reporting import saved_runs as saved
 from lightning_cgrpo.reporting.folders import EVENTS, Track, found, read_folders
 from lightning_cgrpo.reporting.groups import grouped
 from lightning_cgrpo.reporting.labels import labels_of
-from lightning_cgrpo.reporting.method import Method, get, key_of
 from lightning_cgrpo.reporting.notes import notes_of
 from lightning_cgrpo.reporting.runs import MethodRuns, Run, constraints_of_runs, run_of_log
 from lightning_cgrpo.reporting.starts import Chain, chains_of, shared_beginnings

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.reporting import saved
+from lightning_cgrpo.reporting import saved_runs as saved
 from lightning_cgrpo.reporting.collect import Collection, TaskRuns, collect
 from lightning_cgrpo.reporting.control import control_table
 from lightning_cgrpo.reporting.labels import slug

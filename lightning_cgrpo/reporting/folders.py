@@ -10,9 +10,9 @@ from pathlib import Path
 
 from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.cli.configuration import read as read_config
+from lightning_cgrpo.cli.method import Method, method_of, seed_of
 from lightning_cgrpo.reporting import logs
 from lightning_cgrpo.reporting.logs import EventsFile
-from lightning_cgrpo.reporting.method import Method, method_of, seed_of
 
 EVENTS = "*.tfevents.*"
 

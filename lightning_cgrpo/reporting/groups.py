@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from lightning_cgrpo.cli.method import get
 from lightning_cgrpo.reporting.labels import TASK, numbered, short_class
-from lightning_cgrpo.reporting.method import get
 from lightning_cgrpo.reporting.runs import MethodRuns
 
 UNKNOWN = "unknown task"

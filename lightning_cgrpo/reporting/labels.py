@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_cgrpo.reporting.method import Method, get
+from lightning_cgrpo.cli.method import Method, get
 
 CONSTRAINTS = "model.init_args.objective.constraints"
 ESTIMATOR = "model.init_args.estimator"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from lightning_cgrpo.constraint import Constraint
+from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.reporting.runs import MethodRuns, Run
 from lightning_cgrpo.reporting.summary import ROUNDING, TOLERANCE, Statistic, statistic, tolerance, violation
 from lightning_cgrpo.reporting.tables import Cell, Column, Table

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from lightning_cgrpo.constraint import Constraint
+from lightning_cgrpo.cli.method import Method, constraints_of
+from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.reporting.histogram import pooled
 from lightning_cgrpo.reporting.logs import COLLAPSED, FAULTS, TRAINING, Log
-from lightning_cgrpo.reporting.method import Method, constraints_of
 from lightning_cgrpo.reporting.series import Series, bin_width, binned, interval, moving_average, rounded
 from lightning_cgrpo.reporting.summary import final_values, last_part, window_of
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from lightning_cgrpo.cli.method import get, key_of
 from lightning_cgrpo.reporting.folders import Folder
-from lightning_cgrpo.reporting.method import get, key_of
 from lightning_cgrpo.reporting.runs import Identity
 
 Chain = list[Folder]

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from lightning_cgrpo.constraint import Constraint
+from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.reporting.series import FLOAT_DIGITS, Array, Series, mean_and_std, on_common_steps, rounded
 
 WINDOW = 200

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lightning_cgrpo.cli.method import Method, get, key_of
 from lightning_cgrpo.reporting.labels import FIXED, labels_of
-from lightning_cgrpo.reporting.method import Method, get, key_of
 from lightning_cgrpo.reporting.runs import MethodRuns
 
 FEWEST = 3

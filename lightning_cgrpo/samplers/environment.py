@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.samplers import Noise, Sampler
+from lightning_cgrpo.samplers.sampler import Noise, Sampler
 
 CHECK_EVERY = 4
 """Steps between looking for episodes that ended, to drop them: what a look costs, a few idle steps cost, too."""

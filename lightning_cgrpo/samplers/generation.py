@@ -11,8 +11,8 @@ from lightning_cgrpo.distributed import gather_counts, world
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.samplers import Noise, Sampler
 from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
+from lightning_cgrpo.samplers.sampler import Noise, Sampler
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
 CHECKED_AT_ONCE = 1_000

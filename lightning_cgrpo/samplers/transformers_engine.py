@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
+from lightning_cgrpo.policies.shared_prefix.layout import Layout
 from lightning_cgrpo.rollout import NO_INPUTS
-from lightning_cgrpo.samplers.choice import likeliest, not_rare, nucleus, sample
 from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
-from lightning_cgrpo.shared_prefix.decoding import Decoding
-from lightning_cgrpo.shared_prefix.layout import Layout
+from lightning_cgrpo.samplers.token_sampling import likeliest, not_rare, nucleus, sample
 
 
 class TransformersEngine(RolloutEngine):

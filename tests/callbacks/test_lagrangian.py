@@ -15,6 +15,7 @@ from torch import Tensor
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, EnvironmentSampler, ScalarizedAdvantages, ScalarizedRewards
 from lightning_cgrpo.callbacks import FixedWeights, LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.multipliers import (
     PID,
     Controller,
@@ -25,8 +26,7 @@ from lightning_cgrpo.multipliers import (
     StallDetector,
     WeightBounds,
 )
-from lightning_cgrpo.objective import Constraint, Objective
-from lightning_cgrpo.optimization import Optimization
+from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from lightning_cgrpo.callbacks import Checkpoints
-from lightning_cgrpo.checkpoint_files import best_of
+from lightning_cgrpo.checkpoints.files import best_of
 from lightning_cgrpo.errors import UserError
 from tests.callbacks.small_runs import STEPS, Stop, trained
 

@@ -9,7 +9,7 @@ import torch
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import ReferenceSync
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.policies.tiny import make_tiny_model
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
 
 COMMON = [
     *("-c", "configs/gridworld.yaml"),

@@ -8,15 +8,15 @@ import torch
 from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
 from lightning_cgrpo.datamodules.navsim import Demonstrations, ScenePrompts
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.navsim.expert.pdm_closed import plan
+from lightning_cgrpo.scenes.argoverse2 import Argoverse2
+from lightning_cgrpo.scenes.files import SceneFiles
+from lightning_cgrpo.scenes.generator import GeneratedScenes
+from lightning_cgrpo.scenes.scene_file import write_scene
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
-from lightning_cgrpo.tasks.driving.planner import plan
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
-from lightning_cgrpo.tasks.driving.scene_file import write_scene
-from lightning_cgrpo.tasks.driving.sources.argoverse2 import Argoverse2
-from lightning_cgrpo.tasks.driving.sources.files import SceneFiles
-from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.task import DrivingTask
-from tests.tasks.driving.scenes import straight_road
+from tests.scenes.scenes import straight_road
 
 SMALL = PromptFormat(frames=1, cameras=("CAM_F0",), height=32, width=64, system=False)
 COUNTS = {"train_prompts": 6, "val_prompts": 3, "test_prompts": 4}
@@ -172,7 +172,7 @@ from lightning_cgrpo import (  # noqa: E402
     SupervisedFineTuning,
     VisionLanguagePolicy,
 )
-from lightning_cgrpo.policies.tiny_vision import make_tiny_vision_model  # noqa: E402
+from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model  # noqa: E402
 
 TEXTS = ["Intent: go left.\nSpeed: 7.3 m/s.\n0123456789", "[-14.5,0.0], [12.0,0.3]", "front view, t=0.0s"]
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from lightning_cgrpo.datamodules import NavsimDemonstrationsDataModule
 from lightning_cgrpo.datamodules.navsim import Demonstrations
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
-from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.thoughts import Thoughts, WrittenThoughts, thought_first
 
 SMALL = PromptFormat(frames=1, cameras=(), system=False)

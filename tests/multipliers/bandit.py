@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from scipy.optimize import linprog
 
-from lightning_cgrpo.advantages import ScalarizedAdvantages
+from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds
-from lightning_cgrpo.objective import Constraint, Objective
+from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import Rollouts, Signal
 
 NAMES = ["reward", "first", "second"]

@@ -15,8 +15,7 @@ from lightning_cgrpo.multipliers import (
     SoftmaxAdam,
     WeightBounds,
 )
-
-from .bandit import Bandit, Outcome, play
+from tests.multipliers.bandit import Bandit, Outcome, play
 
 # One safe arm, one that tempts to either violation, one to both. Optimum: 2/7, 2/7, 3/7 and 0 of them.
 FEASIBLE = Bandit(

@@ -11,8 +11,8 @@ from lightning_cgrpo.planning.activations import Arithmetic, Row, saved
 from lightning_cgrpo.planning.memory import logits_kept
 from lightning_cgrpo.planning.sizes import language_model_sizes
 from lightning_cgrpo.policies.pretrained import LoRA
-from lightning_cgrpo.policies.tiny import make_tiny_model
-from lightning_cgrpo.policies.tiny_vision import make_tiny_vision_model
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 
 PROMPTS, GROUP, LENGTH, ANSWER = 2, 3, 50, 20

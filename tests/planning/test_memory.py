@@ -11,10 +11,10 @@ from lightning_cgrpo.planning.execution import Execution, optimizer_state
 from lightning_cgrpo.planning.memory import cache_bytes, language_model_memory, logits_kept, standing
 from lightning_cgrpo.planning.sizes import language_model_sizes
 from lightning_cgrpo.planning.workload import Workload
-from lightning_cgrpo.policies.tiny import make_tiny_model
+from lightning_cgrpo.policies.shared_prefix import decoding, log_probs
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
-from lightning_cgrpo.shared_prefix import decoding, log_probs
 
 FLOAT = Arithmetic(4, autocast=False, cuda=False)
 WORK = Workload(

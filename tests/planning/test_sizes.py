@@ -9,11 +9,11 @@ from lightning_cgrpo import CausalLMPolicy
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.planning.images import image_patches, pixel_bounds
 from lightning_cgrpo.planning.sizes import language_model_sizes, read_config
-from lightning_cgrpo.policies.from_scratch import FromScratch
 from lightning_cgrpo.policies.pretrained import LoRA
-from lightning_cgrpo.policies.tiny import make_tiny_model
-from lightning_cgrpo.policies.tiny_vision import make_tiny_vision_model
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
+from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
 
 QWEN_05B = {
     "model_type": "qwen2", "vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864,

@@ -5,15 +5,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_cgrpo import CausalLMPolicy
-from lightning_cgrpo.optimization import micro_batches, minibatches
+from lightning_cgrpo.grpo.minibatches import micro_batches, minibatches
 from lightning_cgrpo.planning.activations import Row
+from lightning_cgrpo.planning.communication import Traffic, ring, traffic
 from lightning_cgrpo.planning.execution import Execution
 from lightning_cgrpo.planning.flops import language_model_flops, row_flops
 from lightning_cgrpo.planning.sizes import language_model_sizes
 from lightning_cgrpo.planning.tokens import rows_of, tokens
-from lightning_cgrpo.planning.traffic import Traffic, ring, traffic
 from lightning_cgrpo.planning.workload import Workload, optimizer_steps, pieces
-from lightning_cgrpo.policies.tiny import make_tiny_model
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.rollout import Examples
 
 

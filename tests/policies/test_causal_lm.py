@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA  # noqa: E402
-from lightning_cgrpo.policies.tiny import make_tiny_model  # noqa: E402
+from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
 from lightning_cgrpo.policies.token_log_probs import token_log_probs  # noqa: E402
 from lightning_cgrpo.rollout import Examples, Rollouts  # noqa: E402
 

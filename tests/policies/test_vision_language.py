@@ -10,8 +10,8 @@ image = pytest.importorskip("PIL.Image")
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil  # noqa: E402
 
 from lightning_cgrpo.errors import UserError  # noqa: E402
-from lightning_cgrpo.policies.tiny import build_model  # noqa: E402
-from lightning_cgrpo.policies.tiny_vision import make_tiny_vision_model  # noqa: E402
+from lightning_cgrpo.policies.tiny.text import build_model  # noqa: E402
+from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model  # noqa: E402
 from lightning_cgrpo.policies.vision_language import PLACEHOLDER, VisionLanguagePolicy  # noqa: E402
 from lightning_cgrpo.rollout import Rollouts  # noqa: E402
 from lightning_cgrpo.samplers.engine import Sampling  # noqa: E402
@@ -188,7 +188,7 @@ def test_saved_and_read_again(policy, tmp_path):
 
 
 def test_other_models_are_refused(tmp_path):
-    from lightning_cgrpo.policies.tiny import make_tiny_model
+    from lightning_cgrpo.policies.tiny.text import make_tiny_model
 
     with pytest.raises(UserError, match="qwen2"):
         VisionLanguagePolicy(str(make_tiny_model(tmp_path / "text", hidden_size=32, layers=1))).load()

@@ -158,8 +158,8 @@ MAKE_SCENE = """\
 import json
 import math
 
-from lightning_cgrpo.tasks.driving.scene_file import write_scene
-from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
+from lightning_cgrpo.scenes.scene_file import write_scene
+from lightning_cgrpo.scenes.generator import GeneratedScenes
 
 scene = GeneratedScenes(seed=0).scenes("test")[104]  # a right turn
 write_scene(scene, "turn.scene.json")

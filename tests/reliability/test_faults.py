@@ -30,9 +30,9 @@ from lightning_cgrpo import __main__ as command_line
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.metrics import BehaviorRate
 from lightning_cgrpo.multipliers import SoftmaxAdam
-from lightning_cgrpo.policies.tiny import make_tiny_model
+from lightning_cgrpo.objective.behavior_rate import BehaviorRate
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.tasks.functions.calls import call_functions
 

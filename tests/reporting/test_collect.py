@@ -7,11 +7,10 @@ import pytest
 import yaml
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.reporting import saved
+from lightning_cgrpo.reporting import saved_runs as saved
 from lightning_cgrpo.reporting.collect import collect
 from lightning_cgrpo.reporting.sweeps import find_sweeps
-
-from .conftest import fixed
+from tests.reporting.conftest import fixed
 
 REWARDS = {"model.init_args.estimator": {"class_path": "lightning_cgrpo.ScalarizedRewards"}}
 LAST = 1 / 8

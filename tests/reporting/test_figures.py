@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lightning_cgrpo.constraint import Constraint
+from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.reporting.figures.curves import curves
 from lightning_cgrpo.reporting.figures.distribution import distribution
 from lightning_cgrpo.reporting.figures.phase import phase

@@ -1,6 +1,6 @@
 """Which methods share tables and figures."""
 
-from lightning_cgrpo.constraint import Constraint
+from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.reporting.groups import grouped
 from lightning_cgrpo.reporting.runs import MethodRuns
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lightning_cgrpo.reporting import saved
+from lightning_cgrpo.reporting import saved_runs as saved
 from lightning_cgrpo.reporting.collect import collect
 
 LAST = 1 / 8

@@ -9,8 +9,7 @@ import pytest
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.errors import UserError
-
-from .conftest import fixed, standard
+from tests.reporting.conftest import fixed, standard
 
 REWARDS = {"model.init_args.estimator": {"class_path": "lightning_cgrpo.ScalarizedRewards"}}
 

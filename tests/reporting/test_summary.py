@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lightning_cgrpo.constraint import Constraint
+from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.reporting.series import Series
 from lightning_cgrpo.reporting.summary import (
     compliance,

@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 
-from lightning_cgrpo.constraint import Constraint
+from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.reporting.control import control_table
 from lightning_cgrpo.reporting.results import final_table, test_table
 from lightning_cgrpo.reporting.runs import MethodRuns, Run

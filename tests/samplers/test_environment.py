@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lightning_cgrpo import CategoricalMLP, EnvironmentSampler
-from lightning_cgrpo.policies import Policy, PolicyOutput
+from lightning_cgrpo.policies.policy import Policy, PolicyOutput
 from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.rollout import Examples
 from lightning_cgrpo.samplers.environment import Environment

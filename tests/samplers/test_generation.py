@@ -7,13 +7,13 @@ transformers = pytest.importorskip("transformers")
 
 from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
-from lightning_cgrpo.policies.tiny import make_tiny_model  # noqa: E402
+from lightning_cgrpo.policies.shared_prefix.decoding import Decoding  # noqa: E402
+from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
 from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
 from lightning_cgrpo.rollout import PromptGroups  # noqa: E402
-from lightning_cgrpo.samplers import Sampler  # noqa: E402
-from lightning_cgrpo.samplers.choice import likeliest, not_rare, nucleus, sample  # noqa: E402
 from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
-from lightning_cgrpo.shared_prefix.decoding import Decoding  # noqa: E402
+from lightning_cgrpo.samplers.sampler import Sampler  # noqa: E402
+from lightning_cgrpo.samplers.token_sampling import likeliest, not_rare, nucleus, sample  # noqa: E402
 
 TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day. How many in 5 days?"]
 

@@ -17,17 +17,16 @@ from lightning_cgrpo.datamodules import PromptDataModule  # noqa: E402
 from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
 from lightning_cgrpo.policies.pretrained import LoRA  # noqa: E402
-from lightning_cgrpo.policies.tiny import make_tiny_model  # noqa: E402
+from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
 from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
 from lightning_cgrpo.rollout import Rollouts  # noqa: E402
 from lightning_cgrpo.samplers.engine import Sampling  # noqa: E402
 from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
 from lightning_cgrpo.samplers.vllm import client, server  # noqa: E402
-from lightning_cgrpo.samplers.vllm.answers import parameters  # noqa: E402
+from lightning_cgrpo.samplers.vllm.requests import parameters  # noqa: E402
 from lightning_cgrpo.samplers.vllm.server import VLLMServer  # noqa: E402
 from lightning_cgrpo.samplers.vllm.weights import version  # noqa: E402
-
-from .fake_vllm import FakeServer  # noqa: E402
+from tests.samplers.fake_vllm import FakeServer  # noqa: E402
 
 TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day."]
 GROUP_SIZE = 3

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lightning_cgrpo.constraint import Constraint
+from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.reporting.figures.style import (
     GRAY,
     band,

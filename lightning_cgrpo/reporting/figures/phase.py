@@ -12,7 +12,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from lightning_cgrpo.constraint import Constraint
+from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.reporting.figures.style import name_row, pages, say
 from lightning_cgrpo.reporting.runs import MethodRuns, Run
 from lightning_cgrpo.reporting.series import Array

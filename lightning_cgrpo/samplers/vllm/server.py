@@ -16,8 +16,8 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.rollout import NO_INPUTS
 from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
-from lightning_cgrpo.samplers.vllm.answers import LOGPROBS_MODE, Answer, check_text, completions, parameters, seeds
 from lightning_cgrpo.samplers.vllm.client import Client
+from lightning_cgrpo.samplers.vllm.requests import LOGPROBS_MODE, Answer, check_text, completions, parameters, seeds
 from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, checkpoint, version
 
 CONCURRENT = 256

@@ -13,9 +13,9 @@ import torch
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.rollout import Rollouts
-from lightning_cgrpo.samplers.vllm.answers import Answer
-from lightning_cgrpo.sharding import is_sharded
+from lightning_cgrpo.samplers.vllm.requests import Answer
 
 PROBE_TOKENS = 16
 """Length of the answer whose log-probabilities are compared."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from lightning_cgrpo.navsim.geometry.path import Path
+from lightning_cgrpo.navsim.route.centerline import lane_sequence, route_lanes, starting_lane
+from lightning_cgrpo.navsim.route.road import Road
+from lightning_cgrpo.navsim.route.route import correct_route
+from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.driving.answers import number
-from lightning_cgrpo.tasks.driving.planner.centerline import lane_sequence, route_lanes, starting_lane
-from lightning_cgrpo.tasks.driving.planner.path import Path
-from lightning_cgrpo.tasks.driving.planner.road import Road
-from lightning_cgrpo.tasks.driving.planner.route import correct_route
-from lightning_cgrpo.tasks.driving.scene import Scene
 from lightning_cgrpo.tasks.driving.thoughts import Thoughts
 
 LANE_POINTS = (10.0, 20.0, 30.0)

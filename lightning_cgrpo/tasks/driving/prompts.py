@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from lightning_cgrpo.errors import UserError, did_you_mean
+from lightning_cgrpo.navsim.geometry.path import Path
+from lightning_cgrpo.navsim.route.centerline import lane_sequence, route_lanes, starting_lane
+from lightning_cgrpo.navsim.route.road import Road
+from lightning_cgrpo.navsim.route.route import correct_route
+from lightning_cgrpo.navsim.simulation.interpolation import in_ego
+from lightning_cgrpo.scenes.cameras.camera_views import CAMERAS, Views
+from lightning_cgrpo.scenes.json_fields import SceneError
+from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat, number, resampled, written
-from lightning_cgrpo.tasks.driving.fields import SceneError
-from lightning_cgrpo.tasks.driving.planner.centerline import lane_sequence, route_lanes, starting_lane
-from lightning_cgrpo.tasks.driving.planner.path import Path
-from lightning_cgrpo.tasks.driving.planner.road import Road
-from lightning_cgrpo.tasks.driving.planner.route import correct_route
-from lightning_cgrpo.tasks.driving.scene import Scene
-from lightning_cgrpo.tasks.driving.simulation.interpolation import in_ego
-from lightning_cgrpo.tasks.driving.views import CAMERAS, Views
 
 INTENTS = ("left", "straight", "right")
 TURN = math.pi / 6

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.objective import SignalKind
+from lightning_cgrpo.navsim.aggregation import MULTIPLIERS, WEIGHTS
+from lightning_cgrpo.navsim.evaluation import average_displacement
+from lightning_cgrpo.navsim.expert.pdm_closed import Plan, plan
+from lightning_cgrpo.navsim.scorer import Scorer, Scores
+from lightning_cgrpo.objective.objective import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
-from lightning_cgrpo.tasks import Task
+from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.completions import length_signals, texts
-from lightning_cgrpo.tasks.driving.aggregation import MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
-from lightning_cgrpo.tasks.driving.evaluation import average_displacement
-from lightning_cgrpo.tasks.driving.planner import Plan, plan
-from lightning_cgrpo.tasks.driving.scene import Scene
-from lightning_cgrpo.tasks.driving.scorer import Scorer, Scores
+from lightning_cgrpo.tasks.task import Task
 
 PROGRESS, LIGHTS = "ego_progress", "traffic_light_compliance"
 PLANS_KEPT = 16_384

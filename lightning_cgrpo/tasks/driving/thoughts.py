@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.records import read_records
+from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
-from lightning_cgrpo.tasks.driving.scene import Scene
 
 SAMPLE = "[0.0,0.0], [0.0,0.0]"
 

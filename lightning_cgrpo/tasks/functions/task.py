@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.objective import SignalKind
+from lightning_cgrpo.objective.objective import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
-from lightning_cgrpo.tasks import Task
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, check_max_completion_tokens, length_signals, texts
 from lightning_cgrpo.tasks.functions.calls import call_functions, import_function
+from lightning_cgrpo.tasks.task import Task
 
 RESERVED = ("prompts", "completions", "completion_ids")
 

@@ -14,8 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signals
-from lightning_cgrpo.tasks import Renderer
 from lightning_cgrpo.tasks.gridworld.environment import moves
+from lightning_cgrpo.tasks.task import Renderer
 
 REACHED, MISSED, LAVA = "tab:green", "tab:gray", "#f7a08b"
 CROSS: dict[str, Any] = {"marker": "x", "color": "black", "markersize": 5, "linestyle": ""}

@@ -7,9 +7,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from lightning_cgrpo.objective import SignalKind
+from lightning_cgrpo.objective.objective import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
-from lightning_cgrpo.tasks import Task
+from lightning_cgrpo.tasks.task import Task
 
 
 class GridworldTask(Task):

@@ -7,11 +7,11 @@ from typing import get_args
 
 import torch
 
-from lightning_cgrpo.objective import SignalKind
+from lightning_cgrpo.objective.objective import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
-from lightning_cgrpo.tasks import Task
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, check_max_completion_tokens, length_signals, texts
 from lightning_cgrpo.tasks.gsm8k.scoring import Profile, score_completion
+from lightning_cgrpo.tasks.task import Task
 
 
 class GSM8KTask(Task):

@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
+from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.observations import Observations
-from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.thoughts import thought_first
 
 TEXT = re.compile(

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.navsim.simulation.interpolation import in_ego, in_scene
+from lightning_cgrpo.scenes.cameras.camera_views import CAMERAS, Views
+from lightning_cgrpo.scenes.generator import GeneratedScenes
+from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
-from lightning_cgrpo.tasks.driving.fields import SceneError
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat, history, intent, messages
-from lightning_cgrpo.tasks.driving.simulation.interpolation import in_ego, in_scene
-from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
-from lightning_cgrpo.tasks.driving.views import CAMERAS, Views
-from tests.tasks.driving.scenes import crossing, moved, straight_road
+from tests.scenes.scenes import crossing, moved, straight_road
 
 PLAIN = PromptFormat(system=False)
 

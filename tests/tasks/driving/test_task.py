@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.navsim.aggregation import MULTIPLIERS, WEIGHTS
+from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving import task as task_module
-from lightning_cgrpo.tasks.driving.aggregation import MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
-from lightning_cgrpo.tasks.driving.scorer import Scorer
-from lightning_cgrpo.tasks.driving.sources.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.task import DrivingTask
-from tests.tasks.driving.scenes import agent, crossing, moved, straight, straight_road
+from tests.scenes.scenes import agent, crossing, moved, straight, straight_road
 
 MALFORMED = "I would rather walk."
 

@@ -13,8 +13,8 @@ from jsonargparse import ArgumentParser
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.tasks import Task
 from lightning_cgrpo.tasks.functions import FunctionTask, RewardModel
+from lightning_cgrpo.tasks.task import Task
 
 CHAT = [{"role": "user", "content": "Hi"}]
 
@@ -256,7 +256,7 @@ def reward_model(tmp_path_factory):
     """A classifier with one output and random weights, in a folder."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, Qwen2Config
 
-    from lightning_cgrpo.policies.tiny import make_tiny_model
+    from lightning_cgrpo.policies.tiny.text import make_tiny_model
 
     folder = make_tiny_model(tmp_path_factory.mktemp("language"), hidden_size=16, heads=2, layers=1)
     config = Qwen2Config.from_pretrained(folder, num_labels=1)

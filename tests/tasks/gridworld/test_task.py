@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lightning_cgrpo.objective import Constraint, Objective
+from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.tasks.gridworld import GridworldTask
 

@@ -1,12 +1,12 @@
 import pytest
 import torch
 
-from lightning_cgrpo.objective import Constraint, Objective, ObjectiveError
+from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
 from lightning_cgrpo.records import Record, RecordError
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.tasks import Task
 from lightning_cgrpo.tasks.gsm8k import GSM8KTask, chat
 from lightning_cgrpo.tasks.gsm8k.prompts import columns
+from lightning_cgrpo.tasks.task import Task
 
 GOOD = "<think>a</think>\n<answer>7</answer>"
 

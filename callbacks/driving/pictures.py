@@ -1,0 +1,106 @@
+"""How the policy drives, as pictures in TensorBoard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from lightning.pytorch import Callback, Trainer
+from numpy.typing import NDArray
+
+from lightning_cgrpo.callbacks.tensorboard import writers
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.scenes.scene import Scene
+from lightning_cgrpo.tasks.driving.prompts import intent
+from lightning_cgrpo.tasks.driving.task import DrivingTask
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class DrivePictures(Callback):
+    """Draws scenes from above, with what was answered in the colors of its EPDMS, beside what the policy saw.
+
+    ``drives/<n>`` are scenes of an update with its G answers, each time other ones; ``val_drives/<n>`` are the first
+    scenes of a validation with its `eval_group_size` answers, always the same ones, so that progress is seen. Answers
+    that are malformed are counted above the picture.
+
+    What was sampled anyway is drawn, without randomness: the run is the same without. On the first process alone, and
+    of its scenes.
+
+    Args:
+        every_n_updates: how often scenes of updates are drawn. Those of validations are always.
+        scenes: how many.
+
+    Raises:
+        UserError: (when training starts) if the task isn't driving.
+    """
+
+    def __init__(self, every_n_updates: int = 50, scenes: int = 1) -> None:
+        for name, value in (("every_n_updates", every_n_updates), ("scenes", scenes)):
+            if value < 1:
+                raise ValueError(f"Expected argument `{name}` to be at least 1, but got {value}.")
+        self.every_n_updates, self.scenes = every_n_updates, scenes
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        if not isinstance(pl_module.task, DrivingTask):
+            raise UserError(
+                f"Expected the task of DrivePictures to be DrivingTask, but got {type(pl_module.task).__name__}; "
+                "remove the callback."
+            )
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        update = trainer.global_step - 1
+        # Supervised fine-tuning samples nothing.
+        if outputs and "rollouts" in outputs and update % self.every_n_updates == 0:
+            self._write(trainer, pl_module.task, outputs, "drives", update)
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if batch_idx == 0 and dataloader_idx == 0 and not trainer.sanity_checking:
+            self._write(trainer, pl_module.task, outputs, "val_drives", trainer.global_step)
+
+    def _write(self, trainer: Trainer, task: DrivingTask, outputs: Any, tag: str, update: int) -> None:
+        columns = outputs["prompts"].columns
+        for writer in writers(trainer):
+            for row in range(min(self.scenes, len(outputs["prompts"]))):
+                figure = picture(
+                    task, columns["scene"][row], columns["prompt"][row], outputs["rollouts"].info["text"][row]
+                )
+                writer.add_figure(f"{tag}/{row}", figure, update)
+
+
+def picture(task: DrivingTask, scene: Scene, prompt: list[dict[str, Any]], answers: list[str]) -> Figure:
+    """A scene with the answers to its prompt, of which G are texts, and the images of the prompt's last moment."""
+    from lightning_cgrpo.navsim.render.draw import draw  # matplotlib, which takes a while to import
+
+    drives = task.drives([scene], [answers])
+    tags, mean = [], 0.0
+    if drives.scores is not None:
+        mean = float(drives.scores.epdms.nan_to_num(0).sum()) / len(answers)
+        tags = [f"WAT {value:.2f}" for value in drives.scores.weighted_average.nan_to_num(0).tolist()]
+    figure = draw(scene, drives.poses, drives.scores, tags=tags, images=last_images(prompt))
+    malformed = len(answers) - len(drives.answer)
+    figure.suptitle(
+        f"go {intent(scene)}, {scene.ego.velocities[-1].norm():.1f} m/s: "
+        f"mean EPDMS {mean:.2f} of {len(answers)} answers, {malformed} malformed",
+        fontsize=10,
+    )
+    return figure
+
+
+def last_images(prompt: list[dict[str, Any]]) -> dict[str, NDArray[np.uint8]]:
+    """The images of a prompt's last moment by the texts before them."""
+    found: dict[str, NDArray[np.uint8]] = {}
+    label = ""
+    for message in prompt:
+        for part in message["content"] if isinstance(message["content"], list) else []:
+            if part["type"] == "text":
+                label = part["text"]
+            else:
+                found[label] = np.asarray(part["image"])
+    moments = [label.rpartition(", ")[2] for label in found]
+    return {
+        label: image for (label, image), moment in zip(found.items(), moments, strict=True) if moment == moments[-1]
+    }

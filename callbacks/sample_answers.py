@@ -1,0 +1,216 @@
+"""Sampled answers to look at: a few on the screen and in TensorBoard, all of an update on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lightning_cgrpo.callbacks.shown_answers import Answer, answers_of
+from lightning_cgrpo.callbacks.tensorboard import writers
+from lightning_cgrpo.errors import UserError, installing
+
+FOLDER = "completions"
+COLUMNS = ("step", "prompt", "completion", "advantage")
+"""Of a Parquet file, beside the signals, which can't have these names."""
+ON_SCREEN = 400
+"""Characters of a text in the table on the screen."""
+LINES = 12
+"""Lines of a text there, before they are wrapped."""
+IN_TENSORBOARD = 10_000
+"""Characters of a text there."""
+
+
+class SampleAnswers(Callback):
+    r"""Shows sampled answers with their prompts, signals and advantages, as they were in an update.
+
+    A few are a table on the screen and text in TensorBoard (``samples``): there, what can't be printed is written as an
+    escape (``\x1b``), and long texts lack their middle.
+
+    With `parquet`, all answers of the update go to ``completions/completions_<update>.parquet`` in the run's folder of
+    logs, a file per process (of several, the process's number follows the update's). Columns: ``step`` (the update),
+    ``prompt`` (of a chat, its last message), ``completion``, each signal (null where it does not apply), ``advantage``,
+    ``tokens``, ``truncated``; signals of these last two names, if the task has any, stand in their place. No file is
+    replaced: a run that goes on in the same folder and repeats an update adds ``completions_<update>-2.parquet``.
+
+    Args:
+        every_n_updates: how often.
+        prompts: of how many prompts answers are shown.
+        answers: how many answers to each.
+        screen: whether to show them on the screen, too.
+        parquet: whether to write files (the extra ``data``).
+
+    Raises:
+        UserError: (when training starts) if files are to be written without pyarrow, or a signal's name is that of
+            another column; (in the first update) if answers aren't texts.
+    """
+
+    def __init__(
+        self,
+        every_n_updates: int = 50,
+        prompts: int = 1,
+        answers: int = 4,
+        screen: bool = True,
+        parquet: bool = False,
+    ) -> None:
+        for name, value in (("every_n_updates", every_n_updates), ("prompts", prompts), ("answers", answers)):
+            if value < 1:
+                raise ValueError(f"Expected argument `{name}` to be at least 1, but got {value}.")
+        self.every_n_updates, self.prompts, self.answers = every_n_updates, prompts, answers
+        self.screen, self.parquet = screen, parquet
+        self.folder: Path | None = None
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        if not self.parquet or stage != "fit":
+            return
+        _parquet()
+        taken = [name for name in COLUMNS if name in pl_module.task.signals]
+        if taken:
+            raise UserError(
+                f"Expected no signal to be called '{taken[0]}', which is another column of the Parquet files, but got "
+                "one; rename the signal, or set parquet: false of SampleAnswers."
+            )
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        # Collective, and the same on every process.
+        self.folder = Path(trainer.log_dir or trainer.default_root_dir) / FOLDER
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        update = trainer.global_step - 1
+        if update % self.every_n_updates:
+            return
+        groups = list(answers_of(outputs, None if self.parquet else self.prompts))
+        if self.parquet and groups:
+            rank = f".{trainer.global_rank}" if trainer.world_size > 1 else ""
+            assert self.folder is not None
+            write_parquet([answer for group in groups for answer in group], update, self.folder, rank)
+        shown = [group[: self.answers] for group in groups[: self.prompts]]
+        if not shown:
+            return
+        for writer in writers(trainer):
+            writer.add_text("samples", _markdown(shown), update)
+        if self.screen and trainer.is_global_zero:
+            console = Console()
+            console.print(_table(shown, f"Answers of update {update}", console.encoding))
+
+
+def write_parquet(answers: Sequence[Answer], update: int, folder: Path, suffix: str = "") -> Path:
+    """Write answers to a new file, at once or not at all; halves of surrogate pairs, which no file can hold, escaped.
+
+    Args:
+        answers: one at least, all with the same signals.
+        suffix: of the file's name, before its type.
+    """
+    import pyarrow
+
+    text, number = pyarrow.string(), pyarrow.float64()
+    signals = dict.fromkeys(answers[0].signals, number)
+    columns = {"step": pyarrow.int64(), "prompt": text, "completion": text} | signals | {"advantage": number}
+    columns |= {"tokens": pyarrow.int64(), "truncated": pyarrow.bool_()} | signals
+    rows = [
+        {
+            "step": update,
+            "prompt": _encodable(answer.prompt, "utf-8"),
+            "completion": _encodable(answer.text, "utf-8"),
+            "advantage": answer.advantage,
+            "tokens": answer.tokens,
+            "truncated": answer.truncated,
+            **answer.signals,
+        }
+        for answer in answers
+    ]
+    table = pyarrow.Table.from_pylist(rows, pyarrow.schema(list(columns.items())))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = _unused(folder, f"completions_{update:05d}", f"{suffix}.parquet")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    _parquet().write_table(table, unfinished)
+    os.replace(unfinished, path)
+    return path
+
+
+def _unused(folder: Path, stem: str, suffix: str) -> Path:
+    path, number = folder / f"{stem}{suffix}", 1
+    while path.exists():
+        number += 1
+        path = folder / f"{stem}-{number}{suffix}"
+    if number > 1:
+        rank_zero_warn(f"Answers of this update were written before, to {folder}; they stay, beside {path.name}.")
+    return path
+
+
+def _parquet() -> Any:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UserError(
+            "Expected the library `pyarrow` to be installed, to write answers for SampleAnswers, but got none: "
+            f"{installing('data')}, or set parquet: false."
+        ) from error
+    return parquet
+
+
+def _encodable(text: str, encoding: str) -> str:
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _table(groups: Sequence[Sequence[Answer]], title: str, encoding: str) -> Table:
+    table = Table(title=title, title_justify="left", show_lines=True)
+    table.add_column("prompt", ratio=2, overflow="fold")
+    table.add_column("completion", ratio=3, overflow="fold")
+    table.add_column("signals", no_wrap=True)
+    for group in groups:
+        for number, answer in enumerate(group):
+            prompt, text = ("" if number else answer.prompt), answer.text
+            values = _values(answer)
+            width = max(map(len, values))
+            lines = "\n".join(f"{name:{width}} {value:>6}" for name, value in values.items())
+            cells = (_excerpt(prompt, ON_SCREEN, LINES), _excerpt(text, ON_SCREEN, LINES), lines)
+            # Not strings, in which rich would look for markup.
+            table.add_row(*(Text(_encodable(cell, encoding)) for cell in cells))
+    return table
+
+
+def _markdown(groups: Sequence[Sequence[Answer]]) -> str:
+    parts = []
+    for group in groups:
+        parts.append(f"**Prompt**\n\n{_quoted(group[0].prompt)}\n")
+        for number, answer in enumerate(group, 1):
+            values = ", ".join(f"{name} {value}" for name, value in _values(answer).items())
+            parts.append(f"**Answer {number}** ({values})\n")
+            parts.append(_quoted(answer.text) + "\n")
+    return "\n".join(parts)
+
+
+def _values(answer: Answer) -> dict[str, str]:
+    shown = {name: "n/a" if value is None else f"{value:.3g}" for name, value in answer.signals.items()}
+    return {_printable(name): value for name, value in shown.items()} | {"advantage": f"{answer.advantage:+.2f}"}
+
+
+def _quoted(text: str) -> str:
+    """As a code block, so that tags and line breaks in it are seen as they are."""
+    return "\n".join(f"    {line}" for line in _excerpt(text, IN_TENSORBOARD, IN_TENSORBOARD).split("\n"))
+
+
+def _excerpt(text: str, characters: int, lines: int) -> str:
+    """A printable text of bounded size: of a long one the beginning, and the end, where the answer is."""
+    if len(text) > characters:
+        head = characters * 2 // 3
+        text = f"{text[:head]} [...] {text[head - characters :]}"
+    rows = text.split("\n")
+    if len(rows) > lines:
+        head = lines * 2 // 3
+        rows = [*rows[:head], "[...]", *rows[head - lines :]]
+    return "\n".join(map(_printable, rows))
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,1 @@
+"""Reading, checking and writing checkpoints, and ending a run with one."""

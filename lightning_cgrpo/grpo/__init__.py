@@ -1,0 +1,1 @@
+"""Advantages, surrogates, losses and minibatches: functions of tensors."""

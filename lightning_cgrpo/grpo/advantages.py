@@ -1,0 +1,209 @@
+"""Group-relative advantages of several components, and the weight that each component really has.
+
+Everything here is trajectory-level: components ``[J, B, G]`` in, advantages ``[B, G]`` out, with population standard
+deviations (1/G) over the group as in the paper's theorems. A component without variance in a group contributes exactly
+0 there, and so does an entry that does not apply.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.distributed import all_sum
+from lightning_cgrpo.objective.objective import Components
+from lightning_cgrpo.rollout import Rollouts
+
+RELATIVE_ZERO = 1e-6
+"""Standard deviations below this, relative to the numbers that they are made of, are rounding residue."""
+
+
+@dataclass(frozen=True)
+class GroupStatistics:
+    """Moments of each component within each group.
+
+    Args:
+        deviation: ``[J, B, G]`` value - group mean, 0 where not applicable.
+        std: ``[J, B]`` population standard deviation over the applicable entries, exactly 0 without variance.
+        count: ``[J, B]`` applicable entries.
+        used: ``[B, G]`` bool, answers to which any component applies.
+    """
+
+    deviation: Tensor
+    std: Tensor
+    count: Tensor
+    used: Tensor
+
+    @property
+    def informative(self) -> Tensor:
+        """``[J, B]`` bool, where the component varies within the group."""
+        return self.std > 0
+
+    @property
+    def standardized(self) -> Tensor:
+        """Z ``[J, B, G]``: deviation / std, 0 where the component does not vary."""
+        return _divide(self.deviation, self.std[..., None])
+
+
+def group_statistics(components: Components) -> GroupStatistics:
+    """Center and scale each component within its group, over the entries that apply.
+
+    Example:
+        >>> values = torch.tensor([[[1.0, 0.0, 0.0, 0.0]]])
+        >>> group_statistics(Components(values, values >= 0)).standardized
+        tensor([[[ 1.7321, -0.5774, -0.5774, -0.5774]]])
+    """
+    values, applicable = components.values, components.applicable
+    if values.dim() != 3:
+        raise ValueError(
+            f"Expected values of whole answers [J, B, G], but got shape {tuple(values.shape)}: this estimator has no "
+            "use for values of single steps; sum them in the task."
+        )
+    count = applicable.sum(-1)
+    # Shifted by one of its members, a group of equal values is exactly zero, whatever the rounding of its mean.
+    first = applicable.to(torch.uint8).argmax(-1, keepdim=True)
+    shifted = torch.where(applicable, values - values.gather(-1, first), 0)
+    mean = shifted.sum(-1) / count.clamp(min=1)
+    deviation = torch.where(applicable, shifted - mean[..., None], 0)
+    std = (deviation.square().sum(-1) / count.clamp(min=1)).sqrt()
+    scale = torch.where(applicable, values.abs(), 0).amax(-1)
+    informative = std > RELATIVE_ZERO * scale
+    return GroupStatistics(deviation * informative[..., None], std * informative, count, applicable.any(0))
+
+
+class AdvantageEstimator(ABC):
+    """How signals and weights become one advantage per answer (or per step)."""
+
+    @abstractmethod
+    def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
+        """Advantages ``[B, G]`` or ``[B, G, T]`` from components ``[J, B, G]`` and their weights ``[J]``."""
+
+    @abstractmethod
+    def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+        """``[J, B]``: the factor with which each standardized component enters the advantage of each group."""
+
+
+class ScalarizedAdvantages(AdvantageEstimator):
+    """The method: standardize each component within its group, then combine.
+
+    A_i = sum_j w_j Z_j,i with Z_j = (X_j - mean) / std, costs entering as X = -C (paper, eq. 5). With a single
+    component of weight 1 this is GRPO as published.
+
+    Effective weights are the weights: a multiplier means what it says.
+    """
+
+    def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
+        return _weighted(weights, group_statistics(components).standardized)
+
+    def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+        return weights[:, None].expand_as(statistics.std)
+
+
+class ScalarizedRewards(AdvantageEstimator):
+    """The failure mode that the paper analyses, kept as a baseline: combine, then standardize the sum.
+
+    S_i = sum_j w_j X_j,i, A = (S - mean) / std. Since A = sum_j w~_j Z_j with w~_j = w_j std_j / std_S (the
+    effective-weight theorem), a weight acts through a denominator that all components share. With a single component
+    it is GRPO as published, whatever the weight.
+
+    S can be constant in a group although its components vary; such a group has no advantage and effective weights 0.
+    """
+
+    def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
+        statistics = group_statistics(components)
+        return _divide(_weighted(weights, statistics.deviation), _std_of_sum(statistics, weights)[:, None])
+
+    def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+        return _divide(weights[:, None] * statistics.std, _std_of_sum(statistics, weights))
+
+
+class LeaveOneOut(AdvantageEstimator):
+    """RLOO (Kool et al., 2019; Ahmadian et al., 2024): each answer against the mean of the others of its group.
+
+    A_i = sum_j w_j (X_j,i - mean of X_j over the others) = sum_j w_j n / (n - 1) (X_j,i - mean), n being the answers
+    to which j applies. A component's own value is not in its baseline, which leaves the policy gradient unbiased.
+
+    Nothing is standardized, so weights are prices: they exchange units of reward for violations as a Lagrangian's do,
+    and a component counts as much as it varies. (Standardized as well, it would be `ScalarizedAdvantages` times
+    n / (n - 1).) Without that factor it is the advantage of Dr. GRPO (Liu et al., 2025).
+    """
+
+    def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
+        statistics = group_statistics(components)
+        return _weighted(weights, statistics.deviation * _leave_one_out(statistics)[..., None])
+
+    def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+        return weights[:, None] * statistics.std * _leave_one_out(statistics)
+
+
+class GDPO(AdvantageEstimator):
+    """GDPO (Liu et al., 2026), a baseline: sum of weighted standardized components, whitened over the whole batch.
+
+    S_i = sum_j w_j (X_j - mean) / (std_j + eps), A = (S - mean(S)) / (std(S) + eps), the last mean and std over the
+    batch of all processes. As in its public code, standard deviations are sample ones (1/(G-1)). Without the
+    whitening and with population deviations it reduces to scalarized advantages.
+
+    Args:
+        eps: added to both standard deviations.
+    """
+
+    def __init__(self, eps: float = 1e-4) -> None:
+        self.eps = eps
+
+    def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
+        statistics = group_statistics(components)
+        total = _weighted(weights, statistics.deviation / (_sample_std(statistics) + self.eps)[..., None])
+        mean, std = _batch_moments(total, statistics.used)
+        return torch.where(statistics.used, (total - mean) / (std + self.eps), 0)
+
+    def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+        """Up to the batch's mean, which shifts all advantages alike."""
+        sample = _sample_std(statistics)
+        deviations = statistics.deviation / (sample + self.eps)[..., None]
+        _, std = _batch_moments(_weighted(weights, deviations), statistics.used)
+        return weights[:, None] * statistics.std / (sample + self.eps) / (std + self.eps)
+
+
+def _divide(numerator: Tensor, std: Tensor) -> Tensor:
+    return torch.where(std > 0, numerator / torch.where(std > 0, std, 1), 0)
+
+
+def _sqrt(variance: Tensor) -> Tensor:
+    """With gradient 0 at 0, where that of the root is infinite."""
+    return torch.where(variance > 0, torch.where(variance > 0, variance, 1).sqrt(), 0)
+
+
+def _weighted(weights: Tensor, values: Tensor) -> Tensor:
+    return torch.einsum("j,jbg->bg", weights.to(values.dtype), values)
+
+
+def _std_of_sum(statistics: GroupStatistics, weights: Tensor) -> Tensor:
+    """``[B]`` standard deviation of S, 0 where S is constant but for rounding."""
+    # Relative to sum_j |w_j| std_j, so that squares of tiny weights don't underflow.
+    scale = (weights.detach().abs()[:, None].to(statistics.std.dtype) * statistics.std).sum(0)
+    relative = _divide(_weighted(weights, statistics.deviation), scale[:, None])
+    variance = relative.square().sum(-1) / statistics.used.sum(-1).clamp(min=1)
+    return scale * _sqrt(torch.where(variance > RELATIVE_ZERO**2, variance, 0))
+
+
+def _leave_one_out(statistics: GroupStatistics) -> Tensor:
+    """``[J, B]`` n / (n - 1): what a deviation from the mean becomes when it is from the mean of the others."""
+    count = statistics.count.to(statistics.std.dtype)
+    return count / (count - 1).clamp(min=1)
+
+
+def _sample_std(statistics: GroupStatistics) -> Tensor:
+    count = statistics.count.to(statistics.std.dtype)
+    return statistics.std * (count / (count - 1).clamp(min=1)).sqrt()
+
+
+def _batch_moments(values: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and sample standard deviation over the used entries of all processes, in two passes for precision."""
+    selected = values[used].double()
+    total, count = all_sum(torch.stack([selected.sum(), used.sum().double()])).unbind()
+    mean = total / count.clamp(min=1)
+    squares = all_sum((selected - mean).square().sum())
+    return mean.to(values.dtype), _sqrt(squares / (count - 1).clamp(min=1)).to(values.dtype)

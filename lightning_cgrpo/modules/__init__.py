@@ -1,0 +1,1 @@
+"""The LightningModules: rollouts, Constrained GRPO and supervised fine-tuning."""

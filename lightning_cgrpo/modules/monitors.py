@@ -1,0 +1,72 @@
+"""Checks the metrics that callbacks monitor, such as EarlyStopping's and `Checkpoints`', as soon as they are known."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+
+from lightning_cgrpo.errors import UserError, did_you_mean
+from lightning_cgrpo.objective.objective import Objective
+
+VALIDATION = "val/"
+COUNTERS = ("epoch", "step")
+"""Lightning's own, of checkpoints."""
+TIMES = ("time/", "throughput/")
+"""Of the tags of metrics that differ between equal runs."""
+
+
+def check_monitors(trainer: Trainer, objective: Objective, validated: bool) -> None:
+    """Compare what callbacks monitor with the metrics of the run.
+
+    Args:
+        trainer: after an update, or after a validation.
+        objective: whose metrics may be missing so far.
+        validated: whether it is after a validation.
+
+    Raises:
+        UserError: a metric is monitored that the run doesn't have.
+    """
+    validates = sum(trainer.num_val_batches) > 0
+    there = {name for name in trainer.callback_metrics if not name.startswith(TIMES)}
+    there |= {f"{VALIDATION}{name}" for name in _measured(objective) if validates}
+    optional = _optional(objective)
+    known = {*trainer.callback_metrics, *there, *optional, *COUNTERS}
+    known |= {f"{VALIDATION}{name}" for name in optional if validates}
+    for callback in trainer.callbacks:  # type: ignore[attr-defined] # set by Lightning's callback connector
+        name = getattr(callback, "monitor", None)
+        if not isinstance(name, str) or name in known:
+            continue
+        # Any other name may be logged later, by a callback of the user's.
+        misspelled = bool(difflib.get_close_matches(name, known, n=1, cutoff=0.85))
+        decided = validated or not validates
+        if misspelled or (decided and (name.startswith(VALIDATION) or _asks_within_epochs(trainer, callback))):
+            raise UserError(
+                f"Expected {type(callback).__name__} to monitor a metric of this run, but got '{name}'."
+                f"{did_you_mean(name, known)} Try one of {', '.join(sorted(there))}."
+            )
+
+
+def _measured(objective: Objective) -> list[str]:
+    """What every evaluation measures."""
+    return ["reward/mean", *(f"rate/{name}" for name in objective.constraints), "rollout/length"]
+
+
+def _optional(objective: Objective) -> list[str]:
+    """Metrics of a signal or a constraint that are left out while there is nothing to tell."""
+    families: dict[str, Iterable[str]] = {
+        "rate": objective.constraints,
+        "reward": objective.rewards,
+        "effective_weight": objective.component_names,
+        "faults": objective.signal_names,
+        "inapplicable": objective.signal_names,
+    }
+    return ["reward/mean", *(f"{family}/{name}" for family, names in families.items() for name in names)]
+
+
+def _asks_within_epochs(trainer: Trainer, callback: Callback) -> bool:
+    if isinstance(callback, ModelCheckpoint):
+        return callback._every_n_train_steps > 0 or not callback._should_save_on_train_epoch_end(trainer)
+    return isinstance(callback, EarlyStopping) and callback.strict and not callback._check_on_train_epoch_end

@@ -1,0 +1,416 @@
+"""What every module does that has a policy answer prompts: sample, score, evaluate."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Self
+
+import torch
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from lightning_cgrpo.arithmetic import check_arithmetic
+from lightning_cgrpo.checkpoints.files import check_weights
+from lightning_cgrpo.distributed import gather_counts
+from lightning_cgrpo.errors import UserError, first_line
+from lightning_cgrpo.modules.monitors import TIMES, check_monitors
+from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
+from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.policies.policy import Policy
+from lightning_cgrpo.policies.sharding import is_sharded, unsharded
+from lightning_cgrpo.randomness import Stream, run_seed, uniform
+from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
+from lightning_cgrpo.samplers.sampler import Sampler
+from lightning_cgrpo.tasks.task import Task
+
+OptimizerCallable = Callable[[Iterable[Any]], Optimizer]
+LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
+
+SCHEDULED = ("initial_lr", "weight_decay", "eps")
+"""Settings of an optimizer that no schedule changes while it goes on."""
+TEST_SPLITS = ("test", "test_train", "test_follow_ups")
+"""What the dataloaders of a test hold: test prompts, training prompts, and prompts that follow test prompts."""
+
+
+class RolloutModule(LightningModule):
+    """Samples answers, scores them, and evaluates a policy by both, with ``validate``, ``test`` and ``predict``.
+
+    Evaluation samples, too: a policy's rates are those of its distribution, and a greedy answer hides violations. The
+    rate of correct answers is then pass@1, whatever `eval_group_size`; more answers per prompt make it more precise.
+    The randomness is the same at every evaluation.
+
+    Thresholds that are met on the prompts of training can be missed on others. So a test has one or two dataloaders:
+    of test prompts, and of training prompts. They may be a dict by split, which has ``test_follow_ups``, too.
+    `evaluations` holds what the last ones measured, by split: ``val``, ``test``, ``test_train``, ``test_follow_ups``.
+
+    Args:
+        policy: answers.
+        sampler: how it answers prompts.
+        task: scores answers into signals.
+        objective: which signal is the reward, and which are constrained to which rates.
+        optimizer: makes the optimizer from parameters.
+        lr_scheduler: makes a learning-rate schedule from the optimizer, stepped once per update.
+        eval_group_size: answers per prompt in evaluation.
+        seed: of rollouts; by default the seed of `lightning.seed_everything`.
+
+    Raises:
+        ObjectiveError: if objective and task don't fit, before the policy's weights are loaded.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        sampler: Sampler,
+        task: Task,
+        objective: Objective,
+        optimizer: OptimizerCallable,
+        lr_scheduler: LRSchedulerCallable | None,
+        eval_group_size: int,
+        seed: int | None,
+    ) -> None:
+        super().__init__()
+        objective.check_signals(task.signals)
+        sampler.check_policy(policy)
+        _check_lengths(objective, sampler.longest, task)
+        if isinstance(optimizer, Optimizer):
+            raise UserError(
+                "Expected optimizer to be a function that makes one, since the weights are loaded later, but got a "
+                f"{type(optimizer).__name__}, try lambda parameters: {type(optimizer).__name__}(parameters, lr=1e-4)."
+            )
+        for name, value, least in (("eval_group_size", eval_group_size, 1), ("seed", seed, 0)):
+            if value is not None and value < least:
+                raise ValueError(f"Expected argument `{name}` to be at least {least}, but got {value}.")
+        self.policy, self.sampler, self.task, self.objective = policy, sampler, task, objective
+        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
+        self.automatic_optimization = False
+        # Of a module that samples nothing in training: as in evaluation.
+        self.group_size = self.eval_group_size = eval_group_size
+        self._seed = seed
+        self.evaluations: dict[str, Evaluation] = {}
+        self._sums = {split: RunningSums() for split in ("val", *TEST_SPLITS)}
+        self.latest_metrics: dict[str, float] = {}
+        self._metrics: dict[str, Tensor] = {}
+        self._checks_monitors = False
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # Callbacks that monitor one may ask before the next is logged. Times would differ between equal runs.
+        metrics = self.trainer.callback_metrics.items()
+        checkpoint["metrics"] = {name: value.cpu() for name, value in metrics if not name.startswith(TIMES)}
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Self:
+        """As Lightning's, given all arguments of the constructor; a checkpoint holds none of them.
+
+        Raises:
+            UserError: without arguments; `lightning_cgrpo.load` needs none.
+        """
+        if not kwargs:
+            raise UserError(
+                f"Expected the arguments of {cls.__name__}, since a checkpoint holds weights alone, but got none, try "
+                f"lightning_cgrpo.load('{checkpoint_path}'), which builds the module from the run's config.yaml."
+            )
+        return super().load_from_checkpoint(checkpoint_path, *args, **kwargs)
+
+    @property
+    def seed(self) -> int:
+        """The argument `seed`; by default the seed of `lightning.seed_everything`, or 0 without a call of it."""
+        return run_seed(self._seed)
+
+    def configure_callbacks(self) -> list[Callback]:
+        """None; but the one hook that comes before Lightning refuses settings with a hint that does not help here.
+
+        Raises:
+            UserError: in training, for settings of the trainer that have no meaning here.
+        """
+        if self.trainer.gradient_clip_val:
+            raise UserError("Expected no gradient_clip_val of the trainer, try Optimization(max_grad_norm=...).")
+        if self.trainer.accumulate_grad_batches != 1:
+            raise UserError("Expected no accumulate_grad_batches, try Optimization(micro_batch_size=...).")
+        return []
+
+    def setup(self, stage: str) -> None:
+        """Raises:
+        UserError: in training, for settings of the trainer that have no meaning here.
+        """
+        for message in (
+            "Found \\d+ module\\(s\\) in eval mode",  # references, and language models; see `CausalLMPolicy`
+            "The number of training batches .* is smaller than the logging interval",  # of updates, over all epochs
+        ):
+            warnings.filterwarnings("ignore", message=message)
+        if stage != "fit":
+            return
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, (LearningRateFinder, BatchSizeFinder)):
+                raise UserError(
+                    f"Expected no {type(callback).__name__}, because the loss of an update says nothing about the "
+                    "update's size, but got one, try a few values of model.optimizer.lr, or of data.prompts_per_update."
+                )
+        overfit = self.trainer.overfit_batches  # type: ignore[attr-defined]
+        if overfit:
+            raise UserError(
+                f"Expected trainer.overfit_batches to be 0, but got {overfit}, try fewer prompts, "
+                "such as data.train_prompts=8, and more epochs."
+            )
+
+    def load_policy(self) -> None:
+        """Load the policy's weights, once.
+
+        Raises:
+            UserError: for a precision or a device on which the arithmetic would be wrong.
+        """
+        if self._trainer is not None:
+            check_arithmetic(self.trainer)
+        self.policy.load()
+
+    def configure_optimizers(self) -> Any:
+        """Raises:
+        UserError: if the optimizer or the schedule can't be made, or the schedule follows a metric.
+        """
+        with _named("optimizer"):
+            optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
+        scheduler = None
+        if self.make_scheduler is not None:
+            with _named("lr_scheduler"):
+                scheduler = self.make_scheduler(optimizer)
+        self._given = [{key: value for key, value in g.items() if key != "params"} for g in optimizer.param_groups]
+        if scheduler is None:
+            return optimizer
+        if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+            raise UserError(f"Expected a schedule that follows from the update, but got {type(scheduler).__name__}.")
+        return [optimizer], [scheduler]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Raises:
+        UserError: if the checkpoint is of another policy.
+        """
+        self._metrics = checkpoint.get("metrics", {})
+        path = None if self._trainer is None else self.trainer.ckpt_path
+        # A sharded checkpoint has its weights elsewhere, and FSDP2 compares them.
+        if "state_dict" in checkpoint and not is_sharded(self.policy):
+            check_weights(self.state_dict(), checkpoint["state_dict"], str(path or "the checkpoint"))
+
+    def on_train_start(self) -> None:
+        """Raises:
+        UserError: if there are more updates than the learning-rate schedule has, with which it would fail; or a resumed
+            run has a schedule of another learning rate.
+        """
+        self.trainer.callback_metrics.update(self._metrics)
+        self._checks_monitors = True
+        self._take_settings()
+        scheduler = self.lr_schedulers()
+        turn = getattr(scheduler, "T_max", None)
+        if turn is not None and turn < self.trainer.estimated_stepping_batches:
+            rank_zero_warn(
+                f"The learning rate rises again after update {turn}: model.lr_scheduler.T_max is smaller than the "
+                f"{self.trainer.estimated_stepping_batches} updates of this run."
+            )
+        steps = getattr(scheduler, "total_steps", None)
+        if steps is not None and (updates := self.trainer.estimated_stepping_batches) > steps:
+            raise UserError(
+                f"Expected model.lr_scheduler.total_steps to be at least {updates}, the updates of this run, but got "
+                f"{steps}, try that, or trainer.max_steps={steps}; a run that goes on from a checkpoint has the "
+                "schedule that it began with."
+            )
+
+    def _take_settings(self) -> None:
+        """Give a restored optimizer the settings of the configuration, where the checkpoint has others.
+
+        A schedule goes on from the learning rate that it began with, so that one is refused instead.
+        """
+        if self.trainer.ckpt_path is None:
+            return
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(optimizer, Optimizer)
+        for group, given in zip(optimizer.param_groups, self._given, strict=True):
+            for key in SCHEDULED if self.make_scheduler else given.keys() - {"initial_lr"}:
+                value, saved = given.get(key), group.get(key)
+                if value == saved:
+                    continue
+                if key == "initial_lr":
+                    raise UserError(
+                        f"Expected model.optimizer.lr to be as in the checkpoint, whose schedule began with {saved:g}, "
+                        f"but it would begin with {value:g}, try the same, or model.lr_scheduler=null."
+                    )
+                rank_zero_info(f"The optimizer resumes with {key} {value}, not with the checkpoint's {saved}.")
+                group[key] = value
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Raises:
+        UserError: if a callback monitors a metric that there isn't; asked once.
+        """
+        if self._checks_monitors and self.trainer.callback_metrics:
+            self._checks_monitors = False
+            check_monitors(self.trainer, self.objective, validated=False)
+
+    def accumulate(self, pieces: Sequence[Tensor], loss: Callable[[Tensor], Tensor]) -> None:
+        """Gradients of a minibatch, summed over its pieces; processes wait for each other at the last one alone.
+
+        Args:
+            pieces: rows of the minibatch, see `micro_batches`; an empty one if all are on other processes.
+            loss: of a piece that isn't empty.
+        """
+        pieces = self.passes(pieces)
+        for number, piece in enumerate(pieces):
+            with self._gradient_sync(number == len(pieces) - 1):
+                # Without units: those of the minibatch are on other processes, which wait for this one's gradients.
+                self.manual_backward(loss(piece) if len(piece) else self._no_loss())
+
+    def passes(self, pieces: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Pieces for as many passes as every process makes, where the weights are spread over them; see `sharding`.
+
+        An empty piece is to be passed all the same, as the policy's placeholder. Collective.
+        """
+        if not is_sharded(self.policy):
+            return pieces
+        most = max(gather_counts(len(pieces), self.device))
+        return [*pieces, *(pieces[0][:0] for _ in range(most - len(pieces)))]
+
+    def _no_loss(self) -> Tensor:
+        """0, with gradients of 0 for all that is trained."""
+        if not is_sharded(self.policy):
+            return torch.stack([p.sum() * 0 for p in self.policy.parameters() if p.requires_grad]).sum()
+        output = self.policy(self.policy.placeholder())
+        return (output.log_probs.sum() + output.entropy.sum()) * 0
+
+    def _gradient_sync(self, wanted: bool) -> AbstractContextManager[Any]:
+        """Leaves the gradients on their process until the last micro-batch (DDP)."""
+        wrapped = self.trainer.strategy.model
+        return nullcontext() if wanted or not isinstance(wrapped, DistributedDataParallel) else wrapped.no_sync()
+
+    def sample(self, prompts: PromptGroups, group_size: int, stream: Stream, update: int) -> Rollouts:
+        """Answer every prompt `group_size` times, with the randomness of (seed, stream, update, prompt).
+
+        Raises:
+            UserError: if prompts come from another loader than a DataModule of this package.
+        """
+        if not isinstance(prompts, PromptGroups):
+            raise UserError(
+                f"Expected batches of PromptGroups, but got a {type(prompts).__name__}, try a data module such as "
+                "PromptDataModule, or a PromptLoader."
+            )
+
+        def noise(*shape: int) -> Tensor:
+            return uniform(self.seed, stream, update, prompts.index, shape).to(prompts.index.device)
+
+        self.policy.eval()
+        with torch.no_grad(), unsharded(self.policy):
+            rollouts = self.sampler.rollout(self.policy, prompts, group_size, noise)
+        self.policy.train()
+        return rollouts
+
+    def score(self, prompts: PromptGroups, rollouts: Rollouts) -> tuple[dict[str, Signal], dict[str, Tensor]]:
+        """The task's signals, in which entries that aren't finite do not apply, and their number by signal ``[B]``."""
+        scored = self.task.score(prompts, rollouts)
+        for name, signal in scored.items():
+            if not isinstance(signal, Signal):
+                raise UserError(
+                    f"Expected {type(self.task).__name__}.score to return signals by name, but got '{name}' as a "
+                    f"{type(signal).__name__}, try Signal(value)."
+                )
+        signals, faults = isolate_faults(scored)
+        if any(bool(counts.any()) for counts in faults.values()):
+            found = {name: int(counts.sum()) for name, counts in faults.items() if counts.any()}
+            # On every process: faults of one needn't be those of another.
+            warnings.warn(
+                f"Signal values were not finite and are left out: {found}. The tags faults/* count them.", stacklevel=2
+            )
+        return signals, faults
+
+    def measure(
+        self, prompts: PromptGroups, group_size: int, stream: Stream, update: int, sums: RunningSums | None = None
+    ) -> dict[str, Any]:
+        """Sample, score, and add what was measured to `sums`; returns prompts, rollouts and signals."""
+        rollouts = self.sample(prompts, group_size, stream, update)
+        signals, faults = self.score(prompts, rollouts)
+        if sums is not None:
+            sums.add(prompt_sums(self.objective, signals, rollouts, faults))
+        return {"prompts": prompts, "rollouts": rollouts, "signals": signals}
+
+    def on_validation_epoch_start(self) -> None:
+        self._sums["val"].clear()
+
+    def on_test_epoch_start(self) -> None:
+        """Raises:
+        UserError: if there are more than two dataloaders without names, or one has another name.
+        """
+        self._splits_of_test()
+        for split in TEST_SPLITS:
+            self._sums[split].clear()
+            self.evaluations.pop(split, None)
+
+    def validation_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
+        return self.measure(prompts, self.eval_group_size, Stream.VALIDATION, 0, self._sums["val"])
+
+    def test_step(self, prompts: PromptGroups, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
+        # In the place of the update, lest a training prompt share the randomness of the test prompt of its index.
+        split = self._splits_of_test()[dataloader_idx]
+        sums = self._sums[split]
+        return self.measure(prompts, self.eval_group_size, Stream.TEST, TEST_SPLITS.index(split), sums)
+
+    def _splits_of_test(self) -> Sequence[str]:
+        """Of every dataloader the split."""
+        loaders, count = self.trainer.test_dataloaders, len(self.trainer.num_test_batches)
+        if isinstance(loaders, Mapping):
+            unknown = [name for name in loaders if name not in TEST_SPLITS]
+            if unknown:
+                raise UserError(
+                    f"Expected test dataloaders to be called {', '.join(TEST_SPLITS)}, but got '{unknown[0]}'."
+                )
+            return list(loaders)
+        if count > 2:
+            raise UserError(
+                "Expected one or two test dataloaders, of test prompts and of training prompts, but got "
+                f"{count}, try a test for each."
+            )
+        return TEST_SPLITS[:count]
+
+    def predict_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
+        return self.measure(prompts, self.eval_group_size, Stream.PREDICT, 0)
+
+    def on_validation_epoch_end(self) -> None:
+        self._finish_evaluation("val")
+        if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
+            check_monitors(self.trainer, self.objective, validated=True)
+
+    def on_test_epoch_end(self) -> None:
+        for split in self._splits_of_test():
+            self._finish_evaluation(split)
+
+    def _finish_evaluation(self, split: str) -> None:
+        evaluation = self._sums[split].evaluation(self.objective)
+        self.evaluations[split] = evaluation
+        self.log_dict({f"{split}/{tag}": value for tag, value in evaluation.metrics.items()}, sync_dist=True)
+
+
+def _check_lengths(objective: Objective, longest: int | None, task: Task) -> None:
+    """Compare limits on an answer's length: the sampler's, the task's, and those of constraints on ``tokens``."""
+    if longest is None:
+        return
+    if task.max_completion_tokens is not None and task.max_completion_tokens < longest:
+        raise UserError(
+            f"Expected the task's max_completion_tokens to be at least the sampler's max_new_tokens, {longest}, but "
+            f"got {task.max_completion_tokens}, try the same for both."
+        )
+    for name, constraint in objective.constrained.items():
+        limit = constraint.violated_above
+        if (constraint.signal or name) == "tokens" and limit is not None and limit >= longest:
+            raise UserError(
+                f"Expected constraint '{name}' to be violated by some answers, but got violated_above: {limit:g} and "
+                f"answers of at most {longest} tokens (max_new_tokens), try a smaller violated_above."
+            )
+
+
+@contextmanager
+def _named(argument: str) -> Iterator[None]:
+    """Adds to an error of torch's which argument of the module it is about."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise UserError(f"Expected model.{argument} to be valid, but got: {first_line(error)}.") from error

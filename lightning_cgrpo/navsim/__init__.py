@@ -1,0 +1,1 @@
+"""The NAVSIM-v2 score of driving plans; needs neither Lightning nor transformers."""

@@ -1,0 +1,145 @@
+"""The command: reads arguments, writes the scores, draws and shows them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.navsim.command.pairs import Pair, match
+
+if TYPE_CHECKING:
+    from lightning_cgrpo.navsim.command.results import Result
+    from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command.
+
+    Raises:
+        UserError: if there is nothing to score, or it can't be written, or some scenes couldn't be scored (the others
+            are, and written).
+    """
+    given = _parser().parse_args(argv)
+    if given.out.is_dir():
+        raise UserError(f"Expected --out to be a file, but '{given.out}' is a folder, try {given.out / 'scores.json'}.")
+    if given.render is not None and given.render.exists() and not given.render.is_dir():
+        raise UserError(f"Expected --render to be a folder, but '{given.render}' is a file.")
+    pairs, notes = match(given.scenes, given.trajectories)
+    try:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        errors = run(pairs, notes, _traffic(given.traffic), not given.no_human_filter, given.out, given.render)
+    except OSError as error:
+        raise UserError(f"The scores can't be written: {error.filename}: {error.strerror or error}.") from error
+    if errors:
+        raise UserError(f"{len(errors)} of {len(pairs)} scenes could not be scored:\n" + "\n".join(errors))
+
+
+def run(
+    pairs: Sequence[Pair],
+    notes: Sequence[str],
+    traffic: TrafficPolicy,
+    human_filter: bool,
+    out: Path,
+    pictures: Path | None,
+) -> list[str]:
+    """Score, write, draw and show; what could not be scored, and why, comes back."""
+    from lightning_cgrpo.navsim.command.score_files import score_files, without_previous
+    from lightning_cgrpo.navsim.command.summary import show, show_two_stages
+    from lightning_cgrpo.navsim.command.two_stage import two_stages
+
+    with _progress("Scoring", len(pairs)) as done:
+        results, errors = score_files(
+            pairs, traffic, human_filter=human_filter, pictures=pictures is not None, done=done
+        )
+    rows = {result.stem: result.rows() for result in results}
+    # Also if there is nothing: an older file must not be taken for these scores.
+    out.write_text(json.dumps(rows, indent=1, allow_nan=False), encoding="utf-8")
+    if rows:
+        show(rows)
+    stages, left_out = two_stages(results)
+    if stages:
+        show_two_stages(stages)
+    for note in [*notes, *without_previous(results), *left_out]:
+        print(f"- {note}")
+    print(f"Wrote {out}.")
+    if pictures is not None and results:
+        _draw(results, pictures)
+    return errors
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m lightning_cgrpo score",
+        description="Score driving trajectories as NAVSIM v2 does (EPDMS): a simulated car drives them, and is judged "
+        "by collisions, road, direction, lights, progress, time to collision, lane keeping and comfort. "
+        "See docs/driving.md for the files and for what the scores mean.",
+        epilog="A malformed trajectory is reported in its row, with scores of 0, and a malformed scene on the screen; "
+        "the rest is scored. The exit status is 2 if a scene could not be scored.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--scenes", metavar="PATH", type=Path, required=True, help="a scene, or a folder of NAME.scene.json"
+    )
+    parser.add_argument(
+        "--trajectories",
+        metavar="PATH",
+        type=Path,
+        required=True,
+        help="candidates in a scene, or a folder of NAME.trajs.json; may be the folder of the scenes",
+    )
+    parser.add_argument(
+        "--traffic",
+        choices=("log_replay", "reactive"),
+        default="log_replay",
+        help="the others drive as they were logged (default), or vehicles keep their distance (IDM)",
+    )
+    parser.add_argument(
+        "--out", metavar="FILE", type=Path, default=Path("scores.json"), help="what to write (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--no-human-filter", action="store_true", help="hold against candidates also what the human driver violated"
+    )
+    parser.add_argument("--render", metavar="DIR", type=Path, help="draw each scene from above, as DIR/NAME.png")
+    return parser
+
+
+def _traffic(name: str) -> TrafficPolicy:
+    if name == "reactive":
+        from lightning_cgrpo.navsim.traffic.reactive import Reactive
+
+        return Reactive()
+    from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
+
+    return LogReplay()
+
+
+def _draw(results: Sequence[Result], folder: Path) -> None:
+    from lightning_cgrpo.navsim.render.draw import draw
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with _progress("Drawing", len(results)) as done:
+        for result in results:
+            assert result.picture is not None
+            scene, centerline, hits = result.picture
+            tags = [candidate.tag for candidate in result.candidates]
+            figure = draw(scene, result.poses, result.scores, tags=tags, centerline=centerline, hits=hits)
+            figure.savefig(folder / f"{result.stem}.png", dpi=120)
+            done(1)
+    print(f"Drew {len(results)} pictures in {folder}.")
+
+
+@contextmanager
+def _progress(words: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on the terminal; yields what moves it."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(words, total=total)
+        yield lambda count: bar.advance(task, count)

@@ -1,0 +1,78 @@
+"""Which file of trajectories belongs to which scene file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.navsim.command.trajectory_file import TRAJECTORIES_SUFFIX
+from lightning_cgrpo.scenes.scene_file import SCENE_SUFFIX
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A scene and the trajectories to be scored in it.
+
+    Args:
+        stem: the scene file's name without its suffix.
+        scene: the file.
+        trajectories: the file.
+    """
+
+    stem: str
+    scene: Path
+    trajectories: Path
+
+
+def match(scenes: Path, trajectories: Path) -> tuple[list[Pair], list[str]]:
+    """Pairs of files in the order of their stems, and notes that name the files without a partner.
+
+    Two files are a pair whatever their names are.
+
+    Args:
+        scenes: a file, or a folder of ``*.scene.json``.
+        trajectories: a file, or a folder of ``*.trajs.json``.
+
+    Raises:
+        UserError: nothing is there, or no two files match.
+    """
+    of_scenes = _files(scenes, SCENE_SUFFIX, "--scenes")
+    of_trajectories = _files(trajectories, TRAJECTORIES_SUFFIX, "--trajectories")
+    if scenes.is_file() and trajectories.is_file():
+        [(stem, scene)] = of_scenes.items()
+        return [Pair(stem, scene, trajectories)], []
+    pairs = [Pair(stem, file, of_trajectories[stem]) for stem, file in of_scenes.items() if stem in of_trajectories]
+    if not pairs:
+        raise UserError(
+            f"Expected a scene NAME{SCENE_SUFFIX} and its trajectories NAME{TRAJECTORIES_SUFFIX}, but got the scenes "
+            f"{names(of_scenes)} and the trajectories of {names(of_trajectories)}, try files of the same NAME."
+        )
+    notes = []
+    alone = [stem for stem in of_scenes if stem not in of_trajectories]
+    # With one file of trajectories, the other scenes of the folder aren't meant.
+    if alone and trajectories.is_dir():
+        notes.append(f"No trajectories for the scenes {names(alone)}.")
+    alone = [stem for stem in of_trajectories if stem not in of_scenes]
+    if alone and scenes.is_dir():
+        notes.append(f"No scene for the trajectories of {names(alone)}.")
+    return pairs, notes
+
+
+def names(stems: Iterable[str], most: int = 10) -> str:
+    """A list of names to be read."""
+    every = [f"'{stem}'" for stem in stems]
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
+def _files(path: Path, suffix: str, option: str) -> dict[str, Path]:
+    """By stem, in its order."""
+    if path.is_dir():
+        found = {file.name.removesuffix(suffix): file for file in sorted(path.glob(f"*{suffix}"))}
+        if not found:
+            raise UserError(f"Expected {option} to be a folder with files *{suffix}, but '{path}' has none.")
+        return found
+    if not path.is_file():
+        raise UserError(f"Expected {option} to be a file or a folder of *{suffix}, but there is no '{path}'.")
+    return {path.name.removesuffix(suffix if path.name.endswith(suffix) else ".json"): path}

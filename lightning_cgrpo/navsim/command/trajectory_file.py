@@ -1,0 +1,85 @@
+"""Files of candidate trajectories. One that is malformed says why, and doesn't stop the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.scenes.json_fields import Field, SceneError, load_json
+
+TRAJECTORIES_SUFFIX = ".trajs.json"
+POSES = 8
+INTERVAL = 0.5
+"""Seconds from pose to pose; the first is one interval after t = 0."""
+TOP_SPEED = 50.0
+"""m/s from pose to pose: whoever is faster (180 km/h) teleports."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A trajectory to be scored.
+
+    Args:
+        tag: what the file calls it.
+        poses: ``[8, 3]`` x, y, yaw in the ego's frame at t = 0, at 0.5 to 4 s; None if they can't be scored.
+        error: what is wrong with it. A teleporting trajectory has an error, and poses: it can be scored.
+    """
+
+    tag: str | None
+    poses: Tensor | None
+    error: str | None = None
+
+
+def read_candidates(path: str | Path) -> list[Candidate]:
+    """Read a file of trajectories.
+
+    Raises:
+        SceneError: it isn't JSON, or has no list `trajectories`. (What is wrong in one trajectory is in `error`.)
+    """
+    top = Field(load_json(path), str(path))
+    found = [_candidate(item) for item in top["trajectories"]]
+    if not found:
+        raise top["trajectories"].wrong("at least one trajectory")
+    return found
+
+
+def _teleports(poses: Tensor) -> str | None:
+    """What is wrong with poses ``[8, 3]`` that jump farther than a car can drive; None if they don't."""
+    path = torch.cat([poses.new_zeros(1, 2), poses[:, :2]])
+    speeds = path.diff(dim=0).norm(dim=1) / INTERVAL
+    fastest = int(speeds.argmax())
+    if speeds[fastest] <= TOP_SPEED:
+        return None
+    return (
+        f"poses[{fastest}]: Expected at most {TOP_SPEED:g} m/s from the pose before, but got "
+        f"{float(speeds[fastest]):.4g} m/s: it teleports."
+    )
+
+
+def _candidate(item: Field) -> Candidate:
+    tag = item.value.get("tag") if isinstance(item.value, dict) else None
+    tag = tag if tag is None else str(tag)
+    try:
+        poses = _poses(item["poses"])
+    except SceneError as error:
+        return Candidate(tag, None, str(error).removeprefix(f"{item.file}: "))
+    return Candidate(tag, poses, _teleports(poses) or _turns(poses))
+
+
+def _turns(poses: Tensor) -> str | None:
+    """A note on headings that look like degrees."""
+    largest = float(poses[:, 2].abs().max())
+    return None if largest <= 2 * math.pi else f"It has a heading of {largest:.4g}: headings are in radians."
+
+
+def _poses(value: Field) -> Tensor:
+    poses: Sequence[Any] = list(value)
+    if len(poses) != POSES:
+        raise value.wrong(f"{POSES} poses, at {INTERVAL:g} to {POSES * INTERVAL:g} s", str(len(poses)))
+    return torch.stack([pose.tensor(3) for pose in poses])

@@ -1,0 +1,8 @@
+"""Planners that know nothing of the future: PDM-Closed, the expert of the official score, and constant velocity."""
+
+from __future__ import annotations
+
+from lightning_cgrpo.navsim.expert.constant_velocity import constant_velocity
+from lightning_cgrpo.navsim.expert.pdm_closed import Plan, plan
+
+__all__ = ["Plan", "constant_velocity", "plan"]

@@ -1,0 +1,1 @@
+"""Boxes, polygons and polylines as batched tensors."""

@@ -1,0 +1,85 @@
+"""Polylines that many points are compared with at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.navsim.geometry.boxes import SLACK, bounds, bounds_touch, dot
+
+CHUNK = 8
+"""Segments of a polyline that share a bounding box."""
+
+
+@dataclass(frozen=True, eq=False)
+class Polylines:
+    """N polylines of C points.
+
+    Args:
+        points: ``[N, C, 2]``, filled up with the last point.
+        bounds: ``[N, chunks, 4]`` of runs of `CHUNK` segments.
+    """
+
+    points: Tensor
+    bounds: Tensor
+
+    @classmethod
+    def of(cls, points: Tensor) -> Polylines:
+        """Of ``[N, C, 2]``, filled up with the last point; C is at least 2."""
+        missing = -(points.shape[1] - 1) % CHUNK
+        points = torch.cat([points, points[:, -1:].expand(-1, missing, -1)], 1)
+        return cls(points, bounds(points.unfold(1, CHUNK + 1, CHUNK).transpose(-1, -2)))
+
+    def project(self, points: Tensor, row: Tensor) -> Tensor:
+        """How far along its polyline each point's nearest one is (the first of several), ``[M]``.
+
+        Args:
+            points: ``[M, 2]``.
+            row: ``[M]`` int64, the polyline of each.
+        """
+        start, along = self.points[:, :-1], self.points.diff(dim=1)
+        lengths = along.norm(dim=-1)
+        passed = lengths.cumsum(1) - lengths
+        square, share = _to_segments(points[:, None], start[row], along[row])
+        nearest = square.argmin(1, keepdim=True)
+        found: Tensor = passed[row].gather(1, nearest) + lengths[row].gather(1, nearest) * share.gather(1, nearest)
+        return found[:, 0]
+
+    def within(self, points: Tensor, row: Tensor, distance: float) -> Tensor:
+        """Whether points are at most so far from their polyline.
+
+        Args:
+            points: ``[M, T, 2]``.
+            row: ``[M]`` int64, the polyline of each row of points.
+            distance: in meters.
+
+        Returns:
+            ``[M, T]`` bool.
+        """
+        grown = distance + SLACK
+        box = self.bounds + self.bounds.new_tensor([-grown, -grown, grown, grown])
+        some, chunk = bounds_touch(bounds(points)[:, None], box[row]).nonzero().unbind(1)
+        x, y = points.unbind(-1)
+        low_x, low_y, high_x, high_y = box[row[some], chunk][:, None].unbind(-1)
+        x, y = x[some], y[some]
+        pair, step = ((x >= low_x) & (x <= high_x) & (y >= low_y) & (y <= high_y)).nonzero().unbind(1)
+        segment = chunk[pair, None] * CHUNK + torch.arange(CHUNK, device=points.device)
+        some = some[pair]
+        line = row[some, None]
+        start = self.points[line, segment]
+        square, _ = _to_segments(points[some, step, None], start, self.points[line, segment + 1] - start)
+        near = (square <= distance**2).any(1).nonzero()[:, 0]
+        found = torch.zeros(points.shape[:2], dtype=torch.bool, device=points.device)
+        found[some[near], step[near]] = True
+        return found
+
+
+def _to_segments(points: Tensor, start: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared distance from points to segments, and where along these, in [0, 1], it is nearest; all ``[..., 2]``."""
+    away = points - start
+    square = dot(along, along)
+    share = (dot(along, away) / torch.where(square > 0, square, 1)).clamp(0, 1)
+    rest = away - share[..., None] * along
+    return dot(rest, rest), share

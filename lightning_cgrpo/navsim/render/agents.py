@@ -1,0 +1,68 @@
+"""The others: boxes where they are at t = 0, with where they will be."""
+
+from __future__ import annotations
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from torch import Tensor
+
+from lightning_cgrpo.navsim.geometry.boxes import box_corners
+from lightning_cgrpo.navsim.render import style
+from lightning_cgrpo.navsim.render.view import View
+from lightning_cgrpo.scenes.scene import AGENT_TYPES, Scene
+
+GHOSTS = (1.0, 2.0, 3.0, 4.0)
+"""Seconds at which faint boxes show where an agent will be."""
+MOVED = 0.5
+"""Meters that an agent moves at least to have a path."""
+
+
+def arrows(poses: Tensor, sizes: Tensor) -> Tensor:
+    """Corners ``[..., 3, 2]`` of triangles in boxes, which say where the front is."""
+    tip = box_corners(poses, sizes)[..., [0, 3], :].mean(-2, keepdim=True)
+    base = box_corners(poses, sizes * sizes.new_tensor([0.0, 0.6]))[..., [0, 3], :]
+    return torch.cat([tip + (base.mean(-2, keepdim=True) - tip) * 0.25, base], -2)
+
+
+def draw_agents(axes: Axes, scene: Scene, view: View) -> None:
+    """As they were logged."""
+    agents = scene.agents
+    for row in range(len(agents.tokens)):
+        seen = agents.seen[row]
+        times, poses = agents.times[seen], agents.states[row, seen, :3]
+        size = agents.sizes[row, :2]
+        coming = times >= 0
+        if not coming.any():
+            continue
+        times, poses = times[coming], poses[coming]
+        path = view.points(poses[:, :2])
+        if not view.sees(path):
+            continue
+        color = style.AGENTS[AGENT_TYPES[int(agents.types[row])]]
+        moves = float((poses[:, :2] - poses[0, :2]).norm(dim=1).max()) > MOVED
+        later = torch.isin(times, torch.tensor(GHOSTS, dtype=times.dtype)) & (times > times[0])
+        if moves:
+            ghosts = [view.points(corners) for corners in box_corners(poses[later], size)]
+            axes.add_collection(
+                PolyCollection(
+                    ghosts, facecolor="none", edgecolor=color, alpha=0.45, linewidth=0.6, zorder=style.MOTION
+                )
+            )
+            axes.add_collection(LineCollection([path], color=color, alpha=0.55, linewidth=0.9, zorder=style.MOTION))
+        # Who comes later is drawn where they come into sight, unfilled.
+        here = float(times[0]) == 0
+        box = view.points(box_corners(poses[0], size))
+        axes.add_collection(
+            PolyCollection(
+                [box],
+                facecolor=color if here else "none",
+                edgecolor="white" if here else color,
+                linewidth=0.6,
+                linestyle="-" if here else ":",
+                zorder=style.BOXES,
+            )
+        )
+        if moves and here:
+            arrow = view.points(arrows(poses[0], size))
+            axes.add_collection(PolyCollection([arrow], facecolor="white", alpha=0.8, linewidth=0, zorder=style.BOXES))

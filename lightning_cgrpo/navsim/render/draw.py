@@ -1,0 +1,100 @@
+"""Pictures of scenes from above, with candidates, how they drove, and where they broke a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lightning_cgrpo.navsim.render import style
+from lightning_cgrpo.navsim.render.agents import draw_agents
+from lightning_cgrpo.navsim.render.images import draw_images
+from lightning_cgrpo.navsim.render.legend import draw_key, draw_list
+from lightning_cgrpo.navsim.render.roads import draw_roads
+from lightning_cgrpo.navsim.render.rollouts import Mark, Rollout, draw_ego, draw_rollouts
+from lightning_cgrpo.navsim.render.view import View
+from lightning_cgrpo.navsim.scorer import Scores
+from lightning_cgrpo.scenes.scene import Scene
+from lightning_cgrpo.scenes.vehicle import centers
+
+__all__ = ["draw"]
+
+HEIGHT = 8.5
+LIST_WIDTH = 4.9
+IMAGES_WIDTH = 4.0
+"""Inches."""
+NO_IMAGES: Mapping[str, NDArray[np.uint8]] = MappingProxyType({})
+
+
+def draw(
+    scene: Scene,
+    poses: Tensor,
+    scores: Scores | None,
+    *,
+    tags: Sequence[str | None] | None = None,
+    centerline: Tensor | None = None,
+    hits: Sequence[Tensor] | None = None,
+    images: Mapping[str, NDArray[np.uint8]] = NO_IMAGES,
+) -> Figure:
+    """A scene from above, the ego looking up, with R candidates in the colors of their scores.
+
+    Agents are drawn where they are at t = 0, and outlined where the log has them 1, 2, 3 and 4 s later (where reactive
+    traffic may not be). The marks of violated sub-scores are where the ego is when they are first violated.
+
+    Args:
+        scene: the scene.
+        poses: ``[R, P, 3]`` the plans, in the ego's frame.
+        scores: of these; None if R is 0.
+        tags: of each; the number by default.
+        centerline: ``[C, 2]`` along which progress was measured.
+        hits: ``[n, 4, 2]`` boxes that each candidate touched when it collided.
+        images: ``[h, w, 3]`` of cameras by what is to be written above them, drawn beside, the first one on top.
+    """
+    rollouts = [] if scores is None else _rollouts(poses, scores, tags or [None] * len(poses), hits)
+    driven = [rollout for rollout in rollouts if rollout.valid]
+    start = scene.ego.poses[-1]
+    view = View.around(start, torch.cat([start[None, :2], *(centers(rollout.states) for rollout in driven)]))
+    wide, high = (end - begin for begin, end in zip(view.low, view.high, strict=True))
+    width = HEIGHT * wide / high
+    columns = [*([IMAGES_WIDTH] if images else []), width, LIST_WIDTH]
+    figure = Figure(figsize=(sum(columns), HEIGHT), layout="constrained", facecolor="white")
+    grid = figure.add_gridspec(1, len(columns), width_ratios=columns)
+    axes, beside = (figure.add_subplot(grid[0, column]) for column in (-2, -1))
+    if images:
+        rows = max(len(images), 3)
+        cells = grid[0, 0].subgridspec(rows, 1)
+        draw_images([figure.add_subplot(cells[row, 0]) for row in range(rows)], images)
+    axes.set(xlim=(view.low[0], view.high[0]), ylim=(view.low[1], view.high[1]), xticks=[], yticks=[], aspect="equal")
+    axes.set_facecolor(style.PAPER)
+    for spine in axes.spines.values():
+        spine.set_color(style.EDGE)
+    draw_roads(axes, scene, view, centerline)
+    draw_agents(axes, scene, view)
+    draw_ego(axes, view)
+    draw_rollouts(axes, view, driven)
+    draw_list(beside, scene.name, rollouts)
+    draw_key(beside, scene, driven)
+    return figure
+
+
+def _rollouts(
+    poses: Tensor, scores: Scores, tags: Sequence[str | None], hits: Sequence[Tensor] | None
+) -> list[Rollout]:
+    steps = {short: scores.steps[name].tolist() for short, name in style.MARKED.items()}
+    # What the human filter lifted is not violated.
+    violated = {short: (scores.columns[name] < 1).tolist() for short, name in style.MARKED.items()}
+    uncomfortable = (~scores.comfort.all(1)).tolist()
+    rollouts = []
+    for row, (valid, score) in enumerate(zip(scores.valid.tolist(), scores.epdms.nan_to_num(0).tolist(), strict=True)):
+        marks = [Mark(short, steps[short][row]) for short in style.MARKED if violated[short][row]]
+        touched = [] if hits is None or not violated["NC"][row] else list(hits[row])
+        states = scores.states[row].cpu()
+        rollouts.append(
+            Rollout(row, tags[row], poses[row].cpu(), states, score, valid, marks, touched, uncomfortable[row])
+        )
+    return rollouts

@@ -1,0 +1,119 @@
+"""The road: areas that can be driven on, lanes, the route, and lights that are red."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from torch import Tensor
+
+from lightning_cgrpo.navsim.render import style
+from lightning_cgrpo.navsim.render.view import Array, View
+from lightning_cgrpo.scenes.scene import Points, Scene
+
+
+def draw_roads(axes: Axes, scene: Scene, view: View, centerline: Tensor | None) -> None:
+    """Areas, lanes and the route's centerline ``[C, 2]``, where it is known."""
+    road_map = scene.map
+    lanes, blocks = road_map.lanes, road_map.roadblocks
+    on_route = torch.zeros(len(blocks.ids), dtype=torch.bool)
+    on_route[list(scene.route)] = True
+    for areas in (road_map.drivable_areas, road_map.carparks):
+        _fill(axes, view, areas.polygons, range(len(areas.ids)), style.CARPARK)
+    roads = [row for row in range(len(blocks.ids)) if not blocks.connector[row]]
+    _fill(axes, view, blocks.polygons, roads, style.ROAD, style.EDGE)
+    _fill(axes, view, road_map.intersections.polygons, range(len(road_map.intersections.ids)), style.CONNECTOR)
+    # Also those of connectors, whose blocks aren't what is driven on: a route is seen through.
+    routed = [row for row in range(len(lanes.ids)) if on_route[lanes.roadblock[row]]]
+    _fill(axes, view, lanes.polygons, routed, style.ON_ROUTE)
+    edges = [row for row in range(len(lanes.ids)) if not lanes.connector[row]]
+    _lines(axes, view, lanes.polygons, edges, color=style.LANE_EDGE, linewidth=0.9)
+    _lines(
+        axes,
+        view,
+        lanes.centerlines,
+        range(len(lanes.ids)),
+        color=style.LANE_LINE,
+        linewidth=0.5,
+        linestyle=(0, (6, 5)),
+    )
+    if centerline is not None:
+        line = view.points(centerline)
+        axes.plot(line[:, 0], line[:, 1], color=style.CENTERLINE, linewidth=1.1, alpha=0.7, zorder=style.LINES)
+    _draw_lights(axes, scene, view, on_route)
+
+
+def _draw_lights(axes: Axes, scene: Scene, view: View, on_route: Tensor) -> None:
+    """Connectors that are red some time from 0 to 4 s, with when; hatched those of the route, which are what counts.
+
+    Args:
+        axes: to draw on.
+        scene: the scene.
+        view: the part of the plane.
+        on_route: ``[B]`` bool, roadblocks.
+    """
+    lanes, lights = scene.map.lanes, scene.lights
+    now = lights.times >= 0
+    red, times = lights.red[now], lights.times[now]
+    texts: dict[tuple[int, int, str], Array] = {}
+    for lane in red.any(0).nonzero()[:, 0].tolist():
+        polygon = view.points(lanes.polygons[lane])
+        if not view.sees(polygon):
+            continue
+        counts = bool(on_route[lanes.roadblock[lane]])
+        axes.add_collection(
+            PolyCollection(
+                [polygon],
+                facecolor=style.RED_LIGHT,
+                edgecolor=style.RED_LIGHT,
+                alpha=0.22 if counts else 0.06,
+                hatch="////" if counts else None,
+                linewidth=0.6,
+                zorder=style.LINES,
+            )
+        )
+        start, after = view.points(lanes.centerlines[lane][:2])
+        ahead = (after - start) / max(float(np.hypot(*(after - start))), 1e-9)
+        aside = np.array([-ahead[1], ahead[0]]) * 1.5
+        stop = np.stack([start - aside, start + aside])
+        axes.plot(
+            stop[:, 0], stop[:, 1], color=style.RED_LIGHT, linewidth=2.4 if counts else 1.2, zorder=style.LINES,
+            solid_capstyle="butt",
+        )  # fmt: skip
+        # Once for the connectors that begin at one place.
+        texts[round(start[0]), round(start[1]), _when(red[:, lane], times)] = start - ahead * 1.2
+    for (_, _, when), place in texts.items():
+        if when:
+            axes.annotate(
+                when, tuple(place), ha="center", va="center", fontsize=6.5, color=style.RED_LIGHT, zorder=style.SIGNS,
+                annotation_clip=True,
+            )  # fmt: skip
+
+
+def _when(red: Tensor, times: Tensor) -> str:
+    """When a light is red, of flags ``[T]`` (a state is held until the next one); nothing if it is red all the time."""
+    texts, begin = [], None
+    for at, on in [*zip(times.tolist(), red.tolist(), strict=True), (None, False)]:
+        if on and begin is None:
+            begin = at
+        if not on and begin is not None:
+            texts.append(" ".join(["from", f"{begin:g}"] * (begin > 0) + ([] if at is None else ["to", f"{at:g}"])))
+            begin = None
+    return f"red {', '.join(texts)} s" if any(texts) else ""
+
+
+def _fill(axes: Axes, view: View, polygons: Points, rows: Iterable[int], color: str, edge: str | None = None) -> None:
+    drawn = [polygon for polygon in (view.points(polygons[row]) for row in rows) if view.sees(polygon)]
+    axes.add_collection(
+        PolyCollection(drawn, facecolor=color, edgecolor=edge or color, linewidth=0.5, zorder=style.ROADS)
+    )
+
+
+def _lines(axes: Axes, view: View, lines: Points, rows: Iterable[int], **look: Any) -> None:
+    # With the filling at the end, which closes polygons.
+    drawn = [line for line in (view.points(lines.xy[row]) for row in rows) if view.sees(line)]
+    axes.add_collection(LineCollection(drawn, zorder=style.LINES, **look))

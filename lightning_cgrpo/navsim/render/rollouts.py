@@ -1,0 +1,151 @@
+"""Candidates: what was planned, what the simulated car did, and where it broke a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.patheffects import withStroke
+from torch import Tensor
+
+from lightning_cgrpo.navsim.render import style
+from lightning_cgrpo.navsim.render.agents import arrows
+from lightning_cgrpo.navsim.render.view import View
+from lightning_cgrpo.navsim.simulation.interpolation import in_scene
+from lightning_cgrpo.scenes.vehicle import LENGTH, WIDTH, centers, corners
+
+FEW = 6
+"""Up to so many candidates there is room for texts at their marks, and for the cars' outlines."""
+
+
+class Mark(NamedTuple):
+    """A violated sub-score.
+
+    Args:
+        name: short, of `style.MARKED`.
+        step: of the simulated motion, at 10 Hz, where it is first violated.
+    """
+
+    name: str
+    step: int
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """A scored candidate.
+
+    Args:
+        number: of the candidate.
+        tag: what its file calls it.
+        poses: ``[P, 3]`` the plan, in the ego's frame.
+        states: ``[41, 11]`` the simulated rear axle, in the scene's frame.
+        score: from 0 to 1.
+        valid: False if it could not be scored; then poses and states aren't finite.
+        marks: where it broke which rule.
+        hits: corners ``[4, 2]`` of boxes that it hit.
+        uncomfortable: whether it violates HC, which has no place.
+    """
+
+    number: int
+    tag: str | None
+    poses: Tensor
+    states: Tensor
+    score: float
+    valid: bool
+    marks: Sequence[Mark]
+    hits: Sequence[Tensor]
+    uncomfortable: bool
+
+
+def draw_rollouts(axes: Axes, view: View, rollouts: Sequence[Rollout]) -> None:
+    """The simulated motion of every candidate in the color of its score, over thin dotted lines for the plans."""
+    few = len(rollouts) <= FEW
+    # The best are drawn last, over the others.
+    for rollout in sorted(rollouts, key=lambda rollout: rollout.score):
+        color = style.SCORES(rollout.score)
+        _draw_plan(axes, view, rollout, color, few)
+        path = view.points(centers(rollout.states))
+        axes.plot(
+            path[:, 0], path[:, 1], color=color, linewidth=2.4 if few else 1.4 + 0.8 * (rollout.score > 0),
+            alpha=0.95 if few or rollout.score > 0 else 0.7, solid_capstyle="round", zorder=style.PLANS,
+        )  # fmt: skip
+        if few:
+            _outline(axes, view, corners(rollout.states[-1]), color, 0.9)
+    for rollout in sorted(rollouts, key=lambda rollout: rollout.score):
+        _draw_marks(axes, view, rollout, few)
+    _draw_numbers(axes, view, rollouts)
+
+
+def draw_ego(axes: Axes, view: View) -> None:
+    """The box at t = 0."""
+    start = view.origin
+    middle = torch.cat([centers(start), start[2:3]])
+    box, arrow = view.points(corners(start)), view.points(arrows(middle, start.new_tensor([LENGTH, WIDTH])))
+    axes.add_collection(
+        PolyCollection(
+            [box, arrow], facecolor=[style.INK, "white"], edgecolor=["white", "none"], linewidth=0.8, zorder=style.EGO
+        )
+    )
+
+
+def _draw_numbers(axes: Axes, view: View, rollouts: Sequence[Rollout]) -> None:
+    """Where they end; of several on one spot only the best candidate's."""
+    wide, high = (view.high[0] - view.low[0]) * 0.025, (view.high[1] - view.low[1]) * 0.014
+    taken: list[tuple[float, float]] = []
+    for rollout in sorted(rollouts, key=lambda rollout: -rollout.score):
+        x, y = view.points(centers(rollout.states[-1]))
+        if any(abs(x - left) < wide and abs(y - low) < high for left, low in taken):
+            continue
+        taken.append((x, y))
+        axes.annotate(
+            str(rollout.number), (x, y), fontsize=7, fontweight="bold", color=style.SCORES(rollout.score), ha="center",
+            va="center", path_effects=[withStroke(linewidth=2.2, foreground="white")], zorder=style.SIGNS,
+            annotation_clip=True,
+        )  # fmt: skip
+
+
+def _draw_plan(axes: Axes, view: View, rollout: Rollout, color: tuple[float, ...], few: bool) -> None:
+    start = view.origin
+    plan = view.points(centers(torch.cat([start[None], in_scene(start, rollout.poses)])))
+    axes.plot(
+        plan[:, 0], plan[:, 1], color=color, linewidth=0.8 if few else 0.5, linestyle=":", alpha=0.9 if few else 0.5,
+        marker=".", markersize=3 if few else 0, zorder=style.PLANS,
+    )  # fmt: skip
+
+
+def _draw_marks(axes: Axes, view: View, rollout: Rollout, few: bool) -> None:
+    color = style.SCORES(rollout.score)
+    together: dict[int, list[Mark]] = {}
+    for mark in rollout.marks:
+        together.setdefault(mark.step, []).append(mark)
+    for hit in rollout.hits:
+        _outline(axes, view, hit, style.RED_LIGHT, 1.2)
+    for step, marks in together.items():
+        state = rollout.states[step]
+        if few:
+            _outline(axes, view, corners(state), color, 0.9)
+        center = view.points(centers(state))
+        # Side by side, where one moment breaks several rules.
+        apart = 1.7 if few else 1.2
+        for number, mark in enumerate(marks):
+            axes.plot(
+                center[0] + apart * (number - (len(marks) - 1) / 2), center[1], style.MARKS[mark.name], color=color,
+                markeredgecolor="white", markeredgewidth=0.7, markersize=8 if few else 6, zorder=style.HITS,
+            )  # fmt: skip
+        if few:
+            names = " ".join(mark.name for mark in marks)
+            axes.annotate(
+                f"{names} {step / 10:.1f} s", tuple(center), xytext=(6 + 4 * len(marks), 0), textcoords="offset points",
+                va="center", fontsize=7, color=style.INK, zorder=style.SIGNS,
+                path_effects=[withStroke(linewidth=2, foreground="white")], annotation_clip=True,
+            )  # fmt: skip
+
+
+def _outline(axes: Axes, view: View, box: Tensor, color: str | tuple[float, ...], width: float) -> None:
+    axes.add_collection(
+        PolyCollection([view.points(box)], facecolor="none", edgecolor=color, linewidth=width, zorder=style.HITS)
+    )

@@ -1,0 +1,1 @@
+"""The lanes that lead to the goal."""

@@ -1,0 +1,1 @@
+"""The sub-scores of a simulated drive."""

@@ -1,0 +1,73 @@
+"""On what the ego drives at every step. See NAVSIM.md 1.5; officially ``pdm_scorer.py:310-361``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.navsim.batch.surfaces import Surfaces
+from lightning_cgrpo.navsim.geometry.boxes import bounds_touch
+from lightning_cgrpo.navsim.scoring.motion import Motion, Outcome
+
+CENTER = 4
+"""Index of the box's center among the points of the ego: four corners, center, middle of the rear axle."""
+
+
+@dataclass(frozen=True, eq=False)
+class EgoAreas:
+    """Of R rows, at each of 41 steps; all ``[R, 41]`` bool.
+
+    Args:
+        non_drivable: a corner is on nothing that can be driven on (lane connectors can't).
+        multiple_lanes: corners are on more than one lane, and no lane has all four.
+        oncoming: the center is on no lane of the route.
+        center_in_intersection: the box's center is in an intersection.
+        rear_in_intersection: the middle of the rear axle is.
+    """
+
+    non_drivable: Tensor
+    multiple_lanes: Tensor
+    oncoming: Tensor
+    center_in_intersection: Tensor
+    rear_in_intersection: Tensor
+
+    def take(self, rows: Tensor) -> EgoAreas:
+        """Some rows, or rows several times."""
+        return EgoAreas(*(getattr(self, part.name)[rows] for part in fields(self)))
+
+
+def ego_areas(surfaces: Surfaces, motion: Motion) -> EgoAreas:
+    """Look up the areas of R rows."""
+    points = torch.cat([motion.corners, motion.centers[:, :, None], motion.states[:, :, None, :2]], 2)  # [R, 41, 6, 2]
+    scene, polygons = motion.scene, surfaces.polygons
+    box = polygons.bounds[surfaces.table]
+    known = surfaces.lane | surfaces.drivable  # not padding
+    row, column = (known[scene] & bounds_touch(motion.bounds[:, None], box[scene])).nonzero().unbind(1)
+    of_scene = scene[row]
+    inside = polygons.contain(points.flatten(1, 2)[row], surfaces.table[of_scene, column]).view(
+        len(row), *points.shape[1:3]
+    )
+
+    def total(flag: Tensor, values: Tensor) -> Tensor:
+        """``[R, 41, …]`` how many polygons with a flag have values ``[pairs, 41, …]``."""
+        chosen = flag[of_scene, column].nonzero()[:, 0]
+        found = torch.zeros(len(scene), *values.shape[1:], dtype=torch.int32, device=values.device)
+        return found.index_add_(0, row[chosen], values[chosen].int())
+
+    corners = inside[..., :CENTER]
+    intersections = total(surfaces.intersection, inside[..., CENTER:]) > 0
+    some, all_four = total(surfaces.lane, corners.any(-1)), total(surfaces.lane, corners.all(-1))
+    return EgoAreas(
+        non_drivable=(total(surfaces.drivable, corners) == 0).any(-1),
+        multiple_lanes=(some > 1) & (all_four == 0),
+        oncoming=total(surfaces.on_route, inside[..., CENTER]) == 0,
+        center_in_intersection=intersections[..., 0],
+        rear_in_intersection=intersections[..., 1],
+    )
+
+
+def drivable_area_compliance(motion: Motion, areas: EgoAreas) -> Outcome:
+    """DAC: 0 where the ego ever leaves what can be driven on (``pdm_scorer.py:422-429``)."""
+    return Outcome.unless(areas.non_drivable, motion)

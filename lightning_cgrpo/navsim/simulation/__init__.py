@@ -1,0 +1,1 @@
+"""How the car follows a plan."""

@@ -1,0 +1,103 @@
+"""A candidate as a reference to track: moved to the scene's frame and interpolated linearly at 10 Hz.
+
+NAVSIM.md 1.2; officially navsim/evaluate/pdm_score.py and nuplan's InterpolatedTrajectory, whose order of operations is
+kept: where a candidate stands, the displacement that the tracker sees is exactly 0.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
+
+MICROSECONDS = 1e6
+"""Times are officially cut to whole microseconds."""
+
+
+def resample(start: Tensor, poses: Tensor, interval: float = 0.5) -> Tensor:
+    """The reference that a candidate means.
+
+    Args:
+        start: ``[..., 3 or more]`` x, y, yaw of the ego at t = 0.
+        poses: ``[..., P, 3]`` x, y, yaw in the ego's frame, at ``interval``, 2 ``interval``, …
+        interval: seconds between poses.
+
+    Returns:
+        ``[..., 41, 3]`` x, y, yaw in the frame of ``start``, every 0.1 s from 0 to 4 s; yaw in [-pi, pi). After its
+        last pose a trajectory stands.
+
+    Raises:
+        ValueError: shapes or the interval can't be.
+    """
+    if poses.dim() < 2 or poses.shape[-1] != 3 or poses.shape[-2] < 1 or start.shape[-1] < 3:
+        raise ValueError(
+            f"Expected poses [..., P, 3] with P at least 1 and start [..., 3 or more], "
+            f"but got {list(poses.shape)} and {list(start.shape)}."
+        )
+    if not (math.isfinite(interval) and interval * MICROSECONDS >= 1):
+        raise ValueError(f"Expected an interval in seconds, at least 1e-6, but got {interval}.")
+    later = in_scene(start[..., None, :3], poses)
+    first = start[..., None, :3].expand(*later.shape[:-2], 1, 3)
+    knots = torch.cat([first, later], -2)
+    knots = torch.cat([knots[..., :2], unwrapped(knots[..., 2])[..., None]], -1)
+    times = [0] + [int((step * interval + interval) * MICROSECONDS) for step in range(poses.shape[-2])]
+    return interpolated(times, knots, [min(int(step * DT * MICROSECONDS), times[-1]) for step in range(STEPS)])
+
+
+def interpolated(times: list[int], knots: Tensor, at: list[int]) -> Tensor:
+    """Poses between poses.
+
+    Args:
+        times: K ascending, in microseconds.
+        knots: ``[..., K, 3 or more]`` of which column 2 is an unwrapped angle.
+        at: N times between the first and the last.
+
+    Returns:
+        ``[..., N, 3 or more]``, the angle in [-pi, pi).
+    """
+    grid = torch.tensor(times, device=knots.device)
+    asked = torch.tensor(at, device=knots.device)
+    after = torch.searchsorted(grid, asked).clamp(min=1)
+    before = after - 1
+    base = knots[..., before, :]
+    slope = (knots[..., after, :] - base) / (grid[after] - grid[before])[:, None]
+    found = slope * (asked - grid[before])[:, None] + base
+    return torch.cat([found[..., :2], principal(found[..., 2:3]), found[..., 3:]], -1)
+
+
+def in_scene(origin: Tensor, poses: Tensor) -> Tensor:
+    """Poses ``[..., 3]`` that are relative to the poses ``origin [..., 3]``, in the frame of these."""
+    x, y, yaw = poses.unbind(-1)
+    cos, sin = origin[..., 2].cos(), origin[..., 2].sin()
+    return torch.stack(
+        [
+            cos * x - sin * y + origin[..., 0],
+            sin * x + cos * y + origin[..., 1],
+            torch.atan2(sin * yaw.cos() + cos * yaw.sin(), cos * yaw.cos() - sin * yaw.sin()),
+        ],
+        -1,
+    )
+
+
+def in_ego(origin: Tensor, poses: Tensor) -> Tensor:
+    """The inverse of `in_scene`: poses ``[..., 3]`` in the frames of the poses ``origin [..., 3]``."""
+    x, y, yaw = (poses - origin).unbind(-1)
+    cos, sin = origin[..., 2].cos(), origin[..., 2].sin()
+    return torch.stack([cos * x + sin * y, cos * y - sin * x, torch.atan2(yaw.sin(), yaw.cos())], -1)
+
+
+def principal(angle: Tensor) -> Tensor:
+    """The same angle in [-pi, pi)."""
+    return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
+
+
+def unwrapped(angles: Tensor) -> Tensor:
+    """Angles ``[..., K]`` without jumps of more than pi along the last dimension, as `numpy.unwrap` makes them."""
+    steps = angles.diff(dim=-1)
+    wrapped = principal(steps)
+    wrapped = torch.where((wrapped == -math.pi) & (steps > 0), math.pi, wrapped)
+    turns = torch.where(steps.abs() < math.pi, 0.0, wrapped - steps).cumsum(-1)
+    return torch.cat([angles[..., :1], angles[..., 1:] + turns], -1)

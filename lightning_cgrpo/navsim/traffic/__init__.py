@@ -1,0 +1,1 @@
+"""The other agents: as logged, or reacting."""

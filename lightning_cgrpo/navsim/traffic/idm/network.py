@@ -1,0 +1,142 @@
+"""The rails of a batch of scenes as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
+from lightning_cgrpo.navsim.geometry.boxes import wrap_angle
+from lightning_cgrpo.navsim.traffic.idm.links import Links, Window, find_links, levels, neighbors
+from lightning_cgrpo.navsim.traffic.idm.pieces import Pieces, cut
+from lightning_cgrpo.navsim.traffic.idm.rails import Rail
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """G rails of S scenes, scene by scene, in the order in which they decide.
+
+    Args:
+        scene: ``[G]`` int64.
+        agent: ``[G]`` int64, row among the scene's agents.
+        counts: ``[S]`` int64, rails of each scene.
+        distances: ``[G, V]`` of points along the lanes, filled up with infinity.
+        poses: ``[G, V, 3]`` x, y, yaw of those, yaw without jumps.
+        last: ``[G]`` int64, the last point of each.
+        size: ``[G, 2]`` length, width.
+        progress: ``[G]`` meters, at the start.
+        snapped: ``[G, 3]`` pose on the lane at the start.
+        speed: ``[G]`` at the start.
+        target: ``[G]`` speed on a free road.
+        sees_ego: ``[G]`` bool.
+        pieces: of the lanes, rail by rail.
+        piece_counts: ``[G]`` int64.
+        first_reached: ``[G]`` int64, row of the first piece that a vehicle may occupy in 4 s.
+        reached: ``[G]`` int64, how many it may occupy. These are its first slots; the one after them is for its box.
+        links: pairs of rails that may meet.
+        level: ``[G]`` int64: rails decide one after the other, and each may decide by what those before it have just
+            done; but those of a level don't, and may decide at the same time.
+    """
+
+    scene: Tensor
+    agent: Tensor
+    counts: Tensor
+    distances: Tensor
+    poses: Tensor
+    last: Tensor
+    size: Tensor
+    progress: Tensor
+    snapped: Tensor
+    speed: Tensor
+    target: Tensor
+    sees_ego: Tensor
+    pieces: Pieces
+    piece_counts: Tensor
+    first_reached: Tensor
+    reached: Tensor
+    links: Links
+    level: Tensor
+
+    @classmethod
+    def of(cls, batch: SceneBatch, rails: Sequence[Sequence[Rail]]) -> Network:
+        """Of the rails of each scene of a batch."""
+        flat = [rail for of_scene in rails for rail in of_scene]
+        counts = torch.tensor([len(of_scene) for of_scene in rails], dtype=torch.int64)
+        scene = torch.repeat_interleave(counts)
+        agent = torch.tensor([rail.agent for rail in flat], dtype=torch.int64)
+        shift = torch.cat([batch.origin.cpu(), torch.zeros(len(batch), 1, dtype=torch.float64)], 1)[scene]
+        size = _stacked([batch.scenes[at].agents.sizes[row, :2] for at, row in zip(scene, agent, strict=True)], 2)
+        pieces, piece_counts = cut(flat, size[:, 1], shift)
+        poses = [_tensor(rail.points, rail.yaws) - shift[row] for row, rail in enumerate(flat)]
+        distances = [torch.from_numpy(rail.distances) for rail in flat]
+        progress = torch.tensor([rail.progress for rail in flat], dtype=torch.float64)
+        tokens = [batch.scenes[at].agents.tokens[row] for at, row in zip(scene, agent, strict=True)]
+        speed = torch.tensor([rail.speed for rail in flat], dtype=torch.float64)
+        window = Window.of(distances, size, progress, speed)
+        first_reached, reached = window.pieces(pieces, piece_counts)
+        links = find_links(
+            pieces, piece_counts, first_reached, reached, window, *neighbors(counts, poses, size, tokens)
+        )
+        device, dtype = batch.start.device, batch.start.dtype
+
+        def floats(values: Tensor) -> Tensor:
+            return values.to(device, dtype)
+
+        return cls(
+            scene.to(device),
+            agent.to(device),
+            counts.to(device),
+            floats(pad_sequence(distances, batch_first=True, padding_value=torch.inf) if flat else torch.zeros(0, 2)),
+            floats(pad_sequence(poses, batch_first=True) if flat else torch.zeros(0, 2, 3)),
+            torch.tensor([len(rail.distances) - 1 for rail in flat], dtype=torch.int64, device=device),
+            floats(size),
+            floats(progress),
+            floats(_stacked([torch.from_numpy(rail.pose) for rail in flat], 3) - shift),
+            floats(speed),
+            torch.tensor([rail.target_speed for rail in flat], dtype=dtype, device=device),
+            torch.tensor(["ego" not in token for token in tokens], dtype=torch.bool, device=device),
+            Pieces(*(floats(getattr(pieces, name)) for name in Pieces.__dataclass_fields__)),
+            piece_counts.to(device),
+            first_reached.to(device),
+            reached.to(device),
+            Links(*(getattr(links, name).to(device) for name in Links.__dataclass_fields__)),
+            levels(len(flat), links.reader.tolist(), links.other.tolist()).to(device),
+        )
+
+    def pose_at(self, rail: Tensor, progress: Tensor) -> Tensor:
+        """Poses ``[n, 3]`` of rails ``[n]`` at distances ``[n]`` along their lanes, which are kept on these."""
+        distances = self.distances[rail]
+        last = self.last[rail]
+        kept = torch.maximum(torch.minimum(progress, _at(distances, last)), distances[:, 0])
+        high = torch.searchsorted(distances, kept[:, None])[:, 0].clamp(min=1)
+        high = torch.minimum(high, last)
+        low = high - 1
+        begin = _at(distances, low)
+        share = (kept - begin) / (_at(distances, high) - begin)
+        start = self.poses[rail, low]
+        pose = start + share[:, None] * (self.poses[rail, high] - start)
+        return torch.cat([pose[:, :2], wrap_angle(pose[:, 2:])], 1)
+
+    def end(self, rail: Tensor) -> Tensor:
+        """``[n]`` distance of the last point."""
+        return _at(self.distances[rail], self.last[rail])
+
+    def last_begin(self, rail: Tensor) -> Tensor:
+        """``[n]`` distance of the point before the last one."""
+        return _at(self.distances[rail], self.last[rail] - 1)
+
+
+def _at(rows: Tensor, column: Tensor) -> Tensor:
+    return rows.gather(1, column[:, None])[:, 0]
+
+
+def _stacked(rows: list[Tensor], width: int) -> Tensor:
+    return torch.stack(rows) if rows else torch.zeros(0, width, dtype=torch.float64)
+
+
+def _tensor(points: object, yaws: object) -> Tensor:
+    return torch.cat([torch.as_tensor(points), torch.as_tensor(yaws)[:, None]], 1)

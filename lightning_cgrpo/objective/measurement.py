@@ -1,0 +1,180 @@
+"""What the user sees of a batch: rewards, behavior rates, lengths. First as sums, which add up over batches and
+processes, then as metrics under their tags.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.distributed import all_sum_named
+from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.rollout import Rollouts, Signal, Signals
+
+
+def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tensor]]:
+    """Take out values (and counts) that are not finite: they are faults, not statements.
+
+    Returns:
+        The signals, in which faulty entries do not apply, and the number of faults by signal and prompt, ``[B]``.
+    """
+    clean, faults = {}, {}
+    for name, signal in signals.items():
+        finite = signal.value.isfinite()
+        for counts in (signal.count, signal.opportunities):
+            if counts is not None:
+                finite &= counts.isfinite()
+        if signal.applicable is not None:
+            finite |= ~signal.applicable
+        faulty = ~finite
+        faults[name] = _by_prompt(faulty)
+        if bool(faulty.any()):
+            applicable = finite if signal.applicable is None else signal.applicable & finite
+            signal = replace(
+                signal,
+                value=torch.where(finite, signal.value, 0),
+                count=None if signal.count is None else torch.where(finite, signal.count, 0),
+                opportunities=None if signal.opportunities is None else torch.where(finite, signal.opportunities, 0),
+                applicable=applicable,
+            )
+        clean[name] = signal
+    return clean, faults
+
+
+def behavior_sums(
+    objective: Objective, signals: Signals, rollouts: Rollouts, faults: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Sums over a batch (scalars), from which `behavior_metrics` makes means and rates; see `prompt_sums`."""
+    return {name: sums.sum() for name, sums in prompt_sums(objective, signals, rollouts, faults).items()}
+
+
+def prompt_sums(
+    objective: Objective, signals: Signals, rollouts: Rollouts, faults: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Sums over the answers of each prompt, float64 ``[B]``.
+
+    Args:
+        faults: of `isolate_faults`; entries that do not apply for a fault are counted as that and not as inapplicable.
+    """
+    violations, opportunities = objective.violations_by_prompt(signals)
+    answers = rollouts.mask[..., 0]
+    sums = {"answers": _by_prompt(torch.ones_like(answers)), "steps": _by_prompt(rollouts.mask)}
+    for row, name in enumerate(objective.constraints):
+        sums[f"violations/{name}"], sums[f"opportunities/{name}"] = violations[row], opportunities[row]
+    for name in objective.rewards:
+        value, applicable = signals[name].value, signals[name].applicable
+        value = value if applicable is None else torch.where(applicable, value, 0)
+        sums[f"sum/{name}"] = _by_prompt(value)
+        sums[f"count/{name}"] = _by_prompt(torch.ones_like(value) if applicable is None else applicable)
+    for name in objective.signal_names:
+        present = signals[name].applicable
+        absent = torch.zeros_like(sums["answers"]) if present is None else _by_prompt(~present)
+        if faults is not None:
+            sums[f"faults/{name}"] = faults[name]
+            absent = absent - faults[name]
+        sums[f"inapplicable/{name}"] = absent
+    return {name: value.to(rollouts.mask.device) for name, value in sums.items()}
+
+
+def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[str, float]:
+    """Metrics by tag: ``rate/<constraint>`` in the user's orientation, ``reward/mean``, ``reward/<signal>`` where there
+    are several, ``rollout/length``; ``inapplicable/<signal>`` (a share) and ``faults/<signal>`` (a count) where there
+    were any. What was never observed is left out.
+    """
+    metrics = {}
+    for tag, parts in _ratios(objective).items():
+        if all(sums[below] for _, _, below in parts):
+            metrics[tag] = sum(weight * sums[above] / sums[below] for weight, above, below in parts)
+    for name, constraint in objective.constraints.items():
+        if (rate := metrics.get(f"rate/{name}")) is not None:
+            metrics[f"rate/{name}"] = constraint.shown_rate(rate)
+    for name in objective.signal_names:
+        if faults := sums.get(f"faults/{name}"):
+            metrics[f"faults/{name}"] = faults
+        if sums[f"inapplicable/{name}"]:
+            metrics[f"inapplicable/{name}"] = sums[f"inapplicable/{name}"] / sums["answers"]
+    return metrics
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was measured of a policy on a set of prompts.
+
+    Args:
+        metrics: by tag, of `behavior_metrics`.
+        standard_errors: of the means and rates among them, by tag, where not all prompts have the same.
+        prompts: how many there were, on all processes.
+        answers: to all of them.
+    """
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    standard_errors: Mapping[str, float] = field(default_factory=dict)
+    prompts: int = 0
+    answers: int = 0
+
+
+class RunningSums:
+    """`prompt_sums` over the batches of an evaluation."""
+
+    def __init__(self) -> None:
+        self._batches: list[Mapping[str, Tensor]] = []
+
+    def clear(self) -> None:
+        self._batches = []
+
+    def add(self, sums: Mapping[str, Tensor]) -> None:
+        """Add a batch's ``[B]`` sums by name, the same names in every batch."""
+        self._batches.append(sums)
+
+    def evaluation(self, objective: Objective) -> Evaluation:
+        r"""What was measured over all batches and processes. Collective: every process takes part.
+
+        The answers to one prompt are alike, so it is the prompts that are independent samples. The standard error of a
+        ratio r = Σ a_i / Σ b_i over n prompts (a rate, or a mean over answers) is that of clusters,
+
+            sqrt(n / (n - 1) · Σ (a_i - r b_i)²) / Σ b_i
+
+        (Cochran, *Sampling Techniques*, 1977, section 6.3; Miller, *Adding Error Bars to Evals*, 2024). With equally
+        many answers to each prompt it is the sample standard deviation of the prompts' means over √n.
+        """
+        if not self._batches:
+            return Evaluation()
+        rows = {name: torch.cat([batch[name] for batch in self._batches]).double() for name in self._batches[0]}
+        prompts = torch.tensor(len(rows["answers"]), device=rows["answers"].device)
+        total = all_sum_named({name: sums.sum() for name, sums in rows.items()} | {"prompts": prompts})
+        metrics = behavior_metrics(objective, total)
+        squares = {}
+        for tag, parts in _ratios(objective).items():
+            if tag in metrics:
+                # First order in each prompt's part of the sums; 0 in all.
+                shares = [
+                    weight * (rows[above] - total[above] / total[below] * rows[below]) / total[below]
+                    for weight, above, below in parts
+                ]
+                squares[tag] = torch.stack(shares).sum(0).square().sum()
+                observed = torch.stack([rows[below] > 0 for _, _, below in parts]).any(0)
+                squares[f"prompts of {tag}"] = observed.sum()
+        squared = all_sum_named(squares)
+        counts = {tag: squared[f"prompts of {tag}"] for tag in metrics if tag in squared}
+        # Where all prompts agree, such as in a rate of 0, this says nothing of the error.
+        errors = {tag: math.sqrt(n / (n - 1) * squared[tag]) for tag, n in counts.items() if n > 1 and squared[tag]}
+        return Evaluation(metrics, errors, int(total["prompts"]), int(total["answers"]))
+
+
+def _ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:
+    """The metrics that are ratios of sums, by tag: each a sum of weight · one sum / another."""
+    rewards = {name: (f"sum/{name}", f"count/{name}") for name in objective.rewards}
+    ratios = {"reward/mean": [(weight, *rewards[name]) for name, weight in objective.rewards.items()]}
+    if len(rewards) > 1:
+        ratios |= {f"reward/{name}": [(1.0, *sums)] for name, sums in rewards.items()}
+    ratios |= {f"rate/{name}": [(1.0, f"violations/{name}", f"opportunities/{name}")] for name in objective.constraints}
+    return ratios | {"rollout/length": [(1.0, "steps", "answers")]}
+
+
+def _by_prompt(values: Tensor) -> Tensor:
+    """Sums of ``[B, G]`` or ``[B, G, T]`` over each prompt, float64 ``[B]``."""
+    return values.double().flatten(1).sum(-1)

@@ -1,0 +1,226 @@
+"""The objective, declared once: what is the reward, which behaviors are constrained, and to which rates.
+
+Torch is imported where tensors are made, so that the command line can check a declaration at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from lightning_cgrpo.errors import did_you_mean
+from lightning_cgrpo.objective.constraint import Constraint, ObjectiveError, as_number
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lightning_cgrpo.rollout import Signals
+
+SignalKind = Literal["indicator", "number", "any"]
+
+
+@dataclass(frozen=True)
+class Components:
+    """What advantages are made of, larger being better everywhere.
+
+    Args:
+        values: ``[J, B, G]`` (or ``[J, B, G, T]``): rewards, then minus the costs of the constraints.
+        applicable: ``[J, B, G]`` bool.
+    """
+
+    values: Tensor
+    applicable: Tensor
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Maximize the reward subject to behavior rates.
+
+    Args:
+        reward: a signal's name, or several with their weights, ``{speed: 1.0, comfort: 0.2}``. Each is a component of
+            its own: scalarized advantages standardize it by itself.
+        constraints: by name. The name appears in every tag and table.
+
+    Raises:
+        ObjectiveError: if a bound is missing, doubled or not a rate, or there is no reward.
+
+    Example:
+        >>> objective = Objective("goal", {"lava": Constraint(at_most=0.01)})
+        >>> objective.component_names
+        ['reward', 'lava']
+    """
+
+    reward: str | dict[str, float]
+    constraints: dict[str, Constraint] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.reward:
+            raise ObjectiveError("Expected the objective to name a reward signal, but got none.")
+        for name, weight in self.rewards.items():
+            if not isinstance(weight, (int, float)) or not math.isfinite(weight):
+                raise ObjectiveError(f"Expected a finite weight for reward '{name}', but got {weight}.")
+        for name, constraint in self.constraints.items():
+            if not isinstance(constraint, Constraint):
+                raise ObjectiveError(
+                    f"Expected constraint '{name}' to be a Constraint, but got a {type(constraint).__name__}, try "
+                    "Constraint(at_most=0.01)."
+                )
+            constraint.check(name)
+            if name.partition("/")[0] == "reward":
+                raise ObjectiveError(f"Expected a constraint name that isn't the reward's in tags, but got '{name}'.")
+        self._check_contradictions()
+
+    def _check_contradictions(self) -> None:
+        """Look for bounds on one indicator that exclude each other."""
+        bounded = {name: c for name, c in self.constrained.items() if not c.from_number}
+        for name, lower in bounded.items():
+            for other, upper in bounded.items():
+                same = (lower.signal or name) == (upper.signal or other)
+                if same and lower.at_least is not None and upper.at_most is not None and lower.at_least > upper.at_most:
+                    raise ObjectiveError(
+                        f"Expected constraints '{name}' and '{other}' on '{lower.signal or name}' to allow some rate, "
+                        f"but got at_least: {lower.at_least:g} and at_most: {upper.at_most:g}."
+                    )
+
+    @classmethod
+    def declared(cls, config: Mapping[str, Any]) -> Objective:
+        """From a configuration's plain containers, whose keys have been checked.
+
+        Raises:
+            ObjectiveError: as the constructor does, or naming the key of a value that isn't a number.
+        """
+        constraints = {}
+        declared, reward = config.get("constraints") or {}, config.get("reward") or ""
+        if not isinstance(declared, Mapping):
+            raise ObjectiveError(
+                f"Expected constraints to be a mapping by name, like {{lava: {{at_most: 0.01}}}}, but got {declared}."
+            )
+        if not isinstance(reward, (str, Mapping)):
+            raise ObjectiveError(f"Expected reward to be a signal's name, or weights by name, but got {reward}.")
+        for name, values in declared.items():
+            if not isinstance(values, Mapping):
+                raise ObjectiveError(f"Expected constraint '{name}' to be like {{at_most: 0.01}}, but got {values}.")
+            for key in ("at_most", "at_least", "violated_above", "violated_below"):
+                value = values.get(key)
+                if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+                    raise ObjectiveError(f"Expected {key} of constraint '{name}' to be a number, but got '{value}'.")
+            constraints[name] = Constraint(**values)
+        return cls(reward if isinstance(reward, str) else dict(reward), constraints)
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """Reward signals and their weights within the reward."""
+        return {self.reward: 1.0} if isinstance(self.reward, str) else dict(self.reward)
+
+    @property
+    def constrained(self) -> dict[str, Constraint]:
+        """The K constraints that have a multiplier, in the order of the multipliers."""
+        return {name: c for name, c in self.constraints.items() if c.role == "constrain"}
+
+    @property
+    def weight_names(self) -> list[str]:
+        """The 1 + K weights: ``reward``, then the constraints."""
+        return ["reward", *self.constrained]
+
+    @property
+    def component_names(self) -> list[str]:
+        """The J components: ``reward`` (or ``reward/<signal>`` where there are several), then the constraints."""
+        rewards = ["reward"] if len(self.rewards) == 1 else [f"reward/{name}" for name in self.rewards]
+        return [*rewards, *self.constrained]
+
+    @property
+    def signal_names(self) -> list[str]:
+        """Every signal that the objective refers to, once."""
+        return list(dict.fromkeys([*self.rewards, *(c.signal or name for name, c in self.constraints.items())]))
+
+    def check_signals(self, declared: Mapping[str, SignalKind]) -> None:
+        """Compare with what the task measures.
+
+        Args:
+            declared: the task's signals and whether each is an indicator or a number.
+
+        Raises:
+            ObjectiveError: if a signal is unknown (with a suggestion), or a constraint is on a number without saying
+                which numbers violate it.
+        """
+        for name in self.rewards:
+            _check_known(f"reward '{name}'", name, declared)
+        for name, constraint in self.constraints.items():
+            signal = constraint.signal or name
+            _check_known(f"constraint '{name}'", signal, declared)
+            if declared[signal] == "number" and not constraint.from_number:
+                raise ObjectiveError(
+                    f"Expected constraint '{name}' to say when the number '{signal}' violates it: "
+                    "add violated_above: or violated_below:."
+                )
+            if declared[signal] == "indicator" and constraint.from_number:
+                raise ObjectiveError(
+                    f"Expected constraint '{name}' on the indicator '{signal}' to have no violated_above: or "
+                    "violated_below:, since its rate is bounded directly."
+                )
+
+    def components(self, signals: Signals) -> Components:
+        """Rewards and constraints as one stack ``[J, B, G]``."""
+        import torch
+
+        values, applicable = [], []
+        for name in self.rewards:
+            values.append(signals[name].value)
+            applicable.append(signals[name].applicable)
+        for name, constraint in self.constrained.items():
+            signal = signals[constraint.signal or name]
+            values.append(constraint.component(signal))
+            applicable.append(signal.applicable)
+        everywhere = torch.ones_like(values[0], dtype=torch.bool)
+        values = [as_number(value) for value in values]
+        return Components(
+            torch.stack([value.to(values[0].dtype) for value in values]),
+            torch.stack([everywhere if mask is None else mask for mask in applicable]),
+        )
+
+    def component_weights(self, weights: Tensor) -> Tensor:
+        """Weights ``[1 + K]`` of the reward and the constraints, spread over the components ``[J]``."""
+        import torch
+
+        rewards = torch.tensor(list(self.rewards.values()), dtype=weights.dtype, device=weights.device)
+        return torch.cat([weights[:1] * rewards, weights[1:]])
+
+    def violations(self, signals: Signals, names: Iterable[str] | None = None) -> tuple[Tensor, Tensor]:
+        """Violations and opportunities summed over the batch, float64 ``[len(names)]`` each.
+
+        Args:
+            names: constraints, monitored ones included; all by default.
+
+        Raises:
+            ObjectiveError: if a signal without a declared kind turns out to be a number.
+        """
+        violations, opportunities = self.violations_by_prompt(signals, names)
+        return violations.sum(-1), opportunities.sum(-1)
+
+    def violations_by_prompt(self, signals: Signals, names: Iterable[str] | None = None) -> tuple[Tensor, Tensor]:
+        """Likewise summed over each prompt's answers, ``[len(names), B]`` each."""
+        import torch
+
+        counts = []
+        for name in self.constraints if names is None else names:
+            constraint = self.constraints[name]
+            try:
+                pair = constraint.violations(signals[constraint.signal or name])
+            except ObjectiveError as error:
+                raise ObjectiveError(f"Constraint '{name}' can't be measured: {error}.") from None
+            counts.append(torch.stack([count.double().sum(-1) for count in pair]))
+        if not counts:
+            empty = torch.zeros(0, 0, dtype=torch.float64)
+            return empty, empty.clone()
+        violations, opportunities = torch.stack(counts).unbind(1)
+        return violations, opportunities
+
+
+def _check_known(what: str, signal: str, declared: Iterable[str]) -> None:
+    if signal not in declared:
+        hint = did_you_mean(signal, declared)
+        raise ObjectiveError(
+            f"Expected {what} to name a signal of the task, {sorted(declared)}, but got '{signal}'.{hint}"
+        )

@@ -1,0 +1,102 @@
+"""The attention that transformers calls, under the name `NAME`: its own, except in a packed pass."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from lightning_cgrpo.policies.shared_prefix.cascade import shared_attention
+from lightning_cgrpo.policies.shared_prefix.layout import Layout
+
+NAME = "shared_prefix"
+
+
+class Attend(Protocol):
+    """What a packed pass does for attention. Travels through the model as a keyword argument called `NAME`."""
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """``[S, H, D]`` of queries ``[S, H, D]``, keys and values ``[S, K, D]`` of a packed row."""
+
+
+def no_mask(device: torch.device) -> Tensor:
+    """What is given to a model as its mask in a packed pass: of four dimensions, so that it is left alone."""
+    return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
+
+
+class UnsupportedAttentionError(Exception):
+    """The model's attention does something that isn't computed here; the message says what."""
+
+
+def register() -> None:
+    """Make the attention known to transformers; harmless when called again."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if NAME not in ALL_ATTENTION_FUNCTIONS.valid_keys():
+        ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, sdpa_mask)
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    shared_prefix: Attend | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """As transformers calls it: ``[1, S, H, D]`` of queries ``[1, H, S, D]``, keys and values ``[1, K, S, D]``.
+
+    Raises:
+        UnsupportedAttentionError: if a packed pass reaches a layer that has more to it.
+    """
+    if shared_prefix is None:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        attended, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+        )
+        return attended, None
+    # Options that change what attention is, all of them None in plain attention.
+    for name in ("sliding_window", "softcap", "s_aux", "position_bias"):
+        if options.get(name) is not None:
+            raise UnsupportedAttentionError(f"{type(module).__name__} has {name}")
+    if value.shape[-1] != key.shape[-1]:
+        raise UnsupportedAttentionError(f"{type(module).__name__} has values of another width than keys")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer = getattr(module, "layer_idx", None)
+    if layer is None:
+        raise UnsupportedAttentionError(f"{type(module).__name__} doesn't know the number of its layer")
+    # Under autocast rotations leave queries and keys in float32, and products are in the values' dtype.
+    q, k, v = (tensor[0].transpose(0, 1).to(value.dtype) for tensor in (query, key, value))
+    return shared_prefix(layer, q, k, v, scale)[None], None
+
+
+class PackedAttention:
+    """Attention in a packed row: prompts to themselves, answers to their prompt and to themselves, all causally."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        layout, cut = self.layout, self.layout.prompt_tokens
+        q, k, v = (layout.prompts.pad(tensor[:cut]) for tensor in (query, key, value))  # [n, P, heads, D]
+        to_prompt = layout.prompts.unpad(causal_attention(q, k, v, scale))
+        if layout.answers is None:
+            return to_prompt
+        q, own_k, own_v = (layout.answers.pad(tensor[cut:]) for tensor in (query, key, value))  # [n, G, C, heads, D]
+        attended = shared_attention(q, own_k, own_v, k, v, layout.prompt_bias(query.dtype), scale)
+        return torch.cat([to_prompt, layout.answers.unpad(attended)])
+
+
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """``[n, P, H, D]`` of queries alike, keys and values ``[n, P, K, D]``."""
+    q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    gqa = q.shape[1] != k.shape[1]
+    return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa).transpose(1, 2)

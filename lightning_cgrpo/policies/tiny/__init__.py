@@ -1,0 +1,1 @@
+"""Models and tokenizers small enough to build in a second."""

@@ -1,0 +1,150 @@
+"""A tiny vision-language model with random weights, of the family Qwen2.5-VL, made without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning_cgrpo.policies.tiny.text import END_OF_TEXT, TEXTS, TURN_END, empty, train_tokenizer
+from lightning_cgrpo.randomness import random_weights
+
+VISION_START, VISION_END, IMAGE, VIDEO = "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"
+
+CHAT_TEMPLATE = """\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message['role'] + '\\n' }}
+    {%- if message['content'] is string %}
+        {{- message['content'] }}
+    {%- else %}
+        {%- for part in message['content'] %}
+            {{- '<|vision_start|><|image_pad|><|vision_end|>' if part['type'] == 'image' else part['text'] }}
+        {%- endfor %}
+    {%- endif %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}"""
+
+
+def make_tiny_vision_model(
+    directory: str | Path,
+    texts: Sequence[str] | None = None,
+    hidden_size: int = 64,
+    layers: int = 2,
+    vision_layers: int = 2,
+    patch_size: int = 8,
+    vocabulary: int = 512,
+    context_length: int = 2048,
+    seed: int = 0,
+) -> Path:
+    """Write a Qwen2.5-VL with random weights, a tokenizer and an image processor as a directory.
+
+    Args:
+        directory: is created; it may exist if it is empty.
+        texts: what the tokenizer is trained on.
+        hidden_size: of both towers, which have 4 heads; a multiple of 16.
+        layers: of the language model.
+        vision_layers: of the vision tower; the last one attends to whole images, the others to windows of 4 x 4 tokens.
+        patch_size: pixels along each side of a patch; 2 x 2 patches make a token.
+        vocabulary: tokens at most.
+        context_length: positions, for prompt and answer.
+        seed: of the weights.
+
+    Raises:
+        FileExistsError: the directory has something in it.
+    """
+    path = empty(directory)
+    if hidden_size % 16:
+        raise ValueError(f"Expected hidden_size to be a multiple of 16, but got {hidden_size}.")
+    tokenizer = train_tokenizer(TEXTS if texts is None else texts, vocabulary, [VISION_START, VISION_END, IMAGE, VIDEO])
+    tokenizer.chat_template = CHAT_TEMPLATE
+    model = build_vision_model(
+        tokenizer, hidden_size, layers, 3 * hidden_size, hidden_size, vision_layers, patch_size, context_length, seed
+    )
+    for part in (model, tokenizer, image_processor(patch_size)):
+        part.save_pretrained(path)
+    return path
+
+
+def image_processor(patch_size: int, merge_size: int = 2) -> Any:
+    """Of a model with such patches, so many of which along each side make a token; an image is 4 to 256 tokens."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    tokens = (merge_size * patch_size) ** 2  # pixels of one
+    return Qwen2VLImageProcessorPil(
+        patch_size=patch_size, merge_size=merge_size, min_pixels=4 * tokens, max_pixels=256 * tokens
+    )
+
+
+def build_vision_model(
+    tokenizer: Any,
+    hidden_size: int,
+    layers: int,
+    feed_forward: int,
+    vision_hidden_size: int,
+    vision_layers: int,
+    patch_size: int,
+    context_length: int,
+    seed: int,
+    rope_theta: float = 10_000.0,
+    merge_size: int = 2,
+) -> Any:
+    """The model alone; see `make_tiny_vision_model`.
+
+    Args:
+        feed_forward: width of the language model's feed-forward layers.
+        vision_hidden_size: of the vision tower.
+        rope_theta: base of the language model's position frequencies. Their lowest ones tell columns of an image apart,
+            and with the usual base all columns look alike to a small head.
+        merge_size: patches along each side of what becomes a token.
+    """
+    from transformers import GenerationConfig, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    end_of_text, turn_end, *vision = tokenizer.convert_tokens_to_ids(
+        [END_OF_TEXT, TURN_END, VISION_START, VISION_END, IMAGE, VIDEO]
+    )
+    axes = hidden_size // 8  # half of a head's width, split over time, height and width
+    config = Qwen2_5_VLConfig(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": hidden_size,
+            "intermediate_size": feed_forward,
+            "num_hidden_layers": layers,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": context_length,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": rope_theta,
+                "mrope_section": [axes - 2 * (axes * 3 // 8), axes * 3 // 8, axes * 3 // 8],
+            },
+            "bos_token_id": None,
+            "eos_token_id": turn_end,
+            "pad_token_id": end_of_text,
+        },
+        vision_config={
+            "depth": vision_layers,
+            "hidden_size": vision_hidden_size,
+            "intermediate_size": 2 * vision_hidden_size,
+            "num_heads": 4,
+            "patch_size": patch_size,
+            "spatial_merge_size": merge_size,
+            "window_size": 4 * merge_size * patch_size,
+            "fullatt_block_indexes": [vision_layers - 1],
+            "out_hidden_size": hidden_size,
+        },
+        tie_word_embeddings=True,
+        **dict(
+            zip(
+                ("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id"),
+                vision,
+                strict=True,
+            )
+        ),
+    )
+    with random_weights(seed):
+        model = Qwen2_5_VLForConditionalGeneration(config)
+    model.generation_config = GenerationConfig(eos_token_id=[turn_end, end_of_text], pad_token_id=end_of_text)
+    return model

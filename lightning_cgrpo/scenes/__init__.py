@@ -1,0 +1,1 @@
+"""Driving scenes and where they come from."""

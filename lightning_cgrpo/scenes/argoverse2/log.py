@@ -1,0 +1,202 @@
+"""One recorded drive of Argoverse 2: where the ego and the others were, interpolated between sweeps.
+
+Everything is in the plane: boxes, which are given in the ego's frame, are turned by the ego's yaw. (Its roll and pitch
+would move a box 100 m away by up to 15 cm; the official scores of such scenes were made without them.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lightning_cgrpo.errors import UserError, installing
+from lightning_cgrpo.scenes.json_fields import SceneError
+
+Array = npt.NDArray[np.float64]
+
+POSES = "city_SE3_egovehicle.feather"
+BOXES = ("annotations.feather", "annotations_with_ego.feather")
+MAPS = "map/log_map_archive_*.json"
+
+EGO_WINDOW = 0.4
+"""Seconds before and after: with shorter ones, the acceleration's noise is beyond the bounds of comfort."""
+TRACK_WINDOW = 0.25
+STANDING = 0.15
+"""m/s, slower tracks are said to stand."""
+
+EGO = "EGO_VEHICLE"
+_CATEGORIES = {
+    "vehicle": "REGULAR_VEHICLE LARGE_VEHICLE BUS BOX_TRUCK TRUCK VEHICULAR_TRAILER TRUCK_CAB SCHOOL_BUS "
+    "ARTICULATED_BUS RAILED_VEHICLE",
+    "pedestrian": "PEDESTRIAN STROLLER WHEELCHAIR OFFICIAL_SIGNALER",
+    "bicycle": "BICYCLE BICYCLIST MOTORCYCLE MOTORCYCLIST WHEELED_DEVICE WHEELED_RIDER",
+    "traffic_cone": "CONSTRUCTION_CONE CONSTRUCTION_BARREL",
+    "generic_object": "BOLLARD SIGN STOP_SIGN MOBILE_PEDESTRIAN_CROSSING_SIGN MESSAGE_BOARD_TRAILER "
+    "TRAFFIC_LIGHT_TRAILER ANIMAL DOG UNKNOWN",
+}
+TYPES = {name: kind for kind, names in _CATEGORIES.items() for name in names.split()}
+"""Of Argoverse's categories."""
+
+
+@dataclass(frozen=True)
+class Motion:
+    """Poses over time.
+
+    Args:
+        times: ``[N]`` seconds since the log's first sweep, ascending.
+        poses: ``[N, 3]`` x, y, yaw, the yaw unwrapped.
+    """
+
+    times: Array
+    poses: Array
+
+    def at(self, times: Array) -> Array:
+        """Poses ``[..., 3]`` at these times, linear in between; the first or last pose outside."""
+        return np.stack([np.interp(times, self.times, column) for column in self.poses.T], -1)
+
+    def covers(self, times: Array, slack: float = 1e-3) -> npt.NDArray[np.bool_]:
+        """Whether these times are between the first and the last pose; sweeps are stamped a bit off the grid."""
+        return np.asarray((times >= self.times[0] - slack) & (times <= self.times[-1] + slack))
+
+    def velocities(self, times: Array) -> Array:
+        """``[..., 2]`` m/s, of a track: central differences; one-sided where it begins or ends, 0 if too slow."""
+        low = np.maximum(times - TRACK_WINDOW, self.times[0])
+        high = np.minimum(times + TRACK_WINDOW, self.times[-1])
+        moved = (self.at(high) - self.at(low))[..., :2]
+        velocities = moved / np.maximum(high - low, 1e-9)[..., None]
+        return np.where(np.linalg.norm(velocities, axis=-1, keepdims=True) < STANDING, 0.0, velocities)
+
+    def dynamics(self, times: Array) -> tuple[Array, Array]:
+        """Velocities and accelerations ``[..., 2]`` of the ego, in its frame.
+
+        Of the parabola through the positions before, at, and after each time; near the log's ends, of the nearest
+        such parabola.
+        """
+        middle = np.clip(times, self.times[0] + EGO_WINDOW, self.times[-1] - EGO_WINDOW)
+        before, here, after = (self.at(middle + offset)[..., :2] for offset in (-EGO_WINDOW, 0, EGO_WINDOW))
+        acceleration = (after - 2 * here + before) / EGO_WINDOW**2
+        velocity = (after - before) / (2 * EGO_WINDOW) + acceleration * (times - middle)[..., None]
+        yaw = self.at(times)[..., 2]
+        return rotate(velocity, -yaw), rotate(acceleration, -yaw)
+
+
+@dataclass(frozen=True)
+class Track:
+    """Somebody else.
+
+    Args:
+        token: name.
+        type: of `AGENT_TYPES`.
+        size: length, width, height of the first box.
+        motion: of the box's center.
+    """
+
+    token: str
+    type: str
+    size: tuple[float, ...]
+    motion: Motion
+
+
+@dataclass(frozen=True)
+class Log:
+    """A drive.
+
+    Args:
+        ego: of the rear axle, which is the origin of Argoverse's ego frame.
+        tracks: the others, sorted by token.
+        end: time of the last sweep; the first is at 0.
+    """
+
+    ego: Motion
+    tracks: tuple[Track, ...]
+    end: float
+
+
+def rotate(vectors: Array, yaw: Array) -> Array:
+    """``[..., 2]`` counterclockwise."""
+    cos, sin = np.cos(yaw), np.sin(yaw)
+    x, y = vectors[..., 0], vectors[..., 1]
+    return np.stack([cos * x - sin * y, sin * x + cos * y], -1)
+
+
+def read_log(folder: Path) -> Log:
+    """Read the poses and boxes of a log.
+
+    Raises:
+        SceneError: a file or column is missing, or can't be read.
+        UserError: pyarrow isn't installed.
+    """
+    boxes_path = boxes_file(folder)
+    boxes = _read(boxes_path, ["track_uuid", "category", "length_m", "width_m", "height_m"])
+    ego = _read(folder / POSES, [])
+    start = boxes["timestamp_ns"].min()
+    order = np.argsort(ego["timestamp_ns"], kind="stable")
+    motion = Motion(
+        (ego["timestamp_ns"][order] - start) / 1e9,
+        np.column_stack([ego["tx_m"][order], ego["ty_m"][order], np.unwrap(_yaw(ego)[order])]),
+    )
+    times = (boxes["timestamp_ns"] - start) / 1e9
+    at = motion.at(times)
+    centers = at[:, :2] + rotate(np.column_stack([boxes["tx_m"], boxes["ty_m"]]), at[:, 2])
+    yaws = at[:, 2] + _yaw(boxes)
+    sizes = np.column_stack([boxes["length_m"], boxes["width_m"], boxes["height_m"]])
+    tokens, owner = np.unique(boxes["track_uuid"].astype(str), return_inverse=True)
+    tracks = []
+    order = np.lexsort([times, owner])
+    for token, rows in zip(tokens, np.split(order, np.cumsum(np.bincount(owner))[:-1]), strict=True):
+        category = str(boxes["category"][rows[0]])
+        if category == EGO:
+            continue
+        if category not in TYPES:
+            raise SceneError(f"{boxes_path}: Expected a category of Argoverse 2, but got '{category}'.")
+        poses = np.column_stack([centers[rows], np.unwrap(yaws[rows])])
+        tracks.append(Track(str(token), TYPES[category], tuple(sizes[rows[0]].tolist()), Motion(times[rows], poses)))
+    return Log(motion, tuple(tracks), float(times.max()))
+
+
+def boxes_file(folder: Path) -> Path:
+    """The file of boxes, whichever of the two it is.
+
+    Raises:
+        SceneError: there is neither.
+    """
+    for name in BOXES:
+        if (folder / name).is_file():
+            return folder / name
+    raise SceneError(f"{folder}: Expected {' or '.join(BOXES)}, but got neither.")
+
+
+def last_sweep(folder: Path) -> float:
+    """Seconds from a log's first sweep to its last."""
+    times = _read(boxes_file(folder), None)["timestamp_ns"]
+    return float(times.max() - times.min()) / 1e9
+
+
+def _yaw(table: dict[str, Any]) -> Array:
+    """Of the quaternions, ``[N]``."""
+    w, x, y, z = (table[name] for name in ("qw", "qx", "qy", "qz"))
+    yaw: Array = np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+    return yaw
+
+
+def _read(path: Path, columns: list[str] | None) -> dict[str, Any]:
+    """Columns of a feather file as arrays: the time, and unless None the pose and these."""
+    try:
+        from pyarrow import ArrowException, feather  # an extra
+    except ImportError:
+        raise UserError(
+            f"Expected pyarrow, which reads Argoverse 2, to be installed, try {installing('driving')}."
+        ) from None
+    pose = ["qw", "qx", "qy", "qz", "tx_m", "ty_m", "tz_m"]
+    names = ["timestamp_ns", *(() if columns is None else (*pose, *columns))]
+    try:
+        table = feather.read_table(path, columns=names)
+    except (OSError, ArrowException) as error:
+        raise SceneError(f"{path}: Expected a feather file with {', '.join(names)}: {error}.") from None
+    if len(table) == 0:
+        raise SceneError(f"{path}: Expected at least one row, but got none.")
+    return {name: table[name].to_numpy() for name in names}

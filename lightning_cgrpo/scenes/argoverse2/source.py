@@ -1,0 +1,151 @@
+"""Argoverse 2 logs, cut into scenes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.scenes.argoverse2.log import BOXES, POSES, Array, Log, last_sweep, read_log, rotate
+from lightning_cgrpo.scenes.argoverse2.roads import read_map
+from lightning_cgrpo.scenes.argoverse2.route import Router
+from lightning_cgrpo.scenes.logs import ALL, LogSource, Part
+from lightning_cgrpo.scenes.scene import RoadMap, Scene
+from lightning_cgrpo.scenes.scene_file import scene_from_json
+
+HISTORY, FUTURE, INTERVAL = 1.5, 4.0, 0.5
+RADIUS = 100.0
+"""Meters around the ego's place at t = 0; who never comes nearer isn't in the scene."""
+LOGS_KEPT = 16
+"""In memory."""
+
+
+class Moment(NamedTuple):
+    """Where a scene begins.
+
+    Args:
+        log: folder.
+        time: of the scene's t = 0, in seconds since the log's first sweep.
+    """
+
+    log: Path
+    time: float
+
+
+class Argoverse2(LogSource[Moment]):
+    """Scenes of 4 s, and 1.5 s before, from Argoverse 2 sensor logs.
+
+    The logs' scenes overlap, so that splits are of whole logs. The reader needs pyarrow (extra `driving`).
+
+    Args:
+        path: a log, a folder of logs, or a folder of such folders (``train``, ``val``). Logs without boxes, as in
+            Argoverse's test split, are left out.
+        stride: seconds from scene to scene.
+        val_share: of the logs, for validation.
+        test_share: of the logs, for tests.
+        train_part: of the other logs, see `in_part`.
+
+    Raises:
+        UserError: pyarrow is missing, there is no log, or there are too few to split.
+        SceneError: from `scenes` or from indexing, if a log's file is missing or can't be read.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        stride: float = 1.0,
+        val_share: float = 0.1,
+        test_share: float = 0.1,
+        train_part: Part = ALL,
+    ) -> None:
+        super().__init__(val_share, test_share, train_part)
+        if not stride > 0:
+            raise UserError(f"Expected argument `stride` to be greater than 0, but got {stride}.")
+        self.path, self.stride = Path(path), stride
+
+    def logs(self) -> Collection[str]:
+        return self._folders
+
+    def keys(self, log: str) -> Sequence[Moment]:
+        folder = self._folders[log]
+        spare = last_sweep(folder) - HISTORY - FUTURE
+        return [Moment(folder, HISTORY + i * self.stride) for i in range(int(spare // self.stride) + 1)]
+
+    def scene(self, key: Moment) -> Scene:
+        log, road_map, router = _recording(key.log)
+        history = np.arange(-HISTORY, INTERVAL, INTERVAL)
+        future = np.arange(INTERVAL, FUTURE + INTERVAL, INTERVAL)
+        times = key.time + history
+        poses, (velocities, accelerations) = log.ego.at(times), log.ego.dynamics(times)
+        content = {
+            "name": f"av2_{key.log.name[:8]}_{key.time:05.1f}",
+            "scene_type": "original",
+            "route": [road_map.roadblocks.ids[row] for row in router.route(log.ego, key.time, log.end)],
+            "ego": [
+                {"t": t, "pose": pose, "velocity": velocity, "acceleration": acceleration}
+                for t, pose, velocity, acceleration in zip(
+                    *(part.tolist() for part in (history, poses, velocities, accelerations)), strict=True
+                )
+            ],
+            "human_trajectory": _relative(log.ego.at(key.time + future), poses[-1]).tolist(),
+            "agents": _agents(log, key.time, np.concatenate([history, future]), poses[-1, :2]),
+            "log": key.log.name,
+        }
+        return scene_from_json(content, str(key.log), road_map)
+
+    @cached_property
+    def _folders(self) -> dict[str, Path]:
+        found = {
+            file.parent.name: file.parent
+            for pattern in (POSES, f"*/{POSES}", f"*/*/{POSES}")
+            for file in self.path.resolve().glob(pattern)
+            if any((file.parent / name).is_file() for name in BOXES)
+        }
+        if not found:
+            raise UserError(
+                f"Expected an Argoverse 2 log, or a folder of logs, with {POSES} and {BOXES[0]}, "
+                f"but got {self.path}, which has none."
+            )
+        return found
+
+
+@lru_cache(LOGS_KEPT)
+def _recording(folder: Path) -> tuple[Log, RoadMap, Router]:
+    road_map = read_map(folder)
+    return read_log(folder), road_map, Router(road_map)
+
+
+def _relative(poses: Array, origin: Array) -> Array:
+    """Poses ``[N, 3]`` in the frame of one of them, the yaw in [-π, π)."""
+    moved = poses - origin
+    yaw = (moved[:, 2] + np.pi) % (2 * np.pi) - np.pi
+    return np.column_stack([rotate(moved[:, :2], -origin[2]), yaw])
+
+
+def _agents(log: Log, start: float, grid: Array, place: Array) -> list[dict[str, Any]]:
+    """Tracks that come near, and are there at or after t = 0."""
+    found = []
+    for track in log.tracks:
+        seen = track.motion.covers(start + grid)
+        if not seen[grid >= 0].any():
+            continue
+        poses = track.motion.at(start + grid[seen])
+        if np.hypot(*(poses[:, :2] - place).T).min() >= RADIUS:
+            continue
+        poses[:, 2] = (poses[:, 2] + np.pi) % (2 * np.pi) - np.pi
+        length, width, height = track.size
+        found.append(
+            {
+                "token": track.token,
+                "type": track.type,
+                "length": length,
+                "width": width,
+                "height": height,
+                "states": np.column_stack([grid[seen], poses, track.motion.velocities(start + grid[seen])]).tolist(),
+            }
+        )
+    return found

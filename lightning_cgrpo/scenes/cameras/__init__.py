@@ -1,0 +1,1 @@
+"""Camera views of a scene."""

@@ -1,0 +1,119 @@
+"""What cameras see of a scene, drawn small and fast, for sources that have no images.
+
+Seen are what can be driven on, the borders of lanes, lights, and agents as boxes, as they are at one time that is not
+after t = 0. Neither the route nor anything of the future is. Colors say what a thing is: the left border of a road is
+yellow, as in North America, the others are white; boxes have the color of their type, the front lighter than the rear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from lightning_cgrpo.errors import UserError, did_you_mean
+from lightning_cgrpo.scenes.cameras.boxes import Faces, boxes
+from lightning_cgrpo.scenes.cameras.camera import FINENESS, HORIZON, Array, Lens, on_ground
+from lightning_cgrpo.scenes.cameras.colors import GRASS, SKY, Color
+from lightning_cgrpo.scenes.cameras.ground import layers
+from lightning_cgrpo.scenes.cameras.lights import SceneLights, lamps, marks
+from lightning_cgrpo.scenes.scene import Scene
+
+
+class Camera(NamedTuple):
+    """A camera on the ego.
+
+    Args:
+        label: where it looks, in words.
+        yaw: degrees to the left.
+    """
+
+    label: str
+    yaw: float
+
+
+CAMERAS = {
+    "CAM_F0": Camera("front", 0.0),
+    "CAM_L0": Camera("front-left", 55.0),
+    "CAM_R0": Camera("front-right", -55.0),
+    "CAM_L1": Camera("left", 112.0),
+    "CAM_R1": Camera("right", -112.0),
+    "CAM_L2": Camera("rear-left", 141.0),
+    "CAM_R2": Camera("rear-right", -141.0),
+    "CAM_B0": Camera("rear", 180.0),
+}
+"""NAVSIM's names; about as they look there, by the calibrations of nuPlan. All are drawn from one place."""
+
+
+class Views:
+    """Draws what the cameras of a scene's ego see. The scene is prepared once, for all cameras and times.
+
+    Args:
+        scene: the scene.
+        height: of the images, pixels.
+        width: of the images, pixels.
+    """
+
+    def __init__(self, scene: Scene, height: int = 64, width: int = 128) -> None:
+        self.scene, self.height, self.width = scene, height, width
+        self._origin: Array = scene.ego.poses[-1, :2].numpy()
+        self._ground = [(polygons, color) for polygons, color in layers(scene.map, self._origin) if len(polygons)]
+        self._lights = SceneLights(scene, self._origin)
+
+    def __call__(self, camera: str = "CAM_F0", time: float = 0.0) -> NDArray[np.uint8]:
+        """An image ``[height, width, 3]``.
+
+        Args:
+            camera: of `CAMERAS`.
+            time: when, not after t = 0.
+
+        Raises:
+            UserError: there is no such camera, or nothing is known of the ego at that time.
+        """
+        if camera not in CAMERAS:
+            hint = did_you_mean(camera, CAMERAS)
+            raise UserError(f"Expected a camera of {', '.join(CAMERAS)}, but got '{camera}'.{hint}")
+        lens = Lens(self._pose(time), math.radians(CAMERAS[camera].yaw), self.height, self.width)
+        image = Image.new("RGB", (lens.width, lens.height), GRASS)
+        draw = ImageDraw.Draw(image)
+        draw.rectangle((0, 0, lens.width, int(HORIZON * lens.height)), SKY)
+        for polygons, color in self._ground:
+            for _, outline in lens.seen(on_ground(polygons)):
+                draw.polygon(outline, color)
+        colors, places, forward = self._lights.at(time)
+        for row, outline in lens.seen(on_ground(marks(places, forward))):
+            draw.polygon(outline, colors[row])
+        standing = (
+            boxes(self.scene.agents, self._origin, lens.place, time),
+            lamps(colors, places, forward, lens.place),
+        )
+        for outline, color in _sorted(standing, lens):
+            draw.polygon(outline, color)
+        return np.asarray(image.reduce(FINENESS))
+
+    def _pose(self, time: float) -> Array:
+        """x, y, yaw of the ego."""
+        ego = self.scene.ego
+        times, poses = ego.times.numpy(), ego.poses.numpy()
+        if not times[0] <= time <= 0:
+            raise UserError(
+                f"Expected a time from {times[0]:g} to 0, of which scene '{self.scene.name}' knows the ego, but got "
+                f"{time:g}, try fewer frames."
+            )
+        columns = (poses[:, 0] - self._origin[0], poses[:, 1] - self._origin[1], np.unwrap(poses[:, 2]))
+        return np.array([np.interp(time, times, column) for column in columns])
+
+
+def _sorted(parts: tuple[Faces, ...], lens: Lens) -> Iterator[tuple[list[float], Color]]:
+    """Outlines and colors of faces, the farthest first; faces of one thing stay in their order."""
+    corners = [face for part in parts for face in part.corners]
+    if not corners:
+        return
+    colors = [color for part in parts for color in part.colors]
+    order = np.argsort([-distance for part in parts for distance in part.distances], kind="stable")
+    for row, outline in lens.seen(np.stack(corners)[order]):
+        yield outline, colors[order[row]]

@@ -1,0 +1,170 @@
+"""The devkit's scenes in the documented format (scene_file)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lightning_cgrpo.scenes.json_fields import SceneError
+
+INTERVAL, FUTURE = 0.5, 8
+PLAN = 41
+"""Poses of the expert's plan that are used, at 10 Hz; a cache has 51."""
+RADIUS = 100.0
+"""Meters around the ego, a square, as in the devkit's metric caches; the roads of the route are there all along."""
+SYNTHETIC_TOKEN = 17
+"""Letters in the token of a scene that was made from another; by this the devkit tells them apart."""
+COMMANDS = ("left", "straight", "right", "unknown")
+
+
+def scene_content(token: str, scene: Any, scenario: Any, layers: Any) -> dict[str, Any]:
+    """What `scene_from_json` reads.
+
+    Args:
+        token: of the frame at t = 0.
+        scene: navsim's `Scene`.
+        scenario: its `NavSimScenario`, which moves everything to the map's frame.
+        layers: nuPlan's `SemanticMapLayer`.
+
+    Raises:
+        SceneError: the route isn't in the map.
+    """
+    synthetic = len(token) == SYNTHETIC_TOKEN
+    history = scene.scene_metadata.num_history_frames
+    command = scene.frames[history - 1].ego_status.driving_command
+    road_map = _map(token, scenario, layers)
+    known = {lane["id"] for lane in road_map["lanes"]}
+    return {
+        "name": token,
+        "scene_type": "synthetic" if synthetic else "original",
+        "map": road_map,
+        "route": list(dict.fromkeys(str(block) for block in scenario.get_route_roadblock_ids())),
+        "ego": [_ego(scenario.get_ego_state_at_iteration(step), step) for step in range(1 - history, 1)],
+        "human_trajectory": None if synthetic else np.asarray(scene.get_future_trajectory(FUTURE).poses).tolist(),
+        "agents": _agents(scenario, history),
+        "traffic_lights": [_lights(scenario, step, known) for step in range(FUTURE + 1)],
+        "log": scene.scene_metadata.log_name,
+        "intent": COMMANDS[int(np.argmax(command))],
+    }
+
+
+def plan_content(cache: Any) -> dict[str, Any]:
+    """Of a metric cache, the expert's plan and the centerline: `overrides`."""
+    states = cache.trajectory.get_sampled_trajectory()[:PLAN]
+    return {
+        "pdm_trajectory": [_pose(state.rear_axle) for state in states],
+        "centerline": [[state.x, state.y] for state in cache.centerline.discrete_path],
+    }
+
+
+def _pose(state: Any) -> list[float]:
+    return [float(state.x), float(state.y), float(state.heading)]
+
+
+def _ego(state: Any, step: int) -> dict[str, Any]:
+    motion = state.dynamic_car_state
+    velocity, acceleration = motion.rear_axle_velocity_2d, motion.rear_axle_acceleration_2d
+    return {
+        "t": step * INTERVAL,
+        "pose": _pose(state.rear_axle),
+        "velocity": [float(velocity.x), float(velocity.y)],
+        "acceleration": [float(acceleration.x), float(acceleration.y)],
+    }
+
+
+def _agents(scenario: Any, history: int) -> list[dict[str, Any]]:
+    """Everyone in these frames; of the size at the first sight from t = 0 on, which is what the devkit scores with."""
+    found: dict[str, dict[str, Any]] = {}
+    for step in (*range(FUTURE + 1), *range(1 - history, 0)):  # the size is that of the first
+        try:
+            objects = scenario.get_tracked_objects_at_iteration(step).tracked_objects
+        except AssertionError:  # a synthetic scene whose future ends before
+            continue
+        for item in objects:
+            kind = item.tracked_object_type.name.lower()
+            agent = found.setdefault(
+                str(item.track_token),
+                {
+                    "token": str(item.track_token),
+                    "type": "vehicle" if kind == "ego" else kind,
+                    "length": float(item.box.length),
+                    "width": float(item.box.width),
+                    "height": float(item.box.height),
+                    "states": [],
+                },
+            )
+            velocity = getattr(item, "velocity", None)  # static objects have none
+            moving = [0.0, 0.0] if velocity is None else [float(velocity.x), float(velocity.y)]
+            agent["states"].append([step * INTERVAL, *_pose(item.center), *moving])
+    for agent in found.values():
+        agent["states"].sort()
+    return list(found.values())
+
+
+def _lights(scenario: Any, step: int, known: set[str]) -> dict[str, Any]:
+    lights: dict[str, Any] = {"t": step * INTERVAL, "red": [], "green": []}
+    for light in scenario.get_traffic_light_status_at_iteration(step):
+        color, lane = light.status.name.lower(), str(light.lane_connector_id)
+        if color in lights and lane in known:
+            lights[color].append(lane)
+    return lights
+
+
+def _map(token: str, scenario: Any, layers: Any) -> dict[str, Any]:
+    """Roads, intersections and carparks near the ego; like the devkit, without nuPlan's drivable areas."""
+    api = scenario.map_api
+    kinds = (layers.ROADBLOCK, layers.ROADBLOCK_CONNECTOR, layers.INTERSECTION, layers.CARPARK_AREA)
+    near = api.get_proximal_map_objects(scenario.initial_ego_state.center.point, RADIUS, list(kinds))
+    blocks = {
+        str(block.id): (block, layer == layers.ROADBLOCK_CONNECTOR) for layer in kinds[:2] for block in near[layer]
+    }
+    for name in scenario.get_route_roadblock_ids():
+        for layer in kinds[:2]:
+            block = api.get_map_object(name, layer)
+            if block is not None:
+                blocks.setdefault(str(name), (block, layer == layers.ROADBLOCK_CONNECTOR))
+        if str(name) not in blocks:
+            raise SceneError(f"{token}: route: Expected a roadblock of the map, but got '{name}'.")
+    lanes = {
+        str(lane.id): (lane, name, connector)
+        for name, (block, connector) in blocks.items()
+        for lane in block.interior_edges
+    }
+    return {
+        "roadblocks": [
+            {
+                "id": name,
+                "connector": connector,
+                "polygon": _polygon(block),
+                "lanes": [str(lane.id) for lane in block.interior_edges],
+                "incoming": _known(block.incoming_edges, blocks),
+                "outgoing": _known(block.outgoing_edges, blocks),
+            }
+            for name, (block, connector) in blocks.items()
+        ],
+        "lanes": [
+            {
+                "id": name,
+                "connector": connector,
+                "roadblock": block,
+                "polygon": _polygon(lane),
+                "centerline": [[float(state.x), float(state.y)] for state in lane.baseline_path.discrete_path],
+                "speed_limit": None if lane.speed_limit_mps is None else float(lane.speed_limit_mps),
+                "incoming": _known(lane.incoming_edges, lanes),
+                "outgoing": _known(lane.outgoing_edges, lanes),
+            }
+            for name, (lane, block, connector) in lanes.items()
+        ],
+        "intersections": [{"id": str(area.id), "polygon": _polygon(area)} for area in near[layers.INTERSECTION]],
+        "carparks": [{"id": str(area.id), "polygon": _polygon(area)} for area in near[layers.CARPARK_AREA]],
+    }
+
+
+def _polygon(item: Any) -> list[list[float]]:
+    return [[float(x), float(y)] for x, y, *_ in item.polygon.exterior.coords][:-1]
+
+
+def _known(edges: Any, among: dict[str, Any]) -> list[str]:
+    """Ids of those that are in the map's part."""
+    return [str(edge.id) for edge in edges if str(edge.id) in among]

@@ -1,0 +1,167 @@
+"""How something moves along a line: speeds that bends and stops allow, and the agents that drive them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_cgrpo.scenes.generator.paths import Array, Path
+from lightning_cgrpo.scenes.scene import AGENT_TYPES
+
+TIMES: Array = np.arange(-1.5, 8.5, 0.5)
+"""At which agents are known: those of a scene, and of the one that follows it 4 s later."""
+SEEN, NOW, LATER = 12, 3, 8
+"""Times of a scene, which of them is t = 0, and how many times later the next scene begins."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """What kind of thing an agent is.
+
+    Args:
+        kind: row of `AGENT_TYPES`.
+        size: length, width, height.
+    """
+
+    kind: int
+    size: tuple[float, float, float]
+
+    @classmethod
+    def random(cls, rng: np.random.Generator, model: str) -> Self:
+        """One of a model of `MODELS`."""
+        kind, small, large = MODELS[model]
+        share = rng.random()
+        size = [low + share * (high - low) for low, high in zip(small, large, strict=True)]
+        return cls(AGENT_TYPES.index(kind), (size[0], size[1], size[2]))
+
+
+MODELS = {
+    "car": ("vehicle", (4.0, 1.75, 1.4), (5.3, 2.1, 1.9)),
+    "truck": ("vehicle", (6.5, 2.3, 2.8), (9.5, 2.5, 3.6)),
+    "bus": ("vehicle", (11.0, 2.5, 3.0), (12.5, 2.55, 3.3)),
+    "bicycle": ("bicycle", (1.6, 0.5, 1.5), (1.9, 0.8, 1.9)),
+    "pedestrian": ("pedestrian", (0.4, 0.5, 1.5), (0.9, 0.9, 1.9)),
+    "cone": ("traffic_cone", (0.3, 0.3, 0.5), (0.5, 0.5, 1.0)),
+    "barrier": ("barrier", (1.5, 0.3, 0.9), (2.5, 0.6, 1.1)),
+    "sign": ("czone_sign", (0.5, 0.5, 1.0), (0.8, 1.0, 1.8)),
+    "object": ("generic_object", (0.4, 0.4, 0.4), (1.2, 0.9, 1.2)),
+}
+"""Type, and the sizes of the smallest and largest."""
+
+
+@dataclass(frozen=True)
+class Agent:
+    """An agent and its states.
+
+    Args:
+        body: what it is.
+        states: ``[20, 5]`` x, y, yaw of its center and velocity, at `TIMES`.
+    """
+
+    body: Body
+    states: Array
+
+    @classmethod
+    def driving(
+        cls, body: Body, path: Path, s: Array, speed: Array, left: Array | float = 0.0, sideways: Array | float = 0.0
+    ) -> Self:
+        """Along a path.
+
+        Args:
+            body: what drives.
+            path: the line to drive along.
+            s: ``[20]`` distances along it at `TIMES`.
+            speed: ``[20]`` their change, m/s.
+            left: distances to the left of it.
+            sideways: their change, m/s.
+        """
+        poses = path.at(s, left)
+        # Who drives on a bend's inside is slower than along its middle.
+        forward = speed * (1 - left * np.interp(s, path.s, path.curvature))
+        cos, sin = np.cos(poses[:, 2]), np.sin(poses[:, 2])
+        velocity = np.stack([forward * cos - sideways * sin, forward * sin + sideways * cos], 1)
+        poses[:, 2] += np.where(speed > 0.3, np.arctan2(sideways, np.maximum(forward, 1.0)), 0.0)
+        return cls(body, np.concatenate([poses, velocity], 1))
+
+    @classmethod
+    def standing(cls, body: Body, pose: Array) -> Self:
+        return cls(body, np.concatenate([np.tile(pose, (len(TIMES), 1)), np.zeros((len(TIMES), 2))], 1))
+
+    @classmethod
+    def walking(cls, body: Body, pose: Array, speed: float) -> Self:
+        """Straight on, at the pose at t = 0."""
+        velocity = speed * np.array([np.cos(pose[2]), np.sin(pose[2])])
+        xy = pose[:2] + TIMES[:, None] * velocity
+        return cls(body, np.concatenate([xy, np.broadcast_to([pose[2], *velocity], (len(TIMES), 3))], 1))
+
+
+def boxes(agents: Sequence[Agent], first: int = 0) -> tuple[Array, Array]:
+    """Poses ``[A, 12, 3]`` from a time on, with unwrapped yaw, and lengths and widths ``[A, 2]``."""
+    poses = np.array([agent.states[first : first + SEEN, :3] for agent in agents]).reshape(-1, SEEN, 3)
+    poses[..., 2] = np.unwrap(poses[..., 2])
+    return poses, np.array([agent.body.size[:2] for agent in agents]).reshape(-1, 2)
+
+
+def allowed_speed(path: Path, limit: float, lateral: float, brake: float, stop: float | None = None) -> Array:
+    """Speed at every point of a path ``[N]`` that can be kept in bends, and in time before them and before a stop.
+
+    Args:
+        path: where to drive.
+        limit: m/s.
+        lateral: largest acceleration in bends, m/s².
+        brake: deceleration before bends and the stop, m/s².
+        stop: distance along the path at which to stand.
+    """
+    square = np.minimum(limit**2, lateral / np.maximum(np.abs(path.curvature), 1e-6))
+    if stop is not None:
+        square[path.s >= stop] = 0
+    early = np.minimum.accumulate((square + 2 * brake * path.s)[::-1])[::-1] - 2 * brake * path.s
+    late = np.minimum.accumulate(early - 2 * brake * path.s) + 2 * brake * path.s
+    allowed: Array = np.sqrt(late.clip(0))
+    return allowed
+
+
+def travel(path: Path, speed: Array, s: float) -> tuple[Array, Array]:
+    """Distances along a path and speeds at `TIMES`.
+
+    Args:
+        path: where to drive.
+        speed: ``[N]``, at every point of the path.
+        s: the place at t = 0.
+    """
+    slow = np.maximum(speed, 1e-3)
+    moments = np.append(0.0, (2 * np.diff(path.s) / (slow[1:] + slow[:-1])).cumsum())
+    moments -= np.interp(s, path.s, moments)
+    beyond = np.maximum(TIMES - moments[-1], 0) * speed[-1] - np.maximum(moments[0] - TIMES, 0) * speed[0]
+    reached = np.interp(TIMES, moments, path.s) + beyond
+    return reached, np.interp(reached, path.s, speed)
+
+
+def overlapping(first: Array, sizes: Array, second: Array, others: Array) -> NDArray[np.bool_]:
+    """Whether boxes touch, ``[...]`` bool, by separating axes.
+
+    Args:
+        first: ``[..., 3]`` poses of centers.
+        sizes: ``[..., 2]`` lengths and widths.
+        second: like `first`.
+        others: like `sizes`.
+    """
+    x, y = second[..., 0] - first[..., 0], second[..., 1] - first[..., 1]
+    reach = (np.hypot(sizes[..., 0], sizes[..., 1]) + np.hypot(others[..., 0], others[..., 1])) / 2
+    hit = x * x + y * y <= reach * reach
+    near = np.nonzero(hit)  # few are
+    x, y = x[near], y[near]
+    ahead, beside = (np.broadcast_to(array, (*hit.shape, array.shape[-1]))[near] for array in (first, second))
+    own, other = (np.broadcast_to(array, (*hit.shape, 2))[near] for array in (sizes, others))
+    cos, sin = np.abs(np.cos(beside[:, 2] - ahead[:, 2])), np.abs(np.sin(beside[:, 2] - ahead[:, 2]))
+    touch = np.ones(len(x), dtype=bool)
+    for yaw, box, far in ((ahead[:, 2], own, other), (beside[:, 2], other, own)):
+        forward, left = np.abs(x * np.cos(yaw) + y * np.sin(yaw)), np.abs(y * np.cos(yaw) - x * np.sin(yaw))
+        touch &= 2 * forward <= box[:, 0] + far[:, 0] * cos + far[:, 1] * sin
+        touch &= 2 * left <= box[:, 1] + far[:, 0] * sin + far[:, 1] * cos
+    hit[near] = touch
+    return hit

@@ -1,0 +1,160 @@
+"""Lanes, roadblocks and how they lead into one another, put together piece by piece into a `RoadMap`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from lightning_cgrpo.scenes.generator.paths import STEP, Array, Path
+from lightning_cgrpo.scenes.scene import Areas, Lanes, Points, Roadblocks, RoadMap
+
+SAGITTA = 0.02
+"""Meters by which a polygon's edge may cut a curve."""
+
+SHOULDER = 0.3
+"""Meters that a roadblock is wider than its lanes, on both sides."""
+
+
+@dataclass
+class Lane:
+    """A lane: its center line, polygon, block's row, width, speed limit, and the rows of lanes before and after it."""
+
+    path: Path
+    polygon: Array
+    block: int
+    width: float
+    limit: float
+    incoming: list[int] = field(default_factory=list)
+    outgoing: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Block:
+    """A roadblock: its polygon, whether it is a connector, and the rows of its lanes and of blocks before and after."""
+
+    polygon: Array
+    connector: bool
+    lanes: list[int]
+    incoming: list[int] = field(default_factory=list)
+    outgoing: list[int] = field(default_factory=list)
+
+
+class Network:
+    """A map that grows. Lanes and blocks are named by their rows; lanes of a block are counted from the left."""
+
+    def __init__(self) -> None:
+        self.lanes: list[Lane] = []
+        self.blocks: list[Block] = []
+        self.intersections: list[Array] = []
+        self.carparks: list[Array] = []
+
+    def carriageway(self, divider: Path, count: int, width: float, limit: float) -> list[int]:
+        """A block of lanes to the right of a line, in its direction.
+
+        Returns:
+            the lanes' rows.
+        """
+        centers = [divider.offset(-(i + 0.5) * width) for i in range(count)]
+        return self._block(centers, width, limit, connector=False)
+
+    def connect(self, pairs: Sequence[tuple[int, int]], limit: float) -> list[int]:
+        """A block of lane connectors, from the first lane's end to the second one's start in every pair.
+
+        Returns:
+            the connectors' rows.
+        """
+        paths = [Path.between(self.lanes[before].path.end, self.lanes[after].path.start) for before, after in pairs]
+        rows = self._block(paths, self.lanes[pairs[0][0]].width, limit, connector=True)
+        for (before, after), row in zip(pairs, rows, strict=True):
+            self.link(before, row)
+            self.link(row, after)
+        return rows
+
+    def link(self, before: int, after: int) -> None:
+        """Let one lane lead into another, and so its block."""
+        first, last = self.lanes[before], self.lanes[after]
+        first.outgoing.append(after)
+        last.incoming.append(before)
+        if last.block not in self.blocks[first.block].outgoing:
+            self.blocks[first.block].outgoing.append(last.block)
+            self.blocks[last.block].incoming.append(first.block)
+
+    def _block(self, paths: Sequence[Path], width: float, limit: float, connector: bool) -> list[int]:
+        rows = list(range(len(self.lanes), len(self.lanes) + len(paths)))
+        for path in paths:
+            polygon = strip(path, width / 2, -width / 2)
+            self.lanes.append(Lane(path, polygon, len(self.blocks), width, limit))
+        side = width / 2 + SHOULDER
+        polygon = np.concatenate([_corners(paths[0]).offset(side).xy, _corners(paths[-1]).offset(-side).xy[::-1]])
+        self.blocks.append(Block(polygon, connector, rows))
+        return rows
+
+    def trips(self) -> Iterator[tuple[int, ...]]:
+        """Every way through the map, as lanes from one that starts there to one that ends there."""
+        ways: list[tuple[int, ...]] = [(row,) for row, lane in enumerate(self.lanes) if not lane.incoming]
+        while ways:
+            way = ways.pop()
+            onward = self.lanes[way[-1]].outgoing
+            if onward:
+                ways.extend((*way, row) for row in onward)
+            else:
+                yield way
+
+    def road_map(self) -> RoadMap:
+        """What was put together, as tensors."""
+        lanes, blocks = self.lanes, self.blocks
+        return RoadMap(
+            Lanes(
+                tuple(f"lane{i}" for i in range(len(lanes))),
+                _points([lane.polygon for lane in lanes], 0),
+                _points([lane.path.xy for lane in lanes], -1),
+                torch.tensor([blocks[lane.block].connector for lane in lanes]),
+                torch.tensor([lane.block for lane in lanes]),
+                torch.tensor([lane.limit for lane in lanes], dtype=torch.float64),
+                tuple(tuple(lane.incoming) for lane in lanes),
+                tuple(tuple(lane.outgoing) for lane in lanes),
+            ),
+            Roadblocks(
+                tuple(f"block{i}" for i in range(len(blocks))),
+                _points([block.polygon for block in blocks], 0),
+                torch.tensor([block.connector for block in blocks]),
+                tuple(tuple(block.lanes) for block in blocks),
+                tuple(tuple(block.incoming) for block in blocks),
+                tuple(tuple(block.outgoing) for block in blocks),
+            ),
+            _areas("intersection", self.intersections),
+            _areas("carpark", self.carparks),
+            _areas("drivable_area", []),
+        )
+
+
+def strip(path: Path, left: float, right: float) -> Array:
+    """The polygon between two lines beside a path."""
+    corners = _corners(path)
+    return np.concatenate([corners.offset(left).xy, corners.offset(right).xy[::-1]])
+
+
+def _corners(path: Path) -> Path:
+    """As few points as the curves allow, at the same places for every line beside this one."""
+    steps = len(path.yaw) - 1
+    bend = float(np.abs(path.yaw[1:] - path.yaw[:-1]).max()) / STEP
+    count = min(steps, int(np.ceil(steps * STEP * np.sqrt(bend / (8 * SAGITTA)))) + 1)
+    chosen = (np.arange(count + 1) * (steps / count)).round().astype(int)
+    return Path(path.xy[chosen], path.yaw[chosen])
+
+
+def _points(rows: Sequence[Array], filler: int) -> Points:
+    """What `Points` makes of polygons (filler 0) or polylines (filler -1), without a tensor for each."""
+    counts = [len(row) for row in rows]
+    xy = np.empty((len(rows), max(counts, default=0) + (filler == 0), 2))
+    for filled, row, count in zip(xy, rows, counts, strict=True):
+        filled[:count] = row
+        filled[count:] = row[filler]
+    return Points(torch.from_numpy(xy), torch.tensor(counts, dtype=torch.int64))
+
+
+def _areas(kind: str, polygons: Sequence[Array]) -> Areas:
+    return Areas(tuple(f"{kind}{i}" for i in range(len(polygons))), _points(polygons, 0))

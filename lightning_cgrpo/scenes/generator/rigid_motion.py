@@ -1,0 +1,52 @@
+"""A scene somewhere else: turned and shifted as a whole."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.scenes.scene import Areas, Points, RoadMap, Scene
+
+
+def moved(scene: Scene, angle: float, shift: tuple[float, float]) -> Scene:
+    """Turn a scene about the origin of its frame, then shift it. What is in the ego's frame stays.
+
+    Args:
+        scene: the scene.
+        angle: radians, to the left.
+        shift: meters.
+    """
+    turn = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]], dtype=torch.float64)
+
+    def points(xy: Tensor) -> Tensor:
+        return xy @ turn + torch.tensor(shift, dtype=torch.float64)
+
+    def poses(pose: Tensor) -> Tensor:
+        yaw = (pose[..., 2:] + angle + math.pi).remainder(2 * math.pi) - math.pi
+        return torch.cat([points(pose[..., :2]), yaw], -1)
+
+    def lines(given: Points) -> Points:
+        return Points(points(given.xy), given.counts)
+
+    def areas(given: Areas) -> Areas:
+        return Areas(given.ids, lines(given.polygons))
+
+    old, agents = scene.map, scene.agents
+    states = torch.cat([poses(agents.states[..., :3]), agents.states[..., 3:] @ turn], -1)
+    return replace(
+        scene,
+        map=RoadMap(
+            replace(old.lanes, polygons=lines(old.lanes.polygons), centerlines=lines(old.lanes.centerlines)),
+            replace(old.roadblocks, polygons=lines(old.roadblocks.polygons)),
+            areas(old.intersections),
+            areas(old.carparks),
+            areas(old.drivable_areas),
+        ),
+        ego=replace(scene.ego, poses=poses(scene.ego.poses)),
+        agents=replace(agents, states=states * agents.seen[..., None]),
+        pdm_trajectory=None if scene.pdm_trajectory is None else poses(scene.pdm_trajectory),
+        centerline=None if scene.centerline is None else points(scene.centerline),
+    )

@@ -1,0 +1,197 @@
+"""Kinds of roads: streets that run straight or curve, junctions, merging roads; each in coordinates of its own.
+
+Traffic keeps to the right. Every lane that isn't at the map's end leads on, so that whoever drives in it can go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from lightning_cgrpo.scenes.generator.network import Network, strip
+from lightning_cgrpo.scenes.generator.paths import STEP, Array, Path
+
+Random = np.random.Generator
+PARKING = 2.5
+"""Width of a strip along the road in which cars park."""
+
+
+@dataclass
+class Road:
+    """A road to put traffic on.
+
+    Args:
+        network: the lanes.
+        limit: speed limit, m/s.
+        edges: the carriageways' right edges, along which there may be parked cars and people.
+        parking: center lines of strips for parked cars.
+        phases: of connectors that are green together, where the junction has lights or could have some.
+    """
+
+    network: Network
+    limit: float
+    edges: list[Path] = field(default_factory=list)
+    parking: list[Path] = field(default_factory=list)
+    phases: tuple[list[int], ...] = ()
+
+
+def street(rng: Random) -> Road:
+    """One or two directions of one to three lanes, straight or in curves."""
+    limit = rng.uniform(8, 20)
+    ahead, lateral = 60 + 8 * limit, rng.uniform(0.8, 3.0)
+    sharpest = min(lateral / limit**2, 1 / 40)
+    curvature = np.zeros(int((60 + ahead) / STEP))
+    if rng.random() < 0.7:
+        curvature = _bends(rng, len(curvature), sharpest)
+    return _street(rng, curvature, limit)
+
+
+def corner(rng: Random) -> Road:
+    """A street with one tight bend, to be taken slowly."""
+    limit = rng.uniform(8, 14)
+    radius, turn = rng.uniform(20, 36), rng.uniform(0.8, 1.7) * rng.choice([-1, 1])
+    bend = np.full(int(abs(turn) * radius / STEP), np.sign(turn) / radius)
+    curvature = np.concatenate([np.zeros(int(70 / STEP)), bend, np.zeros(int((60 + 5 * limit) / STEP))])
+    return _street(rng, np.convolve(curvature, np.full(9, 1 / 9), "same"), limit)
+
+
+def _street(rng: Random, curvature: Array, limit: float) -> Road:
+    tight = 4.0 * float(np.abs(curvature).max())  # long cars need room in bends
+    width = rng.uniform(3.0, 3.9) + 2 * tight
+    divider = Path.curved(curvature)
+    lanes, oncoming = int(rng.integers(1, 3 if tight > 0.1 else 4)), int(rng.integers(0, 3))
+    road = Road(Network(), limit)
+    pieces = _cut(divider, rng.uniform(0.3, 0.7) * divider.length)
+    _carriageway(road, pieces, lanes, width)
+    if oncoming:
+        median = rng.choice([0.0, 0.0, rng.uniform(0.5, 3.0)])
+        _carriageway(road, [piece.offset(median).reversed() for piece in pieces[::-1]], oncoming, width)
+    for edge in road.edges:
+        _add_parking(rng, road, edge, 0.4)
+    return road
+
+
+def _carriageway(road: Road, pieces: list[Path], lanes: int, width: float) -> None:
+    rows = [road.network.carriageway(piece, lanes, width, road.limit) for piece in pieces]
+    for before, after in pairwise(rows):
+        for first, last in zip(before, after, strict=True):
+            road.network.link(first, last)
+    road.edges.append(Path.joined(pieces).offset(-lanes * width))
+
+
+def _add_parking(rng: Random, road: Road, edge: Path, chance: float) -> None:
+    if rng.random() < chance and edge.length > 30 and float(np.abs(edge.curvature).max()) < 1 / 40:
+        used = edge.part(rng.uniform(0, 10), edge.length - rng.uniform(0, 10))
+        road.network.carparks.append(strip(used, 0.0, -PARKING))
+        road.parking.append(used.offset(-PARKING / 2))
+
+
+def _bends(rng: Random, count: int, sharpest: float) -> Array:
+    """Curves of random lengths that flow into each other."""
+    knots = np.cumsum(rng.uniform(25, 70, count // 25 + 2))
+    values = rng.uniform(-sharpest, sharpest, len(knots))
+    if rng.random() < 0.5:
+        values = np.abs(values) * rng.choice([-1, 1])
+    bends: Array = np.interp(np.arange(count) * STEP, knots - knots[0], values)
+    return bends
+
+
+def junction(rng: Random) -> Road:
+    """Two roads that cross at an angle, or one that ends at another."""
+    limit = rng.uniform(8, 16)
+    width = rng.uniform(3.2, 3.9)
+    first, turned = int(rng.integers(1, 3)), rng.uniform(np.pi / 3, 2 * np.pi / 3)
+    second = int(rng.integers(1, 3))
+    angles = np.array([0.0, turned, np.pi, np.pi + turned])
+    lanes = [first, second, first, second]
+    if rng.random() < 0.35:
+        angles, lanes = np.delete(angles, 3), lanes[:3]
+    half = [count * width for count in lanes]
+    reach = max(
+        _crossing(half[i], half[j], float((angles[j] - angles[i]) % (2 * np.pi))) for i, j in _neighbors(len(angles))
+    ) + rng.uniform(7, 12)
+    road = Road(Network(), limit)
+    length = int((70 + 5 * limit) / STEP)
+    arms = []
+    for angle in angles:
+        bend = _bends(rng, length, 0.8 / limit**2) if rng.random() < 0.4 else np.zeros(length)
+        arms.append(Path.curved(bend, (reach * np.cos(angle), reach * np.sin(angle), angle)))
+    outward = [road.network.carriageway(arm, n, width, limit) for arm, n in zip(arms, lanes, strict=True)]
+    inward = [road.network.carriageway(arm.reversed(), n, width, limit) for arm, n in zip(arms, lanes, strict=True)]
+    road.phases = ([], [])
+    for i in range(len(arms)):
+        for j in range(len(arms)):
+            if i != j:
+                road.phases[i % 2].extend(_turns(road.network, inward[i], outward[j], angles[j] - angles[i] - np.pi))
+    corners = []
+    for i, j in _neighbors(len(arms)):
+        start = arms[i].offset(half[i]).start
+        curb = Path.between((start[0], start[1], angles[i] + np.pi), arms[j].offset(-half[j]).start)
+        corners.append(curb.xy)
+    road.network.intersections.append(np.concatenate(corners))
+    for arm, side in zip(arms, half, strict=True):
+        road.edges += [arm.offset(-side), arm.offset(side).reversed()]
+    for edge in road.edges:
+        _add_parking(rng, road, edge, 0.25)
+    return road
+
+
+def _neighbors(count: int) -> list[tuple[int, int]]:
+    return [(i, (i + 1) % count) for i in range(count)]
+
+
+def _crossing(half: float, other: float, angle: float) -> float:
+    """How far out the edges of two arms meet, the arms' half widths and the angle between them given."""
+    if angle > np.pi - 1e-3:
+        return 0.0
+    sides = ((other + half * np.cos(angle)) / np.sin(angle), (half + other * np.cos(angle)) / np.sin(angle))
+    return float(max(sides))
+
+
+def _turns(network: Network, inward: list[int], outward: list[int], turn: float) -> list[int]:
+    turn = (turn + np.pi) % (2 * np.pi) - np.pi
+    limit = network.lanes[inward[0]].limit
+    if abs(turn) < np.pi / 5:
+        return network.connect(list(zip(inward, outward, strict=True)), limit)
+    lane = 0 if turn > 0 else -1  # left turns from the left lane into the left one
+    return network.connect([(inward[lane], outward[lane])], 0.7 * limit)
+
+
+def merge(rng: Random) -> Road:
+    """A ramp that joins the right lane of a road from the right."""
+    limit = rng.uniform(13, 22)
+    width, lanes = rng.uniform(3.3, 3.9), int(rng.integers(1, 4))
+    before, zone, after = int(rng.uniform(70, 110)), int(rng.uniform(35, 70)), int(60 + 6 * limit)
+    bend = _bends(rng, before + zone + after, 0.8 / limit**2) * rng.integers(0, 2)
+    divider = Path.curved(bend)
+    pieces = _cut(divider, before, before + zone)
+    road = Road(Network(), limit)
+    network = road.network
+    first = network.carriageway(pieces[0], lanes, width, limit)
+    last = network.carriageway(pieces[2], lanes, width, limit)
+    network.connect(list(zip(first, last, strict=True)), limit)
+    angle, gap = rng.uniform(0.06, 0.16), rng.uniform(0.8, 2.0)
+    tip = pieces[1].offset(-lanes * width - gap).start
+    ramp_bend = np.linspace(0, rng.uniform(-1, 1) * 1.2 / limit**2, before)
+    ramp = Path.curved(ramp_bend, (tip[0], tip[1], tip[2] + angle + np.pi)).reversed()
+    joining = network.carriageway(ramp, 1, width, 0.8 * limit)
+    entry = network.connect([(joining[0], last[-1])], limit)
+    side = network.lanes[entry[0]].path.offset(-width / 2)
+    network.intersections.append(np.concatenate([pieces[1].xy, side.xy[::-1], [tip[:2]]]))
+    if rng.random() < 0.5:
+        median = rng.uniform(0, 4)
+        _carriageway(road, [divider.offset(median).reversed()], lanes, width)
+    return road
+
+
+def _cut(path: Path, *cuts: float) -> list[Path]:
+    """The pieces of a path between cuts; neighbors share a point."""
+    ends = [0, *(int(np.searchsorted(path.s, cut)) for cut in cuts), len(path.s) - 1]
+    return [Path(path.xy[a : b + 1], path.yaw[a : b + 1]) for a, b in pairwise(ends)]
+
+
+KINDS: dict[Callable[[Random], Road], float] = {street: 0.3, corner: 0.13, junction: 0.43, merge: 0.14}
+"""How often which kind of road is drawn."""

@@ -1,0 +1,104 @@
+"""Sources whose scenes were cut from logs: the scenes of one log overlap, so that whole logs go to the splits."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from typing import Generic, TypeAlias, get_args
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.scenes.scene import Scene
+from lightning_cgrpo.scenes.source import Key, Scenes, SceneSource, Split
+
+Part: TypeAlias = tuple[float, float]
+ALL: Part = (0.0, 1.0)
+
+
+class LogSource(SceneSource, Generic[Key]):
+    """Scenes that belong to logs.
+
+    A part of the logs, chosen by a hash of their names, is held out for validation and for tests, each at least one
+    where its share isn't 0. With both shares 0 every scene is a training scene, with one of them 1 none is.
+
+    Args:
+        val_share: of the logs, for validation.
+        test_share: of the logs, for tests.
+        train_part: of the other logs, see `in_part`.
+    """
+
+    def __init__(self, val_share: float = 0.1, test_share: float = 0.1, train_part: Part = ALL) -> None:
+        if not (val_share >= 0 and test_share >= 0 and val_share + test_share <= 1):
+            raise UserError(
+                "Expected `val_share` and `test_share` to be at least 0 and together at most 1, but got "
+                f"{val_share} and {test_share}."
+            )
+        self.val_share, self.test_share, self.train_part = val_share, test_share, checked_part(train_part)
+
+    @abstractmethod
+    def logs(self) -> Collection[str]:
+        """The names of all logs."""
+
+    @abstractmethod
+    def keys(self, log: str) -> Sequence[Key]:
+        """What names the scenes of a log, in order."""
+
+    @abstractmethod
+    def scene(self, key: Key) -> Scene:
+        """Build a scene."""
+
+    def scenes(self, split: Split) -> Scenes[Key]:
+        logs = deal(self.logs(), self.val_share, self.test_share)[split]
+        if split == "train":
+            logs = in_part(logs, self.train_part)
+        return Scenes([key for log in logs for key in self.keys(log)], self.scene)
+
+
+def deal(logs: Collection[str], val_share: float, test_share: float) -> dict[Split, list[str]]:
+    """The logs of each split, sorted; the same for the same logs, in whatever order they come.
+
+    Example:
+        >>> deal(["a", "b", "c", "d"], val_share=0.25, test_share=0.25)
+        {'train': ['a', 'b'], 'val': ['d'], 'test': ['c']}
+
+    Raises:
+        UserError: there are fewer logs than splits that want one.
+    """
+    shuffled = sorted(set(logs), key=lambda log: hashlib.sha256(log.encode(errors="surrogatepass")).digest())
+    val, test = (max(1, round(share * len(shuffled))) if share else 0 for share in (val_share, test_share))
+    trains = val_share + test_share < 1 - 1e-9
+    if not trains and val and test:
+        val = max(1, min(val, len(shuffled) - 1))
+        test = max(1, len(shuffled) - val)
+    if len(shuffled) < val + test + trains:
+        raise UserError(
+            f"Expected at least {val + test + trains} logs to split, but got {len(shuffled)}, "
+            "try more scenes, or val_share and test_share 0 to train on all of them."
+        )
+    test += val
+    parts = (shuffled[test:], shuffled[:val], shuffled[val:test])
+    return {split: sorted(part) for split, part in zip(get_args(Split), parts, strict=True)}
+
+
+def checked_part(part: Part) -> Part:
+    """Raises:
+    UserError: it isn't a part of [0, 1].
+    """
+    start, end = part
+    if not 0 <= start < end <= 1:
+        raise UserError(f"Expected `train_part` to be two ascending numbers in [0, 1], but got {start} and {end}.")
+    return start, end
+
+
+def in_part(logs: Collection[str], part: Part) -> list[str]:
+    """The logs whose names a hash puts into [start, end) of [0, 1): stages of training that share no log.
+
+    It depends on a log's name alone: where some logs are missing, the others stay in their part.
+
+    Example:
+        >>> in_part("abcdefgh", (0.0, 0.5)), in_part("abcdefgh", (0.5, 1.0))
+        (['a', 'b', 'c', 'd'], ['e', 'f', 'g', 'h'])
+    """
+    places = {log: hashlib.sha256(f"part {log}".encode(errors="surrogatepass")).digest()[:8] for log in logs}
+    start, end = part
+    return [log for log, place in places.items() if start <= int.from_bytes(place) / 2**64 < end]

@@ -1,0 +1,291 @@
+"""Scenes as JSON files. See docs/driving.md for the format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.scenes.json_fields import Field, load_json, numbers
+from lightning_cgrpo.scenes.scene import (
+    AGENT_TYPES,
+    Agents,
+    Areas,
+    EgoHistory,
+    Lanes,
+    Lights,
+    Points,
+    Roadblocks,
+    RoadMap,
+    Scene,
+)
+
+SCENE_SUFFIX = ".scene.json"
+KNOWN = ("name", "scene_type", "map", "route", "ego", "human_trajectory", "agents", "traffic_lights", "overrides")
+OTHERS = ("log", "intent", "cameras", "previous", "follow_ups")
+LONGEST_HISTORY = 10.0
+"""Seconds; comfort is measured over all of an ego's history, at 10 Hz."""
+
+
+def read_scene(path: str | Path) -> Scene:
+    """Read a scene file. Paths of its images that are relative are those from its folder, and made absolute.
+
+    Raises:
+        SceneError: the file isn't JSON, or a field (which the message names) is missing or wrong.
+    """
+    scene = scene_from_json(load_json(path), str(path))
+    if "cameras" in scene.extra:
+        cameras, folder = Field(scene.extra["cameras"], str(path), "cameras"), Path(path).absolute().parent
+        images = {name: [str(folder / image.text()) for image in cameras[name]] for name in cameras.unknown(())}
+        scene.extra["cameras"] = images
+    return scene
+
+
+def write_scene(scene: Scene, path: str | Path) -> None:
+    """Write a scene file, from which `read_scene` makes the same scene."""
+    Path(path).write_text(json.dumps(scene_to_json(scene)), encoding="utf-8")
+
+
+def scene_from_json(content: Any, file: str, road_map: RoadMap | None = None) -> Scene:
+    """A scene of what json made.
+
+    Args:
+        content: the object.
+        file: its name, for errors.
+        road_map: instead of the object's own.
+
+    Raises:
+        SceneError: a field is missing or wrong.
+    """
+    top = Field(content, file)
+    name = top["name"].text()
+    extra = top.unknown((*KNOWN, *OTHERS))
+    extra |= {key: content[key] for key in OTHERS[2:] if content.get(key) is not None}
+    synthetic = top["scene_type"].text(("original", "synthetic")) == "synthetic"
+    road_map = road_map or map_from_json(top["map"])
+    connectors = {name: row for row, name in enumerate(road_map.lanes.ids)}
+    overrides = top.get("overrides")
+    if overrides.value is None:
+        overrides = Field({}, file, "overrides")
+    overrides.unknown(("pdm_trajectory", "centerline"))
+    plan, line = overrides.get("pdm_trajectory"), overrides.get("centerline")
+    human, log, intent = top.get("human_trajectory"), top.get("log"), top.get("intent")
+    return Scene(
+        name,
+        synthetic,
+        road_map,
+        top["route"].rows({name: row for row, name in enumerate(road_map.roadblocks.ids)}),
+        _ego(top["ego"]),
+        None if human.value is None else human.tensor(8, 3),
+        _agents(top["agents"]),
+        _lights(top.get("traffic_lights", []), connectors),
+        None if plan.value is None else plan.tensor(41, 3),
+        None if line.value is None else line.points(2),
+        None if log.value is None else log.text(),
+        None if intent.value is None else intent.text(),
+        extra,
+    )
+
+
+def map_from_json(value: Field) -> RoadMap:
+    """Of the field `map`."""
+    value.unknown(("lanes", "roadblocks", "intersections", "carparks", "drivable_areas"))
+    lanes, roadblocks = list(value["lanes"]), list(value["roadblocks"])
+    for lane in lanes:
+        lane.unknown(("speed_limit",))
+    lane_rows = numbers([lane["id"] for lane in lanes])
+    block_rows = numbers([block["id"] for block in roadblocks])
+    limits = [lane.get("speed_limit") for lane in lanes]
+    for limit in limits:
+        if limit.value is not None and not limit.number() > 0:
+            raise limit.wrong("more than 0 m/s, or null")
+    return RoadMap(
+        Lanes(
+            tuple(lane_rows),
+            Points.polygons([lane["polygon"].points(3) for lane in lanes]),
+            Points.polylines([lane["centerline"].points(2) for lane in lanes]),
+            torch.tensor([lane["connector"].flag() for lane in lanes], dtype=torch.bool),
+            torch.tensor([lane["roadblock"].row(block_rows) for lane in lanes], dtype=torch.int64),
+            torch.tensor(
+                [float("nan") if limit.value is None else limit.number() for limit in limits], dtype=torch.float64
+            ),
+            tuple(lane["incoming"].rows(lane_rows) for lane in lanes),
+            tuple(lane["outgoing"].rows(lane_rows) for lane in lanes),
+        ),
+        Roadblocks(
+            tuple(block_rows),
+            Points.polygons([block["polygon"].points(3) for block in roadblocks]),
+            torch.tensor([block["connector"].flag() for block in roadblocks], dtype=torch.bool),
+            tuple(block["lanes"].rows(lane_rows) for block in roadblocks),
+            tuple(block["incoming"].rows(block_rows) for block in roadblocks),
+            tuple(block["outgoing"].rows(block_rows) for block in roadblocks),
+        ),
+        *(_areas(value.get(kind, [])) for kind in ("intersections", "carparks", "drivable_areas")),
+    )
+
+
+def _areas(value: Field) -> Areas:
+    areas = list(value)
+    return Areas(
+        tuple(numbers([area["id"] for area in areas])), Points.polygons([area["polygon"].points(3) for area in areas])
+    )
+
+
+def _rounded(times: Tensor) -> Tensor:
+    """To microseconds, as the official times are: a sighting at 1e-9 s is one at t = 0."""
+    return times.mul(1e6).round().div(1e6)
+
+
+def _ego(value: Field) -> EgoHistory:
+    states = list(value)
+    if not states:
+        raise value.wrong("at least the state at t = 0")
+    times = _rounded(torch.tensor([state["t"].number() for state in states], dtype=torch.float64))
+    if times[-1] != 0 or (times.diff() <= 0).any():
+        raise value.wrong("ascending times that end with t = 0", str(times.tolist()))
+    if times[0] < -LONGEST_HISTORY:
+        raise value.wrong(f"times from -{LONGEST_HISTORY:g} on", str(times.tolist()))
+    return EgoHistory(
+        times,
+        torch.stack([state["pose"].tensor(3) for state in states]),
+        torch.stack([state["velocity"].tensor(2) for state in states]),
+        torch.stack([state["acceleration"].tensor(2) for state in states]),
+    )
+
+
+def _agents(value: Field) -> Agents:
+    agents = list(value)
+    tokens = numbers([agent["token"] for agent in agents])
+    tracks = []
+    for agent in agents:
+        track = agent["states"].tensor(-1, 6)
+        track[:, 0] = _rounded(track[:, 0])
+        if len(track) == 0 or (track[:, 0].diff() <= 0).any():
+            raise agent["states"].wrong("states at ascending times, at least one")
+        tracks.append(track)
+    sizes = [torch.stack([agent[side].tensor() for side in ("length", "width", "height")]) for agent in agents]
+    for agent, size in zip(agents, sizes, strict=True):
+        if not (size[:2] > 0).all():
+            raise agent.wrong("a length and a width greater than 0", str(size[:2].tolist()))
+    all_times = torch.cat([torch.zeros(0, dtype=torch.float64), *(track[:, 0] for track in tracks)])
+    times: Tensor = all_times.unique()
+    states = torch.zeros(len(agents), len(times), 5, dtype=torch.float64)
+    seen = torch.zeros(len(agents), len(times), dtype=torch.bool)
+    for row, track in enumerate(tracks):
+        columns = torch.searchsorted(times, track[:, 0].contiguous())
+        states[row, columns] = track[:, 1:]
+        seen[row, columns] = True
+    types = torch.tensor([AGENT_TYPES.index(agent["type"].text(AGENT_TYPES)) for agent in agents], dtype=torch.int64)
+    shape = torch.stack(sizes) if sizes else torch.zeros(0, 3, dtype=torch.float64)
+    return Agents(tuple(tokens), types, shape, times, states, seen)
+
+
+def _lights(value: Field, lanes: dict[str, int]) -> Lights:
+    frames = list(value)
+    times = _rounded(torch.tensor([frame["t"].number() for frame in frames], dtype=torch.float64))
+    if (times.diff() <= 0).any():
+        raise value.wrong("ascending times", str(times.tolist()))
+    colors = {}
+    for color in ("red", "green"):
+        colors[color] = torch.zeros(len(frames), len(lanes), dtype=torch.bool)
+        for row, frame in enumerate(frames):
+            colors[color][row, list(frame.get(color, []).rows(lanes))] = True
+    return Lights(times, colors["red"], colors["green"])
+
+
+def scene_to_json(scene: Scene) -> dict[str, Any]:
+    """The object that `scene_from_json` reads."""
+    overrides = {"pdm_trajectory": scene.pdm_trajectory, "centerline": scene.centerline}
+    optional = {
+        "overrides": {key: value.tolist() for key, value in overrides.items() if value is not None},
+        "log": scene.log,
+        "intent": scene.intent,
+    }
+    lanes, ego = scene.map.lanes.ids, scene.ego
+    return {
+        "name": scene.name,
+        "scene_type": "synthetic" if scene.synthetic else "original",
+        "map": _map_to_json(scene.map),
+        "route": [scene.map.roadblocks.ids[row] for row in scene.route],
+        "ego": [
+            {"t": time, "pose": pose, "velocity": velocity, "acceleration": acceleration}
+            for time, pose, velocity, acceleration in zip(
+                *(part.tolist() for part in (ego.times, ego.poses, ego.velocities, ego.accelerations)), strict=True
+            )
+        ],
+        "human_trajectory": None if scene.human is None else scene.human.tolist(),
+        "agents": _agents_to_json(scene.agents),
+        "traffic_lights": [
+            {
+                "t": time,
+                "red": [name for name, on in zip(lanes, red, strict=True) if on],
+                "green": [name for name, on in zip(lanes, green, strict=True) if on],
+            }
+            for time, red, green in zip(
+                *(part.tolist() for part in (scene.lights.times, scene.lights.red, scene.lights.green)), strict=True
+            )
+        ],
+        **{key: value for key, value in optional.items() if value},
+        **scene.extra,
+    }
+
+
+def _map_to_json(road_map: RoadMap) -> dict[str, Any]:
+    lanes, blocks = road_map.lanes, road_map.roadblocks
+    limits = [None if limit != limit else limit for limit in lanes.speed_limit.tolist()]  # NaN differs from itself
+    return {
+        "roadblocks": [
+            {
+                "id": name,
+                "connector": bool(blocks.connector[row]),
+                "polygon": blocks.polygons[row].tolist(),
+                "lanes": [lanes.ids[lane] for lane in blocks.lanes[row]],
+                "incoming": [blocks.ids[other] for other in blocks.incoming[row]],
+                "outgoing": [blocks.ids[other] for other in blocks.outgoing[row]],
+            }
+            for row, name in enumerate(blocks.ids)
+        ],
+        "lanes": [
+            {
+                "id": name,
+                "connector": bool(lanes.connector[row]),
+                "roadblock": blocks.ids[int(lanes.roadblock[row])],
+                "polygon": lanes.polygons[row].tolist(),
+                "centerline": lanes.centerlines[row].tolist(),
+                "speed_limit": limits[row],
+                "incoming": [lanes.ids[other] for other in lanes.incoming[row]],
+                "outgoing": [lanes.ids[other] for other in lanes.outgoing[row]],
+            }
+            for row, name in enumerate(lanes.ids)
+        ],
+        **{
+            kind: [{"id": name, "polygon": areas.polygons[row].tolist()} for row, name in enumerate(areas.ids)]
+            for kind, areas in (
+                ("intersections", road_map.intersections),
+                ("carparks", road_map.carparks),
+                ("drivable_areas", road_map.drivable_areas),
+            )
+        },
+    }
+
+
+def _agents_to_json(agents: Agents) -> list[dict[str, Any]]:
+    found = []
+    for row, token in enumerate(agents.tokens):
+        seen = agents.seen[row]
+        states = torch.cat([agents.times[seen, None], agents.states[row, seen]], 1)
+        length, width, height = agents.sizes[row].tolist()
+        found.append(
+            {
+                "token": token,
+                "type": AGENT_TYPES[int(agents.types[row])],
+                "length": length,
+                "width": width,
+                "height": height,
+                "states": states.tolist(),
+            }
+        )
+    return found

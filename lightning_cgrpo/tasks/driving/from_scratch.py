@@ -1,0 +1,89 @@
+"""A tiny vision-language model to be trained from random weights, on generated driving scenes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from lightning_cgrpo.policies.tiny.number_tokens import train_number_tokenizer
+from lightning_cgrpo.policies.tiny.vision import (
+    CHAT_TEMPLATE,
+    IMAGE,
+    VIDEO,
+    VISION_END,
+    VISION_START,
+    build_vision_model,
+    image_processor,
+)
+from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
+from lightning_cgrpo.randomness import run_seed
+from lightning_cgrpo.scenes.generator import GeneratedScenes
+from lightning_cgrpo.scenes.scene import Scene
+from lightning_cgrpo.tasks.driving.observations import Observations
+from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
+
+TOKENIZER_SCENES = 20
+VOCABULARY = 512
+PATCH, MERGE = 8, 4
+FIXED: dict[str, Any] = {
+    "vision_layers": 2,
+    "patch_size": PATCH,
+    "merge_size": MERGE,
+    "context_length": 512,
+    "rope_theta": 10.0,
+}
+"""Of the model: an image of 64 x 64 pixels is 4 tokens."""
+
+
+class VisionFromScratch(VisionLanguagePolicy):
+    """A Qwen2.5-VL with random weights, to which numbers are single tokens; see `number_tokens`.
+
+    The defaults have 698 thousand parameters. What it learns is kept by `save_pretrained`, as a directory for
+    `VisionLanguagePolicy`.
+
+    Args:
+        hidden_size: of the language model, which has 4 heads; a multiple of 16.
+        layers: of the language model.
+        feed_forward: width of its feed-forward layers.
+        vision_hidden_size: of the vision tower, which has 4 heads, too.
+        seed: of the weights; by default the seed of `lightning.seed_everything`.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int = 96,
+        layers: int = 3,
+        feed_forward: int = 256,
+        vision_hidden_size: int = 32,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__("a model from scratch")
+        self.sizes = {
+            "hidden_size": hidden_size,
+            "layers": layers,
+            "feed_forward": feed_forward,
+            "vision_hidden_size": vision_hidden_size,
+        }
+        self.seed = seed
+
+    def load(self) -> None:
+        if self.model is None:
+            with torch.device("cpu"):  # the generator of scenes works on the CPU alone
+                scenes = GeneratedScenes().scenes("train")[:TOKENIZER_SCENES]
+                texts = [text for scene in scenes for text in (*_texts(scene), Observations()(scene))]
+            special = [VISION_START, VISION_END, IMAGE, VIDEO]
+            self.tokenizer = train_number_tokenizer(texts, VOCABULARY, decimals=True, special=special)
+            self.tokenizer.chat_template = CHAT_TEMPLATE
+            model = build_vision_model(self.tokenizer, **self.sizes, **FIXED, seed=run_seed(self.seed))
+            self.model = model.float().to(torch.get_default_device())
+            self.image_processor = image_processor(PATCH, MERGE)
+        super().load()
+
+
+def _texts(scene: Scene) -> Iterator[str]:
+    """Of the prompt about a scene."""
+    for part in messages(scene, PromptFormat())[-1]["content"]:
+        if part["type"] == "text":
+            yield part["text"]

@@ -1,0 +1,57 @@
+"""A tiny language model to be trained from random weights, on generated word problems."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.tiny.number_tokens import train_number_tokenizer
+from lightning_cgrpo.policies.tiny.text import build_model
+from lightning_cgrpo.randomness import run_seed
+from lightning_cgrpo.tasks.gsm8k.demonstrations import Manners, demonstrate
+from lightning_cgrpo.tasks.gsm8k.word_problems import problem
+
+TOKENIZER_TEXTS = 2_000
+
+
+class FromScratch(CausalLMPolicy):
+    """A Qwen2 with random weights, to which numbers are single tokens; see `number_tokens`.
+
+    The defaults have 355 thousand parameters. What it learns is kept by `save_pretrained`, as a directory for
+    `CausalLMPolicy`.
+
+    Args:
+        hidden_size: a multiple of the heads.
+        layers: number of layers.
+        heads: query heads; there are half as many for keys and values.
+        feed_forward: width of the feed-forward layers.
+        vocabulary: tokens.
+        context_length: positions, for prompt and answer.
+        seed: of the weights; by default the seed of `lightning.seed_everything`.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int = 96,
+        layers: int = 3,
+        heads: int = 4,
+        feed_forward: int = 256,
+        vocabulary: int = 516,
+        context_length: int = 256,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__("a model from scratch")
+        self.sizes = {"hidden_size": hidden_size, "layers": layers, "heads": heads, "feed_forward": feed_forward}
+        self.vocabulary, self.context_length_, self.seed = vocabulary, context_length, seed
+
+    def load(self) -> None:
+        if self.model is None:
+            problems = [problem(0, "train", index) for index in range(TOKENIZER_TEXTS)]
+            draw = np.random.default_rng(0)
+            texts = [text for p in problems for text in (p.question, demonstrate(p, Manners(), draw))]
+            self.tokenizer = train_number_tokenizer(texts, self.vocabulary)
+            seed = run_seed(self.seed)
+            model = build_model(self.tokenizer, **self.sizes, context_length=self.context_length_, seed=seed)
+            self.model = model.float().to(torch.get_default_device())
+        super().load()

@@ -1,0 +1,195 @@
+"""The objective on the screen: what is measured of which prompts, against which thresholds."""
+
+import math
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from rich.console import Console
+
+from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective
+from lightning_cgrpo.callbacks import EvaluationTable
+from lightning_cgrpo.callbacks.evaluation_tables import objective_table
+from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.objective.measurement import Evaluation
+from lightning_cgrpo.randomness import Stream
+from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+
+GSM8K = Objective(
+    "length",
+    {
+        "correctness": Constraint(at_least=0.75),
+        "format": Constraint(at_least=0.99),
+        "integer": Constraint(at_least=0.99),
+        "truncated": Constraint(at_most=0.01, role="monitor"),
+    },
+)
+TRAIN = Evaluation(
+    {
+        "reward/mean": -0.2083,
+        "rate/correctness": 0.7612,
+        "rate/format": 0.9931,
+        "rate/integer": 0.995,
+        "rate/truncated": 0.0012,
+        "rollout/length": 213.27,
+    },
+    {"reward/mean": 0.0021, "rate/correctness": 0.01234, "rate/format": 0.0021, "rollout/length": 2.2},
+    1319,
+    4 * 1319,
+)
+TEST = Evaluation({**TRAIN.metrics, "rate/correctness": 0.7123, "rate/truncated": 0.02}, {}, 500, 500)
+BOTH = {"train": TRAIN, "test": TEST}
+
+
+def shown(objective, evaluations, width=80, title="Test"):
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(objective_table(objective, evaluations, title, width))
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    assert max(map(len, lines)) <= width
+    return [" ".join(line.split()) for line in lines if line]
+
+
+def test_the_papers_layout():
+    """Behaviors side by side, as in its table of GSM8K, in 80 columns; train, test and thresholds below each other."""
+    lines = shown(GSM8K, BOTH)
+    assert lines[0] == "Test" and set(lines[3]) == {"─"}
+    # No error of a rate of which there is none.
+    assert [*lines[1:3], *lines[4:]] == [
+        "reward answer",
+        "length correctness format integer truncated length",
+        "threshold >= 0.75 >= 0.99 >= 0.99 <= 0.01",
+        "monitored",
+        "train -0.2083 0.7612 0.9931 0.9950 0.0012 213.3",
+        "1,319 x 4 ± 0.0021 ± 0.0123 ± 0.0021 met met ± 2.2",
+        "met met",
+        "test -0.2083 0.7123 0.9931 0.9950 0.0200 213.3",
+        "500 x 1 missed met met missed",
+        "prompts x answers to each; ± standard error over prompts",
+    ]
+
+
+def test_where_it_would_be_too_wide_behaviors_are_rows():
+    many = Objective("goal", {f"behavior_{n}": Constraint(at_most=0.1) for n in range(12)})
+    rates = {f"rate/behavior_{n}": n / 60 for n in range(12)}
+    lines = shown(many, {"test": Evaluation(rates, {"rate/behavior_9": 0.0123}, 70, 140)}, width=60)
+    assert lines[1] == "threshold test 70 x 2"
+    assert lines[3] == "reward goal never observed"
+    assert lines[10] == "behavior_6 <= 0.1 0.1000 met"
+    assert lines[13] == "behavior_9 <= 0.1 0.1500 ± 0.0123 missed"
+    assert sum(line.startswith("behavior_") for line in lines) == 12
+
+
+def test_only_enforced_thresholds_are_alarming_and_names_are_no_markup():
+    objective = Objective("[red]goal", {"[/b]": Constraint(at_most=0.5), "x": Constraint(at_most=0.5, role="monitor")})
+    evaluation = Evaluation({"rate/[/b]": 0.6, "rate/x": 0.6}, {}, 1, 1)
+    table = objective_table(objective, {"test": evaluation}, "Test", 200)
+    assert "[red]goal" in table.columns[1].header.plain and table.columns[2].header.plain == "[/b]"
+    *_, enforced = table.columns[2].cells
+    *_, monitored = table.columns[3].cells
+    assert enforced.plain.endswith("missed") and [span.style for span in enforced.spans if span.style] == ["bold red"]
+    assert monitored.plain.endswith("missed") and not any(span.style for span in monitored.spans)
+
+
+# ---------------------------------------------------------------------- a test of both
+
+
+def make(**arguments):
+    torch.manual_seed(0)
+    return ConstrainedGRPO(
+        CategoricalMLP(30, 5, hidden=(8,)),
+        EnvironmentSampler(Gridworld(max_steps=15)),
+        GridworldTask(),
+        Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.05)}),
+        optimizer=torch.optim.Adam,
+        eval_group_size=2,
+        **arguments,
+    )
+
+
+def evaluate(data, **arguments):
+    module = make(**arguments)
+    trainer = Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[EvaluationTable()],
+    )
+    trainer.test(module, data, verbose=False)
+    return module, {tag: float(value) for tag, value in trainer.callback_metrics.items()}
+
+
+class Both(GridworldDataModule):
+    """With training layouts in the test."""
+
+    def __init__(self, number, **arguments):
+        super().__init__(**arguments)
+        self.test_train_prompts = number
+
+
+SMALL = {"test_prompts": 7, "train_prompts": 100, "eval_prompts": 3, "size": 5, "lava": 6}
+
+
+def test_train_and_test_rates_side_by_side(capsys):
+    """Under tags of their own; those of the test are what they are without, and those of training by hand."""
+    _, alone = evaluate(GridworldDataModule(**SMALL))
+    assert "train" not in capsys.readouterr().out
+    module, both = evaluate(Both(5, **SMALL))
+    of_test = {tag: value for tag, value in both.items() if tag.startswith("test/")}
+    assert of_test == alone and {"test/rate/lava", "test/rate/battery", "test/reward/mean"} <= alone.keys()
+    of_train = {tag.removeprefix("test_train/"): v for tag, v in both.items() if tag.startswith("test_train/")}
+    assert {f"test/{tag}" for tag in of_train} == alone.keys() and len(both) == 2 * len(alone)
+
+    data = GridworldDataModule(**SMALL)
+    prompts = data.source("train").groups(torch.tensor([0, 20, 40, 60, 80]))
+    rollouts = module.sample(prompts, 2, Stream.TEST, 1)
+    assert of_train["rate/lava"] == pytest.approx((rollouts.info["lava"].sum() / rollouts.mask.sum()).item(), rel=1e-6)
+    assert of_train["reward/mean"] == pytest.approx(rollouts.info["goal"].any(-1).float().mean().item(), rel=1e-6)
+
+    assert (module.evaluations["test"].prompts, module.evaluations["test"].answers) == (7, 14)
+    assert (module.evaluations["test_train"].prompts, module.evaluations["test_train"].answers) == (5, 10)
+    text = capsys.readouterr().out
+    words = [line.split() for line in text.splitlines() if line.strip()]
+    [train], [test] = ([line for line in words if line[0] == name] for name in ("train", "test"))
+    assert words.index(train) < words.index(test)
+    for line, rates in ((train, of_train), (test, {tag[5:]: value for tag, value in alone.items()})):
+        assert line[2:4] == [f"{rates['rate/lava']:.4f}", f"{rates['rate/battery']:.4f}"]
+    assert "5 x 2" in text and "7 x 2" in text and "± " in text
+
+
+def test_a_later_test_of_test_prompts_alone_has_nothing_of_the_training_prompts():
+    module = make()
+    trainer = Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.test(module, Both(5, **SMALL), verbose=False)
+    assert module.evaluations.keys() == {"test", "test_train"}
+    trainer.test(module, GridworldDataModule(**SMALL), verbose=False)
+    assert module.evaluations.keys() == {"test"}
+
+
+def test_more_dataloaders_are_refused():
+    class Three(GridworldDataModule):
+        def test_dataloader(self):
+            return [super(Three, self).test_dataloader() for _ in range(3)]
+
+    with pytest.raises(UserError, match=r"Expected one or two test dataloaders, .* but got 3, try a test for each"):
+        evaluate(Three(**SMALL))
+
+
+def test_the_standard_error_is_that_of_the_prompts():
+    """Of lengths, which every answer has: from the rollouts themselves."""
+    data = GridworldDataModule(**{**SMALL, "test_prompts": 30})
+    module, _ = evaluate(data)
+    prompts = data.source("test").groups(torch.arange(30))
+    means = module.sample(prompts, 2, Stream.TEST, 0).lengths.double().mean(1)
+    assert module.evaluations["test"].standard_errors["rollout/length"] == pytest.approx(
+        means.std().item() / math.sqrt(30)
+    )

@@ -1,0 +1,370 @@
+"""Checkpoints on disk: whole or not there, damaged ones refused, no code in them; and what is in them when."""
+
+import csv
+import os
+import pickle
+import random
+import shutil
+import signal
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+
+from lightning_cgrpo import __main__ as command_line
+from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.checkpoints.files import CheckpointFiles, check_checkpoint, damage, put, remove_unfinished
+from lightning_cgrpo.cli.preparation import prepare
+from lightning_cgrpo.cli.run_folders import last_checkpoint
+from lightning_cgrpo.errors import UserError
+from tests.checkpoints.full_disk_worker import little_room
+
+CONTENT = {"state_dict": {"weight": torch.arange(3000.0)}, "global_step": 3}
+ARGUMENTS = [
+    *("-c", "configs/gridworld.yaml"),
+    "--trainer.logger=lightning.pytorch.loggers.CSVLogger",
+    "--trainer.logger.save_dir=runs",
+    "--trainer.log_every_n_steps=1",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+    "--trainer.max_steps=5",
+    "--trainer.val_check_interval=2",
+    *(f"--callbacks.{name}=null" for name in ("initial_rates", "progress", "pictures", "layout", "effective_weights")),
+    *("--data.prompts_per_update=4", "--data.train_prompts=12", "--data.val_prompts=8", "--data.eval_prompts=4"),
+    *("--model.policy.hidden=[16]", "--model.group_size=4", "--model.sampler.environment.max_steps=20"),
+]
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def test_a_write_that_fails_leaves_the_former_whole_and_nothing_else(tmp_path):
+    files, path = CheckpointFiles(), tmp_path / "last.ckpt"
+    files.save_checkpoint({"global_step": 1}, path)
+    with little_room(5000), pytest.raises(UserError, match=r"write the checkpoint '.*last.ckpt', .* try to free space"):
+        files.save_checkpoint(CONTENT, path)
+    assert files.load_checkpoint(path) == {"global_step": 1}
+    assert list(tmp_path.iterdir()) == [path]
+    files.save_checkpoint(CONTENT, path)
+    assert torch.equal(torch.load(path, weights_only=True)["state_dict"]["weight"], CONTENT["state_dict"]["weight"])
+
+
+def test_nothing_has_the_name_before_it_is_on_the_disk(tmp_path, monkeypatch):
+    files, path = CheckpointFiles(), tmp_path / "last.ckpt"
+    files.save_checkpoint({"global_step": 1}, path)
+    synced = []
+
+    def sync(number):
+        synced.append(number)
+        assert torch.load(path, weights_only=True) == {"global_step": 1}
+        assert damage(next(tmp_path.glob("*.unfinished"))) is None, "and all of it is written"
+
+    monkeypatch.setattr(os, "fsync", sync)
+    files.save_checkpoint(CONTENT, path)
+    assert len(synced) == 1
+
+
+def test_a_directory_takes_the_place_of_another(tmp_path):
+    for number in (1, 2):
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new" / "meta.pt").write_text(str(number))
+        put(tmp_path / "new", tmp_path / "last.ckpt")
+        assert (tmp_path / "last.ckpt" / "meta.pt").read_text() == str(number)
+        assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_what_a_killed_run_has_left_is_removed(tmp_path):
+    (tmp_path / "last.ckpt").touch()
+    (tmp_path / "last.unfinished").touch()
+    (tmp_path / "step=4.unfinished").mkdir()
+    (tmp_path / "step=4.unfinished" / "part").touch()
+    remove_unfinished(tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "former directory"])
+def test_what_another_run_is_writing_is_left(tmp_path, kind):
+    """Also a directory that was written long ago, and has just given way."""
+    path = tmp_path / "last.unfinished"
+    if kind == "file":
+        path.touch()
+    else:
+        before = tmp_path / "last.ckpt" if kind == "former directory" else path
+        before.mkdir()
+        (before / "part").touch()
+        began = time.time() - 60
+        os.utime(before, (began - 60, began - 60))
+        os.utime(before / "part", (began - 60, began - 60))
+        path = before.rename(tmp_path / "last.ckpt.former.unfinished") if kind == "former directory" else path
+        (tmp_path / "last.ckpt").touch()  # so that it isn't put back
+    remove_unfinished(tmp_path, before=time.time() - 60)
+    assert path.exists()
+    remove_unfinished(tmp_path, before=time.time() + 60)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("command", ["fit", "last", "named"])
+def test_a_kill_between_the_names_of_two_directories_costs_nothing(tmp_path, monkeypatch, command):
+    folder = tmp_path / "runs" / "version_0" / "checkpoints"
+    target = folder / "last.ckpt"
+    for path in (target, folder / "last.unfinished"):
+        path.mkdir(parents=True)
+        (path / "meta.pt").write_text(path.name)
+    rename = Path.rename
+
+    def killed(self, to):
+        if self.name == "last.unfinished":
+            raise KeyboardInterrupt
+        return rename(self, to)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", killed)
+        put(folder / "last.unfinished", target)
+    assert not target.exists()
+    if command == "fit":
+        remove_unfinished(folder)
+        assert [entry.name for entry in folder.iterdir()] == ["last.ckpt"]
+    elif command == "last":
+        logger = {"init_args": {"save_dir": str(tmp_path), "name": "runs"}}
+        assert last_checkpoint({"trainer": {"logger": logger}}) == target
+    else:
+        with pytest.raises(UserError, match=r"last\.ckpt' to be a whole checkpoint, but it is damaged"):  # it is a toy
+            prepare("fit", {"ckpt_path": str(target)})
+    assert (target / "meta.pt").read_text() == "last.ckpt"
+
+
+def test_looking_for_a_directory_while_it_gets_its_name_does_no_harm(tmp_path, monkeypatch):
+    """Another process puts the former back between the two steps."""
+    target, former = tmp_path / "last.ckpt", tmp_path / "last.ckpt.former.unfinished"
+    for path in (target, tmp_path / "new"):
+        path.mkdir()
+        (path / "meta.pt").write_text(path.name)
+    rename, looked = Path.rename, []
+
+    def meanwhile(self, to):
+        if self.name == "new" and not looked:
+            looked.append(rename(former, target))
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", meanwhile)
+    put(tmp_path / "new", target)
+    assert looked and (target / "meta.pt").read_text() == "new" and list(tmp_path.iterdir()) == [target]
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def test_every_changed_weight_and_every_missing_end_is_noticed(tmp_path):
+    """torch loads a changed weight as it is."""
+    whole, broken = tmp_path / "whole.ckpt", tmp_path / "broken.ckpt"
+    CheckpointFiles().save_checkpoint(CONTENT, whole)
+    assert damage(whole) is None
+    raw = whole.read_bytes()
+    with zipfile.ZipFile(whole) as archive:
+        (weight,) = (entry for entry in archive.infolist() if entry.file_size == 12_000)
+    start = raw.index(CONTENT["state_dict"]["weight"].numpy().tobytes())
+    draw = random.Random(0)
+    for place in draw.sample(range(start, start + weight.file_size), 20):
+        content = bytearray(raw)
+        content[place] ^= 1 << draw.randrange(8)
+        broken.write_bytes(content)
+        assert "checksum" in damage(broken)
+    torch.load(broken, weights_only=True)
+    for length in (0, 1, 100, len(raw) // 2, len(raw) - 1):
+        broken.write_bytes(raw[:length])
+        assert damage(broken)
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folders = [tmp_path / f"runs/gridworld/version_{number}/checkpoints" for number in (0, 1)]
+    for age, path in enumerate([folders[1] / "last.ckpt", folders[1] / "step=4.ckpt", folders[0] / "last.ckpt"]):
+        CheckpointFiles().save_checkpoint(CONTENT, path)
+        os.utime(path, (1e9 - age, 1e9 - age))
+
+    def refused(*arguments):
+        check_checkpoint.cache_clear()
+        monkeypatch.setattr(
+            "sys.argv", ["lightning_cgrpo", "fit", *ARGUMENTS, "--trainer.logger.name=gridworld", *arguments]
+        )
+        with pytest.raises(SystemExit, match="2"):
+            command_line.run()
+        return capsys.readouterr().err
+
+    (folders[1] / "last.ckpt").write_bytes(b"PK")
+    os.utime(folders[1] / "last.ckpt", (1e9, 1e9))
+    message = refused("--ckpt_path=last")
+    assert message.startswith("lightning_cgrpo: error: Expected 'runs/gridworld/version_1/checkpoints/last.ckpt' to be")
+    assert (
+        "damaged (File is not a zip file), try --ckpt_path=runs/gridworld/version_1/checkpoints/step=4.ckpt" in message
+    )
+    (folders[1] / "step=4.ckpt").write_bytes(b"PK")
+    assert "try --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt" in refused("--ckpt_path=last")
+    (folders[0] / "last.ckpt").unlink()
+    assert "there is no other one" in refused(f"--ckpt_path={folders[1]}/last.ckpt")
+
+
+class Code:
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+@pytest.mark.parametrize("how", ["torch", "pickle"])
+def test_code_in_a_checkpoint_is_not_run(tmp_path, monkeypatch, how):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "evil.ckpt"
+    if how == "torch":
+        torch.save({"state_dict": Code()}, path)
+    else:
+        path.write_bytes(pickle.dumps({"state_dict": Code()}))
+    with pytest.raises(UserError, match="tensors and plain containers" if how == "torch" else "damaged"):
+        main(["fit", *ARGUMENTS, f"--ckpt_path={path}"])
+    with pytest.raises(UserError, match="tensors and plain containers" if how == "torch" else "damaged"):
+        CheckpointFiles().load_checkpoint(path)
+    assert not Path("executed").exists()
+
+
+# ---------------------------------------------------------------------- in training
+
+
+class Terminate(Callback):
+    """Sends SIGTERM to its own process in an update, or in a batch of the validation after it."""
+
+    def __init__(self, update: int, validation: bool = False):
+        self.update, self.validation, self.waiting = update, validation, True
+
+    def on_train_batch_start(self, trainer, *args):
+        self._send(trainer, not self.validation and trainer.global_step == self.update)
+
+    def on_validation_batch_start(self, trainer, *args):
+        self._send(trainer, self.validation and trainer.global_step == self.update + 1)
+
+    def _send(self, trainer, now):
+        if now and self.waiting:
+            self.waiting = False
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def fit(name, *arguments, terminate=None):
+    if terminate:
+        from lightning_cgrpo.cli import command_line
+
+        made = command_line.CommandLine.instantiate_trainer
+        command_line.CommandLine.instantiate_trainer = lambda self, **given: _with(made(self, **given), terminate)
+    try:
+        main(["fit", *ARGUMENTS, f"--trainer.logger.name={name}", *arguments])
+    finally:
+        if terminate:
+            command_line.CommandLine.instantiate_trainer = made
+
+
+def _with(trainer, callback):
+    trainer.callbacks.insert(0, callback)
+    return trainer
+
+
+def logged(name):
+    """By update and tag, over all versions; but how long anything took."""
+    found = {}
+    for file in sorted(Path(f"runs/{name}").glob("*/metrics.csv")):
+        for row in csv.DictReader(file.open()):
+            for tag, value in row.items():
+                if value and not tag.startswith(("time/", "throughput/")):
+                    found[row["step"], tag] = value
+    return found
+
+
+def last(name, version):
+    return torch.load(f"runs/{name}/version_{version}/checkpoints/last.ckpt", weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder, here = tmp_path_factory.mktemp("whole"), Path.cwd()
+    os.chdir(folder)
+    try:
+        fit("whole")
+        return logged("whole"), last("whole", 0)
+    finally:
+        os.chdir(here)
+
+
+@pytest.mark.parametrize(("update", "validation"), [(2, False), (1, False), (1, True), (3, True)])
+def test_sigterm_saves_and_the_rest_is_what_it_would_have_been(tmp_path, monkeypatch, whole, update, validation):
+    """In an update; before a validation; in the first batch of one. No checkpoint is due by itself."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        fit("parts", terminate=Terminate(update, validation))
+    assert ended.value.code == 143
+    assert last("parts", 0)["global_step"] == update + 1
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert not any(tag.startswith("val/") and int(step) >= update for step, tag in logged("parts"))
+    fit("parts", "--ckpt_path=last")
+    assert logged("parts") == whole[0] and sum(tag == "val/rate/lava" for _, tag in whole[0]) == 2
+    for name, tensor in whole[1]["state_dict"].items():
+        assert torch.equal(last("parts", 1)["state_dict"][name], tensor)
+
+
+@pytest.mark.parametrize("every", [2, 10])
+def test_sigterm_saves_without_save_last(tmp_path, monkeypatch, every):
+    """Also where another checkpoint has been written after this update."""
+    monkeypatch.chdir(tmp_path)
+    given = ["--callbacks.checkpoints.save_last=null", f"--callbacks.checkpoints.every_n_train_steps={every}"]
+    with pytest.raises(SystemExit):
+        fit("parts", *given, terminate=Terminate(1))
+    assert last("parts", 0)["global_step"] == 2
+
+
+def test_sigterm_in_the_last_update_ends_as_usual(tmp_path, monkeypatch, whole):
+    monkeypatch.chdir(tmp_path)
+    fit("parts", terminate=Terminate(4))
+    assert last("parts", 0)["global_step"] == 5 and logged("parts") == whole[0]
+
+
+def test_what_a_killed_run_has_left_is_removed_when_it_goes_on(tmp_path, monkeypatch):
+    """By a run that writes to another folder itself, but nothing in a folder that isn't of checkpoints."""
+    monkeypatch.chdir(tmp_path)
+    fit("run", "--trainer.max_steps=2")
+    folder, elsewhere = Path("runs/run/version_0/checkpoints"), Path("downloads")
+    shutil.copytree(folder, elsewhere)
+    for where in (folder, elsewhere):
+        (where / "last.unfinished").mkdir()
+        (where / "last.unfinished" / "part").touch()
+        (where / "step=4.unfinished").touch()
+    before = {path.name for path in folder.iterdir()}
+    fit("run", "--trainer.max_steps=3", f"--ckpt_path={elsewhere / 'last.ckpt'}")
+    for where in (folder, elsewhere):
+        assert {path.name for path in where.iterdir()} == before
+    fit("run", "--trainer.max_steps=3", f"--ckpt_path={folder / 'last.ckpt'}")
+    assert {path.name for path in folder.iterdir()} == before - {"last.unfinished", "step=4.unfinished"}
+
+
+def test_logs_are_on_the_disk_before_a_checkpoint_is(tmp_path, monkeypatch):
+    """Lightning's CSVLogger writes every hundred updates, and TensorBoard's every two minutes."""
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    saved = CheckpointFiles.save_checkpoint
+
+    def spy(self, checkpoint, path, storage_options=None):
+        seen.append((checkpoint["global_step"], {int(step) for step, tag in logged("run") if tag == "rate/lava"}))
+        saved(self, checkpoint, path, storage_options)
+
+    monkeypatch.setattr(CheckpointFiles, "save_checkpoint", spy)
+    fit("run", "--callbacks.checkpoints.every_n_train_steps=2")
+    assert {step for step, _ in seen} == {2, 4, 5}
+    assert all(updates == set(range(step)) for step, updates in seen)
+
+
+def test_a_disk_that_fills_up_while_logs_are_written_ends_the_run_in_one_line(tmp_path, monkeypatch, capsys):
+    """TensorBoard's writer is a thread, whose error the next metrics meet."""
+    monkeypatch.chdir(tmp_path)
+    given = [a for a in ARGUMENTS if "logger=" not in a and "max_steps" not in a]
+    given += ["--trainer.max_steps=400", "--callbacks.checkpoints.every_n_train_steps=1000"]
+    monkeypatch.setattr("sys.argv", ["lightning_cgrpo", "fit", *given, "--trainer.logger.name=full"])
+    with little_room(30_000), pytest.raises(SystemExit, match="2"):
+        command_line.run()
+    assert "error: Expected room on the disk, but got: [Errno 27] File too large" in capsys.readouterr().err

@@ -1,0 +1,359 @@
+"""Policies leave as Hugging Face directories, with the answers that they had, and come back."""
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+peft = pytest.importorskip("peft")
+
+from lightning_cgrpo.__main__ import main  # noqa: E402
+from lightning_cgrpo.errors import UserError  # noqa: E402
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA  # noqa: E402
+from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
+from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
+from lightning_cgrpo.rollout import PromptGroups  # noqa: E402
+from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+PROMPTS = ["Tom has 3 apples.", "Anna reads 12 pages every day. How many in 5 days?", "A"]
+LORA = "--model.policy.lora.rank=4"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with a model, questions, and two runs of an update each: of all weights, and of adapters."""
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        make_tiny_model("tiny", hidden_size=32, layers=1)
+        rows = [{"question": f"{n} apples and 4?", "answer": f"#### {n + 4}"} for n in range(4)]
+        Path("train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        main(["fit", *run("whole")])
+        main(["fit", *run("adapters"), LORA])
+    return folder
+
+
+def run(name, model="tiny"):
+    # The path is relative: adapters must find their model from elsewhere.
+    return shlex.split(
+        f"-c configs/paper/gsm8k_qwen2_5_1.5b.yaml --trainer.logger.init_args.name={name} --model.policy.model={model} "
+        "--model.policy.dtype=float64 --trainer.precision=64-true --data.path=. --data.prompts_per_update=2 "
+        "--data.test_train_prompts=0 --model.group_size=4 --model.sampler.max_new_tokens=32 --model.optimizer.lr=0.5 "
+        "--trainer.max_steps=1 --trainer.accelerator=cpu --trainer.strategy=auto --threads=1 "
+        "--callbacks.initial_rates=null --callbacks.progress=null --trainer.enable_progress_bar=false "
+        "--trainer.enable_model_summary=false"
+    )
+
+
+@pytest.fixture(autouse=True)
+def at_home(home, monkeypatch):
+    monkeypatch.chdir(home)
+
+
+def export(name, out, *arguments):
+    main(["export", *run(name), "--ckpt_path=last", f"--out={out}", *arguments])
+    return out
+
+
+def trained(name, **options):
+    """The policy at the end of a run, from its checkpoint."""
+    policy = CausalLMPolicy("tiny", dtype="float64", **options)
+    policy.load()
+    saved = torch.load(f"runs/{name}/version_0/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    policy.load_state_dict({key[7:]: value for key, value in saved.items() if key.startswith("policy.")})
+    return policy
+
+
+def loaded(model, **options):
+    policy = CausalLMPolicy(str(model), **{"dtype": "float64", **options})
+    policy.load()
+    return policy
+
+
+def logits(model):
+    """Of one prompt after the other, so that no padding enters."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained("tiny")
+    with torch.no_grad():
+        return torch.cat([model(**tokenizer(prompt, return_tensors="pt")).logits[0] for prompt in PROMPTS])
+
+
+def sdpa(policy):
+    """The policy's model, with the attention that it has elsewhere."""
+    policy.network.set_attn_implementation("sdpa")
+    return policy.model
+
+
+def close(one, other, atol=1e-12):
+    """But for the order of sums, which follows from where in memory the weights are."""
+    torch.testing.assert_close(one, other, rtol=0, atol=atol)
+
+
+def rollouts(policy, **options):
+    index = torch.arange(len(PROMPTS))
+    sampler = GenerationSampler(max_new_tokens=24, **options)
+    prompts = PromptGroups(index, {"prompt": PROMPTS})
+    return sampler.rollout(policy, prompts, 4, lambda *shape: uniform(0, Stream.TEST, 0, index, shape))
+
+
+def log_probs(policy, answers):
+    with torch.no_grad():
+        return policy(policy.examples(answers)).log_probs * answers.mask.flatten(0, 1)
+
+
+def initial():
+    return transformers.AutoModelForCausalLM.from_pretrained("tiny", dtype=torch.float64)
+
+
+# ---------------------------------------------------------------------- all weights
+
+
+def test_a_directory_of_a_run_answers_identically_in_transformers(tmp_path):
+    policy = trained("whole")
+    out = export("whole", tmp_path / "out")
+    model = transformers.AutoModelForCausalLM.from_pretrained(out)
+    assert model.dtype == torch.float64, "as it was trained"
+    own = policy.model.state_dict()
+    assert all(torch.equal(value, own[name]) for name, value in model.state_dict().items())
+    close(logits(model), logits(sdpa(policy)))
+    assert (logits(model) - logits(initial())).abs().max() > 1e-3, "the run has changed it"
+
+
+def test_generates_the_same_tokens(tmp_path):
+    out = export("whole", tmp_path / "out")
+    policy = trained("whole")
+    model = transformers.AutoModelForCausalLM.from_pretrained(out)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    sampled = rollouts(policy)
+    again = rollouts(CausalLMPolicy.from_model(model, tokenizer))
+    assert torch.equal(sampled.actions, again.actions) and torch.equal(sampled.mask, again.mask)
+    assert sampled.mask.sum(-1).unique().numel() > 1, "some answers end"
+    greedy = rollouts(policy, top_k=1)
+    for row, prompt in enumerate(PROMPTS):
+        inputs = tokenizer(prompt, return_tensors="pt")
+        generated = model.generate(**inputs, do_sample=False, max_new_tokens=24)[0, inputs.input_ids.shape[1] :]
+        assert generated.tolist() == greedy.actions[row, 0][greedy.mask[row, 0]].tolist()
+
+
+@pytest.mark.parametrize("arguments", [("whole",), ("adapters", LORA, "--merge")])
+def test_what_surrounds_the_weights_survives(tmp_path, arguments):
+    out = export(arguments[0], tmp_path / "out", *arguments[1:])
+    for name in ("config.json", "generation_config.json"):
+        before, after = (json.loads((Path(folder) / name).read_text()) for folder in ("tiny", out))
+        assert {**after, "dtype": None} == {**before, "dtype": None}
+    before, after = (transformers.AutoTokenizer.from_pretrained(folder) for folder in ("tiny", out))
+    assert after.chat_template == before.chat_template
+    assert after(PROMPTS).input_ids == before(PROMPTS).input_ids
+    assert loaded(out).stop_tokens == loaded("tiny").stop_tokens
+    assert not (out / "adapter_config.json").exists()
+
+
+def test_the_dtype_is_that_of_training(tmp_path):
+    out = export("whole", tmp_path / "out", "--model.policy.dtype=float32")
+    close(logits(transformers.AutoModelForCausalLM.from_pretrained(out)), logits(sdpa(trained("whole"))))
+
+
+def test_the_policy_is_loaded_from_it(tmp_path):
+    policy = trained("whole")
+    again = loaded(export("whole", tmp_path / "out"), dtype=None)
+    answers = rollouts(policy)
+    close(log_probs(again, answers), log_probs(policy, answers))
+
+
+# ---------------------------------------------------------------------- adapters
+
+
+def test_adapters_are_saved_alone(tmp_path, home, monkeypatch):
+    out = export("adapters", tmp_path / "out", LORA)
+    assert (out / "adapter_model.safetensors").is_file()
+    assert not {"config.json", "model.safetensors"} & {file.name for file in out.iterdir()}
+    assert json.loads((out / "adapter_config.json").read_text())["base_model_name_or_path"] == str(home / "tiny")
+    expected = logits(sdpa(trained("adapters", lora=LoRA(rank=4))))
+    assert (expected - logits(initial())).abs().max() > 1e-3
+    by_peft = peft.PeftModel.from_pretrained(initial(), out)
+    close(logits(by_peft), expected)
+    by_transformers = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float64)
+    close(logits(by_transformers), expected)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    assert tokenizer(PROMPTS).input_ids == transformers.AutoTokenizer.from_pretrained("tiny")(PROMPTS).input_ids
+    assert tokenizer.chat_template
+    monkeypatch.chdir(tmp_path)  # from elsewhere, too
+    assert loaded(out).stop_tokens
+
+
+def test_adapters_are_merged_on_request(tmp_path):
+    out = export("adapters", tmp_path / "out", LORA, "--merge")
+    expected = logits(sdpa(trained("adapters", lora=LoRA(rank=4))))
+    close(logits(transformers.AutoModelForCausalLM.from_pretrained(out)), expected)
+    assert not any("lora" in name for name in loaded(out).state_dict())
+
+
+@pytest.mark.parametrize("merge", [[], ["--merge"]])
+def test_the_policy_is_loaded_from_adapters(tmp_path, merge):
+    policy = trained("adapters", lora=LoRA(rank=4))
+    again = loaded(export("adapters", tmp_path / "out", LORA, *merge))
+    answers = rollouts(policy)
+    # The model's norms and rotations are computed in float32, whatever the dtype.
+    close(log_probs(again, answers), log_probs(policy, answers), atol=1e-6)
+    names = {name for name, parameter in again.named_parameters() if parameter.requires_grad}
+    assert names and all(("lora_" in name) != bool(merge) for name in names)
+
+
+def test_adapters_where_positions_are_absolute(tmp_path):
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=600, n_positions=64, n_embd=32, n_layer=2, n_head=4, eos_token_id=2)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "base")
+    transformers.AutoTokenizer.from_pretrained("tiny").save_pretrained(tmp_path / "base")
+    policy = loaded(tmp_path / "base", lora=LoRA(rank=2, target_modules=["c_attn"]))
+    policy.save_pretrained(tmp_path / "adapters")
+    prompts = policy.encode(PROMPTS)  # of different lengths, so padded
+    close(loaded(tmp_path / "adapters").logits(*prompts, keep=1), policy.logits(*prompts, keep=1))
+
+
+def test_adapters_go_on(tmp_path):
+    """They alone are trained, away from a reference that has them as they were, and are exported as adapters again."""
+    first = export("adapters", tmp_path / "first", LORA)
+    name = f"more_{tmp_path.name}"
+    main(["fit", *run(name, first)])
+    state = torch.load(f"runs/{name}/version_0/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    before = loaded(first).state_dict()
+    for key, value in before.items():
+        assert torch.equal(state[f"reference.{key}"], value)
+        assert "lora_" in key or torch.equal(state[f"policy.{key}"], value)
+    assert any(not torch.equal(state[f"policy.{key}"], value) for key, value in before.items())
+
+    second = tmp_path / "second"
+    main(["export", *run(name, first), f"--out={second}"])
+    configs = [json.loads((folder / "adapter_config.json").read_text()) for folder in (first, second)]
+    assert configs[0]["base_model_name_or_path"] == configs[1]["base_model_name_or_path"]
+    after = loaded(second).state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(value, state[f"policy.{key}"]) for key, value in after.items())
+
+
+# ---------------------------------------------------------------------- the command
+
+
+def test_a_runs_own_configuration_is_enough(tmp_path, capsys):
+    main(["export", "-c", "runs/whole/version_0/config.yaml", "--out", str(tmp_path / "out")])
+    text = capsys.readouterr().out
+    assert "Wrote the policy after update 1, of runs/whole/version_0/checkpoints/last.ckpt, to " in text
+    main(["export", *run("whole"), "--out", str(tmp_path / "same")])
+    one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "same"))
+    assert one == other
+
+
+def test_a_checkpoint_that_a_configuration_went_on_from_is_not_taken_for_the_last(tmp_path):
+    Path(tmp_path / "resumed.yaml").write_text("ckpt_path: earlier.ckpt\n")
+    main(["export", *run("whole"), "-c", str(tmp_path / "resumed.yaml"), "--out", str(tmp_path / "out")])
+    assert (tmp_path / "out" / "config.json").is_file()
+
+
+def refused(*arguments):
+    with pytest.raises(UserError) as caught:
+        main(["export", *arguments])
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_is_wrong_is_said_in_a_line(tmp_path):
+    out = f"--out={tmp_path / 'out'}"
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "config.json").touch()
+    assert "which has something in it" in refused(*run("whole"), f"--out={tmp_path / 'full'}")
+    assert "Expected a checkpoint runs/nobody/" in refused(*run("nobody"), out)
+    assert "There is no checkpoint 'no.ckpt'" in refused(*run("whole"), out, "--ckpt_path=no.ckpt")
+    assert "Did you mean 'group_size'?" in refused(*run("whole"), out, "--model.group_sise=2")
+    assert "Expected a configuration, but got none" in refused(out)
+    assert "Expected no --print_config for export" in refused(*run("whole"), out, "--print_config")
+    (tmp_path / "bad.ckpt").write_text("no checkpoint")
+    assert "bad.ckpt' to be a whole checkpoint" in refused(*run("whole"), out, f"--ckpt_path={tmp_path}/bad.ckpt")
+    assert "to be a whole checkpoint" in refused(*run("whole"), out, f"--ckpt_path={tmp_path}")
+    # A checkpoint of adapters, and a configuration without.
+    assert "weights of this configuration's policy, but 'model." in refused(*run("adapters"), out)
+    whole = Path("runs/whole/version_0/checkpoints/last.ckpt")
+    assert "a policy that is a language model, but got CategoricalMLP" in refused(
+        "-c", "configs/gridworld.yaml", f"--ckpt_path={whole}", out
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_models_checkpoint(tmp_path):
+    make_tiny_model(tmp_path / "wider", hidden_size=64, layers=1)
+    message = refused(*run("whole", tmp_path / "wider"), f"--out={tmp_path / 'out'}")
+    assert "is [464, 32] there and [464, 64] here, try the configuration that the checkpoint was trained" in message
+
+
+def test_where_to_write_must_be_said(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(["export", *run("whole")])
+    assert exit_.value.code == 2 and "--out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [("whole",), ("adapters", LORA), ("adapters", LORA, "--merge")])
+def test_the_documents_example(tmp_path, monkeypatch, capsys, arguments):
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "huggingface.md").read_text(), re.DOTALL)
+    export(arguments[0], tmp_path / "models" / "mine", *arguments[1:])
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    names = {}
+    exec(example, names)
+    assert names["model"].dtype == torch.float32
+    assert capsys.readouterr().out.strip()
+
+
+# ---------------------------------------------------------------------- adapters that can't be read
+
+
+@pytest.fixture
+def adapters(tmp_path):
+    policy = CausalLMPolicy("tiny", lora=LoRA(rank=2))
+    policy.load()
+    policy.save_pretrained(tmp_path / "adapters")
+    return tmp_path / "adapters"
+
+
+def unreadable(folder, **options):
+    with pytest.raises(UserError) as caught:
+        CausalLMPolicy(str(folder), **options).load()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def change(folder, **values):
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def test_adapters_without_their_model(adapters):
+    change(adapters, base_model_name_or_path="/nowhere")
+    message = unreadable(adapters)
+    assert message.startswith(f"The model of the adapters in '{adapters}' can't be read, try another base_model_name")
+    assert "'/nowhere'" in message
+
+
+def test_adapters_of_another_kind(adapters):
+    shutil.rmtree(adapters)
+    config = peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"])
+    peft.get_peft_model(initial(), config).save_pretrained(adapters, save_embedding_layers=False)
+    assert f"Expected the adapters in '{adapters}' to be LoRA, but got IA3" in unreadable(adapters)
+
+
+def test_adapters_without_weights(adapters):
+    (adapters / "adapter_model.safetensors").rename(adapters / "adapter_model.bin")
+    assert "to hold adapter_model.safetensors" in unreadable(adapters)
+
+
+def test_adapters_beside_a_model(adapters):
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(Path("tiny") / name, adapters)
+    assert "or a directory with adapters alone" in unreadable(adapters)
+
+
+def test_adapters_on_adapters(adapters):
+    assert "Expected a model without adapters for lora" in unreadable(adapters, lora=LoRA())

@@ -1,0 +1,496 @@
+"""Advantages against the formulas of the paper (and of GDPO's public code), written down again in plain loops."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_cgrpo.grpo.advantages import (
+    GDPO,
+    LeaveOneOut,
+    ScalarizedAdvantages,
+    ScalarizedRewards,
+    group_statistics,
+)
+from lightning_cgrpo.objective.objective import Components, Constraint, Objective
+from lightning_cgrpo.rollout import Rollouts, Signal
+
+ESTIMATORS = [ScalarizedAdvantages(), ScalarizedRewards(), LeaveOneOut(), GDPO()]
+by_estimator = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+examples = settings(max_examples=30, deadline=None, derandomize=True)
+NO_STEPS = torch.zeros(0)
+ROLLOUTS = Rollouts(NO_STEPS, NO_STEPS, {})
+"""Trajectory-level estimators read nothing of the steps."""
+
+
+def components(values, applicable=None, dtype=torch.float64) -> Components:
+    values = torch.as_tensor(values, dtype=dtype)
+    if applicable is None:
+        applicable = torch.ones_like(values, dtype=torch.bool)
+    return Components(values, torch.as_tensor(applicable))
+
+
+def z_of(*group: float, dtype=torch.float32) -> torch.Tensor:
+    return group_statistics(components([[group]], dtype=dtype)).standardized[0, 0]
+
+
+@st.composite
+def batches(draw, masked: bool = False):
+    """Values [J, B, G] on a grid (so that a group varies clearly or not at all), mask, and weights on the simplex."""
+    J, B, G = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(2, 9))  # noqa: N806
+    values = []
+    for _ in range(J):
+        number = draw(st.sampled_from([st.integers(0, 1), st.integers(-20, 20).map(lambda n: n / 4)]))
+        values.append([[draw(number) for _ in range(G)] for _ in range(B)])
+    mask = [[[draw(st.booleans()) if masked else True for _ in range(G)] for _ in range(B)] for _ in range(J)]
+    raw = [draw(st.integers(1, 100)) for _ in range(J)]
+    weights = torch.tensor([w / sum(raw) for w in raw], dtype=torch.float64)
+    return components(values, mask), weights
+
+
+def loops(data: Components):
+    """Every group as (row of B, list over components of ({answer: value}))."""
+    values, applicable = data.values.numpy(), data.applicable.numpy()
+    for b in range(values.shape[1]):
+        yield b, [{i: v[b, i] for i in range(v.shape[1]) if a[b, i]} for v, a in zip(values, applicable, strict=True)]
+
+
+def oracle_scalarized_advantages(data: Components, weights: torch.Tensor) -> np.ndarray:
+    out = np.zeros(data.values.shape[1:])
+    for b, parts in loops(data):
+        for w, part in zip(weights.tolist(), parts, strict=True):
+            x = np.array(list(part.values()))
+            for i, value in part.items():
+                if x.std() > 1e-9:
+                    out[b, i] += w * (value - x.mean()) / x.std()
+    return out
+
+
+def oracle_scalarized_rewards(data: Components, weights: torch.Tensor) -> np.ndarray:
+    """Of components that apply everywhere."""
+    out = np.zeros(data.values.shape[1:])
+    s = np.einsum("j,jbg->bg", weights.numpy(), data.values.numpy())
+    for b in range(len(s)):
+        if s[b].std() > 1e-9:
+            out[b] = (s[b] - s[b].mean()) / s[b].std()
+    return out
+
+
+def oracle_gdpo(data: Components, weights: torch.Tensor, eps: float = 1e-4) -> np.ndarray:
+    total, used = np.zeros(data.values.shape[1:]), data.applicable.any(0).numpy()
+    for b, parts in loops(data):
+        for w, part in zip(weights.tolist(), parts, strict=True):
+            x = np.array(list(part.values()))
+            for i, value in part.items():
+                if len(x) > 1:
+                    total[b, i] += w * (value - x.mean()) / (x.std(ddof=1) + eps)
+    if used.sum() < 2:
+        return np.zeros_like(total)
+    whitened = (total - total[used].mean()) / (total[used].std(ddof=1) + eps)
+    return np.where(used, whitened, 0)
+
+
+class TestStandardization:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("one", range(8))
+    def test_seven_against_one_is_the_root_of_seven(self, one: int, dtype: torch.dtype) -> None:
+        # To the last bit or two: an eps added to the standard deviation would be seen.
+        z = z_of(*(float(i == one) for i in range(8)), dtype=dtype)
+        expected = [math.sqrt(7) if i == one else -1 / math.sqrt(7) for i in range(8)]
+        assert z.tolist() == pytest.approx(expected, rel=torch.finfo(dtype).eps, abs=0)
+        others = torch.cat([z[:one], z[one + 1 :]])
+        assert torch.all(others == others[0])
+
+    @pytest.mark.parametrize(("count", "size"), [(1, 4), (2, 4), (3, 8), (1, 16), (15, 16), (5, 64)])
+    def test_an_indicator_standardizes_to_the_root_of_the_odds(self, count: int, size: int) -> None:
+        z = z_of(*[1.0] * count, *[0.0] * (size - count))
+        assert z[0].item() == pytest.approx(math.sqrt((size - count) / count), rel=1e-6)
+        assert z[-1].item() == pytest.approx(-math.sqrt(count / (size - count)), rel=1e-6)
+
+    @pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, -7.7, 1e8, 1e-8, 3e38, 1e-45])
+    @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 64])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_equal_values_are_exactly_zero(self, value: float, size: int, dtype: torch.dtype) -> None:
+        data = components([[[value] * size]], dtype=dtype)
+        statistics = group_statistics(data)
+        assert not statistics.informative.any()
+        assert statistics.std.eq(0).all() and statistics.deviation.eq(0).all() and statistics.standardized.eq(0).all()
+        for estimator in ESTIMATORS:
+            assert estimator(ROLLOUTS, data, torch.ones(1)).eq(0).all()
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize(
+        ("value", "residue"), [(0.3, 0.1 + 0.2), (1 / 3, 1 - 2 / 3), (1e8, 1e8 * 1.0000001), (-0.3, -(0.1 + 0.2))]
+    )
+    def test_rounding_residue_is_no_signal(self, value: float, residue: float, dtype: torch.dtype) -> None:
+        assert dtype == torch.float32 or value != residue, "Expected a residue to test."
+        data = components([[[value, value, residue, value]]], dtype=dtype)
+        assert group_statistics(data).standardized.eq(0).all()
+        for estimator in ESTIMATORS:
+            assert estimator(ROLLOUTS, data, torch.ones(1)).eq(0).all()
+
+    def test_sums_in_another_order_are_no_signal(self) -> None:
+        parts = (np.arange(1, 101) / 7).astype(np.float32)
+        orders = [np.random.default_rng(seed).permutation(100) for seed in range(8)]
+        sums = [float(np.cumsum(parts[order])[-1]) for order in orders]
+        assert len(set(sums)) > 1
+        assert z_of(*sums).eq(0).all()
+
+    @pytest.mark.parametrize("offset", [0.0, 1.0, 1000.0])
+    def test_small_differences_are_a_signal(self, offset: float) -> None:
+        z = z_of(offset + 0.01, offset, offset, offset)
+        assert z.tolist() == pytest.approx([math.sqrt(3), *[-1 / math.sqrt(3)] * 3], rel=2e-2)
+
+    def test_moments_of_z(self) -> None:
+        values = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        z = group_statistics(components(values)).standardized
+        assert z.mean(-1).abs().max() < 1e-15
+        assert (z.std(-1, correction=0) - 1).abs().max() < 1e-14
+
+
+class TestInapplicable:
+    @examples
+    @given(batches(masked=True), st.sampled_from([math.nan, math.inf, -math.inf, 1e30]))
+    def test_statistics_are_those_of_the_applicable_answers_alone(self, batch, garbage: float) -> None:
+        data, _ = batch
+        dirty = Components(torch.where(data.applicable, data.values, garbage), data.applicable)
+        whole = group_statistics(dirty)
+        assert whole.deviation[~data.applicable].eq(0).all() and whole.standardized[~data.applicable].eq(0).all()
+        assert torch.equal(whole.used, data.applicable.any(0))
+        for j, b in np.ndindex(*whole.std.shape):
+            kept = data.applicable[j, b]
+            assert whole.count[j, b] == kept.sum()
+            if kept.any():
+                alone = group_statistics(components(data.values[j, b, kept][None, None]))
+                assert torch.allclose(whole.standardized[j, b, kept], alone.standardized[0, 0], rtol=1e-12, atol=1e-12)
+                assert whole.std[j, b] == pytest.approx(alone.std.item(), rel=1e-12)
+                assert bool(whole.informative[j, b]) == bool(alone.informative)
+
+    @by_estimator
+    @examples
+    @given(batch=batches(), keep=st.lists(st.booleans(), min_size=9, max_size=9))
+    def test_answers_to_which_nothing_applies_might_as_well_not_exist(self, estimator, batch, keep) -> None:
+        data, weights = batch
+        kept = torch.tensor(keep[: data.values.shape[-1]])
+        mask = kept.expand(data.values.shape)
+        whole = estimator(ROLLOUTS, Components(torch.where(mask, data.values, math.nan), mask), weights)
+        assert whole[:, ~kept].eq(0).all()
+        if kept.any():
+            alone = estimator(ROLLOUTS, components(data.values[..., kept]), weights)
+            assert torch.allclose(whole[:, kept], alone, rtol=1e-9, atol=1e-9)
+
+    @by_estimator
+    def test_a_group_to_which_a_component_does_not_apply(self, estimator) -> None:
+        reward, cost = [[1.0, 0, 0, 1], [1, 0, 1, 1]], [[math.nan] * 4, [0, 0, 0, 1.0]]
+        mask = torch.tensor([[[True] * 4, [True] * 4], [[False] * 4, [True] * 4]])
+        weights = torch.tensor([0.5, 0.5])
+        got = estimator(ROLLOUTS, components([reward, cost], mask), weights)
+        zeroed = estimator(ROLLOUTS, components([reward, [[0.0] * 4, cost[1]]]), weights)
+        assert torch.equal(got, zeroed)
+        everywhere = torch.zeros_like(mask)
+        nothing = estimator(ROLLOUTS, components([reward, cost], everywhere), weights)
+        assert torch.equal(nothing, torch.zeros(2, 4, dtype=torch.float64))
+
+    @by_estimator
+    def test_a_single_applicable_answer_has_nothing_to_be_compared_with(self, estimator) -> None:
+        mask = torch.tensor([[[True, False, False]]])
+        assert estimator(ROLLOUTS, components([[[5.0, 1, 2]]], mask), torch.ones(1)).eq(0).all()
+
+    def test_components_that_apply_to_different_answers(self) -> None:
+        # Half of the answers have one component, half the other: S has a value for each of the eight.
+        nan = math.nan
+        values = [[[1.0, 0, 1, 0, nan, nan, nan, nan]], [[nan, nan, nan, nan, 3.0, 1, 3, 1]]]
+        mask = ~torch.tensor(values).isnan()
+        weights = torch.tensor([0.5, 0.25], dtype=torch.float64)
+        s = np.array([0.25, -0.25] * 4)  # Weighted deviations from each component's mean.
+        got = ScalarizedRewards()(ROLLOUTS, components(values, mask), weights)
+        assert got[0].tolist() == pytest.approx((s / s.std()).tolist())
+
+
+class TestScalarizedAdvantages:
+    @examples
+    @given(batches(masked=True))
+    def test_is_the_papers_formula(self, batch) -> None:
+        data, weights = batch
+        got = ScalarizedAdvantages()(ROLLOUTS, data, weights)
+        assert np.allclose(got, oracle_scalarized_advantages(data, weights), rtol=1e-10, atol=1e-10)
+
+    def test_effective_weights_are_the_weights(self) -> None:
+        data = components([[[1.0, 0], [1, 1]], [[0, 7.0], [3, 4]]])
+        weights = torch.tensor([0.9, 0.1])
+        got = ScalarizedAdvantages().effective_weights(group_statistics(data), weights)
+        assert torch.equal(got, torch.tensor([[0.9, 0.9], [0.1, 0.1]]))
+
+    def test_weights_of_the_reward_alone_are_plain_grpo(self) -> None:
+        data = components([[[1.0, 0, 0, 3]], [[5.0, 1, 2, 2]]], dtype=torch.float32)
+        alone = components(data.values[:1], dtype=torch.float32)
+        plain = group_statistics(alone).standardized[0]
+        assert torch.equal(ScalarizedAdvantages()(ROLLOUTS, data, torch.tensor([1.0, 0.0])), plain)
+        assert torch.equal(ScalarizedAdvantages()(ROLLOUTS, alone, torch.ones(1)), plain)
+
+    def test_several_rewards_are_standardized_one_by_one(self) -> None:
+        objective = Objective({"speed": 1.0, "comfort": 0.2}, {"crash": Constraint(at_most=0.1)})
+        speed, comfort, crash = (
+            torch.tensor([x], dtype=torch.float64) for x in ([10.0, 20, 30, 60], [0.1, 0.1, 0.3, 0.4], [0.0, 0, 1, 0])
+        )
+        signals = {"speed": Signal(speed), "comfort": Signal(comfort), "crash": Signal(crash)}
+        weights = torch.tensor([0.75, 0.25], dtype=torch.float64)
+        data = objective.components(signals)
+        got = ScalarizedAdvantages()(ROLLOUTS, data, objective.component_weights(weights))
+        z = [(x - x.mean()) / x.std(correction=0) for x in (speed, comfort, crash)]
+        assert torch.allclose(got, 0.75 * z[0] + 0.75 * 0.2 * z[1] - 0.25 * z[2], rtol=1e-12)
+
+    @examples
+    @given(batches(), st.integers(-30, 30), st.integers(0, 3))
+    def test_does_not_see_the_scale_of_a_component(self, batch, power: int, which: int) -> None:
+        data, weights = batch
+        scales = torch.ones(len(weights), 1, 1, dtype=torch.float64)
+        scales[which % len(weights)] = 2.0**power
+        got = ScalarizedAdvantages()(ROLLOUTS, components(data.values * scales), weights)
+        # Scaling by a power of two rounds nowhere.
+        assert torch.equal(got, ScalarizedAdvantages()(ROLLOUTS, data, weights))
+
+    @pytest.mark.parametrize("scale", [1e-3, 0.3, 17.0])
+    def test_does_not_see_any_scale(self, scale: float) -> None:
+        data = components([[[1.0, 0, 0, 3]], [[5.0, 1, 2, 2]]])
+        weights = torch.tensor([0.7, 0.3])
+        scaled = components(data.values * torch.tensor([1.0, scale])[:, None, None])
+        same = ScalarizedAdvantages()(ROLLOUTS, scaled, weights)
+        assert torch.allclose(same, ScalarizedAdvantages()(ROLLOUTS, data, weights), rtol=1e-6)
+
+
+class TestScalarizedRewards:
+    @examples
+    @given(batches())
+    def test_is_the_papers_formula(self, batch) -> None:
+        data, weights = batch
+        got = ScalarizedRewards()(ROLLOUTS, data, weights)
+        assert np.allclose(got, oracle_scalarized_rewards(data, weights), rtol=1e-7, atol=1e-7)
+
+    @examples
+    @given(batches(masked=True))
+    def test_effective_weights_expand_the_advantage(self, batch) -> None:
+        """The effective-weight theorem (paper, appendix A): A = sum_j w~_j Z_j."""
+        data, weights = batch
+        statistics = group_statistics(data)
+        effective = ScalarizedRewards().effective_weights(statistics, weights)
+        expanded = torch.einsum("jb,jbg->bg", effective, statistics.standardized)
+        assert torch.allclose(ScalarizedRewards()(ROLLOUTS, data, weights), expanded, rtol=1e-9, atol=1e-9)
+
+    @examples
+    @given(batches())
+    def test_effective_weights_are_the_theorems(self, batch) -> None:
+        """w~_j = w_j sigma_j / sqrt(w' Sigma w), the covariance being the group's."""
+        data, weights = batch
+        effective = ScalarizedRewards().effective_weights(group_statistics(data), weights)
+        for b in range(data.values.shape[1]):
+            covariance = np.atleast_2d(np.cov(data.values[:, b].numpy(), ddof=0))
+            variance = weights.numpy() @ covariance @ weights.numpy()
+            sigma = np.sqrt(np.diag(covariance))
+            expected = weights.numpy() * sigma / np.sqrt(variance) if variance > 1e-14 else np.zeros(len(sigma))
+            assert np.allclose(effective[:, b], expected, rtol=1e-6, atol=1e-6)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_a_sum_that_is_constant_has_no_advantage(self, dtype: torch.dtype) -> None:
+        # The reward comes with its cost: R = C = 1 against R = C = 0. Both vary, S does not.
+        r = torch.tensor([[1.0, 0, 0, 1]])
+        data = components(torch.stack([r, -r]), dtype=dtype)
+        for weight in (0.5, 0.1, 1 / 3):
+            weights = torch.tensor([weight, weight], dtype=dtype)
+            assert ScalarizedRewards()(ROLLOUTS, data, weights).eq(0).all()
+            assert ScalarizedRewards().effective_weights(group_statistics(data), weights).eq(0).all()
+        # A scaled copy, whose rounding leaves a residue.
+        copy = components(torch.stack([0.1 * r, -0.3 * r]), dtype=dtype)
+        weights = torch.tensor([0.75, 0.25], dtype=dtype)
+        assert ScalarizedRewards()(ROLLOUTS, copy, weights).eq(0).all()
+        assert ScalarizedRewards().effective_weights(group_statistics(copy), weights).eq(0).all()
+
+    @pytest.mark.parametrize("weight", [1e-25, 1e-10, 5e-4, 0.3, 1.0, 40.0])
+    def test_a_single_component_is_plain_grpo_whatever_its_weight(self, weight: float) -> None:
+        data = components([[[1.0, 0, 0, 3], [2, 2, 2, 2]]], dtype=torch.float32)
+        weights = torch.tensor([weight], dtype=torch.float64)
+        got = ScalarizedRewards()(ROLLOUTS, data, weights)
+        assert torch.allclose(got, group_statistics(data).standardized[0], rtol=1e-6)
+        effective = ScalarizedRewards().effective_weights(group_statistics(data), weights)
+        assert effective.flatten().tolist() == pytest.approx([1, 0], rel=1e-6)
+
+    @pytest.mark.parametrize("weight", [1e-25, 5e-4, 0.5])
+    def test_where_only_a_cost_varies_its_effective_weight_is_one(self, weight: float) -> None:
+        """Why the failure mode loses control: the multiplier has no effect there."""
+        cost = [[0.0, -1, 0, 0], [0, -1, 0, 0]]
+        data = components([[[1.0, 1, 1, 1], [1, 0, 0, 0]], cost], dtype=torch.float32)
+        weights = torch.tensor([1 - weight, weight], dtype=torch.float64)
+        effective = ScalarizedRewards().effective_weights(group_statistics(data), weights)
+        assert effective[1, 0].item() == pytest.approx(1, rel=1e-6)
+        assert effective[0, 0] == 0
+        if weight == 5e-4:
+            assert effective[1, 1] < 1e-3
+
+    @examples
+    @given(batches(), st.integers(-20, 20))
+    def test_does_not_see_the_scale_of_all_weights(self, batch, power: int) -> None:
+        data, weights = batch
+        got = ScalarizedRewards()(ROLLOUTS, data, weights * 2.0**power)
+        assert torch.allclose(got, ScalarizedRewards()(ROLLOUTS, data, weights), rtol=1e-12)
+
+
+class TestLeaveOneOut:
+    @examples
+    @given(batches(masked=True))
+    def test_each_answer_against_the_mean_of_the_others(self, batch) -> None:
+        data, weights = batch
+        expected = np.zeros(data.values.shape[1:])
+        for b, parts in loops(data):
+            for w, part in zip(weights.tolist(), parts, strict=True):
+                for i, value in part.items():
+                    others = [v for j, v in part.items() if j != i]
+                    if others:
+                        expected[b, i] += w * (value - np.mean(others))
+        assert np.allclose(LeaveOneOut()(ROLLOUTS, data, weights), expected, rtol=1e-9, atol=1e-9)
+
+    @examples
+    @given(batches())
+    def test_weights_are_prices(self, batch) -> None:
+        """As for a single component, the Lagrangian: there is nothing that rescales the parts."""
+        data, weights = batch
+        total = components(torch.einsum("j,jbg->bg", weights, data.values)[None])
+        got = LeaveOneOut()(ROLLOUTS, data, weights)
+        assert torch.allclose(got, LeaveOneOut()(ROLLOUTS, total, torch.ones(1)), rtol=1e-9, atol=1e-9)
+
+    @examples
+    @given(batches(masked=True))
+    def test_effective_weights_expand_the_advantage(self, batch) -> None:
+        data, weights = batch
+        statistics = group_statistics(data)
+        effective = LeaveOneOut().effective_weights(statistics, weights)
+        expanded = (effective[..., None] * statistics.standardized).sum(0)
+        assert torch.allclose(LeaveOneOut()(ROLLOUTS, data, weights), expanded, rtol=1e-9, atol=1e-9)
+
+    def test_the_policy_gradient_is_unbiased(self) -> None:
+        """Over all groups that a policy of two actions can draw; against the group's mean it is (G - 1) / G of that."""
+        p, size = 0.3, 3
+        means = {}
+        for estimator in (LeaveOneOut(), None):
+            total = 0.0
+            for group in range(2**size):
+                actions = torch.tensor([float(group >> i & 1) for i in range(size)], dtype=torch.float64)
+                probability = math.prod(p if a else 1 - p for a in actions.tolist())
+                score = actions - p  # the gradient of the log-probability by the logit
+                data = components(actions[None, None])
+                advantages = estimator(ROLLOUTS, data, torch.ones(1)) if estimator else actions - actions.mean()
+                total += probability * (advantages * score).mean().item()
+            means[type(estimator)] = total
+        gradient = p * (1 - p)  # of the expected reward, p
+        assert means[LeaveOneOut] == pytest.approx(gradient)
+        assert means[type(None)] == pytest.approx(gradient * (size - 1) / size)
+
+
+class TestGDPO:
+    @examples
+    @given(batches(masked=True))
+    def test_is_the_formula_of_the_public_code(self, batch) -> None:
+        data, weights = batch
+        assert np.allclose(GDPO()(ROLLOUTS, data, weights), oracle_gdpo(data, weights), rtol=1e-8, atol=1e-8)
+
+    def test_by_hand(self) -> None:
+        data = components([[[1.0, 0], [3, 3]]])
+        z = 0.5 / (math.sqrt(0.5) + 1e-4)
+        std = z * math.sqrt(2 / 3)  # Of (z, -z, 0, 0), a sample.
+        a = z / (std + 1e-4)
+        assert GDPO()(ROLLOUTS, data, torch.ones(1)).flatten().tolist() == pytest.approx([a, -a, 0, 0])
+
+    def test_eps(self) -> None:
+        data = components([[[1.0, 0, 4, 2], [3, 3, 1, 5]]])
+        for eps in (0.0, 0.5):
+            expected = oracle_gdpo(data, torch.ones(1), eps)
+            assert np.allclose(GDPO(eps)(ROLLOUTS, data, torch.ones(1)), expected, rtol=1e-12)
+
+    @examples
+    @given(batches(masked=True))
+    def test_effective_weights_expand_the_advantage_up_to_the_batchs_mean(self, batch) -> None:
+        data, weights = batch
+        statistics = group_statistics(data)
+        effective = GDPO().effective_weights(statistics, weights)
+        expanded = torch.einsum("jb,jbg->bg", effective, statistics.standardized)
+        shift = (GDPO()(ROLLOUTS, data, weights) - expanded)[statistics.used]
+        assert len(shift) == 0 or (shift - shift[0]).abs().max() < 1e-9
+
+
+@by_estimator
+class TestEveryEstimator:
+    @pytest.mark.parametrize("constant", [5.0, -0.5, 1024.0])
+    def test_a_constant_added_to_an_indicator_changes_no_bit(self, estimator, constant: float) -> None:
+        generator = torch.Generator().manual_seed(0)
+        values = (torch.rand(3, 16, 8, generator=generator) < 0.3).float()
+        weights = torch.tensor([0.6, 0.3, 0.1])
+        moved = values.clone()
+        moved[0] += constant
+        got = [estimator(ROLLOUTS, components(v, dtype=torch.float32), weights) for v in (values, moved)]
+        assert torch.equal(*got)
+        statistics = [group_statistics(components(v, dtype=torch.float32)) for v in (values, moved)]
+        assert torch.equal(*(estimator.effective_weights(s, weights) for s in statistics))
+
+    @examples
+    @given(batch=batches(), constant=st.floats(-100, 100))
+    def test_a_constant_added_to_a_component_is_not_seen(self, estimator, batch, constant: float) -> None:
+        data, weights = batch
+        moved = data.values.clone()
+        moved[0] += constant
+        got = estimator(ROLLOUTS, components(moved), weights)
+        # Where S almost cancels, rounding is magnified.
+        assert torch.allclose(got, estimator(ROLLOUTS, data, weights), rtol=1e-6, atol=1e-6)
+
+    @examples
+    @given(batch=batches(masked=True), data=st.data())
+    def test_the_order_of_the_answers_does_not_matter(self, estimator, batch, data) -> None:
+        given_, weights = batch
+        order = data.draw(st.permutations(range(given_.values.shape[-1])))
+        moved = Components(given_.values[..., order], given_.applicable[..., order])
+        expected = estimator(ROLLOUTS, given_, weights)[:, order]
+        assert torch.allclose(estimator(ROLLOUTS, moved, weights), expected, rtol=1e-7, atol=1e-7)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_at_least_equals_at_most_of_the_negation_bit_for_bit(self, estimator, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        reward = torch.rand(16, 8, generator=generator)
+        ok = (torch.rand(16, 8, generator=generator) < 0.8).float()
+        applicable = torch.rand(16, 8, generator=generator) < 0.9
+        wanted = Objective("r", {"ok": Constraint(at_least=0.99)})
+        unwanted = Objective("r", {"ok": Constraint(at_most=0.01)})
+        signals = {"r": Signal(reward), "ok": Signal(ok, applicable=applicable)}
+        negated = {"r": Signal(reward), "ok": Signal(1 - ok, applicable=applicable)}
+        weights = torch.tensor([0.7, 0.3])
+        got = [
+            estimator(ROLLOUTS, objective.components(s), weights)
+            for objective, s in ((wanted, signals), (unwanted, negated))
+        ]
+        assert torch.equal(*got)
+        counts = wanted.violations(signals), unwanted.violations(negated)
+        assert torch.equal(counts[0][0], counts[1][0]) and torch.equal(counts[0][1], counts[1][1])
+        assert wanted.constraints["ok"].max_violation_rate == unwanted.constraints["ok"].max_violation_rate == 0.01
+
+    def test_shape_and_dtype(self, estimator) -> None:
+        for dtype in (torch.float32, torch.float64):
+            values = torch.rand(3, 4, 8, generator=torch.Generator().manual_seed(0), dtype=dtype)
+            # The module's weights are float64.
+            weights = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+            got = estimator(ROLLOUTS, components(values, dtype=dtype), weights)
+            assert (got.shape, got.dtype) == ((4, 8), dtype)
+            effective = estimator.effective_weights(group_statistics(components(values, dtype=dtype)), weights)
+            assert effective.shape == (3, 4)
+
+    def test_gradients_of_the_weights_are_finite_where_groups_carry_no_signal(self, estimator) -> None:
+        # One group varies, one doesn't, and in one S is constant though its components vary.
+        r = [[1.0, 0, 0, 0], [1, 1, 1, 1], [1, 0, 1, 0]]
+        c = [[0.0, -1, 0, 0], [0, 0, 0, 0], [-1, 0, -1, 0]]
+        weights = torch.tensor([0.5, 0.5], dtype=torch.float64, requires_grad=True)
+        advantages = estimator(ROLLOUTS, components([r, c]), weights)
+        (advantages * torch.arange(12.0).view(3, 4) ** 2).sum().backward()
+        assert weights.grad.isfinite().all() and weights.grad.ne(0).all()
+        weights.grad = None
+        dead = estimator(ROLLOUTS, components([r[1:2], c[1:2]]), weights)
+        dead.sum().backward()
+        assert torch.equal(weights.grad, torch.zeros(2, dtype=torch.float64))

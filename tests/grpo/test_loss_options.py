@@ -1,0 +1,188 @@
+"""An update with answers that were cut short, and with answers that another engine sampled."""
+
+import math
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers.logger import DummyLogger
+
+import lightning_cgrpo
+from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
+from lightning_cgrpo.callbacks import FixedWeights
+from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+
+GROUPS, GROUP_SIZE = 4, 4
+
+
+class Record(Callback, DummyLogger):
+    """Outputs, metrics and the policy after each update."""
+
+    def __init__(self):
+        super().__init__()
+        self.outputs, self.metrics, self.parameters = [], [], []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.outputs.append(outputs)
+        self.parameters.append(torch.cat([p.detach().clone().flatten() for p in pl_module.policy.parameters()]))
+
+    def log_metrics(self, metrics, step=None):
+        self.metrics.append(metrics)
+
+
+class Engine(EnvironmentSampler):
+    """Reports what it sampled with only inexactly, and which answers it cut short.
+
+    Args:
+        error: ``[T]`` of the log-probabilities; None reports them as the policy's own.
+        truncated: ``[G]``.
+    """
+
+    def __init__(self, error=None, truncated=None):
+        super().__init__(Gridworld(max_steps=10))
+        self.error, self.truncated = error, truncated
+
+    def rollout(self, policy, prompts, group_size, noise):
+        rollouts = super().rollout(policy, prompts, group_size, noise)
+        if self.truncated is not None:
+            rollouts.info["truncated"] = self.truncated.expand(rollouts.mask.shape[:2])
+        if self.error is None:
+            return rollouts
+        return replace(rollouts, log_probs=None, sampling_log_probs=rollouts.log_probs - self.error)
+
+
+def train(sampler, updates=1, **optimization):
+    torch.manual_seed(0)
+    module = ConstrainedGRPO(
+        CategoricalMLP(30, 5, hidden=(16,)).double(),
+        sampler,
+        GridworldTask(),
+        Objective("goal", {"lava": Constraint(at_most=0.01)}),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
+        optimization=Optimization(**optimization),
+        group_size=GROUP_SIZE,
+    )
+    module.configure_model()
+    start = torch.cat([p.detach().clone().flatten() for p in module.policy.parameters()])
+    record = Record()
+    trainer = Trainer(
+        accelerator="cpu",
+        precision="64-true",
+        max_steps=updates,
+        logger=record,
+        log_every_n_steps=1,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        callbacks=[FixedWeights({"lava": 0}), record],
+    )
+    trainer.fit(module, GridworldDataModule(GROUPS, train_prompts=100, size=5, lava=2))
+    record.moves = torch.diff(torch.stack([start, *record.parameters]), dim=0)
+    return record
+
+
+# ---------------------------------------------------------------------- another engine
+
+
+def errors(*values):
+    """Of the first steps; none in the others."""
+    return torch.tensor([*values, *[0.0] * (10 - len(values))], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("minibatch_size", [None, 30])
+def test_an_engine_that_reports_exactly_is_not_corrected(minibatch_size):
+    """With one minibatch, old log-probabilities are known only once the first pass has been made."""
+    options = {"minibatch_size": minibatch_size, "epochs": 2, "aggregation": "token_mean"}
+    exact, plain = train(Engine(errors()), **options), train(Engine(), **options)
+    torch.testing.assert_close(exact.parameters[0], plain.parameters[0], rtol=1e-9, atol=1e-12)
+    assert exact.metrics[0]["sampling/ratio"] == pytest.approx(1) and exact.metrics[0]["sampling/capped"] == 0
+    assert exact.metrics[0]["sampling/log_prob_gap"] == pytest.approx(0, abs=1e-12)
+    assert not any(tag.startswith("sampling/") for tag in plain.metrics[0])
+
+
+def test_an_error_everywhere_scales_the_step_up_to_the_cap():
+    """On a single step of SGD: all weights are exp(error), or the cap."""
+    plain = train(Engine())
+    for error, factor in ((math.log(1.5), 1.5), (-0.5, math.exp(-0.5)), (math.log(5), 2.0)):
+        got = train(Engine(errors(*[error] * 10)))
+        torch.testing.assert_close(got.moves[0], factor * plain.moves[0], rtol=1e-6, atol=1e-9)
+        assert got.metrics[0]["sampling/ratio"] == pytest.approx(math.exp(error))
+        assert got.metrics[0]["sampling/capped"] == (factor == 2.0)
+        assert got.metrics[0]["sampling/log_prob_gap"] == pytest.approx(abs(error))
+    capped = train(Engine(errors(*[math.log(5)] * 10)), sampling_cap=3.0)
+    torch.testing.assert_close(capped.moves[0], 3 * plain.moves[0], rtol=1e-6, atol=1e-9)
+
+
+def test_what_an_engine_does_not_report_is_counted_and_left_as_it_is():
+    with_gaps = train(Engine(errors(0.3, math.nan, math.inf, -0.2)), updates=2)
+    filled = train(Engine(errors(0.3, 0.0, 0.0, -0.2)), updates=2)
+    assert with_gaps.parameters[-1].isfinite().all()
+    torch.testing.assert_close(with_gaps.parameters[-1], filled.parameters[-1], rtol=1e-9, atol=1e-12)
+    for ours, theirs in zip(with_gaps.metrics, with_gaps.outputs, strict=True):
+        assert ours["faults/sampling_log_probs"] == theirs["rollouts"].mask[..., 1:3].sum()
+    assert "faults/sampling_log_probs" not in filled.metrics[0]
+
+
+# ---------------------------------------------------------------------- answers that were cut short
+
+
+def test_truncated_answers_move_nothing_and_still_count():
+    everything = train(Engine(truncated=torch.tensor([True] * 4)), mask_truncated=True, entropy_weight=0.1)
+    assert not everything.moves.any() and everything.metrics[0]["rollout/masked"] == 1
+    none = train(Engine(truncated=torch.tensor([False] * 4)), mask_truncated=True)
+    plain = train(Engine(truncated=torch.tensor([True] * 4)))
+    assert torch.equal(none.moves, plain.moves) and plain.moves.any()
+    assert none.metrics[0]["rollout/masked"] == 0 and "rollout/masked" not in plain.metrics[0]
+    # Signals, rates and group statistics are those of all answers.
+    for tag in ("reward/mean", "rate/lava", "rollout/length"):
+        assert everything.metrics[0][tag] == plain.metrics[0][tag]
+    for name in ("violations", "opportunities", "advantages"):
+        assert torch.equal(everything.outputs[0][name], plain.outputs[0][name])
+
+
+def test_the_parts_of_the_answers_add_up():
+    """Masking an answer leaves the weight of the others as it was (in all but token_mean)."""
+    whole = train(Engine()).moves
+    halves = [
+        train(Engine(truncated=torch.tensor(cut)), mask_truncated=True).moves
+        for cut in ([True, False, True, False], [False, True, False, True])
+    ]
+    assert halves[0].any() and halves[1].any()
+    torch.testing.assert_close(halves[0] + halves[1], whole, rtol=1e-6, atol=1e-12)
+
+
+def test_a_sampler_that_does_not_say_what_it_cut_short():
+    with pytest.raises(UserError, match=r"info\['truncated'\] \[4, 4\] for mask_truncated, but got \['battery'"):
+        train(Engine(), mask_truncated=True)
+
+
+def test_ratios_of_answers_need_a_policy_that_trains_on_answers():
+    with pytest.raises(UserError, match=r"Expected a policy that trains on whole answers .* but got CategoricalMLP"):
+        train(Engine(), sequence_ratio=True)
+
+
+# ---------------------------------------------------------------------- what the docs list
+
+PAGE = (Path(__file__).parents[2] / "docs/losses.md").read_text()
+ROWS = [row.split("|")[1:3] for row in re.findall(r"^\| .*\|$", PAGE, re.MULTILINE)[1:]]
+
+ELSEWHERE = ({"model.estimator": "LeaveOneOut"}, {"callbacks.reference": "ReferenceSync"}, {"model.redraws": 2})
+"""Those that are not the optimization's."""
+
+
+@pytest.mark.parametrize(("name", "settings"), ROWS, ids=[name.strip() for name, _ in ROWS])
+def test_the_settings_of_the_docs_are_accepted(name, settings):
+    given = {key: yaml.safe_load(value) for key, value in re.findall(r"`([\w.]+): ([^`]+)`", settings)}
+    if given in ELSEWHERE:
+        return
+    if "surrogate" in given:
+        given["surrogate"] = getattr(lightning_cgrpo, given["surrogate"])()
+    assert given and set(given) <= {field.name for field in fields(Optimization)}
+    assert Optimization(**given) != Optimization() or "the default" in settings

@@ -1,0 +1,387 @@
+"""The loss against numbers computed by hand and against loops over the steps."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.grpo.losses import LossTerms, aggregation_weights, grpo_loss, sampling_ratio
+from lightning_cgrpo.grpo.surrogates import CISPO, SAPO, Clipped
+
+AGGREGATIONS = ["token_mean", "sequence_mean", "sequence_sum", "constant"]
+
+
+def one(ratio: float, advantage: float, **arguments) -> tuple[float, float, LossTerms]:
+    """Loss of a single step of that ratio, its gradient with respect to the log-probability, and all terms."""
+    log_prob = torch.tensor([math.log(ratio) - 1.5], dtype=torch.float64, requires_grad=True)
+    terms = grpo_loss(
+        log_prob, torch.tensor([-1.5], dtype=torch.float64), torch.tensor([advantage]), torch.ones(1), **arguments
+    )
+    terms.loss.backward()
+    return terms.loss.item(), log_prob.grad.item(), terms
+
+
+def draw(*shape: int, seed: int = 0, requires_grad: bool = False) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_(requires_grad)
+
+
+class TestClippedSurrogate:
+    @pytest.mark.parametrize(
+        ("ratio", "advantage", "loss", "gradient", "clipped"),
+        [
+            # Within the bounds, -r A; its derivative with respect to log pi is -r A too.
+            (1.0, 2.0, -2.0, -2.0, 0),
+            (1.1, 2.0, -2.2, -2.2, 0),
+            (0.9, -2.0, 1.8, 1.8, 0),
+            # A good answer has become likely enough: no more gradient.
+            (1.5, 2.0, -2.4, 0.0, 1),
+            # A good answer became unlikely: the full gradient, min takes r A.
+            (0.5, 2.0, -1.0, -1.0, 0),
+            # A bad answer has become unlikely enough.
+            (0.5, -2.0, 1.6, 0.0, 1),
+            # A bad answer became likely: the full gradient.
+            (1.5, -2.0, 3.0, 3.0, 0),
+            # Nothing to learn.
+            (1.5, 0.0, 0.0, 0.0, 0),
+            (0.5, 0.0, 0.0, 0.0, 0),
+        ],
+    )
+    def test_by_hand(self, ratio: float, advantage: float, loss: float, gradient: float, clipped: int) -> None:
+        got = one(ratio, advantage)
+        assert got[:2] == (pytest.approx(loss, abs=1e-12), pytest.approx(gradient, abs=1e-12))
+        assert got[2].clip_fraction == clipped
+
+    @pytest.mark.parametrize(
+        ("ratio", "advantage", "loss", "gradient"),
+        [
+            (1.25, 1.0, -1.25, -1.25),  # Clipped at 1.2, not at 1.28.
+            (1.30, 1.0, -1.28, 0.0),
+            (0.85, -1.0, 0.9, 0.0),  # Not clipped at 0.8, but at 0.9.
+            (0.95, -1.0, 0.95, 0.95),
+        ],
+    )
+    def test_asymmetric_clip(self, ratio: float, advantage: float, loss: float, gradient: float) -> None:
+        got = one(ratio, advantage, surrogate=Clipped(0.1, 0.28))
+        assert got[:2] == (pytest.approx(loss), pytest.approx(gradient))
+
+    @pytest.mark.parametrize(
+        ("ratio", "advantage", "loss", "gradient", "clipped"),
+        [
+            (3.0, -1.0, 3.0, 3.0, 0),  # Between 1.2 and the limit: the full gradient, as without.
+            (5.0, -1.0, 4.0, 0.0, 1),  # A bad answer became far too likely: no more than the limit.
+            (5.0, 1.0, -1.2, 0.0, 1),
+            (0.5, -1.0, 0.8, 0.0, 1),
+            (1.0, -1.0, 1.0, 1.0, 0),
+        ],
+    )
+    def test_two_sided(self, ratio: float, advantage: float, loss: float, gradient: float, clipped: int) -> None:
+        got = one(ratio, advantage, surrogate=Clipped(limit=4.0))
+        assert got[:2] == (pytest.approx(loss), pytest.approx(gradient))
+        assert got[2].clip_fraction == clipped
+
+    def test_of_many_steps_is_the_weighted_sum(self) -> None:
+        ratios, advantages = [0.5, 1.5, 1.05, 1.5], [1.0, 1.0, -2.0, -0.5]
+        weights = [0.1, 0.4, 0.2, 0.3]
+        terms = grpo_loss(torch.tensor(ratios).log(), torch.zeros(4), torch.tensor(advantages), torch.tensor(weights))
+        expected = sum(w * one(r, a)[0] for w, r, a in zip(weights, ratios, advantages, strict=True))
+        assert terms.loss.item() == pytest.approx(expected, rel=1e-6)
+        assert terms.clip_fraction.item() == pytest.approx(0.4)
+        assert terms.kl == 0 and terms.entropy == 0
+
+    def test_at_ratio_one_the_gradient_is_the_policy_gradient(self) -> None:
+        """-(1/N) sum_i A_i sum_t grad log pi for sequence_sum, the paper's estimator g."""
+        mask = torch.arange(5) < torch.tensor([[3, 5, 1], [2, 4, 5]])[..., None]
+        log_probs, advantages = draw(2, 3, 5, requires_grad=True), draw(2, 3, seed=1)
+        weights = aggregation_weights(mask, "sequence_sum")
+        spread = advantages[..., None].expand(mask.shape)
+        grpo_loss(log_probs, log_probs.detach(), spread, weights).loss.backward()
+        expected = torch.where(mask, -advantages[..., None] / 6, 0)
+        assert torch.allclose(log_probs.grad, expected, rtol=1e-6)
+        assert log_probs.grad[~mask].eq(0).all()
+
+
+class TestSequenceRatio:
+    MASK = torch.arange(4) < torch.tensor([[4], [1], [3], [0]])
+
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        log_probs, old = draw(4, 4, requires_grad=True), draw(4, 4, seed=1)
+        advantages = draw(4, 1, seed=2).expand(4, 4)
+        return log_probs, old, advantages, self.MASK * draw(4, 4, seed=3).abs()
+
+    @pytest.mark.parametrize("surrogate", [Clipped(0.1, 0.2, 1.5), CISPO(1.1), SAPO()])
+    def test_is_the_geometric_mean_over_an_answer(self, surrogate) -> None:
+        log_probs, old, advantages, weights = self.inputs()
+        terms = grpo_loss(log_probs, old, advantages, weights, surrogate=surrogate, sequence_ratio=True)
+        terms.loss.backward()
+        again = log_probs.detach().clone().requires_grad_()
+        expected = torch.zeros(())
+        for row, length in enumerate((4, 1, 3, 0)):
+            if length:
+                mean = (again[row, :length] - old[row, :length]).mean()
+                value, _ = surrogate(mean, advantages[row, 0])
+                expected = expected - weights[row].sum() * value
+        expected.backward()
+        assert terms.loss.item() == pytest.approx(expected.item())
+        torch.testing.assert_close(log_probs.grad, again.grad)
+
+    def test_at_ratio_one_the_gradient_is_that_of_each_steps_own(self) -> None:
+        """For weights that an answer's steps share, as all aggregations give them."""
+        log_probs, _, advantages, _ = self.inputs()
+        gradients = []
+        for sequence_ratio in (False, True):
+            log_probs.grad = None
+            weights = aggregation_weights(self.MASK[None], "token_mean")[0].double()
+            old = log_probs.detach()
+            grpo_loss(log_probs, old, advantages, weights, sequence_ratio=sequence_ratio).loss.backward()
+            gradients.append(log_probs.grad)
+        torch.testing.assert_close(*gradients)
+        assert gradients[0].ne(0).any()
+
+
+class TestSamplingRatio:
+    def test_by_hand(self) -> None:
+        old = torch.tensor([0.5, 0.5, 0.5, 0.5, 0.5]).log()
+        sampling = torch.tensor([0.5, 0.4, 0.1, 1.0, math.nan]).log()
+        assert sampling_ratio(old, sampling, 2.0).tolist() == pytest.approx([1, 1.25, 2, 0.5, 1])
+        assert sampling_ratio(old, torch.full((5,), -math.inf), 2.0).eq(1).all()
+
+    def test_has_no_gradient_and_weighs_the_surrogate_alone(self) -> None:
+        new, old, advantages, reference, entropy = (draw(8, seed=seed) for seed in range(5))
+        weights, ratios = draw(8, seed=5).abs(), draw(8, seed=6).abs()
+        others = {"reference_log_probs": reference, "kl_weight": 0.3, "entropy": entropy, "entropy_weight": 0.1}
+        got = grpo_loss(new, old, advantages, weights, sampling_ratios=ratios, **others)
+        plain = grpo_loss(new, old, advantages, weights, **others)
+        surrogate = [grpo_loss(new, old, advantages, w).loss for w in (weights * ratios, weights)]
+        assert (got.loss - plain.loss).item() == pytest.approx((surrogate[0] - surrogate[1]).item())
+        assert got.kl == plain.kl and got.entropy == plain.entropy
+        assert not sampling_ratio(draw(3, requires_grad=True), draw(3, seed=1), 2.0).requires_grad
+
+    def test_corrects_the_expectation(self) -> None:
+        """What was sampled by another distribution has, weighted, the policy gradient of the policy's own."""
+        logits, values = draw(6, requires_grad=True), draw(6, seed=1)
+        other = draw(6, seed=2).log_softmax(-1)
+        log_probs = logits.log_softmax(-1)
+        ratios = sampling_ratio(log_probs, other, 1e9)
+        grpo_loss(log_probs, log_probs.detach(), values, other.exp(), sampling_ratios=ratios).loss.backward()
+        again = logits.detach().clone().requires_grad_()
+        (-again.softmax(-1) * values).sum().backward()
+        torch.testing.assert_close(logits.grad, again.grad)
+
+
+class TestKL:
+    @pytest.mark.parametrize(
+        ("log_prob", "reference", "value"),
+        [
+            (-1.0, -1.0, 0.0),
+            (-2.0, -1.0, math.e - 2),
+            (-1.0, -2.0, 1 / math.e),
+            (math.log(0.5), math.log(0.25), 0.5 + math.log(2) - 1),
+        ],
+    )
+    def test_k3_by_hand(self, log_prob: float, reference: float, value: float) -> None:
+        x = torch.tensor([log_prob], dtype=torch.float64, requires_grad=True)
+        other = torch.tensor([reference], dtype=torch.float64)
+        terms = grpo_loss(x, x.detach(), torch.zeros(1), torch.ones(1), reference_log_probs=other, kl_weight=0.5)
+        assert terms.kl.item() == pytest.approx(value, abs=1e-12)
+        assert terms.loss.item() == pytest.approx(0.5 * value, abs=1e-12)
+        terms.loss.backward()
+        # d/dx (exp(ref - x) - (ref - x) - 1) = 1 - exp(ref - x).
+        assert x.grad.item() == pytest.approx(0.5 * (1 - math.exp(reference - log_prob)), abs=1e-12)
+
+    def test_gradient_is_that_of_the_formula(self) -> None:
+        log_probs, reference, weights = draw(4, 6, requires_grad=True), draw(4, 6, seed=1), draw(4, 6, seed=2).abs()
+        grpo_loss(
+            log_probs, log_probs.detach(), torch.zeros(4, 6), weights, reference_log_probs=reference, kl_weight=0.3
+        ).loss.backward()
+        again = log_probs.detach().clone().requires_grad_()
+        d = reference - again
+        (0.3 * weights * (d.exp() - d - 1)).sum().backward()
+        assert torch.allclose(log_probs.grad, again.grad, rtol=1e-12, atol=1e-15)
+
+    def test_is_unbiased(self) -> None:
+        """Its expectation under the policy is KL(pi || reference), term by term over all actions."""
+        policy, reference = draw(7).log_softmax(-1), draw(7, seed=1).log_softmax(-1)
+        terms = grpo_loss(policy, policy, torch.zeros(7), policy.exp(), reference_log_probs=reference)
+        assert terms.kl.item() == pytest.approx((policy.exp() * (policy - reference)).sum().item())
+
+    @pytest.mark.parametrize("moved", [False, True])
+    def test_which_divergence_it_descends(self, moved: bool) -> None:
+        """By the sum over all actions. Corrected: KL(policy || reference), wherever the samples come from. Otherwise,
+        before the first step: KL(reference || policy).
+        """
+        logits, reference = draw(7, requires_grad=True), draw(7, seed=1).log_softmax(-1)
+        old = (logits.detach() + moved * draw(7, seed=2)).log_softmax(-1)
+
+        def gradient(correct: bool) -> Tensor:
+            logits.grad = None
+            terms = grpo_loss(
+                logits.log_softmax(-1),
+                old,
+                torch.zeros(7),
+                old.exp(),
+                reference_log_probs=reference,
+                kl_weight=1.0,
+                correct_kl=correct,
+            )
+            terms.loss.backward()
+            policy = logits.detach().log_softmax(-1)
+            if correct:
+                assert terms.kl.item() == pytest.approx((policy.exp() * (policy - reference)).sum().item())
+            return logits.grad
+
+        again = logits.detach().clone().requires_grad_()
+        policy = again.log_softmax(-1)
+        (backward,) = torch.autograd.grad((policy.exp() * (policy - reference)).sum(), again, retain_graph=True)
+        (forward,) = torch.autograd.grad((reference.exp() * (reference - policy)).sum(), again)
+        torch.testing.assert_close(gradient(True), backward)
+        assert torch.allclose(gradient(False), forward) != moved
+        assert not torch.allclose(gradient(False), backward, rtol=0.1)
+
+    def test_without_weight_it_is_measured_only(self) -> None:
+        log_probs, reference = draw(6, requires_grad=True), draw(6, seed=1)
+        weights = torch.ones(6, dtype=torch.float64)
+        terms = grpo_loss(log_probs, log_probs.detach(), torch.zeros(6), weights, reference_log_probs=reference)
+        assert terms.kl > 0 and terms.loss == 0
+        terms.loss.backward()
+        assert log_probs.grad.eq(0).all()
+
+
+class TestEntropy:
+    def test_a_bonus_lowers_the_loss_and_raises_entropy(self) -> None:
+        entropy = torch.tensor([0.5, 1.5], dtype=torch.float64, requires_grad=True)
+        weights = torch.tensor([0.25, 0.75], dtype=torch.float64)
+        zeros = torch.zeros(2, dtype=torch.float64)
+        terms = grpo_loss(zeros, zeros, zeros, weights, entropy=entropy, entropy_weight=0.1)
+        assert terms.entropy.item() == pytest.approx(1.25)
+        assert terms.loss.item() == pytest.approx(-0.125)
+        terms.loss.backward()
+        assert entropy.grad.tolist() == pytest.approx([-0.025, -0.075])
+
+    def test_without_weight_it_is_measured_only(self) -> None:
+        entropy = torch.tensor([0.5, 1.5], requires_grad=True)
+        zeros = torch.zeros(2, requires_grad=True)
+        terms = grpo_loss(zeros, zeros.detach(), zeros.detach(), torch.ones(2), entropy=entropy)
+        assert terms.entropy == 2 and terms.loss == 0
+        terms.loss.backward()
+        assert entropy.grad is None
+
+    def test_all_terms_add_up(self) -> None:
+        log_probs, old, advantages, entropy, reference = (draw(8, seed=seed) for seed in range(5))
+        weights = draw(8, seed=6).abs()
+        terms = grpo_loss(
+            log_probs,
+            old,
+            advantages,
+            weights,
+            reference_log_probs=reference,
+            kl_weight=0.3,
+            entropy=entropy,
+            entropy_weight=0.2,
+        )
+        surrogate = grpo_loss(log_probs, old, advantages, weights).loss
+        assert terms.loss.item() == pytest.approx((surrogate + 0.3 * terms.kl - 0.2 * terms.entropy).item())
+
+
+class TestAggregation:
+    LENGTHS = ((3, 5, 1), (2, 0, 5))
+
+    @property
+    def mask(self) -> Tensor:
+        return torch.arange(5) < torch.tensor(self.LENGTHS)[..., None]
+
+    @pytest.mark.parametrize("max_length", [None, 4, 16])
+    @pytest.mark.parametrize("aggregation", AGGREGATIONS)
+    def test_against_loops(self, aggregation: str, max_length: int | None) -> None:
+        loss = draw(2, 3, 5)
+        answers, tokens = 6, 16
+        expected = 0.0
+        for b in range(2):
+            for g in range(3):
+                length = self.LENGTHS[b][g]
+                total = sum(loss[b, g, t].item() for t in range(length))
+                expected += {
+                    "token_mean": total / tokens,
+                    "sequence_mean": total / max(length, 1) / answers,
+                    "sequence_sum": total / answers,
+                    "constant": total / (answers * (max_length or 5)),
+                }[aggregation]
+        weights = aggregation_weights(self.mask, aggregation, max_length)
+        assert weights.shape == self.mask.shape and weights[~self.mask].eq(0).all()
+        assert (weights.double() * loss).sum().item() == pytest.approx(expected, rel=1e-6)
+
+    @pytest.mark.parametrize("aggregation", AGGREGATIONS)
+    def test_padding_to_a_greater_length_changes_nothing(self, aggregation: str) -> None:
+        wider = torch.nn.functional.pad(self.mask, (0, 3))
+        got = aggregation_weights(wider, aggregation, max_length=5)
+        assert torch.equal(got[..., :5], aggregation_weights(self.mask, aggregation, max_length=5))
+        assert got[..., 5:].eq(0).all()
+
+    def test_all_agree_on_single_steps(self) -> None:
+        mask = torch.ones(2, 3, 1, dtype=torch.bool)
+        for aggregation in AGGREGATIONS:
+            assert torch.allclose(aggregation_weights(mask, aggregation), torch.full((2, 3, 1), 1 / 6))
+
+    def test_nothing_at_all(self) -> None:
+        for aggregation in AGGREGATIONS:
+            assert aggregation_weights(torch.zeros(2, 3, 4, dtype=torch.bool), aggregation).eq(0).all()
+
+    def test_unknown(self) -> None:
+        message = "Expected aggregation to be token_mean, sequence_mean, sequence_sum or constant, but got 'mean'"
+        with pytest.raises(ValueError, match=message):
+            aggregation_weights(self.mask, "mean")
+
+    @pytest.mark.parametrize("aggregation", AGGREGATIONS)
+    def test_processes_share_one_loss(self, aggregation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each process's weights, averaged over processes as their gradients are, are those of a single process."""
+        whole = aggregation_weights(self.mask, aggregation)
+        lengths = torch.tensor(self.LENGTHS).double()
+        totals = torch.stack([torch.tensor(6.0).double(), lengths.sum()])
+        monkeypatch.setattr("lightning_cgrpo.grpo.losses.all_sum", lambda tensor: totals)
+        monkeypatch.setattr("lightning_cgrpo.grpo.losses.world", lambda: (0, 2))
+        parts = [aggregation_weights(self.mask[rank : rank + 1], aggregation) for rank in range(2)]
+        assert torch.allclose(torch.cat(parts) / 2, whole, rtol=1e-6)
+
+
+OPTIONS = {
+    "default": {},
+    "two-sided": {"surrogate": Clipped(limit=2.0)},
+    "CISPO": {"surrogate": CISPO()},
+    "SAPO": {"surrogate": SAPO()},
+    "sequence": {"sequence_ratio": True, "correct_kl": True},
+    "sampling": {"sampling_ratios": "s"},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=list(OPTIONS))
+@pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e30])
+def test_garbage_in_the_padding_changes_nothing(garbage: float, options: dict) -> None:
+    mask = torch.arange(6) < torch.tensor([[6, 2, 4], [1, 6, 3]])[..., None]
+    weights = aggregation_weights(mask, "sequence_mean").double()
+    tensors = {name: draw(2, 3, 6, seed=seed) for seed, name in enumerate(("new", "old", "a", "ref", "h", "s"))}
+
+    def run(padding: float | None) -> tuple[list[float], list[Tensor]]:
+        filled = {n: x if padding is None else torch.where(mask, x, padding) for n, x in tensors.items()}
+        new, entropy = filled["new"].clone().requires_grad_(), filled["h"].clone().requires_grad_()
+        given = {name: filled[value] if isinstance(value, str) else value for name, value in options.items()}
+        terms = grpo_loss(
+            new,
+            filled["old"],
+            filled["a"],
+            weights,
+            **given,
+            reference_log_probs=filled["ref"],
+            kl_weight=0.1,
+            entropy=entropy,
+            entropy_weight=0.01,
+        )
+        terms.loss.backward()
+        values = [terms.loss, terms.kl, terms.entropy, terms.clip_fraction]
+        return [value.item() for value in values], [new.grad, entropy.grad]
+
+    clean_values, clean_gradients = run(None)
+    values, gradients = run(garbage)
+    assert values == clean_values
+    for dirty, clean in zip(gradients, clean_gradients, strict=True):
+        assert torch.equal(dirty, clean) and dirty[~mask].eq(0).all() and dirty[mask].ne(0).any()

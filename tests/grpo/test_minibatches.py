@@ -1,0 +1,268 @@
+"""How a rollout is cut into optimizer steps."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from lightning_cgrpo import CISPO
+from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.grpo import minibatches as optimization
+from lightning_cgrpo.grpo.minibatches import (
+    Optimization,
+    loss_mask,
+    micro_batches,
+    minibatches,
+    put_rows,
+    with_targets,
+)
+from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
+from lightning_cgrpo.rollout import Examples, Rollouts
+
+
+def steps(count: int) -> Examples:
+    actions = torch.zeros(count, dtype=torch.int64)
+    return Examples({}, actions, torch.ones_like(actions, dtype=torch.bool), actions)
+
+
+def answers(count: int, length: int = 3) -> Examples:
+    actions = torch.zeros(count, length, dtype=torch.int64)
+    return Examples({}, actions, torch.ones_like(actions, dtype=torch.bool), actions[:, 0])
+
+
+def parts(examples: Examples, size: int | None, group_size: int = 4, **numbers: int) -> list[tuple[Tensor, float]]:
+    return list(minibatches(examples, size, group_size, **{"seed": 0, "update": 0, "epoch": 0, **numbers}))
+
+
+def on_processes(
+    make: Callable[[int], Examples], counts: list[int], monkeypatch: pytest.MonkeyPatch, *arguments: int
+) -> list[list[tuple[Tensor, float]]]:
+    """Each process's parts, its rows numbered over all processes."""
+    out = []
+    for rank in range(len(counts)):
+        with monkeypatch.context() as patch:
+            patch.setattr(optimization, "world", lambda rank=rank: (rank, len(counts)))
+            patch.setattr(optimization, "gather_counts", lambda count, device: counts)
+            got = parts(make(counts[rank]), *arguments)
+        out.append([(rows + sum(counts[:rank]), scale) for rows, scale in got])
+    return out
+
+
+class TestMinibatchesOfSteps:
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(st.integers(1, 300), st.integers(1, 120), st.integers(0, 5))
+    def test_partition_into_equal_parts(self, total: int, size: int, update: int) -> None:
+        got = parts(steps(total), size, update=update)
+        assert torch.equal(torch.cat([rows for rows, _ in got]).sort().values, torch.arange(total))
+        lengths = [len(rows) for rows, _ in got]
+        assert len(got) == math.ceil(total / size)
+        assert max(lengths) <= size and max(lengths) - min(lengths) <= 1
+        assert [scale for _, scale in got] == [total / length for length in lengths]
+
+    def test_as_a_whole_in_order(self) -> None:
+        for size in (None, 10, 11):
+            ((rows, scale),) = parts(steps(10), size)
+            assert rows.tolist() == list(range(10)) and scale == 1.0
+
+    def test_is_drawn_anew_for_every_update_and_epoch(self) -> None:
+        def order(**numbers: int) -> tuple[int, ...]:
+            return tuple(torch.cat([rows for rows, _ in parts(steps(50), 20, **numbers)]).tolist())
+
+        drawn = [order(), order(update=1), order(epoch=1), order(seed=1)]
+        assert len(set(drawn)) == 4 and tuple(range(50)) not in drawn
+        assert order() == drawn[0]
+
+    @pytest.mark.parametrize("counts", [[37], [20, 17], [0, 37], [12, 1, 24], [37, 0, 0]])
+    def test_processes_share_the_same_parts(self, counts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+        single = parts(steps(37), 10)
+        shares = on_processes(steps, counts, monkeypatch, 10)
+        for number, (whole, scale) in enumerate(single):
+            # As sets: within a part the order is that of the processes.
+            together = torch.cat([share[number][0] for share in shares])
+            assert torch.equal(together.sort().values, whole.sort().values)
+            assert all(share[number][1] == scale for share in shares)
+        assert all(len(share) == len(single) for share in shares)
+
+    def test_scaled_parts_add_up_to_the_whole(self) -> None:
+        """The mean over parts of sum(loss of the part) * scale is the loss of the whole, for equal weights."""
+        loss = torch.rand(37, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / 37
+        got = [(loss[rows].sum() * scale, len(rows)) for rows, scale in parts(steps(37), 10)]
+        assert sum(value * length / 37 for value, length in got).item() == pytest.approx(loss.sum().item())
+        # Each is a mean over its own part.
+        for (rows, _), (value, _) in zip(parts(steps(37), 10), got, strict=True):
+            assert value.item() == pytest.approx((loss[rows] * 37).mean().item())
+
+
+class TestMinibatchesOfAnswers:
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(st.integers(1, 30), st.integers(2, 8), st.integers(1, 60))
+    def test_partition_into_whole_groups(self, groups: int, group_size: int, size: int) -> None:
+        got = parts(answers(groups * group_size), size, group_size)
+        assert torch.equal(torch.cat([rows for rows, _ in got]).sort().values, torch.arange(groups * group_size))
+        lengths = [len(rows) for rows, _ in got]
+        assert max(lengths) <= size
+        assert [scale for _, scale in got] == [groups * group_size / length for length in lengths]
+        if size >= group_size:
+            for rows, _ in got:
+                assert torch.equal(rows, torch.cat([torch.arange(group_size) + g for g in rows[::group_size]]))
+                assert rows[::group_size].remainder(group_size).eq(0).all()
+            assert max(lengths) - min(lengths) <= group_size
+        else:
+            assert max(lengths) - min(lengths) <= 1
+
+    def test_groups_are_shuffled(self) -> None:
+        order = torch.cat([rows for rows, _ in parts(answers(40), 12)])[::4] // 4
+        assert order.tolist() != list(range(10)) and sorted(order.tolist()) == list(range(10))
+
+    @pytest.mark.parametrize("counts", [[24], [12, 12], [16, 8], [8, 4, 12], [0, 24, 0]])
+    @pytest.mark.parametrize("size", [3, 4, 10, 24])
+    def test_processes_share_the_same_parts(
+        self, counts: list[int], size: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        single = parts(answers(24), size)
+        shares = on_processes(answers, counts, monkeypatch, size)
+        for number, (whole, scale) in enumerate(single):
+            together = torch.cat([share[number][0] for share in shares])
+            assert torch.equal(together.sort().values, whole.sort().values)
+            assert all(share[number][1] == scale for share in shares)
+
+
+class TestMicroBatches:
+    @pytest.mark.parametrize(("size", "lengths"), [(None, [7]), (7, [7]), (8, [7]), (3, [3, 3, 1]), (1, [1] * 7)])
+    def test_cut_in_order(self, size: int | None, lengths: list[int]) -> None:
+        rows = torch.tensor([5, 3, 9, 1, 0, 2, 8])
+        pieces = micro_batches(rows, size)
+        assert [len(piece) for piece in pieces] == lengths
+        assert torch.equal(torch.cat(pieces), rows)
+
+    @pytest.mark.parametrize("size", [None, 1, 4])
+    def test_nothing_is_one_empty_piece(self, size: int | None) -> None:
+        (piece,) = micro_batches(torch.zeros(0, dtype=torch.int64), size)
+        assert len(piece) == 0
+
+
+class TestTargets:
+    MASK = torch.arange(4) < torch.tensor([[3, 1], [4, 2], [0, 2]])[..., None]  # [B, G, T]
+
+    @property
+    def rollouts(self) -> Rollouts:
+        """Each action and observation tells its place."""
+        places = torch.arange(24).view(3, 2, 4)
+        return Rollouts(places, self.MASK, {"observations": places[..., None].float()})
+
+    def test_of_steps(self) -> None:
+        rollouts = self.rollouts
+        examples = CategoricalMLP(1, 2).examples(rollouts)
+        values = rollouts.actions * 10
+        examples = with_targets(with_targets(examples, rollouts, a=values), rollouts, b=values + 1)
+        assert examples.actions.tolist() == [0, 1, 2, 4, 8, 9, 10, 11, 12, 13, 20, 21]
+        assert torch.equal(examples.targets["a"], examples.actions * 10)
+        assert torch.equal(examples.targets["b"], examples.actions * 10 + 1)
+        assert examples.inputs["observations"][:, 0].tolist() == examples.actions.tolist()
+        assert examples.group.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2]
+        part = examples[torch.tensor([7, 0])]
+        assert part.actions.tolist() == [11, 0] and part.targets["a"].tolist() == [110, 0]
+
+    def test_of_answers(self) -> None:
+        rollouts = self.rollouts
+        whole = Examples(
+            {}, rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), torch.arange(3).repeat_interleave(2)
+        )
+        examples = with_targets(whole, rollouts, a=rollouts.actions * 10)
+        assert torch.equal(examples.targets["a"], examples.actions * 10)
+        # Trimmed to the longest answer of the part.
+        part = examples[torch.tensor([5, 1])]
+        assert part.mask.tolist() == [[True, True], [True, False]]
+        assert part.targets["a"].tolist() == [[200, 210], [40, 50]] and part.group.tolist() == [2, 0]
+
+    def test_steps_go_back_to_their_places(self) -> None:
+        target = torch.zeros(12)
+        rows = torch.tensor([7, 0, 3])
+        put_rows(target, rows, torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+        assert target[rows].tolist() == [1, 2, 3] and target.sum() == 6 and target.dtype == torch.float32
+
+    def test_answers_go_back_to_their_places(self) -> None:
+        """Every micro-batch is trimmed to its own length; together they give the whole."""
+        mask = self.MASK.flatten(0, 1)
+        values = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)) * mask
+        examples = Examples({}, mask.long(), mask, torch.zeros(6, dtype=torch.int64), targets={"values": values})
+        target = torch.zeros(6, 4)
+        for piece in micro_batches(torch.tensor([5, 1, 3, 0, 4, 2]), 2):
+            put_rows(target, piece, examples[piece].targets["values"])
+        assert torch.equal(target, values)
+
+    def test_only_the_given_rows_change(self) -> None:
+        target = torch.full((3, 4), 9.0)
+        put_rows(target, torch.tensor([2, 0]), torch.tensor([[1.0, 2], [3, 4]]))
+        assert target.tolist() == [[3, 4, 9, 9], [9, 9, 9, 9], [1, 2, 9, 9]]
+
+
+class TestLossMask:
+    MASK = torch.arange(4) < torch.tensor([[4, 1], [3, 2]])[..., None]
+
+    def test_truncated_answers_are_left_out_whole(self) -> None:
+        truncated = torch.tensor([[True, False], [False, True]])
+        rollouts = Rollouts(self.MASK.long(), self.MASK, {}, info={"truncated": truncated})
+        assert torch.equal(loss_mask(rollouts, False), self.MASK)
+        assert loss_mask(rollouts, True).sum(-1).tolist() == [[0, 1], [3, 0]]
+
+    @pytest.mark.parametrize(
+        ("info", "got"), [({"text": []}, r"\['text'\]"), ({"truncated": torch.zeros(2, 2, 4)}, r"\(2, 2, 4\)")]
+    )
+    def test_a_sampler_that_does_not_say_which(self, info: dict, got: str) -> None:
+        rollouts = Rollouts(self.MASK.long(), self.MASK, {}, info=info)
+        with pytest.raises(UserError, match=rf"info\['truncated'\] \[2, 2\] for mask_truncated, but got {got}, try"):
+            loss_mask(rollouts, True)
+
+
+class TestArguments:
+    @pytest.mark.parametrize("name", ["epochs", "minibatch_size", "micro_batch_size", "max_length"])
+    def test_counts(self, name: str) -> None:
+        with pytest.raises(ValueError, match=f"Expected argument `{name}` to be at least 1, but got 0."):
+            Optimization(**{name: 0})
+        Optimization(**{name: 1})
+
+    @pytest.mark.parametrize("name", ["clip_low", "clip_high", "kl_weight", "entropy_weight", "max_grad_norm"])
+    def test_numbers(self, name: str) -> None:
+        for value in (-0.1, math.nan):
+            with pytest.raises(ValueError, match=f"Expected argument `{name}` to be at least 0, but got {value}."):
+                Optimization(**{name: value})
+        Optimization(**{name: 0.0})
+
+    def test_clip(self) -> None:
+        assert Optimization().clip == (0.2, 0.2)
+        assert Optimization(clip_low=0.1).clip == (0.1, 0.1)
+        assert Optimization(clip_low=0.1, clip_high=0.3).clip == (0.1, 0.3)
+        assert Optimization(clip_high=0.0).clip == (0.2, 0.0)
+
+    def test_a_limit_below_the_bound(self) -> None:
+        for limit in (1.2, 0.5, math.nan):
+            with pytest.raises(
+                ValueError, match=rf"`clip_limit` to be greater than 1 \+ clip_high, 1.2, .* got {limit}"
+            ):
+                Optimization(clip_limit=limit)
+        Optimization(clip_limit=1.21)
+
+    def test_a_cap_that_would_shrink_what_is_right(self) -> None:
+        for cap in (0.9, math.nan):
+            with pytest.raises(ValueError, match=f"Expected argument `sampling_cap` to be at least 1, but got {cap}."):
+                Optimization(sampling_cap=cap)
+
+    @pytest.mark.parametrize(("name", "value"), [("clip_low", 0.1), ("clip_high", 0.2), ("clip_limit", 4.0)])
+    def test_bounds_that_another_surrogate_would_ignore(self, name: str, value: float) -> None:
+        with pytest.raises(ValueError, match=f"Expected argument `{name}` to be left alone, since CISPO does not"):
+            Optimization(surrogate=CISPO(), **{name: value})
+
+    def test_a_surrogate_from_the_command_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        given = ["fit", "-c", "configs/gridworld.yaml", "--print_config"]
+        with pytest.raises(SystemExit):
+            main([*given, "--model.optimization.surrogate=CISPO", "--model.optimization.surrogate.cap=3"])
+        printed = capsys.readouterr().out
+        assert "class_path: lightning_cgrpo.CISPO" in printed and "cap: 3" in printed
+        with pytest.raises(UserError, match=r"There is no class 'CISP'\. Did you mean 'CISPO'\?"):
+            main([*given, "--model.optimization.surrogate=CISP"])

@@ -1,0 +1,357 @@
+"""What an update does besides the algorithm: faults, schedules, clipping, counting, precision."""
+
+import math
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers.logger import DummyLogger
+
+import lightning_cgrpo.modules.constrained_grpo
+from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.grpo.advantages import group_statistics
+from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.objective.objective import Components
+from lightning_cgrpo.rollout import Signal
+from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+
+GROUPS, GROUP_SIZE = 4, 4
+OBJECTIVE = Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.05)})
+
+
+class Memory(DummyLogger):
+    """Keeps the metrics of each update."""
+
+    def __init__(self):
+        super().__init__()
+        self.updates = {}
+
+    def log_metrics(self, metrics, step=None):
+        self.updates.setdefault(step, {}).update(metrics)
+
+
+class Record(Callback):
+    """Keeps what each update put out, and the policy's parameters after it."""
+
+    def __init__(self):
+        self.outputs, self.parameters, self.steps = [], [], []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.outputs.append(outputs)
+        self.parameters.append(flat(pl_module))
+        self.steps.append(trainer.global_step)
+
+
+def flat(module):
+    return torch.cat([parameter.detach().clone().flatten() for parameter in module.policy.parameters()])
+
+
+def make(task=None, optimizer=None, scheduler=None, objective=OBJECTIVE, **optimization):
+    torch.manual_seed(0)
+    return ConstrainedGRPO(
+        CategoricalMLP(30, 5, hidden=(16,)),
+        EnvironmentSampler(Gridworld(max_steps=30)),
+        task or GridworldTask(),
+        objective,
+        optimizer=optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=1e-3)),
+        lr_scheduler=scheduler,
+        optimization=Optimization(**{"aggregation": "token_mean", "entropy_weight": 0.001, **optimization}),
+        group_size=GROUP_SIZE,
+    )
+
+
+def train(module, updates=3, multipliers=True, **options):
+    """Returns the metrics by update, and the record."""
+    memory, record = Memory(), Record()
+    callbacks = [LagrangianCallback(SoftmaxAdam())] * multipliers + [record]
+    trainer = Trainer(
+        accelerator="cpu",
+        max_steps=updates,
+        logger=memory,
+        log_every_n_steps=1,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        callbacks=callbacks,
+        **options,
+    )
+    trainer.fit(module, GridworldDataModule(GROUPS, train_prompts=100, size=5, lava=6))
+    assert trainer.global_step == updates
+    return memory.updates, record
+
+
+# ---------------------------------------------------------------------- faults
+
+FAULTY = torch.zeros(GROUPS, GROUP_SIZE, dtype=torch.bool)
+FAULTY[0, 1] = FAULTY[2, 3] = FAULTY[3] = True
+
+
+class Broken(GridworldTask):
+    """In update 1 some values of two signals are NaN or infinite; or, for comparison, declared not to apply."""
+
+    def __init__(self, declared):
+        super().__init__()
+        self.declared, self.calls = declared, 0
+
+    def score(self, prompts, rollouts):
+        signals, self.calls = super().score(prompts, rollouts), self.calls + 1
+        if self.calls == 2:
+            for name, fault in (("goal", math.nan), ("lava", math.inf)):
+                if self.declared:
+                    signals[name] = replace(signals[name], applicable=~FAULTY)
+                else:
+                    signals[name] = replace(signals[name], value=signals[name].value.masked_fill(FAULTY, fault))
+        return signals
+
+
+def test_values_that_are_not_finite_are_faults_and_left_out():
+    """They are counted and said; the rest is, bit for bit, as if the entries did not apply, duals included."""
+    with pytest.warns(UserWarning, match=r"not finite and are left out: \{'goal': 6, 'lava': 6\}"):
+        metrics, record = train(make(Broken(declared=False)))
+    expected, declared = train(make(Broken(declared=True)))
+    assert metrics[1]["faults/goal"] == metrics[1]["faults/lava"] == 6
+    assert not any(tag.startswith("faults/") for update in (0, 2) for tag in metrics[update])
+    assert not any(tag.startswith("faults/") for update in expected for tag in expected[update])
+    for update in range(3):
+        for tag in expected[update]:
+            if tag.startswith("inapplicable/"):
+                assert tag not in metrics[update], "a fault is no statement that a signal does not apply"
+            elif not tag.startswith(("time/", "throughput/")):
+                assert metrics[update][tag] == expected[update][tag], tag
+    assert torch.equal(torch.stack(record.parameters), torch.stack(declared.parameters))
+    assert record.parameters[-1].isfinite().all() and not torch.equal(*record.parameters[1:])
+    # The counts are those of the other ten answers.
+    outputs = record.outputs[1]
+    lava, steps = outputs["rollouts"].info["lava"].sum(-1), outputs["rollouts"].lengths
+    assert outputs["violations"][0] == lava[~FAULTY].sum() and outputs["opportunities"][0] == steps[~FAULTY].sum()
+    assert outputs["opportunities"][1] == steps.sum(), "the battery's signal is whole"
+
+
+@pytest.mark.parametrize("factor", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_skips_its_step_alone(monkeypatch, factor):
+    """The policy stays, Adam's state too; the update counts, its other steps and the next updates are taken."""
+    calls = []
+    loss = lightning_cgrpo.modules.constrained_grpo.grpo_loss
+
+    def broken(*arguments, **options):
+        terms = loss(*arguments, **options)
+        calls.append(1)
+        # One step per update; that of update 1 is broken.
+        return replace(terms, loss=terms.loss * factor) if len(calls) == 2 else terms
+
+    monkeypatch.setattr(lightning_cgrpo.modules.constrained_grpo, "grpo_loss", broken)
+    made = []
+
+    def optimizer(parameters):
+        made.append(torch.optim.Adam(parameters, lr=1e-3))
+        return made[-1]
+
+    with pytest.warns(UserWarning, match="gradient of update 1 is not finite; its optimizer step is skipped"):
+        metrics, record = train(make(optimizer=optimizer))
+    before, during, after = record.parameters
+    assert torch.equal(before, during) and not torch.equal(during, after) and after.isfinite().all()
+    assert {int(state["step"]) for state in made[0].state.values()} == {2}
+    assert metrics[1]["faults/skipped_steps"] == 1 and "policy/grad_norm" not in metrics[1]
+    assert "faults/skipped_steps" not in metrics[0] and "faults/skipped_steps" not in metrics[2]
+    assert record.steps == [1, 2, 3]
+    assert not torch.equal(metrics_of("multiplier/", metrics[1]), metrics_of("multiplier/", metrics[2])), "duals go on"
+
+
+def metrics_of(prefix, metrics):
+    return torch.tensor([value for tag, value in sorted(metrics.items()) if tag.startswith(prefix)])
+
+
+# ---------------------------------------------------------------------- counting
+
+
+class Counting(torch.optim.SGD):
+    taken = 0
+
+    def step(self, closure=None):
+        self.taken += 1
+        return super().step(closure)
+
+
+def test_an_update_is_one_step_whatever_its_epochs_and_minibatches():
+    """Two epochs of several minibatches each: that many optimizer steps, but `global_step` counts updates."""
+    made = []
+
+    def optimizer(parameters):
+        made.append(Counting(parameters, lr=0.01))
+        return made[-1]
+
+    _, record = train(make(optimizer=optimizer, epochs=2, minibatch_size=100))
+    assert record.steps == [1, 2, 3]
+    steps = [int(outputs["rollouts"].mask.sum()) for outputs in record.outputs]
+    assert min(steps) > 100, "there must be several minibatches"
+    assert made[0].taken == sum(2 * math.ceil(count / 100) for count in steps)
+
+
+def test_the_loss_of_a_minibatch_is_its_own_mean():
+    """To first order, one step on each of n minibatches goes n times as far as one step on everything."""
+
+    def sgd(parameters):
+        return torch.optim.SGD(parameters, lr=1e-4)
+
+    def way(**optimization):
+        module = make(optimizer=sgd, **optimization).double()
+        start = flat(module)
+        _, record = train(module, updates=1, precision="64-true")
+        return record.parameters[0] - start, int(record.outputs[0]["rollouts"].mask.sum())
+
+    whole, steps = way()
+    parts = math.ceil(steps / 100)
+    assert parts >= 3
+    for pieces in (None, 30):
+        far, _ = way(minibatch_size=100, micro_batch_size=pieces)
+        assert (far - parts * whole).norm() < 0.03 * far.norm()
+
+
+def test_the_schedule_moves_once_per_update():
+    """Whatever the number of optimizer steps; the rate in the log is the one that the update used."""
+
+    def halving(optimizer):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+
+    def sgd(parameters):
+        return torch.optim.SGD(parameters, lr=1.0)
+
+    metrics, record = train(make(scheduler=halving, optimizer=sgd), updates=3)
+    assert [metrics[update]["policy/learning_rate"] for update in range(3)] == [1, 0.5, 0.25]
+    last_step = (record.parameters[2] - record.parameters[1]).norm().item()
+    assert last_step == pytest.approx(0.25 * metrics[2]["policy/grad_norm"], rel=1e-4)
+    metrics, _ = train(make(scheduler=halving, epochs=2, minibatch_size=100), updates=3)
+    assert [metrics[update]["policy/learning_rate"] for update in range(3)] == [1e-3, 5e-4, 2.5e-4]
+
+
+def test_more_updates_than_the_schedule_has_are_refused_before_training():
+    def schedule(optimizer):
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=2, cycle_momentum=False)
+
+    with pytest.raises(UserError, match=r"total_steps to be at least 3, .* got 2, try that, or trainer.max_steps=2"):
+        train(make(scheduler=schedule), updates=3)
+    assert len(train(make(scheduler=schedule), updates=2)[0]) == 2
+
+
+@pytest.mark.parametrize("clipped", [True, False])
+def test_gradients_are_scaled_down_to_the_limit_and_no_further(clipped):
+    """One SGD step of rate 1 is the gradient: its length is the limit where it was longer, and the logged norm is the
+    one before."""
+    sgd = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=1.0), "entropy_weight": 0.1}
+    module = make(**sgd)
+    start = flat(module)
+    free, record = train(module, updates=1)
+    norm = free[0]["policy/grad_norm"]
+    gradient = record.parameters[0] - start
+    assert gradient.norm().item() == pytest.approx(norm, rel=1e-4)
+    limit = norm / 4 if clipped else norm * 4
+    limited, record = train(make(**sgd, max_grad_norm=limit), updates=1)
+    assert limited[0]["policy/grad_norm"] == norm
+    step = record.parameters[0] - start
+    torch.testing.assert_close(step, gradient * (0.25 if clipped else 1), rtol=1e-3, atol=1e-7)
+
+
+# ---------------------------------------------------------------------- weights
+
+
+def test_without_callbacks_it_is_plain_grpo(monkeypatch):
+    """The weight stays 1, and what reaches the loss at every step of an answer is the Z of its reward."""
+    given = []
+    loss = lightning_cgrpo.modules.constrained_grpo.grpo_loss
+
+    def spy(log_probs, old_log_probs, advantages, weights, **options):
+        given.append(advantages.clone())
+        return loss(log_probs, old_log_probs, advantages, weights, **options)
+
+    monkeypatch.setattr(lightning_cgrpo.modules.constrained_grpo, "grpo_loss", spy)
+    monitored = {name: replace(c, role="monitor") for name, c in OBJECTIVE.constraints.items()}
+    module = make(objective=replace(OBJECTIVE, constraints=monitored))
+    metrics, record = train(module, multipliers=False)
+    assert module.weights.tolist() == [1]
+    informative = 0
+    for update, (outputs, advantages) in enumerate(zip(record.outputs, given, strict=True)):
+        reward = outputs["rollouts"].info["goal"].any(-1).double()
+        mean, std = reward.mean(-1, keepdim=True), reward.std(-1, keepdim=True, correction=0)
+        z = torch.where(std > 0, (reward - mean) / std, 0)
+        per_step = z[..., None].expand(outputs["rollouts"].mask.shape)[outputs["rollouts"].mask]
+        torch.testing.assert_close(advantages.double(), per_step, rtol=1e-6, atol=1e-6)
+        informative += int((std > 0).sum())
+        assert metrics[update]["multiplier/reward"] == 1 and "multiplier/lava" not in metrics[update]
+    assert informative > 2, "the test must see groups with an advantage"
+
+
+def test_a_callback_s_weights_are_used_by_the_next_update():
+    """The advantages of an update are those of the multipliers before its dual step."""
+    _, record = train(make(), updates=2)
+    first = record.outputs[0]
+    signals, weights = first["signals"], torch.full((3,), 1 / 3)
+    values = torch.stack([signals["goal"].value, -signals["lava"].value, -signals["battery"].value])
+    std = values.std(-1, keepdim=True, correction=0)
+    z = torch.where(std > 0, (values - values.mean(-1, keepdim=True)) / std.clamp(min=1e-9), 0)
+    torch.testing.assert_close(first["advantages"], torch.einsum("j,jbg->bg", weights, z), rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- precision
+
+
+def test_bfloat16_mixed_precision():
+    """Weights stay float32 and learn; sampling and training see the same distributions, up to bfloat16's rounding."""
+    module = make()
+    start = flat(module)
+    metrics, record = train(module, updates=2, precision="bf16-mixed")
+    assert {parameter.dtype for parameter in module.policy.parameters()} == {torch.float32}
+    assert record.parameters[-1].isfinite().all() and not torch.equal(record.parameters[-1], start)
+    exact, _ = train(make(), updates=1)
+    # The same random numbers and nearly the same distributions: few actions differ.
+    assert metrics[0]["reward/mean"] == pytest.approx(exact[0]["reward/mean"], abs=0.2)
+    assert metrics[0]["policy/entropy"] == pytest.approx(exact[0]["policy/entropy"], rel=0.01)
+    assert metrics[0]["policy/clip_fraction"] == 0, "before the first step, ratios are 1"
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
+def test_a_precision_that_would_round_multipliers_is_refused(precision):
+    with pytest.raises(UserError, match=f"but got {precision}.* try bf16-mixed"):
+        train(make(), updates=1, precision=precision)
+
+
+def test_constraints_without_a_callback_that_weights_them_are_refused():
+    """They would be ignored; and before anything is loaded."""
+    with pytest.raises(
+        UserError, match=r"weights the constraints \(lava, battery\), but got none, try Lagr.*role: monitor"
+    ):
+        train(make(), multipliers=False)
+
+
+def test_multipliers_that_are_taken_out_leave_nothing_behind(tmp_path):
+    """A run that goes on without the callback is plain GRPO, whatever the multipliers had been."""
+    module = make()
+    train(module, updates=2)
+    assert not torch.equal(module.weights, torch.tensor([1.0, 0, 0], dtype=torch.float64))
+    again = make()
+    again.load_state_dict(module.state_dict())
+    assert again.weights.tolist() == [1, 0, 0]
+
+
+class Numbers(GridworldTask):
+    signals: ClassVar = {"goal": "indicator", "lava": "any", "battery": "indicator"}
+
+    def score(self, prompts, rollouts):
+        signals = super().score(prompts, rollouts)
+        return {**signals, "lava": Signal(signals["lava"].value / 2)}
+
+
+def test_a_rate_of_numbers_is_refused():
+    with pytest.raises(UserError, match=r"Constraint 'lava' can't be measured: .* it was \d\.?5?; add violated_above"):
+        train(make(Numbers()), updates=20)
+
+
+def test_values_of_single_steps_are_refused_by_estimators_of_whole_answers():
+    values = torch.rand(1, 2, 3, 4)
+    with pytest.raises(ValueError, match=r"Expected values of whole answers \[J, B, G\]"):
+        group_statistics(Components(values, values[..., 0] >= 0))

@@ -1,0 +1,219 @@
+"""Groups that teach nothing are drawn again; what is measured of the policy stays what its first draw says."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers.logger import DummyLogger
+
+from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.grpo.advantages import group_statistics
+from lightning_cgrpo.modules.dynamic_sampling import chosen_prompts, redraw, with_groups, with_signals
+from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.randomness import Stream
+from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
+from lightning_cgrpo.samplers.generation import GenerationSampler
+from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+
+OBJECTIVE = Objective("goal", {"lava": Constraint(at_most=0.01)})
+
+
+# ---------------------------------------------------------------------- putting groups in their places
+
+
+def drawn(groups, steps, number, size=2):
+    """Rollouts full of one number, of which some is not of steps."""
+    mask = torch.ones(groups, size, steps, dtype=torch.bool)
+    return Rollouts(
+        actions=torch.full(mask.shape, number),
+        mask=mask,
+        inputs={"observations": torch.full((*mask.shape, 3), float(number)), "prompt_ids": torch.zeros(groups, 7)},
+        log_probs=torch.full(mask.shape, -float(number)),
+        info={
+            "text": [[str(number)] * size for _ in range(groups)],
+            "truncated": torch.full(mask.shape[:2], bool(number)),
+            "lava": torch.full(mask.shape, number),
+        },
+    )
+
+
+@pytest.mark.parametrize("steps", [3, 5, 8])
+def test_chosen_groups_are_replaced_whatever_their_length(steps):
+    first, others = drawn(4, 5, 0), drawn(3, steps, 1)
+    others.actions[2] = 2
+    got = with_groups(first, torch.tensor([3, 1]), others, torch.tensor([2, 0]))
+    longest = max(steps, 5)
+    assert got.mask.shape == got.log_probs.shape == got.info["lava"].shape == (4, 2, longest)
+    assert got.inputs["observations"].shape == (4, 2, longest, 3)
+    assert got.mask.sum(-1).tolist() == [[5, 5], [steps, steps], [5, 5], [steps, steps]]
+    assert got.actions.amax((1, 2)).tolist() == [0, 1, 0, 2] and not got.actions[~got.mask].any()
+    assert got.inputs["observations"].amax((1, 2, 3)).tolist() == got.info["lava"].amax((1, 2)).tolist() == [0, 1, 0, 1]
+    assert got.info["text"] == [["0"] * 2, ["1"] * 2, ["0"] * 2, ["1"] * 2]
+    assert got.info["truncated"].tolist() == [[False] * 2, [True] * 2, [False] * 2, [True] * 2]
+    # What belongs to the prompts stays, and so do the rollouts that were given.
+    assert got.inputs["prompt_ids"] is first.inputs["prompt_ids"]
+    assert not first.actions.any() and first.info["text"] == [["0"] * 2] * 4
+
+
+def test_signals_of_which_one_draw_says_where_they_apply():
+    first = {"x": Signal(torch.zeros(3, 2)), "y": Signal(torch.zeros(3, 2), count=torch.ones(3, 2))}
+    where = torch.tensor([[True, False]])
+    others = {"x": Signal(torch.ones(1, 2), applicable=where), "y": Signal(torch.ones(1, 2), count=torch.zeros(1, 2))}
+    got = with_signals(first, torch.tensor([1]), others, torch.tensor([0]))
+    assert got["x"].value.tolist() == [[0, 0], [1, 1], [0, 0]] and got["y"].count.tolist() == [[1, 1], [0, 0], [1, 1]]
+    assert got["x"].applicable.tolist() == [[True, True], [True, False], [True, True]]
+    assert got["y"].applicable is None and got["x"].count is None
+
+
+def test_chosen_prompts():
+    prompts = PromptGroups(torch.tensor([5, 6, 7]), {"n": torch.tensor([1, 2, 3]), "text": ["a", "b", "c"]})
+    got = chosen_prompts(prompts, torch.tensor([2, 0]))
+    assert got.index.tolist() == [7, 5] and got.columns["n"].tolist() == [3, 1] and got.columns["text"] == ["c", "a"]
+
+
+# ---------------------------------------------------------------------- the rounds
+
+
+class Scripted:
+    """A module whose prompt n has a group that varies from its n-th draw on; values are the number of the draw."""
+
+    objective, group_size = Objective("x"), 2
+
+    def __init__(self):
+        self.calls = []
+
+    def sample(self, prompts, group_size, stream, update):
+        self.calls.append((prompts.index.tolist(), stream, update))
+        return drawn(len(prompts), 4, len(self.calls), group_size)
+
+    def score(self, prompts, rollouts):
+        number = rollouts.actions[..., 0].double()
+        varies = prompts.index[:, None] <= number
+        return {"x": Signal(number + varies * torch.tensor([0.0, 0.5]))}, {}
+
+
+def test_rounds_end_when_all_vary_or_they_are_used_up():
+    for rounds, values in ((0, [0, 0, 0, 0]), (1, [0, 1, 0, 0]), (2, [0, 1, 0, 2]), (9, [0, 1, 5, 2])):
+        module, prompts = Scripted(), PromptGroups(torch.tensor([0, 1, 5, 2]))
+        rollouts = drawn(4, 4, 0)
+        signals, _ = module.score(prompts, rollouts)
+        got, measured, sampled = redraw(module, prompts, rollouts, signals, rounds, update=7)
+        # A group of which no draw varies stays the first one.
+        assert got.actions[:, 0, 0].tolist() == measured["x"].value[:, 0].tolist() == values
+        asked = [call[0] for call in module.calls]
+        assert asked == [[1, 5, 2], [5, 2], [5], [5], [5]][:rounds] and sampled == sum(map(len, asked))
+        assert {stream for _, stream, _ in module.calls} <= {Stream.REDRAW}
+    # No counter is used twice, in any update.
+    assert [update for *_, update in module.calls] == [63, 64, 65, 66, 67]
+
+
+# ---------------------------------------------------------------------- in training
+
+
+class Record(Callback, DummyLogger):
+    """Outputs and metrics of each update."""
+
+    def __init__(self):
+        super().__init__()
+        self.outputs, self.metrics = [], []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.outputs.append(outputs)
+
+    def log_metrics(self, metrics, step=None):
+        self.metrics.append(metrics)
+
+
+def train(redraws, updates=1):
+    torch.manual_seed(0)
+    module = ConstrainedGRPO(
+        CategoricalMLP(30, 5, hidden=(16,)),
+        EnvironmentSampler(Gridworld(max_steps=12)),
+        GridworldTask(),
+        OBJECTIVE,
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        optimization=Optimization(aggregation="token_mean"),
+        group_size=3,
+        redraws=redraws,
+    )
+    record = Record()
+    trainer = Trainer(
+        accelerator="cpu",
+        max_steps=updates,
+        logger=record,
+        log_every_n_steps=1,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        callbacks=[LagrangianCallback(SoftmaxAdam()), record],
+    )
+    trainer.fit(module, GridworldDataModule(16, train_prompts=100, size=5, lava=2))
+    return record, module
+
+
+def informative(outputs):
+    return group_statistics(OBJECTIVE.components(outputs["signals"])).informative.any(0)
+
+
+def test_what_is_measured_is_the_first_draw_and_what_is_trained_on_varies():
+    plain, _ = train(0)
+    redrawn, _ = train(3)
+    first, outputs = plain.outputs[0], redrawn.outputs[0]
+    kept, varies = informative(first), informative(outputs)
+    assert 0 < kept.sum() < varies.sum() and varies[kept].all()
+    for name in ("violations", "opportunities"):
+        assert torch.equal(first[name], outputs[name])
+    for tag in ("reward/mean", "rate/lava", "rollout/length", "multiplier/lava"):
+        assert plain.metrics[0][tag] == redrawn.metrics[0][tag]
+    # Groups that varied at once are left as they were; the advantage of the others is no longer 0.
+    replaced = varies & ~kept
+    for part in ("actions", "log_probs", "mask"):
+        ours, theirs = getattr(outputs["rollouts"], part), getattr(first["rollouts"], part)
+        assert torch.equal(ours[~replaced], theirs[~replaced]) and not torch.equal(ours[replaced], theirs[replaced])
+    assert torch.equal(outputs["advantages"][kept], first["advantages"][kept])
+    assert first["advantages"][~kept].eq(0).all() and outputs["advantages"][replaced].ne(0).any(-1).all()
+    assert redrawn.metrics[0]["rollout/redrawn"] >= (~kept).float().mean() and "rollout/redrawn" not in plain.metrics[0]
+    shares = [run.metrics[0]["groups/informative/reward"] for run in (plain, redrawn)]
+    assert shares[0] < shares[1]
+    # What the log-probabilities belong to is what is trained on: all ratios are 1.
+    assert redrawn.metrics[0]["policy/clip_fraction"] == 0
+
+
+def test_what_is_drawn_again_follows_from_the_seed_alone():
+    """So a resumed run draws the same, and a prompt's group does not depend on the prompts beside it."""
+    (one, _), (other, module) = train(2, updates=2), train(2, updates=2)
+    for ours, theirs in zip(one.outputs, other.outputs, strict=True):
+        assert torch.equal(ours["rollouts"].actions, theirs["rollouts"].actions)
+    prompts = one.outputs[1]["prompts"]
+
+    def groups(rows):
+        some = chosen_prompts(prompts, rows)
+        rollouts = module.sample(some, 3, Stream.ROLLOUT, 5)
+        signals, _ = module.score(some, rollouts)
+        return redraw(module, some, rollouts, signals, 2, 5)
+
+    rows = torch.arange(len(prompts))
+    whole, _, sampled = groups(rows)
+    parts = [groups(part) for part in rows.tensor_split(3)]
+    assert torch.equal(whole.actions, torch.cat([part.actions for part, _, _ in parts]))
+    assert sampled == sum(count for *_, count in parts) > 0
+
+
+def test_processes_without_dull_groups_take_part_in_the_rounds(monkeypatch):
+    """What samples may need all processes: the rounds are counted together."""
+    monkeypatch.setattr("lightning_cgrpo.modules.dynamic_sampling.all_sum", lambda count: count + 1)
+    module, prompts = Scripted(), PromptGroups(torch.tensor([0, 0]))
+    rollouts = drawn(2, 4, 0)
+    signals, _ = module.score(prompts, rollouts)
+    got, _, sampled = redraw(module, prompts, rollouts, signals, 3, update=0)
+    assert [index for index, *_ in module.calls] == [[], [], []] and sampled == 0 and got is rollouts
+
+
+def test_wrong_argument():
+    with pytest.raises(ValueError, match="Expected argument `redraws` to be at least 0, but got -1"):
+        task = SimpleNamespace(signals={"x": "any"}, max_completion_tokens=None)
+        ConstrainedGRPO(None, GenerationSampler(8), task, Objective("x"), torch.optim.Adam, redraws=-1)

@@ -1,0 +1,308 @@
+"""Supervised fine-tuning: the loss by hand, a policy that learns a demonstration, and a directory at the end."""
+
+import os
+import re
+import shlex
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from lightning.pytorch import LightningDataModule, Trainer  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+
+from lightning_cgrpo import (  # noqa: E402
+    CausalLMPolicy,
+    Constraint,
+    GenerationSampler,
+    GSM8KTask,
+    Objective,
+    SupervisedFineTuning,
+    VisionLanguagePolicy,
+)
+from lightning_cgrpo.__main__ import main  # noqa: E402
+from lightning_cgrpo.callbacks import SavePretrained  # noqa: E402
+from lightning_cgrpo.datamodules import GSM8KDataModule, WordProblemsDataModule  # noqa: E402
+from lightning_cgrpo.datamodules.base import PromptLoader  # noqa: E402
+from lightning_cgrpo.errors import UserError  # noqa: E402
+from lightning_cgrpo.modules.supervised import demonstrated  # noqa: E402
+from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
+from lightning_cgrpo.rollout import PromptGroups  # noqa: E402
+from lightning_cgrpo.tasks.functions.prompts import Prompts  # noqa: E402
+
+ROWS = [
+    {"prompt": "1 + 1?\n", "answer": "2", "completion": "<think></think>\n<answer>2</answer>"},
+    {"prompt": "Three and four?\n", "answer": "7", "completion": "<think>3 + 4</think>\n<answer>7</answer>"},
+    {"prompt": "5?\n", "answer": "5", "completion": "5"},
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, layers=1)
+
+
+def policy_of(directory, dtype="float64"):
+    policy = CausalLMPolicy(str(directory), dtype=dtype)
+    policy.load()
+    return policy
+
+
+class Data(LightningDataModule):
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = rows
+
+    def train_dataloader(self):
+        return PromptLoader(Prompts(self.rows), len(self.rows))
+
+
+def train(
+    policy, rows=ROWS, updates=1, callbacks=(), lr=0.1, optimizer=torch.optim.SGD, precision="64-true", **options
+):
+    module = SupervisedFineTuning(
+        policy,
+        GenerationSampler(max_new_tokens=32),
+        GSM8KTask(32),
+        Objective("length", {"correctness": Constraint(at_least=0.9, role="monitor")}),
+        optimizer=lambda parameters: optimizer(parameters, lr=lr),
+        **{"max_grad_norm": None, **options},
+    )
+    trainer = Trainer(
+        accelerator="cpu",
+        precision=precision,
+        max_steps=updates,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=list(callbacks),
+        limit_val_batches=0,
+    )
+    trainer.fit(module, Data(rows))
+    return trainer
+
+
+def parameters(policy):
+    return torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])
+
+
+def losses_by_hand(policy, rows):
+    """Of each row by itself, unpadded: -log p of its completion and the end token."""
+    losses = []
+    for row in rows:
+        prompt = policy.tokenizer(row["prompt"]).input_ids
+        answer = [*policy.tokenizer(row["completion"]).input_ids, policy.tokenizer.eos_token_id]
+        logits = policy.model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        losses.append(torch.nn.functional.cross_entropy(logits.double(), torch.tensor(answer), reduction="sum"))
+    return torch.stack(losses)
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 2])
+def test_one_update_by_hand(directory, micro_batch_size):
+    """The loss is the mean over completions of a sum over tokens, and the update its gradient step."""
+    policy, expected = policy_of(directory), policy_of(directory)
+    trainer = train(policy, micro_batch_size=micro_batch_size)
+    losses = losses_by_hand(expected, ROWS)
+    losses.mean().backward()
+    with torch.no_grad():
+        for parameter in expected.parameters():
+            parameter -= 0.1 * parameter.grad
+    assert float(trainer.callback_metrics["sft/loss"]) == pytest.approx(float(losses.mean()), rel=1e-6)
+    torch.testing.assert_close(parameters(policy), parameters(expected), rtol=0, atol=1e-6)
+    assert (parameters(policy) - parameters(policy_of(directory))).abs().max() > 1e-3
+
+
+def test_gradients_are_scaled_down(directory):
+    policy, before = policy_of(directory), policy_of(directory)
+    train(policy, max_grad_norm=0.5)
+    assert float((parameters(policy) - parameters(before)).norm()) == pytest.approx(0.1 * 0.5, rel=1e-4)
+
+
+def test_it_learns_to_answer_as_demonstrated(directory):
+    """A learning outcome: after some updates the greedy answers are the completions."""
+    policy = policy_of(directory, "float32")
+    train(policy, updates=150, lr=1e-2, optimizer=torch.optim.AdamW, precision="32-true")
+    sampler = GenerationSampler(max_new_tokens=32, top_p=1e-6)
+    prompts = PromptGroups(torch.arange(len(ROWS)), {"prompt": [row["prompt"] for row in ROWS]})
+    rollouts = sampler.rollout(policy, prompts, 1, lambda *shape: torch.zeros(len(prompts), *shape))
+    assert [texts[0] for texts in rollouts.info["text"]] == [row["completion"] for row in ROWS]
+
+
+def test_the_directory_answers_identically(directory, tmp_path):
+    policy = policy_of(directory, "float32")
+    train(policy, callbacks=[SavePretrained(str(tmp_path / "deep" / "model"))], precision="32-true")
+    again = policy_of(tmp_path / "deep" / "model", "float32")
+    assert torch.equal(parameters(again), parameters(policy))
+    assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "deep" / "model") is not None
+
+
+def test_a_model_is_there_until_another_is_written(directory, tmp_path, monkeypatch):
+    """And of what else is in the directory nothing changes, but weights that would be read with it."""
+    target = tmp_path / "model"
+    policy = policy_of(directory, "float32")
+    policy.save_pretrained(target)
+    (target / "notes.txt").write_text("mine")
+    (target / "model-00001-of-00002.safetensors").write_text("a part of an earlier model")
+    before = parameters(policy).clone()
+    save = CausalLMPolicy.save_pretrained
+
+    def killed(self, folder, **given):
+        save(self, folder, **given)
+        (file,) = Path(folder).glob("*.safetensors")
+        file.write_bytes(file.read_bytes()[:100])
+        raise KeyboardInterrupt
+
+    trained = policy_of(directory, "float32")
+    torch.nn.utils.vector_to_parameters(before + 1, trained.parameters())
+    callback = SavePretrained(str(target))
+    trainer, module = SimpleNamespace(is_global_zero=True), SimpleNamespace(policy=trained)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(CausalLMPolicy, "save_pretrained", killed)
+        callback.on_train_end(trainer, module)
+    assert torch.equal(parameters(policy_of(target, "float32")), before)
+
+    names = {file.name for file in target.iterdir()}
+    with monkeypatch.context() as patch:
+        patch.setattr(CausalLMPolicy, "save_pretrained", save)
+        callback.on_train_end(trainer, module)
+    assert torch.equal(parameters(policy_of(target, "float32")), before + 1)
+    assert (target / "notes.txt").read_text() == "mine"
+    gone = names - {file.name for file in target.iterdir()}
+    assert gone == {"model.unfinished", "model-00001-of-00002.safetensors"}
+
+
+def test_a_kill_while_a_model_takes_anothers_place_leaves_none_that_loads(directory, tmp_path, monkeypatch):
+    target = tmp_path / "model"
+    policy = policy_of(directory, "float32")
+    policy.save_pretrained(target)
+    moved = []
+
+    def killed(source, to, replace=os.replace):
+        if moved:
+            raise KeyboardInterrupt
+        moved.append(replace(source, to))
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("lightning_cgrpo.callbacks.save_pretrained.os.replace", killed)
+        SavePretrained(str(target)).on_train_end(SimpleNamespace(is_global_zero=True), SimpleNamespace(policy=policy))
+    assert moved and not (target / "config.json").exists()
+
+
+def test_demonstrations_end_with_the_end_token(directory):
+    policy = policy_of(directory)
+    groups = Prompts(ROWS).groups(torch.arange(3))
+    rollouts = demonstrated(policy, groups)
+    for row, expected in zip(range(3), ROWS, strict=True):
+        tokens = rollouts.actions[row, 0][rollouts.mask[row, 0]].tolist()
+        assert tokens[-1] == policy.tokenizer.eos_token_id in policy.stop_tokens
+        assert policy.tokenizer.decode(tokens[:-1]) == expected["completion"]
+
+
+def test_what_cannot_be_learned_from_is_named(directory):
+    with pytest.raises(UserError, match=r"to have the column 'completion' for SupervisedFineTuning, but got .*, try"):
+        demonstrated(policy_of(directory), WordProblemsDataModule().source("val").groups(torch.arange(2)))
+    long = {"prompt": ["ok", "long"], "completion": ["yes", "no " * 3000]}
+    with pytest.raises(UserError, match=r"fit into the 2048 positions .* but got \d+ tokens in prompt 11"):
+        demonstrated(policy_of(directory), PromptGroups(torch.tensor([3, 11]), long))
+    with pytest.raises(ValueError, match="`micro_batch_size` to be at least 1, but got 0"):
+        train(policy_of(directory), micro_batch_size=0)
+
+
+def test_more_updates_than_the_schedule_has_are_refused_before_training(directory):
+    """OneCycleLR would raise in the last of them, and the model be lost."""
+    policy, before = policy_of(directory), policy_of(directory)
+    schedule = partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=2)
+    with pytest.raises(UserError, match=r"total_steps to be at least 3, .* got 2, try that, or trainer.max_steps=2"):
+        train(policy, updates=3, lr_scheduler=schedule)
+    assert torch.equal(parameters(policy), parameters(before))
+    assert train(policy, updates=2, lr_scheduler=schedule).global_step == 2
+
+
+QUIET = (
+    "--trainer.accelerator=cpu --threads=1 --trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
+    "--trainer.val_check_interval=2 --data.val_prompts=4 --data.eval_prompts=4"
+)
+
+
+def test_the_shipped_recipe_runs(tmp_path, monkeypatch):
+    """Two updates of configs/gsm8k_sft.yaml; what it writes is a policy."""
+    monkeypatch.chdir(tmp_path)
+    main(["fit", *shlex.split(f"-c configs/gsm8k_sft.yaml {QUIET} --data.prompts_per_update=4 --trainer.max_steps=2")])
+    assert policy_of("models/word-problems") is not None
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_ends_with_the_same_model(tmp_path, monkeypatch):
+    """configs/navsim_sft.yaml: six updates at once, or three and three, bit for bit."""
+    monkeypatch.chdir(tmp_path)
+    updates, step = [], SupervisedFineTuning.training_step
+
+    def counted(self, prompts, batch_idx):
+        updates.append(self.global_step)
+        step(self, prompts, batch_idx)
+
+    monkeypatch.setattr(SupervisedFineTuning, "training_step", counted)
+    short = "--data.train_prompts=24 --data.prompts_per_update=4 --model.lr_scheduler.total_steps=6"
+    command = ["fit", *shlex.split(f"-c configs/navsim_sft.yaml {QUIET} {short}")]
+    for folder, more in (("whole", ()), ("parts", ("--trainer.max_steps=3",)), ("parts", ("--ckpt_path=last",))):
+        main([*command, f"--trainer.logger.name={folder}", f"--callbacks.save.directory={folder}", *more])
+    assert updates == [*range(6), *range(6)]
+    whole, parts = (load_file(f"{folder}/model.safetensors") for folder in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_the_drivers_recipe_is_two_runs_on_different_scenes(tmp_path, monkeypatch):
+    """The commands at the head of configs/navsim_sft.yaml, in little: the second goes on from the first one's end."""
+    monkeypatch.chdir(tmp_path)
+    head = (Path(__file__).parents[2] / "configs" / "navsim_sft.yaml").read_text().partition("threads:")[0]
+    commands = re.findall(r"python -m lightning_cgrpo (fit .*)", head.replace("\\\n#", ""))
+    assert len(commands) == 2
+    begun, step = [], SupervisedFineTuning.training_step
+
+    def noted(self, prompts, batch_idx):
+        weights = {name: value.clone() for name, value in self.policy.model.state_dict().items()}
+        begun.append(({scene.name for scene in prompts.columns["scene"]}, weights))
+        step(self, prompts, batch_idx)
+
+    monkeypatch.setattr(SupervisedFineTuning, "training_step", noted)
+    short = f"{QUIET} --data.prompts_per_update=2 --trainer.max_steps=1 --trainer.devices=1 --trainer.strategy=auto"
+    ends = []
+    for command, name in zip(commands, ("models/driver", "models/driver-2"), strict=True):
+        main([*shlex.split(command), *shlex.split(short)])
+        written = VisionLanguagePolicy(name)
+        written.load()
+        ends.append(written.model.state_dict())
+    (first, _), (second, start) = begun
+    assert first.isdisjoint(second)
+    assert start.keys() == ends[0].keys() and all(torch.equal(start[name], ends[0][name]) for name in start)
+    assert any(not torch.equal(ends[1][name], ends[0][name]) for name in start)
+
+
+def test_real_records_and_any_model(directory, shared_data, tmp_path, monkeypatch):
+    """The same recipe on GSM8K itself, from another model, in micro-batches."""
+    monkeypatch.chdir(tmp_path)
+    command = (
+        f"-c configs/gsm8k_sft.yaml {QUIET} --data=GSM8KDataModule --data.path={shared_data / 'gsm8k'} "
+        f"--data.prompts_per_update=4 --model.policy=lightning_cgrpo.CausalLMPolicy --model.policy.model={directory} "
+        "--model.micro_batch_size=2 --model.sampler.max_new_tokens=16 --callbacks.save.directory=tuned "
+        "--trainer.max_steps=2 --data.max_eval_prompts=4"
+    )
+    main(["fit", *shlex.split(command)])
+    assert not torch.equal(parameters(policy_of(Path("tuned"))), parameters(policy_of(directory)))
+    assert GSM8KDataModule(str(shared_data / "gsm8k")).source("train").groups(torch.arange(1)).columns["completion"]
+
+
+def test_what_cannot_be_saved_is_noticed_before_training(directory, tmp_path):
+    (tmp_path / "file").write_text("")
+    for policy, target, reason in (
+        (policy_of(directory), tmp_path / "file", "is a file"),
+        (torch.nn.Linear(1, 1), tmp_path / "new", "language model"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            SavePretrained(str(target)).setup(None, SimpleNamespace(policy=policy), "fit")

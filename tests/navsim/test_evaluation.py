@@ -1,0 +1,150 @@
+"""The columns of both stages: by hand, and as the official aggregation has them."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from lightning_cgrpo.navsim.baselines import human
+from lightning_cgrpo.navsim.evaluation import SHORT, Drive, as_json, average_displacement, drives, evaluate, summary
+from lightning_cgrpo.navsim.scorer import COLUMNS, Scorer
+from lightning_cgrpo.navsim.simulation.interpolation import resample
+from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
+from lightning_cgrpo.scenes.generator import GeneratedScenes
+from lightning_cgrpo.scenes.scene_file import scene_from_json
+from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
+from tests.scenes.scenes import agent, straight_road
+
+
+def drive(number, values, follows=None, start=(0.0, 0.0), ends=None, valid=None, ade=math.nan):
+    """One whose sub-scores are all the same: its EPDMS is the fifth power."""
+    count = len(values)
+    column = torch.tensor(values, dtype=torch.float64)
+    return Drive(
+        number,
+        follows,
+        f"scene {number} after {follows}",
+        None,
+        (),
+        torch.tensor(start, dtype=torch.float64),
+        torch.tensor(ends or [(0.0, 0.0)] * count, dtype=torch.float64),
+        torch.tensor(valid or [True] * count),
+        dict.fromkeys(COLUMNS, column) | {"ade": torch.full((count,), ade, dtype=torch.float64)},
+        None,
+    )
+
+
+def test_one_stage_by_hand():
+    nan = math.nan
+    result = summary([drive(0, [1.0, 0.5], ade=2.0), drive(1, [nan, 1.0], valid=[False, True], ade=4.0)])
+    assert (result.second, result.epdms, result.scenes) == (None, None, 0)
+    first = result.first
+    assert (first.scenes, first.answers, first.malformed) == (2, 4, 0.25)
+    assert first.columns["NC"] == (1 + 0.5 + 0 + 1) / 4
+    assert first.columns["EPDMS"] == (1 + 0.5**5 + 0 + 1) / 4
+    assert first.columns["ADE@4s"] == pytest.approx((2 + 2 + 4) / 3)  # not of the malformed one
+    assert first.columns["EC"] is None
+    assert list(first.columns) == list(SHORT)
+
+
+def test_two_stages_by_hand():
+    """Answers that end at one follow-up's start have its score; all count alike for a malformed one, and far away."""
+    near, far = (10.0, 0.0), (20.0, 0.0)
+    first = drive(4, [1.0, 1.0, 0.5, math.nan], ends=[near, far, (90.0, 0.0), (math.nan,) * 2],
+                  valid=[True, True, True, False])  # fmt: skip
+    after = [drive(0, [1.0, 0.5], 4, near), drive(1, [0.5], 4, far)]
+    alone = drive(7, [1.0])
+    result = summary([after[1], alone, after[0], first])
+    one, two = (1 + 0.5**5) / 2, 0.5**5
+    second = [one, two, (one + two) / 2, (one + two) / 2]
+    assert (result.first.scenes, result.scenes, result.second.scenes) == (2, 1, 2)
+    assert result.second.answers == 3
+    assert result.second.columns["EPDMS"] == pytest.approx(sum(second) / 4)
+    assert result.second.columns["DAC"] == pytest.approx((0.75 + 0.5 + 0.625 * 2) / 4)
+    assert result.epdms == pytest.approx((second[0] + second[1] + 0.5**5 * second[2] + 0) / 4)
+    assert result.first.columns["EPDMS"] == pytest.approx((1 + 1 + 0.5**5 + 0 + 1) / 5)
+    written = json.loads(json.dumps(as_json(result), allow_nan=False))
+    assert written["both"] == {"scenes": 1, "EPDMS": result.epdms}
+    assert written["stage_two"]["ADE@4s"] is None
+
+
+def test_the_order_does_not_matter():
+    found = [drive(n, [0.1 * n + 0.3, 0.9]) for n in range(4)]
+    found += [drive(n, [0.2 * n + 0.1], n, (float(n), 0.0)) for n in range(4)]
+    assert summary(found) == summary(found[::-1])
+
+
+def test_official_two_stages(shared_data):
+    """Scenes that name each other: with extended comfort, as the official script has it."""
+    case = json.loads((shared_data / "driving" / "cases" / "two_stage_g0.json").read_text())
+    group = case["group"]
+    before = dict([(group["now"], group["prev"]), *group["pairs"]])
+    after = {group["now"]: [now for now, _ in group["pairs"]], group["prev"]: [prev for _, prev in group["pairs"]]}
+    links = {name: {"previous": before.get(name), "follow_ups": after.get(name)} for name in case["scenes"]}
+    scenes = [
+        scene_from_json({**scene, "name": name, "map": case["map"]} | {k: v for k, v in links[name].items() if v}, name)
+        for name, scene in case["scenes"].items()
+    ]
+    poses = torch.tensor([case["plans"][scene.name] for scene in scenes], dtype=torch.float64)[:, None]
+    rows = list(range(len(scenes)))
+    result = summary(drives(Scorer(scenes), rows, poses, 0.5, rows))
+    official = [case["official"][name] for name in (group["now"], group["prev"])]
+    assert result.first.columns["EPDMS"] == pytest.approx(sum(row["score"] for row in official) / 2, abs=1e-5)
+    assert result.first.columns["EC"] is not None
+    assert (result.scenes, result.second.scenes) == (2, 2 * len(group["pairs"]))
+    assert result.epdms == pytest.approx(case["group_score"], abs=1e-5)
+
+
+def test_displacement():
+    scene = straight_road(human_trajectory=[[4.0 * n, 0.0, 0.0] for n in range(1, 9)])
+    plan = torch.zeros(2, 16, 3, dtype=torch.float64)
+    plan[:, :, 0] = 2.0 * torch.arange(1, 17)
+    plan[1, :, 1] = 3.0
+    found = average_displacement([scene, straight_road(human_trajectory=None)], torch.stack([plan, plan]), 0.25)
+    assert found[0].tolist() == [0.0, 3.0]
+    assert bool(found[1].isnan().all())
+
+
+@pytest.mark.parametrize(
+    "form", [AnswerFormat(2, 0.25), AnswerFormat(2, 0.125), AnswerFormat(3, 0.25), AnswerFormat(2)]
+)
+def test_a_plan_that_ends_early_stands_there(form):
+    """Where the simulated car's reference is, too."""
+    scene = straight_road(human_trajectory=[[4.0 * n, 0.3 * n, 0.0] for n in range(1, 9)])
+    poses = form.poses(torch.tensor([[[1.0, 0.1], [2.5, 0.2], [4.5, 0.6]][: form.waypoints]], dtype=torch.float64))
+    driven = resample(torch.zeros(1, 3, dtype=torch.float64), poses, POSE_INTERVAL)[:, 5::5, :2]
+    found = average_displacement([scene], poses[None], POSE_INTERVAL)
+    torch.testing.assert_close(found[0], (driven - scene.human[:, :2]).norm(dim=-1).mean(-1), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("interval", [0.1, 0.25, 0.5])
+def test_displacement_of_plans_of_4_s_is_the_mean_over_their_own_poses(interval):
+    scene, noise = GeneratedScenes(1).scenes("test")[0], torch.Generator().manual_seed(0)
+    every = round(0.5 / interval)
+    for dtype in (torch.float32, torch.float64):
+        plans = 20 * torch.rand(1, 50, 8 * every, 3, generator=noise, dtype=dtype)
+        own = (scene.human[:, :2].to(dtype) - plans[0, :, every - 1 :: every, :2]).norm(dim=-1).mean(-1)
+        assert torch.equal(average_displacement([scene], plans, interval)[0], own)
+
+
+def test_planners_of_generated_scenes():
+    source = GeneratedScenes(1, 3, follow_ups=2)
+    scenes, after = list(source.scenes("test")), [list(group) for group in source.follow_ups("test")]
+    found = evaluate(scenes, after)
+    assert list(found) == ["PDM-Closed", "constant velocity", "human"]
+    assert found["human"].second is None
+    assert found["human"].first.columns["ADE@4s"] == 0
+    assert found["PDM-Closed"].second.scenes == sum(map(len, after))
+    assert found["PDM-Closed"].epdms > found["constant velocity"].epdms
+    alone = evaluate(scenes, planners={"human": human}, traffic=LogReplay())["human"].first.columns["EPDMS"]
+    poses = torch.stack([scene.human for scene in scenes])
+    assert alone == pytest.approx(float(Scorer(scenes)(poses, torch.arange(3)).epdms.mean()))
+
+
+def test_the_human_filter_and_the_traffic_reach_the_scores():
+    """What the human hits isn't held against others, unless that is asked for."""
+    wall = straight_road([agent("wall", 12.0, -1.75, kind="vehicle", size=(2.0, 2.0))],
+                         human_trajectory=[[4.0 * n, 0.0, 0.0] for n in range(1, 9)])  # fmt: skip
+    filtered, unfiltered = (evaluate([wall], human_filter=on)["constant velocity"].first for on in (True, False))
+    assert (filtered.columns["NC"], unfiltered.columns["NC"]) == (1.0, 0.0)

@@ -1,0 +1,279 @@
+"""Reactive traffic: against an oracle that goes one vehicle at a time, with shapely; and official scores."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import shapely
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
+from lightning_cgrpo.navsim.expert.pdm_closed import plan
+from lightning_cgrpo.navsim.geometry import rectangles
+from lightning_cgrpo.navsim.scorer import Scorer
+from lightning_cgrpo.navsim.simulation.simulate import simulate
+from lightning_cgrpo.navsim.traffic.idm.rails import find_rails
+from lightning_cgrpo.navsim.traffic.reactive import Reactive
+from lightning_cgrpo.navsim.traffic.traffic import Traffic
+from lightning_cgrpo.scenes.scene import Scene
+from lightning_cgrpo.scenes.scene_file import read_scene, scene_from_json, scene_to_json
+from tests.navsim.reactive_oracle import worst
+from tests.scenes.scenes import agent, straight, straight_road
+
+RIGHT, LEFT, ONCOMING = -1.75, 1.75, 5.25
+"""Of the lanes of `straight_road`."""
+
+
+def drive(scenes: list[Scene], poses: Tensor, scene: Tensor | None = None) -> tuple[Traffic, Tensor]:
+    """Traffic in which candidates drive, and what they do."""
+    batch = SceneBatch.of(scenes, plan(scenes))
+    scene = torch.zeros(len(poses), dtype=torch.int64) if scene is None else scene
+    states = simulate(batch.start[scene], poses)
+    return Reactive()(batch, states, scene), states
+
+
+def merge(agents: list[dict[str, Any]], speed: float = 6.0) -> Scene:
+    """A lane eastward along y = 0 turns left at x = 0, to the north along x = 15, joined by one from below."""
+    angles = np.linspace(0, np.pi / 2, 17)
+    lines = {
+        "east": ([[x, 0.0] for x in range(-60, 1, 2)], False, [], ["turn"]),
+        "turn": ([[15 * math.sin(a), 15 - 15 * math.cos(a)] for a in angles], True, ["east"], ["north"]),
+        "below": ([[15.0, y] for y in range(-60, -9, 2)], False, [], ["through"]),
+        "through": ([[15.0, y] for y in range(-10, 16)], True, ["below"], ["north"]),
+        "north": ([[15.0, y] for y in range(15, 91, 3)], False, ["turn", "through"], []),
+    }
+    lanes, blocks = [], []
+    for name, (line, connector, incoming, outgoing) in lines.items():
+        outline = np.array(shapely.LineString(line).buffer(1.75, cap_style="flat").exterior.coords)[:-1].tolist()
+        common = {"id": name, "connector": connector, "polygon": outline, "incoming": incoming, "outgoing": outgoing}
+        limit = 9.0 if name == "north" else None
+        lanes.append({**common, "roadblock": name, "centerline": line, "speed_limit": limit})
+        blocks.append({**common, "lanes": [name]})
+    junction = [[0.0, -10.0], [17.0, -10.0], [17.0, 15.0], [0.0, 15.0]]
+    content = scene_to_json(straight_road(agents, speed=speed)) | {
+        "map": {"roadblocks": blocks, "lanes": lanes, "intersections": [{"id": "junction", "polygon": junction}]},
+        "route": ["east", "turn", "north"],
+    }
+    content["ego"] = [
+        {"t": 0.0, "pose": [-14.0, 0.0, 0.0], "velocity": [speed, 0.0], "acceleration": [0.0, 0.0]},
+    ]
+    return scene_from_json(content, "merge")
+
+
+def busy(seed: int) -> Scene:
+    """Vehicles all over the merging lanes, of different sizes, speeds and directions."""
+    generator = np.random.default_rng(seed)
+    lines = [([-60, 0], [1, 0], 45), ([-10, 0], [1, 0], 12), ([15, -60], [0, 1], 50), ([15, -9], [0, 1], 20)]
+    lines += [([15, 16], [0, 1], 70), ([5, 1], [0.8, 0.6], 12)]
+    agents = []
+    for number in range(14):
+        start, along, length = lines[number % len(lines)]
+        x, y = np.array(start) + np.array(along) * generator.uniform(0, length) + generator.normal(0, 0.3, 2)
+        yaw = math.atan2(along[1], along[0]) + generator.normal(0, 0.1)
+        size = (generator.uniform(3.5, 9.0), generator.uniform(1.6, 2.5))
+        speed = float(generator.uniform(0, 11)) * (number % 3 > 0)
+        agents.append(agent(f"car{number:02}", float(x), float(y), yaw, speed, size=size))
+    return merge(agents)
+
+
+CANDIDATES = torch.stack([straight(6.0, acceleration) for acceleration in (0.0, -3.0, 1.0)])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_vehicles_drive_as_one_by_one(seed: int):
+    scene = busy(seed)
+    assert len(find_rails(scene).rails) > 4
+    traffic, states = drive([scene], CANDIDATES)
+    for row in range(len(states)):
+        assert worst(scene, states[row], traffic.poses[row], traffic.present[row]) < 5e-3
+
+
+def test_rows_and_scenes_do_not_mind_each_other():
+    scenes = [busy(1), straight_road([agent("car", 20.0, RIGHT, speed=3.0)]), straight_road(), busy(2)]
+    scene = torch.tensor([3, 0, 1, 0, 2, 3])
+    poses = torch.cat([CANDIDATES, CANDIDATES])
+    together, _ = drive(scenes, poses, scene)
+    for row, which in enumerate(scene.tolist()):
+        alone, _ = drive([scenes[which]], poses[row : row + 1])
+        agents = alone.present.shape[1]
+        torch.testing.assert_close(together.poses[row, :agents], alone.poses[0], rtol=0, atol=1e-9)
+        assert (together.present[row, :agents] == alone.present[0]).all()
+        assert not together.present[row, agents:].any()
+
+
+def test_follower_brakes_for_the_ego():
+    scene = straight_road([agent("tail", -14.0, RIGHT, speed=8.0)])
+    braking, free = straight(8.0, -4.0), straight(8.0, 1.0)
+    traffic, states = drive([scene], torch.stack([braking, free]))
+    assert not traffic.poses.isnan().any()
+    end = traffic.poses[:, 0, -1, 0]
+    assert float(end[0]) + 2.3 < float(states[0, -1, 0]) - 1  # it stops behind the ego
+    assert float(end[1]) > float(end[0]) + 5
+
+
+def test_free_road_is_the_model():
+    """Of a vehicle alone on its lane, the model as written down, by hand."""
+    scene = straight_road([agent("alone", -20.0, LEFT, speed=5.0)])
+    traffic, _ = drive([scene], straight(0.0)[None])
+    x, v, end = -20.0, 5.0, 145.0  # the last point of a lane is dropped
+    for step in range(1, 41):
+        wanted = 1 + 1.5 * v + v * v / (2 * math.sqrt(2))
+        change = 1 - (v / 10) ** 4 - (wanted / (end - x - 2.3)) ** 2
+        x, v = x + 0.1 * v, v + 0.1 * change
+        assert float(traffic.poses[0, 0, step, 0]) == pytest.approx(x)
+    assert traffic.poses[0, 0, 1:, 1].sub(LEFT).abs().max() < 1e-9
+
+
+def test_the_lane_ends():
+    fast = straight_road([agent("car", 140.0, LEFT, speed=10.0)])
+    fast = scene_from_json(
+        scene_to_json(fast)
+        | {"ego": [{"t": 0.0, "pose": [60.0, RIGHT, 0.0], "velocity": [8.0, 0.0], "acceleration": [0, 0]}]},
+        "fast",
+    )
+    traffic, _ = drive([fast], straight()[None])
+    assert float(traffic.poses[0, 0, -1, 0]) == pytest.approx(145.0)
+    assert traffic.present[0, 0].all()
+
+
+def test_first_step_is_the_log_and_then_vehicles_are_on_their_lanes():
+    scene = straight_road([agent("car", 30.0, LEFT + 0.8, yaw=0.1, speed=5.0)])
+    traffic, _ = drive([scene], straight()[None])
+    torch.testing.assert_close(traffic.poses[0, 0, 0], torch.tensor([30.0, LEFT + 0.8, 0.1], dtype=torch.float64))
+    np.testing.assert_allclose(traffic.poses[0, 0, 1:, 1:], [[LEFT, 0.0]] * 40, atol=1e-9)
+    assert float(traffic.first_speed[0, 0]) == pytest.approx(5.0)
+
+
+def test_who_is_there():
+    others = [
+        agent("parked", 30.0, -6.0),
+        agent("wrong way", 40.0, 12.0, speed=4.0),  # on no lane, moving: vanishes
+        agent("later", 60.0, LEFT, times=[1.0, 1.5, 2.0]),
+        agent("under", 1.0, RIGHT),  # overlaps the ego: never put on its lane
+        agent("walker", 20.0, -8.0, kind="pedestrian", size=(0.6, 0.6), speed=1.0),
+        agent("seen once", 70.0, -8.0, kind="pedestrian", size=(0.6, 0.6), times=[2.0]),
+        agent("far", 130.0, LEFT, speed=5.0),
+    ]
+    traffic, _ = drive([straight_road(others)], straight()[None])
+    present = traffic.present[0]
+    assert present[0].all() and present[4].all()
+    assert present[:, 0].tolist() == [True, True, False, True, True, False, True]
+    assert not present[1, 1:].any() and not present[2].any() and not present[3, 1:].any() and not present[6, 1:].any()
+    assert present[5, 1:].all()
+    assert (traffic.poses[0, 0, :, :2] == torch.tensor([30.0, -6.0], dtype=torch.float64)).all()
+
+
+def test_parked_vehicles_give_way():
+    # Off the lane, but in the way of the one that drives by; the second one overlaps the first.
+    others = [
+        agent("parked", 50.0, -4.2),
+        agent("also", 52.0, -4.4),
+        agent("driver", 35.0, RIGHT, speed=10.0, size=(4.6, 3.2)),
+    ]
+    traffic, _ = drive([straight_road(others)], straight(2.0)[None])
+    boxes = [
+        [rectangles.from_boxes(pose, size) for pose in traffic.poses[0, row]]
+        for row, size in enumerate(traffic.sizes[0])
+    ]
+    for step in range(1, 41):
+        hit = [bool(rectangles.touch(boxes[row][step], boxes[2][step])) for row in (0, 1)]
+        assert bool(traffic.present[0, 0, step]) == (not hit[0])
+        assert bool(traffic.present[0, 1, step]) == (hit[0] and not hit[1])
+    assert 0 < int(traffic.present[0, 0].sum()) < 41
+
+
+def test_limit_of_the_lane_before_stays():
+    agents = [agent("nowhere", 20.0, 0.0), agent("a", 15.0, 30.0, math.pi / 2, 5.0), agent("b", -40.0, 0.0)]
+    rails = find_rails(merge(agents)).rails
+    assert [rail.target_speed for rail in rails] == [9.0, 9.0]
+    rails = find_rails(merge(agents[::-1])).rails
+    assert [rail.target_speed for rail in rails] == [10.0, 9.0]
+
+
+def test_tokens_in_tokens_are_overlooked():
+    def gap(front: str) -> float:
+        others = [agent("lead 1", 20.0, LEFT, speed=8.0), agent(front, 50.0, LEFT)]
+        traffic, _ = drive([straight_road(others)], straight()[None])
+        return float(traffic.poses[0, 1, -1, 0] - traffic.poses[0, 0, -1, 0])
+
+    assert gap("other") > gap("lead") + 5
+
+
+def test_no_agents():
+    traffic, _ = drive([straight_road()], CANDIDATES)
+    assert traffic.poses.shape == (3, 0, 41, 3)
+
+
+def test_far_from_the_origin_in_float32():
+    scene = busy(3)
+    batch = SceneBatch.of([scene], plan([scene]), dtype=torch.float32)
+    states = simulate(batch.start, CANDIDATES[:1].float())
+    single = Reactive()(batch, states, torch.zeros(1, dtype=torch.int64))
+    double, _ = drive([scene], CANDIDATES[:1])
+    assert single.poses.dtype == torch.float32
+    there = double.present[0, :, 1:]
+    apart = single.poses[0, :, 1:, :2].double() + batch.origin - double.poses[0, :, 1:, :2]
+    assert float(apart[there].abs().max()) < 0.05
+
+
+def test_rectangles_against_shapely():
+    generator = torch.Generator().manual_seed(0)
+
+    def boxes(count: int) -> tuple[Tensor, list[shapely.Polygon]]:
+        pose = torch.rand(count, 3, generator=generator, dtype=torch.float64) * 8
+        size = torch.rand(count, 2, generator=generator, dtype=torch.float64) * 4
+        found = rectangles.from_boxes(pose, size)
+        corners = []
+        for x, y, c, s, length, width in found.tolist():
+            signs = ((1, 1), (-1, 1), (-1, -1), (1, -1))
+            corners.append([(x + a * length * c - b * width * s, y + a * length * s + b * width * c) for a, b in signs])
+        return found, [shapely.Polygon(corner) for corner in corners]
+
+    (a, first), (b, second) = boxes(500), boxes(500)
+    distances = [one.distance(other) for one, other in zip(first, second, strict=True)]
+    expected = torch.tensor(distances, dtype=torch.float64)
+    torch.testing.assert_close(rectangles.distance(a, b), expected, rtol=0, atol=1e-9)
+    assert (rectangles.touch(a, b) == (expected == 0)).all()
+    heights = torch.tensor([(one.bounds[3] - one.bounds[1]) / 2 for one in first], dtype=torch.float64)
+    torch.testing.assert_close(rectangles.vertical_extent(a), heights)
+
+
+# Real and official data
+
+
+def candidates(file: Path, kind: str) -> Tensor:
+    """``[R, 8, 3]`` that belong to a file of a case."""
+    rows = json.loads(Path(str(file).replace(kind, ".trajs.")).read_text())["trajectories"]
+    return torch.tensor([row["poses"] for row in rows], dtype=torch.float64)
+
+
+@pytest.mark.slow
+def test_real_scenes_drive_as_one_by_one(shared_data: Path):
+    files = sorted((shared_data / "driving" / "cases").glob("*.scene.json"))
+    for file in files:
+        scene = read_scene(file)
+        poses = candidates(file, ".scene.")[::9]
+        traffic, states = drive([scene], poses)
+        for row in range(len(states)):
+            assert worst(scene, states[row], traffic.poses[row], traffic.present[row]) < 1e-2
+
+
+def test_official_scores(shared_data: Path):
+    compared = 0
+    for file in sorted((shared_data / "driving" / "cases").glob("*.official.json")):
+        rows = json.loads(file.read_text())["official"].get("reactive")
+        if rows is None:
+            continue
+        scene = read_scene(str(file).replace(".official.", ".scene."))
+        poses = candidates(file, ".official.")
+        scores = Scorer([scene], Reactive())(poses, torch.zeros(len(poses), dtype=torch.int64))
+        for name, found in scores.columns.items():
+            expected = torch.tensor([row[name] for row in rows], dtype=torch.float64)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5, msg=f"{file.name}: {name}")
+        compared += len(rows)
+    if not compared:
+        pytest.skip("no official scores with reactive traffic")

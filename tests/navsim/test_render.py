@@ -1,0 +1,131 @@
+"""What is in a picture, and where."""
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgba
+
+from lightning_cgrpo.navsim.render import style
+from lightning_cgrpo.navsim.render.draw import draw
+from lightning_cgrpo.navsim.render.view import View
+from lightning_cgrpo.navsim.scorer import Scorer
+from tests.scenes.scenes import agent, crossing, moved, straight, straight_road
+
+TO_THE_SIDE = straight(left=-3.0)
+
+
+def picture(scene, candidates, **options):
+    poses = torch.stack(candidates)
+    scorer = Scorer([scene], human_filter=False)
+    scores = scorer(poses, torch.zeros(len(poses), dtype=torch.int64))
+    return draw(scene, poses, scores, centerline=scorer.plans[0].centerline, **options), scores
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def boxes(axes, color):
+    """Filled polygons of a color, as ``[n, 4 or more, 2]`` in the picture's frame."""
+    return [
+        path.vertices
+        for part in axes.collections
+        if isinstance(part, PolyCollection)
+        and len(part.get_facecolor())
+        and np.allclose(part.get_facecolor()[0], color)
+        for path in part.get_paths()
+    ]
+
+
+def test_the_ego_looks_up_wherever_the_scene_lies():
+    scene = straight_road([agent("other", 20.0, 1.75, size=(4.0, 2.0))])
+    for pose in ((0.0, 0.0, 0.0), (500.0, -300.0, 2.0)):
+        figure, _ = picture(moved(scene, *pose), [straight()])
+        axes, beside = figure.axes
+        # The other is 20 m ahead and 3.5 m to the left.
+        [box] = boxes(axes, to_rgba(style.AGENTS["vehicle"]))
+        assert box[:4].mean(0) == pytest.approx([-3.5, 20.0])
+        assert np.ptp(box[:4], 0) == pytest.approx([2.0, 4.0])
+        low, high = axes.get_ylim()
+        assert low < -5 and high > 35
+        assert "made by hand" in texts(beside)
+
+
+def test_candidates_are_told_by_score_and_marked_where_they_violate():
+    scene = straight_road([agent("parked", 30.0, -1.75)])
+    figure, scores = picture(
+        scene, [straight(acceleration=-3.0), straight(), TO_THE_SIDE], tags=["brake", None, "side"]
+    )
+    axes, beside = figure.axes
+    listed = texts(beside)
+    assert listed.index("0  brake") < listed.index("1")
+    for short, name in style.MARKED.items():
+        for row in range(3):
+            step = int(scores.steps[name][row])
+            if step < 0:
+                continue
+            # A mark of its kind is near the ego's center of that time, and its time is in the list.
+            kinds = [line for line in axes.lines if line.get_marker() == style.MARKS[short]]
+            x, y = scores.states[row, step, :2].tolist()
+            assert any(
+                abs(line.get_ydata()[0] - (x + 1.461)) < 0.3 and abs(line.get_xdata()[0] + y + 1.75) < 4
+                for line in kinds
+            )
+            assert any(f"{short} {step / 10:.1f}" in text for text in listed)
+    assert int(scores.steps["no_at_fault_collisions"][1]) > 0
+    assert int(scores.steps["drivable_area_compliance"][2]) > 0
+    colors = {to_rgba(line.get_color()) for line in axes.lines}
+    assert {style.SCORES(float(score)) for score in scores.epdms} <= colors
+
+
+def test_what_was_hit_is_outlined():
+    hit = torch.tensor([[[27.7, -2.7], [27.7, -0.8], [32.3, -0.8], [32.3, -2.7]]], dtype=torch.float64)
+    figure, _ = picture(straight_road([agent("parked", 30.0, -1.75)]), [straight()], hits=[hit])
+    outlines = [part for part in figure.axes[0].collections if len(part.get_facecolor()) == 0]
+    red = [part for part in outlines if np.allclose(part.get_edgecolor()[0], to_rgba(style.RED_LIGHT))]
+    assert any(np.allclose(part.get_paths()[0].vertices[:4].mean(0), [0.0, 30.0]) for part in red)
+
+
+def lit(*red):
+    lights = [
+        {"t": t, "red": ["through"] if on else [], "green": []} for t, on in zip((0, 1.0, 2.5, 4), red, strict=False)
+    ]
+    return texts(picture(crossing(traffic_lights=lights), [straight()])[0].axes[0])
+
+
+def test_lights_say_when_they_are_red():
+    assert "red to 1 s" in lit(True, False, False)
+    assert "red from 1 to 2.5 s" in lit(False, True, False)
+    assert "red to 1, from 2.5 s" in lit(True, False, True)
+    assert not any("red" in text for text in [*lit(True, True), *lit(False, False), *lit()])
+
+
+def test_malformed_and_jumping_candidates_dont_spoil_the_picture():
+    malformed = torch.full((8, 3), torch.nan, dtype=torch.float64)
+    away = straight() * torch.tensor([1e5, 1.0, 1.0])
+    figure, scores = picture(straight_road(), [straight(), malformed, away])
+    axes, beside = figure.axes
+    assert not scores.valid[1]
+    assert texts(beside).count("malformed") == 1
+    assert axes.get_ylim()[1] - axes.get_ylim()[0] < 200
+    figure.canvas.draw()
+    # Nothing but a malformed one: still the scene.
+    figure, _ = picture(straight_road(), [malformed])
+    figure.canvas.draw()
+
+
+def test_of_many_candidates_the_best_and_the_worst_are_listed():
+    figure, scores = picture(straight_road(), [straight(acceleration=-step / 20) for step in range(50)])
+    listed = texts(figure.axes[1])
+    assert "… 15 more" in listed
+    order = scores.epdms.argsort(descending=True).tolist()
+    assert str(order[0]) in listed and str(order[-1]) in listed
+
+
+def test_points_are_seen_from_the_ego():
+    view = View.around(torch.tensor([10.0, 5.0, torch.pi / 2]), torch.tensor([[10.0, 25.0]]))
+    assert view.points(torch.tensor([[10.0, 25.0], [7.0, 5.0]])) == pytest.approx(
+        np.array([[0.0, 20.0], [-3.0, 0.0]]), abs=1e-5
+    )
+    assert view.low[1] < -5 and view.high[1] >= 32

@@ -1,0 +1,196 @@
+"""The scorer on small scenes made by hand."""
+
+import pytest
+import torch
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.navsim.expert.pdm_closed import plan
+from lightning_cgrpo.navsim.scorer import COLUMNS, Scorer
+from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
+from tests.scenes.scenes import SPEED, WIDTH, agent, crossing, straight, straight_road
+
+PARKED = agent("parked", 25, -1.75)
+STOP = straight(SPEED, -2.5)
+
+
+def score(scene, *candidates, **options):
+    options = {"human_filter": False} | options
+    return Scorer([scene], **options)(torch.stack(candidates), torch.zeros(len(candidates), dtype=torch.int64))
+
+
+def test_a_good_drive_scores_everything():
+    found = score(straight_road(), straight(9.0, 0.5))
+    assert {name: value.item() for name, value in found.columns.items()} == dict.fromkeys(COLUMNS, 1.0) | {
+        "ego_progress": pytest.approx(1, abs=0.05)
+    }
+    assert found.epdms.item() == found.pdm_score.item() == found.weighted_average.item() > 0.98
+    assert found.comfort.all()
+    assert found.states.shape == (1, 41, 11)
+
+
+def test_what_is_hit_and_who_is_at_fault():
+    def collision(*others, candidate=None, speed=SPEED):
+        scene = straight_road(list(others), speed=speed)
+        found = score(scene, straight(speed) if candidate is None else candidate)
+        return found.columns["no_at_fault_collisions"].item(), found.steps["no_at_fault_collisions"].item()
+
+    assert collision() == (1, -1)
+    assert collision(PARKED) == (0, 24)
+    assert collision(agent("cone", 25, -1.75, kind="traffic_cone", size=(0.5, 0.5)))[0] == 0.5
+    assert collision(agent("walker", 25, -1.75, kind="pedestrian", size=(0.5, 0.5)))[0] == 0
+    assert collision(agent("from behind", -15, -1.75, speed=14.0), speed=4.0)[0] == 1
+    assert collision(agent("from the side", 8, -12.2, 1.57, speed=5.0), speed=5.0) == (1, -1)
+    assert collision(PARKED, speed=0.0) == (1, -1)
+    # What stands still only later counts as moving; what is seen for the first time standing counts as stopped.
+    slowing = agent("slowing", 3, 6.0, -1.57, speed=2.0)
+    assert collision(slowing, speed=1.0)[0] == 1
+    slowing["states"][3][4:] = [0.0, 0.0]
+    assert collision(slowing, speed=1.0)[0] == 0
+
+
+def test_time_to_collision_looks_ahead():
+    found = score(straight_road([PARKED]), straight(), STOP, straight(left=3.5))
+    assert found.columns["time_to_collision_within_bound"].tolist() == [0, 1, 1]
+    assert found.steps["time_to_collision_within_bound"][0] < found.steps["no_at_fault_collisions"][0]
+
+
+def test_leaving_the_road_and_driving_on_the_wrong_side():
+    found = score(straight_road(), straight(), straight(left=-3.5), straight(left=3.5))
+    assert found.columns["drivable_area_compliance"].tolist() == [1, 0, 1]
+    assert found.columns["driving_direction_compliance"].tolist() == [1, 0, 1]
+    assert found.columns["lane_keeping"].tolist() == [1, 0, 0]
+    for speed, expected in ((8.0, 0), (3.0, 0.5), (1.5, 1)):  # 1.1 s of it count
+        oncoming = score(straight_road(y=3 * WIDTH / 2, speed=speed), straight(speed))
+        assert oncoming.columns["drivable_area_compliance"].item() == 1
+        assert oncoming.columns["driving_direction_compliance"].item() == expected
+
+
+def test_red_lights():
+    found = score(crossing(), straight(), STOP, straight(3.5))
+    assert found.columns["traffic_light_compliance"].tolist() == [0, 1, 1]  # the slow one comes when it is green
+    assert found.steps["traffic_light_compliance"].tolist() == [20, -1, -1]
+    assert score(crossing(red=False), straight()).columns["traffic_light_compliance"].item() == 1
+
+
+def test_progress_is_relative_to_the_expert_or_to_oneself():
+    found = score(straight_road([PARKED]), STOP, straight())
+    progress = found.columns["ego_progress"]
+    assert progress[0].item() == pytest.approx(found.progress[0].item() / found.pdm_progress[0].item())
+    assert progress[1].item() == 1  # it is faster, although it collides
+    slow = score(straight_road([agent("close", 7.5, -1.75)], speed=0.5), straight(0.5))
+    assert slow.pdm_progress.item() < 5
+    assert slow.columns["ego_progress"].item() == 1
+
+
+def test_what_the_human_fails_isnt_held_against_a_candidate():
+    scene = straight_road([PARKED], human_trajectory=straight().tolist())
+    strict, lenient = score(scene, straight()), score(scene, straight(), human_filter=True)
+    for name in ("no_at_fault_collisions", "time_to_collision_within_bound"):
+        assert (strict.columns[name].item(), lenient.columns[name].item()) == (0, 1)
+        assert lenient.unfiltered[name].item() == 0
+    assert (strict.epdms.item(), lenient.pdm_score.item()) == (0, 0)
+    assert lenient.epdms.item() > 0.9
+    synthetic = straight_road([PARKED], scene_type="synthetic", human_trajectory=None)
+    assert score(synthetic, straight(), human_filter=True).epdms.item() == 0
+
+
+def test_extended_comfort_makes_it_sixteenths():
+    found = score(straight_road(), straight(), straight(), straight())
+    extended = found.with_extended_comfort(torch.tensor([1.0, 0.0, torch.nan]))
+    total = found.epdms[0].item() * 14
+    assert extended.epdms.tolist() == pytest.approx([(total + 2) / 16, total / 16, total / 14])
+    assert torch.equal(extended.pdm_score, found.pdm_score)
+    # What isn't known violates nothing, but what isn't valid violates everything.
+    assert extended.violations()["two_frame_extended_comfort"].tolist() == [0, 1, 0]
+    assert extended.violations(fractional=True)["two_frame_extended_comfort"].tolist() == [0, 1, 0]
+    broken = score(straight_road(), straight() * torch.nan).with_extended_comfort(torch.tensor([torch.nan]))
+    assert broken.violations()["two_frame_extended_comfort"].tolist() == [1]
+
+
+def test_violations():
+    cone = agent("cone", 25, -1.75, kind="traffic_cone", size=(0.5, 0.5))
+    found = score(straight_road([cone]), straight(), STOP, straight(left=-4.0), torch.full((8, 3), torch.nan))
+    assert set(found.violations()) == set(COLUMNS) - {"ego_progress"}
+    assert found.violations()["no_at_fault_collisions"].tolist() == [1, 0, 0, 1]
+    assert found.violations(fractional=True)["no_at_fault_collisions"].tolist() == [0.5, 0, 0, 1]
+    assert found.violations()["drivable_area_compliance"].tolist() == [0, 0, 1, 1]
+    assert found.rewards()[3] == 0
+    assert (found.rewards()[:3] > 0).all()
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_a_malformed_candidate_is_invalid_and_disturbs_nobody(bad):
+    scene = straight_road([PARKED])
+    broken = straight()
+    broken[3, 1] = bad
+    alone = score(scene, straight(), STOP)
+    found = score(scene, straight(), broken, STOP)
+    assert found.valid.tolist() == [True, False, True]
+    for name in COLUMNS:
+        assert found.columns[name][1].isnan()
+        assert torch.equal(found.columns[name][[0, 2]], alone.columns[name])
+    assert found.epdms[1].isnan()
+    assert found.progress[1].isnan()
+    assert not found.comfort[1].any()
+    assert torch.equal(found.epdms[[0, 2]], alone.epdms)
+    lenient = score(scene, broken, human_filter=True)
+    assert not lenient.valid.any()
+    assert lenient.epdms.isnan().all()
+
+
+def test_a_candidate_beyond_the_horizon_is_scored_and_disturbs_nobody():
+    broken = straight()
+    broken[3, 1] = 1e200
+    alone = score(straight_road([PARKED]), straight(), STOP)
+    found = score(straight_road([PARKED]), straight(), broken, STOP)
+    assert torch.equal(found.epdms[[0, 2]], alone.epdms)
+    assert found.columns["drivable_area_compliance"][1] == 0
+
+
+def test_any_uniform_sampling_is_taken():
+    often = torch.arange(1, 41, dtype=torch.float64)[:, None] * torch.tensor([0.1 * SPEED, 0, 0], dtype=torch.float64)
+    row = torch.zeros(1, dtype=torch.int64)
+    scorer = Scorer([straight_road()])
+    seldom, frequent = scorer(straight()[None], row), scorer(often[None], row, interval=0.1)
+    assert torch.allclose(seldom.states, frequent.states, atol=1e-9)
+    assert seldom.epdms.item() == pytest.approx(frequent.epdms.item())
+
+
+def test_a_map_without_anything_drivable_near():
+    far = {"lanes": [], "roadblocks": []}
+    scene = straight_road()
+    plans = plan([scene])
+    empty = straight_road(map=far, route=[])
+    nothing = Scorer([empty, scene], plans=[type(plans[0])(plans[0].trajectory, plans[0].centerline, ()), plans[0]])
+    found = nothing(torch.stack([straight()] * 2), torch.arange(2))
+    assert found.columns["drivable_area_compliance"].tolist()[1] == 1
+    assert found.unfiltered["drivable_area_compliance"].tolist() == [0, 1]
+
+
+def test_no_candidates_have_no_scores():
+    found = Scorer([straight_road()])(torch.zeros(0, 8, 3), torch.zeros(0, dtype=torch.int64))
+    assert found.epdms.shape == (0,) and found.states.shape == (0, 41, 11)
+
+
+def test_errors_say_what_is_wrong():
+    scorer = Scorer([straight_road()])
+    with pytest.raises(UserError, match=r"Expected poses \[R, P, 3\]"):
+        scorer(torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64))
+    with pytest.raises(UserError, match="Expected scenes from 0 to 0, but got"):
+        scorer(torch.zeros(1, 8, 3), torch.ones(1, dtype=torch.int64))
+    with pytest.raises(UserError, match="at least one scene"):
+        Scorer([])
+    with pytest.raises(UserError, match="one plan per scene"):
+        Scorer([straight_road()], LogReplay(), plans=[])
+
+
+def test_single_precision_agrees():
+    scenes = [straight_road([PARKED]), crossing()]
+    poses = torch.stack([straight(speed, left=left) for speed in (3.0, 8.0, 11.0) for left in (-3.0, 0.0, 2.0)])
+    scene = torch.arange(2).repeat_interleave(len(poses))
+    double, single = (
+        Scorer(scenes, dtype=dtype)(poses.repeat(2, 1, 1), scene) for dtype in (torch.float64, torch.float32)
+    )
+    assert torch.allclose(double.epdms, single.epdms.double(), atol=1e-4)
+    assert torch.allclose(double.states[..., :2], single.states[..., :2], atol=1e-3)
+    assert single.epdms.dtype == torch.float32

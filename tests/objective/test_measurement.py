@@ -1,0 +1,335 @@
+"""What is shown of a batch: faults apart, and sums that add up."""
+
+import json
+import math
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightning_cgrpo.objective.measurement import (
+    Evaluation,
+    RunningSums,
+    behavior_metrics,
+    behavior_sums,
+    isolate_faults,
+    prompt_sums,
+)
+from lightning_cgrpo.objective.objective import Constraint, Objective
+from lightning_cgrpo.rollout import Rollouts, Signal
+
+NAN, INF = math.nan, math.inf
+
+
+def tensor(*rows: list[float]) -> torch.Tensor:
+    return torch.tensor(rows)
+
+
+class TestIsolateFaults:
+    @pytest.mark.parametrize("garbage", [NAN, INF, -INF])
+    def test_a_value_that_is_not_finite_does_not_apply_and_is_counted(self, garbage: float) -> None:
+        signals, faults = isolate_faults({"x": Signal(tensor([1, garbage], [garbage, 0.5]))})
+        assert faults["x"].tolist() == [1, 1]
+        assert signals["x"].value.tolist() == [[1, 0], [0, 0.5]]
+        assert signals["x"].applicable.tolist() == [[True, False], [False, True]]
+        violations, opportunities = signals["x"].counts()
+        assert violations.tolist() == [[1, 0], [0, 0.5]] and opportunities.tolist() == [[1, 0], [0, 1]]
+
+    @pytest.mark.parametrize("which", ["value", "count", "opportunities"])
+    def test_nor_do_counts(self, which: str) -> None:
+        parts = {name: tensor([3.0, 4.0, 5.0]) for name in ("value", "count", "opportunities")}
+        parts[which][0, 1] = NAN
+        signals, faults = isolate_faults({"x": Signal(**parts)})
+        assert faults["x"] == 1
+        violations, opportunities = signals["x"].counts()
+        assert violations.tolist() == opportunities.tolist() == [[3, 0, 5]]
+        assert signals["x"].applicable.tolist() == [[True, False, True]]
+
+    def test_where_a_signal_does_not_apply_nan_is_no_fault(self) -> None:
+        applicable = torch.tensor([[True, False, False, True]])
+        signals, faults = isolate_faults({"x": Signal(tensor([1, NAN, INF, NAN]), applicable=applicable)})
+        assert faults["x"] == 1
+        assert signals["x"].applicable.tolist() == [[True, False, False, False]]
+        only_inapplicable = Signal(tensor([1, NAN, INF, 0]), applicable=applicable)
+        signals, faults = isolate_faults({"x": only_inapplicable})
+        assert faults["x"] == 0 and signals["x"] is only_inapplicable
+
+    def test_clean_signals_pass_as_they_are(self) -> None:
+        given = {
+            "x": Signal(tensor([1.0, 0])),
+            "n": Signal(torch.tensor([[1, 2]])),
+            "b": Signal(torch.tensor([[True]])),
+        }
+        signals, faults = isolate_faults(given)
+        assert all(signals[name] is given[name] for name in given)
+        assert [int(count) for count in faults.values()] == [0, 0, 0]
+
+    def test_the_tasks_tensors_are_left_alone(self) -> None:
+        value, applicable = tensor([NAN, 1.0]), torch.tensor([[True, True]])
+        isolate_faults({"x": Signal(value, applicable=applicable)})
+        assert value[0, 0].isnan() and applicable.all()
+
+
+OBJECTIVE = Objective(
+    {"goal": 1.0, "speed": 0.5},
+    {
+        "lava": Constraint(at_most=0.1),
+        "polite": Constraint(at_least=0.9),
+        "slow": Constraint(at_most=0.2, signal="speed", violated_below=2.0),
+        "seen": Constraint(role="monitor", signal="lava"),
+    },
+)
+
+
+def batch(prompts: int, seed: int = 0) -> tuple[dict[str, Signal], Rollouts]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def random() -> torch.Tensor:
+        return torch.rand(prompts, 4, generator=generator)
+
+    steps = torch.randint(1, 6, (prompts, 4), generator=generator).float()
+    signals = {
+        "goal": Signal((random() < 0.5).float()),
+        "speed": Signal((8 * random()).floor() / 2),
+        "lava": Signal(steps, (random() * (steps + 1)).floor(), steps),
+        "polite": Signal((random() < 0.7).float(), applicable=random() < 0.6),
+    }
+    mask = torch.arange(6) < steps[..., None]
+    return signals, Rollouts(mask.long(), mask, {})
+
+
+def rows(signals: dict[str, Signal], rollouts: Rollouts, part: slice) -> tuple[dict[str, Signal], Rollouts]:
+    def cut(tensor: torch.Tensor | None) -> torch.Tensor | None:
+        return None if tensor is None else tensor[part]
+
+    cut_signals = {
+        name: Signal(cut(s.value), cut(s.count), cut(s.opportunities), cut(s.applicable)) for name, s in signals.items()
+    }
+    return cut_signals, Rollouts(rollouts.actions[part], rollouts.mask[part], {})
+
+
+def evaluated(
+    signals: dict[str, Signal],
+    rollouts: Rollouts,
+    cuts: tuple[int, ...] | None = None,
+    objective: Objective = OBJECTIVE,
+) -> Evaluation:
+    """Measured in batches that end at `cuts`."""
+    running = RunningSums()
+    for first, last in pairwise(cuts or (0, len(rollouts.mask))):
+        running.add(prompt_sums(objective, *rows(signals, rollouts, slice(first, last))))
+    evaluation = running.evaluation(objective)
+    running.clear()
+    assert running.evaluation(objective) == Evaluation()
+    return evaluation
+
+
+@pytest.mark.parametrize("cuts", [(0, 5), (0, 1, 5), (0, 2, 2, 3, 5)])
+def test_batches_add_up_to_the_whole(cuts: tuple[int, ...]) -> None:
+    signals, rollouts = batch(5)
+    whole = behavior_sums(OBJECTIVE, signals, rollouts)
+    evaluation = evaluated(signals, rollouts, cuts)
+    assert evaluation.metrics == behavior_metrics(OBJECTIVE, {name: value.item() for name, value in whole.items()})
+    assert (evaluation.prompts, evaluation.answers) == (5, 20)
+    assert evaluation.standard_errors == pytest.approx(evaluated(signals, rollouts).standard_errors, rel=1e-12)
+
+
+class TestStandardErrors:
+    def test_with_as_many_answers_to_each_they_are_of_the_prompts_means(self) -> None:
+        signals, rollouts = batch(7)
+        errors = evaluated(signals, rollouts).standard_errors
+        goal, speed = (signals[name].value.double().mean(1) for name in ("goal", "speed"))
+        lengths = rollouts.lengths.double().mean(1)
+        slow = (signals["speed"].value < 2).double().mean(1)
+        means = {
+            "reward/goal": goal,
+            "reward/speed": speed,
+            "reward/mean": goal + 0.5 * speed,
+            "rollout/length": lengths,
+            "rate/slow": slow,
+        }
+        for tag, values in means.items():
+            assert errors[tag] == pytest.approx((values.std() / math.sqrt(7)).item(), rel=1e-9), tag
+
+    def test_where_opportunities_differ_by_loops(self) -> None:
+        signals, rollouts = batch(7)
+        evaluation = evaluated(signals, rollouts)
+        polite = signals["polite"]
+        counts = []
+        for prompt in range(7):
+            applies = [answer for answer in range(4) if polite.applicable[prompt, answer]]
+            counts.append((sum(1 - polite.value[prompt, answer].item() for answer in applies), len(applies)))
+        total = sum(opportunities for _, opportunities in counts)
+        rate = sum(violations for violations, _ in counts) / total
+        n = sum(opportunities > 0 for _, opportunities in counts)
+        square = sum((violations - rate * opportunities) ** 2 for violations, opportunities in counts)
+        expected = math.sqrt(n / (n - 1) * square) / total
+        # That of the rate as it is shown, too, which is 1 minus this one.
+        assert evaluation.metrics["rate/polite"] == pytest.approx(1 - rate)
+        assert evaluation.standard_errors["rate/polite"] == pytest.approx(expected)
+        assert evaluation.standard_errors["rate/lava"] == evaluation.standard_errors["rate/seen"] > 0
+
+    def test_answers_that_repeat_others_of_their_prompt_make_nothing_more_precise(self) -> None:
+        signals, rollouts = batch(7)
+
+        def twice(tensor: torch.Tensor | None) -> torch.Tensor | None:
+            return None if tensor is None else torch.cat([tensor, tensor], 1)
+
+        doubled = {
+            name: Signal(twice(s.value), twice(s.count), twice(s.opportunities), twice(s.applicable))
+            for name, s in signals.items()
+        }
+        again = evaluated(doubled, Rollouts(twice(rollouts.actions), twice(rollouts.mask), {}))
+        once = evaluated(signals, rollouts)
+        assert again.standard_errors == pytest.approx(once.standard_errors, rel=1e-12)
+        assert again.metrics == pytest.approx(once.metrics) and again.answers == 2 * once.answers
+
+    def test_they_are_how_much_evaluations_of_other_prompts_differ(self) -> None:
+        """400 evaluations of 40 prompts, whose answers are alike: their spread, and the mean of their errors."""
+        objective = Objective("x", {"x": Constraint(at_least=0.5)})
+        generator = torch.Generator().manual_seed(0)
+        found = []
+        for _ in range(400):
+            ability = torch.rand(40, 1, generator=generator)
+            value = (torch.rand(40, 4, generator=generator) < ability).float()
+            mask = torch.ones(40, 4, 1, dtype=torch.bool)
+            of = evaluated({"x": Signal(value)}, Rollouts(mask.long(), mask, {}), objective=objective)
+            found.append((of.metrics["rate/x"], of.standard_errors["rate/x"]))
+        rates, errors = torch.tensor(found, dtype=torch.float64).unbind(1)
+        assert errors.mean().item() == pytest.approx(rates.std().item(), rel=0.1)
+        # As if all 160 answers were independent it would be a third smaller.
+        assert errors.mean().item() > 1.2 * math.sqrt(0.25 / 160)
+
+    def test_a_rate_that_is_the_same_everywhere_has_none(self) -> None:
+        """Rather than one of 0, as if it were known."""
+        signals, rollouts = batch(6)
+        signals["polite"] = Signal(torch.ones(6, 4))
+        evaluation = evaluated(signals, rollouts)
+        assert evaluation.metrics["rate/polite"] == 1 and "rate/polite" not in evaluation.standard_errors
+
+    def test_a_single_prompt_has_none(self) -> None:
+        signals, rollouts = batch(1)
+        evaluation = evaluated(signals, rollouts)
+        assert evaluation.standard_errors == {} and "rate/lava" in evaluation.metrics
+        signals, rollouts = batch(3)
+        only = torch.zeros(3, 4, dtype=torch.bool)
+        only[1, 2] = True
+        signals["polite"].applicable = only
+        evaluation = evaluated(signals, rollouts)
+        assert "rate/polite" in evaluation.metrics and "rate/polite" not in evaluation.standard_errors
+        assert evaluation.standard_errors["rate/lava"] > 0
+
+
+def test_sums_by_loops() -> None:
+    signals, rollouts = batch(3)
+    sums = {name: value.item() for name, value in behavior_sums(OBJECTIVE, signals, rollouts).items()}
+    answers = [(b, g) for b in range(3) for g in range(4)]
+    polite = signals["polite"]
+    applies = [at for at in answers if polite.applicable[at]]
+    assert 0 < len(applies) < 12
+    lava_count = sum(signals["lava"].count[at].item() for at in answers)
+    steps = sum(int(rollouts.mask[at].sum()) for at in answers)
+    assert sums == {
+        "answers": 12,
+        "steps": steps,
+        "violations/lava": lava_count,
+        "opportunities/lava": steps,
+        "violations/polite": sum(1 - polite.value[at].item() for at in applies),
+        "opportunities/polite": len(applies),
+        "violations/slow": sum(signals["speed"].value[at].item() < 2 for at in answers),
+        "opportunities/slow": 12,
+        "violations/seen": lava_count,
+        "opportunities/seen": steps,
+        "sum/goal": sum(signals["goal"].value[at].item() for at in answers),
+        "count/goal": 12,
+        "sum/speed": sum(signals["speed"].value[at].item() for at in answers),
+        "count/speed": 12,
+        "inapplicable/goal": 0,
+        "inapplicable/speed": 0,
+        "inapplicable/lava": 0,
+        "inapplicable/polite": 12 - len(applies),
+    }
+
+
+SUMS = {
+    "answers": 10,
+    "steps": 35,
+    "violations/lava": 3,
+    "opportunities/lava": 30,
+    "violations/polite": 2,
+    "opportunities/polite": 8,
+    "violations/slow": 1,
+    "opportunities/slow": 10,
+    "violations/seen": 3,
+    "opportunities/seen": 30,
+    "sum/goal": 6,
+    "count/goal": 8,
+    "sum/speed": 20,
+    "count/speed": 10,
+    "inapplicable/goal": 2,
+    "inapplicable/speed": 0,
+    "inapplicable/lava": 0,
+    "inapplicable/polite": 2,
+}
+
+
+PROCESS = """\
+import importlib.util, json, sys
+import torch.distributed as dist
+path, store, rank, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+spec = importlib.util.spec_from_file_location("here", path)
+here = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(here)
+signals, rollouts = here.batch(5)
+share = slice(*[(0, 2), (2, 2), (2, 5)][rank])
+print(json.dumps(vars(here.evaluated(*here.rows(signals, rollouts, share)))))
+"""
+
+
+@pytest.mark.slow
+def test_three_processes_of_which_one_has_no_prompts(tmp_path: Path) -> None:
+    """Each gets the evaluation of all prompts, standard errors included."""
+    command = [sys.executable, "-c", PROCESS, __file__, str(tmp_path / "store")]
+    running = [subprocess.Popen([*command, str(rank), "3"], stdout=subprocess.PIPE) for rank in range(3)]
+    found = [json.loads(process.communicate(timeout=120)[0]) for process in running]
+    expected = evaluated(*batch(5))
+    for evaluation in found:
+        assert evaluation["metrics"] == pytest.approx(expected.metrics, rel=1e-12)
+        assert evaluation["standard_errors"] == pytest.approx(expected.standard_errors, rel=1e-12)
+        assert (evaluation["prompts"], evaluation["answers"]) == (5, 20)
+
+
+class TestMetrics:
+    def test_tags(self) -> None:
+        assert behavior_metrics(OBJECTIVE, SUMS) == {
+            "reward/mean": 0.75 + 0.5 * 2,
+            "reward/goal": 0.75,
+            "reward/speed": 2,
+            "rate/lava": 0.1,
+            "rate/polite": 0.75,  # 2 violations of 8: shown as the user states it, at_least.
+            "rate/slow": 0.1,
+            "rate/seen": 0.1,
+            "rollout/length": 3.5,
+            "inapplicable/goal": 0.2,
+            "inapplicable/polite": 0.2,
+        }
+
+    def test_a_single_reward_has_one_tag(self) -> None:
+        metrics = behavior_metrics(Objective({"goal": 2.0}), SUMS)
+        assert metrics == {"reward/mean": 1.5, "rollout/length": 3.5, "inapplicable/goal": 0.2}
+
+    def test_what_was_never_observed_is_left_out(self) -> None:
+        nothing = dict.fromkeys(SUMS, 0) | {"answers": 10, "steps": 35, "inapplicable/polite": 10}
+        assert behavior_metrics(OBJECTIVE, nothing) == {"rollout/length": 3.5, "inapplicable/polite": 1.0}
+
+    def test_inapplicable_rewards_are_not_averaged_in(self) -> None:
+        objective = Objective("x")
+        signal = Signal(tensor([1.0, NAN, 0, 1]), applicable=torch.tensor([[True, False, True, True]]))
+        mask = torch.ones(1, 4, 2, dtype=torch.bool)
+        sums = behavior_sums(objective, {"x": signal}, Rollouts(mask.long(), mask, {}))
+        metrics = behavior_metrics(objective, {name: value.item() for name, value in sums.items()})
+        assert metrics == {"reward/mean": 2 / 3, "rollout/length": 2, "inapplicable/x": 0.25}

@@ -1,0 +1,348 @@
+"""What an objective means: signals into components, counts and thresholds; and what it refuses, in which words."""
+
+import math
+from decimal import Decimal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
+from lightning_cgrpo.rollout import Signal
+
+DECLARED = {"goal": "indicator", "lava": "indicator", "battery": "indicator", "speed": "number", "score": "any"}
+
+
+def refused(reward="goal", /, check: bool = False, **constraints) -> str:
+    """The one-line message with which an objective is refused."""
+    with pytest.raises(ObjectiveError) as caught:
+        objective = Objective(reward, {name: Constraint(**arguments) for name, arguments in constraints.items()})
+        assert check, "Expected the constructor to refuse."
+        objective.check_signals(DECLARED)
+    assert isinstance(caught.value, UserError)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+class TestRefusals:
+    def test_both_bounds(self) -> None:
+        assert refused(lava={"at_most": 0.1, "at_least": 0.05}) == (
+            "Expected constraint 'lava' to have one bound, but got both at_most: 0.1 and at_least: 0.05. "
+            "Declare two constraints on the same `signal` to bound a rate from both sides."
+        )
+
+    def test_no_bound(self) -> None:
+        assert refused(lava={}) == (
+            "Expected constraint 'lava' to have a bound, at_most: or at_least:, or role: monitor."
+        )
+
+    @pytest.mark.parametrize("word", ["at_most", "at_least"])
+    @pytest.mark.parametrize(
+        ("value", "tail"),
+        [
+            (5, "5 (did you mean 0.05?)."),
+            (99.5, "99.5 (did you mean 0.995?)."),
+            (100, "100 (did you mean 1?)."),
+            (1.01, "1.01 (did you mean 0.0101?)."),
+            (101, "101."),
+            (-0.1, "-0.1."),
+            (math.inf, "inf."),
+            (math.nan, "nan."),
+        ],
+    )
+    def test_out_of_range(self, word: str, value: float, tail: str) -> None:
+        expected = f"Expected constraint 'lava' to have {word} in [0, 1], a rate, but got {tail}"
+        assert refused(lava={word: value}) == expected
+        assert refused(lava={word: value, "role": "monitor"}) == expected
+
+    @pytest.mark.parametrize("word", ["at_most", "at_least"])
+    def test_the_ends_of_the_range_are_allowed(self, word: str) -> None:
+        for value in (0, 0.0, 1, 1.0):
+            Objective("goal", {"lava": Constraint(**{word: value}, role="monitor")})
+        strict, idle = (0, 1) if word == "at_most" else (1, 0)
+        Objective("goal", {"lava": Constraint(**{word: strict})})
+        # A constraint that nothing can violate is a percentage, or a mistake.
+        with pytest.raises(ObjectiveError, match=f"a bound that can be violated, but got {word}: {idle}"):
+            Objective("goal", {"lava": Constraint(**{word: idle})})
+
+    def test_bounds_that_exclude_each_other(self) -> None:
+        both = {"low": Constraint(signal="x", at_least=0.9), "high": Constraint(signal="x", at_most=0.5)}
+        with pytest.raises(ObjectiveError, match=r"'low' and 'high' on 'x' to allow some rate, but got at_least: 0\.9"):
+            Objective("goal", both)
+        Objective("goal", {**both, "high": Constraint(signal="x", at_most=0.95)})
+        Objective("goal", {**both, "high": Constraint(signal="y", at_most=0.5)})
+
+    def test_unknown_role(self) -> None:
+        """A typo must not turn a constraint off."""
+        assert refused(lava={"at_most": 0.1, "role": "constraint"}) == (
+            "Expected constraint 'lava' to have role: constrain or monitor, but got 'constraint'."
+        )
+
+    def test_both_sides_violated(self) -> None:
+        assert refused(speed={"at_most": 0.1, "violated_above": 5, "violated_below": 1}) == (
+            "Expected constraint 'speed' to have one of violated_above and violated_below, but got both."
+        )
+
+    @pytest.mark.parametrize("word", ["violated_above", "violated_below"])
+    def test_no_number_violates(self, word: str) -> None:
+        message = f"Expected constraint 'speed' to have a finite {word}, but got nan."
+        assert refused(speed={"at_most": 0.1, word: math.nan}) == message
+
+    @pytest.mark.parametrize("reward", ["", {}])
+    def test_no_reward(self, reward) -> None:
+        assert refused(reward) == "Expected the objective to name a reward signal, but got none."
+
+    @pytest.mark.parametrize("weight", [math.inf, -math.inf, math.nan])
+    def test_reward_weight(self, weight: float) -> None:
+        message = f"Expected a finite weight for reward 'score', but got {weight}."
+        assert refused({"goal": 1.0, "score": weight}) == message
+
+    def test_the_name_reward_is_taken(self) -> None:
+        assert refused(reward={"at_most": 0.1}) == (
+            "Expected a constraint name that isn't the reward's in tags, but got 'reward'."
+        )
+
+    def test_the_first_wrong_constraint_is_named(self) -> None:
+        assert "'b'" in refused(a={"at_most": 0.1}, b={"at_most": 2}, c={})
+
+
+class TestCheckSignals:
+    KNOWN = "['battery', 'goal', 'lava', 'score', 'speed']"
+
+    def test_what_fits_passes(self) -> None:
+        Objective(
+            {"goal": 1.0, "speed": 0.1},
+            {
+                "lava": Constraint(at_most=0.01),
+                "slow": Constraint(at_most=0.1, signal="speed", violated_below=1.0),
+                "score": Constraint(at_least=0.5),
+                "high": Constraint(at_most=0.5, signal="score", violated_above=0.9),
+            },
+        ).check_signals(DECLARED)
+
+    def test_unknown_reward(self) -> None:
+        assert refused("gaol", check=True) == (
+            f"Expected reward 'gaol' to name a signal of the task, {self.KNOWN}, but got 'gaol'. Did you mean 'goal'?"
+        )
+        assert refused({"goal": 1.0, "speeed": 0.1}, check=True).endswith("but got 'speeed'. Did you mean 'speed'?")
+
+    def test_unknown_constraint(self) -> None:
+        assert refused(check=True, batery={"at_most": 0.1}) == (
+            f"Expected constraint 'batery' to name a signal of the task, {self.KNOWN}, but got 'batery'. "
+            "Did you mean 'battery'?"
+        )
+
+    def test_unknown_signal_of_a_constraint(self) -> None:
+        assert refused(check=True, hot={"at_most": 0.1, "signal": "lavva"}) == (
+            f"Expected constraint 'hot' to name a signal of the task, {self.KNOWN}, but got 'lavva'. "
+            "Did you mean 'lava'?"
+        )
+
+    def test_nothing_similar(self) -> None:
+        message = refused(check=True, xyzzy={"at_most": 0.1})
+        assert message.endswith("but got 'xyzzy'.")
+
+    def test_monitors_are_checked_too(self) -> None:
+        assert "'lavva'" in refused(check=True, lavva={"role": "monitor"})
+
+    def test_a_number_must_say_what_violates(self) -> None:
+        assert refused(check=True, speed={"at_most": 0.1}) == (
+            "Expected constraint 'speed' to say when the number 'speed' violates it: add violated_above: or "
+            "violated_below:."
+        )
+        assert "number 'speed'" in refused(check=True, slow={"signal": "speed", "role": "monitor"})
+
+    @pytest.mark.parametrize("word", ["violated_above", "violated_below"])
+    def test_an_indicator_must_not(self, word: str) -> None:
+        assert refused(check=True, hot={"at_most": 0.1, "signal": "lava", word: 0.5}) == (
+            "Expected constraint 'hot' on the indicator 'lava' to have no violated_above: or violated_below:, since "
+            "its rate is bounded directly."
+        )
+
+
+class TestThresholds:
+    @settings(max_examples=200, deadline=None, derandomize=True)
+    @given(st.integers(1, 6).flatmap(lambda n: st.tuples(st.integers(0, 10**n), st.just(n))))
+    def test_at_least_turns_into_the_decimal_complement(self, drawn: tuple[int, int]) -> None:
+        numerator, digits = drawn
+        text = Decimal(numerator).scaleb(-digits)
+        complement = float(Decimal(10**digits - numerator).scaleb(-digits))
+        wanted = Constraint(at_least=float(text))
+        assert wanted.max_violation_rate == complement == Constraint(at_most=complement).max_violation_rate
+        # And back: the threshold is shown as the user gave it, and a rate right at it meets it.
+        assert wanted.bound == float(text)
+        assert wanted.shown_rate(complement) == pytest.approx(float(text), abs=1e-15)
+        assert wanted.met_by(wanted.shown_rate(complement))
+
+    def test_where_floats_differ(self) -> None:
+        assert 1 - 0.99 != 0.01
+        assert Constraint(at_least=0.99).max_violation_rate == 0.01
+        assert Constraint(at_least=1).max_violation_rate == 0.0
+        assert Constraint(at_least=0.0).max_violation_rate == 1.0
+
+    def test_at_most_is_taken_as_it_is(self) -> None:
+        assert Constraint(at_most=0.1).max_violation_rate == 0.1
+        assert type(Constraint(at_most=1).max_violation_rate) is float
+
+    def test_without_bound(self) -> None:
+        monitored = Constraint(role="monitor")
+        assert monitored.bound is None and monitored.max_violation_rate == math.inf
+        assert monitored.met_by(0.0) and monitored.met_by(1.0)
+
+    @pytest.mark.parametrize("digits", [1, 2, 3])
+    @pytest.mark.parametrize("word", ["at_most", "at_least"])
+    def test_a_rate_at_the_bound_meets_it_also_in_float32(self, word: str, digits: int) -> None:
+        total = 10**digits
+        for count in range(total + 1):
+            constraint = Constraint(**{word: count / total})
+            violations = count if word == "at_most" else total - count
+            shown = constraint.shown_rate(violations / total)
+            # Lightning's callback_metrics are float32.
+            assert constraint.met_by(shown) and constraint.met_by(torch.tensor(shown).item())
+
+    def test_one_event_too_many_does_not(self) -> None:
+        assert not Constraint(at_most=0.1).met_by(10_001 / 100_000)
+        assert not Constraint(at_least=0.9).met_by(89_999 / 100_000)
+
+
+class TestViolations:
+    def test_of_an_indicator(self) -> None:
+        signal = Signal(torch.tensor([[1.0, 0, 1]]))
+        unwanted, wanted = Constraint(at_most=0.1), Constraint(at_least=0.9)
+        assert [x.tolist() for x in unwanted.violations(signal)] == [[[1, 0, 1]], [[1, 1, 1]]]
+        assert [x.tolist() for x in wanted.violations(signal)] == [[[0, 1, 0]], [[1, 1, 1]]]
+        assert unwanted.component(signal).tolist() == [[-1, 0, -1]]
+        assert wanted.component(signal).tolist() == [[1, 0, 1]]
+
+    def test_of_counts(self) -> None:
+        """Steps in violation among all steps: the rate counts, the advantage sees the value."""
+        signal = Signal(torch.tensor([[7.0, 0.5]]), torch.tensor([[3.0, 0]]), torch.tensor([[10.0, 4]]))
+        assert [x.tolist() for x in Constraint(at_most=0.1).violations(signal)] == [[[3, 0]], [[10, 4]]]
+        assert [x.tolist() for x in Constraint(at_least=0.9).violations(signal)] == [[[7, 4]], [[10, 4]]]
+        assert Constraint(at_most=0.1).component(signal).tolist() == [[-7, -0.5]]
+        assert Constraint(at_least=0.9).component(signal).tolist() == [[7, 0.5]]
+
+    @pytest.mark.parametrize("word", ["at_most", "at_least"])
+    def test_of_a_number(self, word: str) -> None:
+        """`violated_*` says what is a violation, whichever way the rate is bounded."""
+        signal = Signal(torch.tensor([[1.0, 2, 3]]), applicable=torch.tensor([[True, True, False]]))
+        above, below = Constraint(**{word: 0.5}, violated_above=1.0), Constraint(**{word: 0.5}, violated_below=2.0)
+        assert [x.tolist() for x in above.violations(signal)] == [[[0, 1, 0]], [[1, 1, 0]]]
+        assert [x.tolist() for x in below.violations(signal)] == [[[1, 0, 0]], [[1, 1, 0]]]
+        assert above.component(signal)[0, :2].tolist() == [0, -1]
+        assert below.component(signal)[0, :2].tolist() == [-1, 0]
+
+    def test_shown_rate_of_a_number(self) -> None:
+        """At least 90 % of the answers are not too long: 3 of 10 are, so the rate shown is 0.7."""
+        constraint = Constraint(at_least=0.9, violated_above=100.0)
+        assert constraint.max_violation_rate == 0.1
+        assert constraint.shown_rate(0.3) == 0.7 and not constraint.met_by(0.7)
+        assert Constraint(at_most=0.1, violated_above=100.0).shown_rate(0.3) == 0.3
+
+    def test_inapplicable_entries_count_nowhere(self) -> None:
+        signal = Signal(torch.tensor([[1.0, math.nan, 0]]), applicable=torch.tensor([[True, False, True]]))
+        for constraint, count in ((Constraint(at_most=0.1), 1), (Constraint(at_least=0.9), 1)):
+            violations, opportunities = constraint.violations(signal)
+            assert (violations.sum(), opportunities.sum()) == (count, 2)
+
+    @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float16, torch.float64])
+    @pytest.mark.parametrize("word", ["at_most", "at_least"])
+    def test_indicators_of_any_type(self, word: str, dtype: torch.dtype) -> None:
+        indicator = torch.tensor([[1, 0, 1, 1]])
+        constraint = Constraint(**{word: 0.5})
+        expected, got = Signal(indicator.float()), Signal(indicator.to(dtype))
+        for a, b in zip(constraint.violations(expected), constraint.violations(got), strict=True):
+            assert a.tolist() == b.tolist()
+        objective = Objective("x", {"c": Constraint(**{word: 0.5}, signal="x")})
+        values = [objective.components({"x": signal}).values for signal in (expected, got)]
+        assert values[0].tolist() == values[1].tolist() and values[1].is_floating_point()
+
+
+class TestObjective:
+    OBJECTIVE = Objective(
+        {"goal": 1.0, "speed": 0.5},
+        {
+            "lava": Constraint(at_most=0.01),
+            "seen": Constraint(role="monitor", signal="battery"),
+            "charged": Constraint(at_least=0.9, signal="full"),
+            "bounded": Constraint(at_most=0.2, role="monitor", signal="lava"),
+        },
+    )
+
+    @property
+    def signals(self) -> dict[str, Signal]:
+        def indicator(*values: float) -> torch.Tensor:
+            return torch.tensor([values])
+
+        return {
+            "goal": Signal(indicator(1.0, 0, 0)),
+            "speed": Signal(indicator(3.0, 4, 5)),
+            "lava": Signal(indicator(0.0, 1, 0)),
+            "battery": Signal(indicator(1.0, 1, 0)),
+            "full": Signal(indicator(1.0, 0, 0), applicable=torch.tensor([[True, True, False]])),
+        }
+
+    def test_names(self) -> None:
+        objective = self.OBJECTIVE
+        assert list(objective.constrained) == ["lava", "charged"]
+        assert objective.weight_names == ["reward", "lava", "charged"]
+        assert objective.component_names == ["reward/goal", "reward/speed", "lava", "charged"]
+        assert objective.signal_names == ["goal", "speed", "lava", "battery", "full"]
+        single = Objective("goal", {"lava": Constraint(at_most=0.1)})
+        assert single.component_names == single.weight_names == ["reward", "lava"]
+        assert single.rewards == {"goal": 1.0}
+        assert Objective({"goal": 0.3}).component_names == ["reward"]
+
+    def test_components(self) -> None:
+        components = self.OBJECTIVE.components(self.signals)
+        assert components.values.tolist() == [[[1, 0, 0]], [[3, 4, 5]], [[0, -1, 0]], [[1, 0, 0]]]
+        assert components.applicable.tolist() == [*[[[True] * 3]] * 3, [[True, True, False]]]
+        assert components.values.dtype == torch.float32
+
+    def test_component_weights(self) -> None:
+        weights = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+        got = self.OBJECTIVE.component_weights(weights)
+        assert got.dtype == torch.float64 and got.tolist() == [0.5, 0.25, 0.3, 0.2]
+        single = Objective({"goal": 3.0}, {"lava": Constraint(at_most=0.1)})
+        assert single.component_weights(weights[:2]).tolist() == [1.5, 0.3]
+
+    def test_component_weights_are_differentiable(self) -> None:
+        weights = torch.tensor([0.5, 0.3, 0.2], requires_grad=True)
+        (self.OBJECTIVE.component_weights(weights) * torch.tensor([1.0, 10, 100, 1000])).sum().backward()
+        assert weights.grad.tolist() == [6, 100, 1000]
+
+    def test_violations_of_all_and_of_some(self) -> None:
+        objective, signals = self.OBJECTIVE, self.signals
+        violations, opportunities = objective.violations(signals)
+        assert violations.tolist() == [1, 2, 1, 1] and opportunities.tolist() == [3, 3, 2, 3]
+        assert violations.dtype == opportunities.dtype == torch.float64
+        constrained = objective.violations(signals, objective.constrained)
+        assert [x.tolist() for x in constrained] == [[1, 1], [3, 2]]
+
+    def test_without_constraints(self) -> None:
+        objective = Objective("goal")
+        assert objective.weight_names == ["reward"]
+        assert [x.tolist() for x in objective.violations(self.signals)] == [[], []]
+        assert objective.components(self.signals).values.tolist() == [[[1, 0, 0]]]
+
+    def test_counts_are_summed_exactly(self) -> None:
+        """In float32, 2^24 + 1 is 2^24."""
+        signal = Signal(torch.full((2, 4097), 4097.0), opportunities=torch.full((2, 4097), 8191.0))
+        objective = Objective("x", {"c": Constraint(at_most=0.5, signal="x")})
+        violations, opportunities = objective.violations({"x": signal})
+        assert violations.item() == 2 * 4097 * 4097 and opportunities.item() == 2 * 4097 * 8191
+
+    def test_one_signal_bounded_from_both_sides(self) -> None:
+        both = {
+            "often": Constraint(at_least=0.2, signal="lava"),
+            "rarely": Constraint(at_most=0.4, signal="lava"),
+        }
+        objective = Objective("goal", both)
+        violations, _ = objective.violations(self.signals)
+        assert violations.tolist() == [2, 1]
+        assert objective.signal_names == ["goal", "lava"]
+        values = objective.components(self.signals).values
+        assert torch.equal(values[1], -values[2])

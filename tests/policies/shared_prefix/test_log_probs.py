@@ -1,0 +1,87 @@
+"""Log-probabilities and entropies in chunks equal those of all logits at once."""
+
+import pytest
+import torch
+
+from lightning_cgrpo.policies.shared_prefix.log_probs import linear_log_probs
+
+M, D, V = 11, 6, 50
+
+
+def problem(dtype=torch.float64):
+    draw = torch.Generator().manual_seed(0)
+    hidden = torch.randn(M, D, generator=draw, dtype=torch.float64).to(dtype).requires_grad_()
+    weight = torch.randn(V, D, generator=draw, dtype=torch.float64).to(dtype).requires_grad_()
+    return hidden, weight, torch.randint(V, (M,), generator=draw)
+
+
+def plain(hidden, weight, actions, temperature):
+    log_probs = (hidden @ weight.T / temperature).log_softmax(-1)
+    return log_probs.gather(-1, actions[:, None])[:, 0], -(log_probs.exp() * log_probs).sum(-1)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 11, 100])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("wanted", [(1, 1), (1, 0), (0, 1)])
+def test_equals_all_at_once(rows, temperature, wanted):
+    hidden, weight, actions = problem()
+    ours = linear_log_probs(hidden, weight, actions, temperature, chunk_bytes=4 * V * rows)
+    theirs = plain(hidden, weight, actions, temperature)
+    factors = torch.randn(2, M, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    totals = []
+    for pair in (ours, theirs):
+        totals.append(sum((f * values).sum() for f, values, want in zip(factors, pair, wanted, strict=True) if want))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    one, other = (torch.autograd.grad(total, (hidden, weight)) for total in totals)
+    for ours_gradient, theirs_gradient in zip(one, other, strict=True):
+        torch.testing.assert_close(ours_gradient, theirs_gradient, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_a_frozen_side_gets_no_gradient(frozen):
+    tensors = problem()
+    tensors[frozen].requires_grad_(False)
+    linear_log_probs(*tensors)[0].sum().backward()
+    assert tensors[frozen].grad is None
+    assert tensors[1 - frozen].grad is not None
+
+
+def test_backward_twice_is_the_same():
+    """A kept graph must not be spoiled by its first use."""
+    hidden, weight, actions = problem()
+    total = linear_log_probs(hidden, weight, actions)[0].sum()
+    first = torch.autograd.grad(total, hidden, retain_graph=True)[0]
+    assert torch.equal(first, torch.autograd.grad(total, hidden)[0])
+
+
+def test_half_precision_is_reduced_in_float32():
+    hidden, weight, actions = problem(torch.bfloat16)
+    log_probs, entropy = linear_log_probs(hidden, weight, actions)
+    assert log_probs.dtype == entropy.dtype == torch.float32
+    logits = (hidden @ weight.T).float()
+    torch.testing.assert_close(log_probs, logits.log_softmax(-1).gather(-1, actions[:, None])[:, 0])
+
+
+def test_autocast_takes_the_product_in_its_dtype():
+    hidden, weight, actions = problem(torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        log_probs, _ = linear_log_probs(hidden, weight, actions)
+    expected, _ = linear_log_probs(hidden.bfloat16(), weight.bfloat16(), actions)
+    assert torch.equal(log_probs, expected)
+    log_probs.sum().backward()
+    assert hidden.grad is not None
+    assert hidden.grad.dtype == weight.grad.dtype == torch.float32
+
+
+def test_impossible_tokens_and_no_tokens():
+    hidden, weight, actions = problem()
+    with torch.no_grad():
+        weight[:, 0] = -1e4
+        hidden[:, 0] = 1.0
+        weight[3, 0] = 0
+    actions[:] = 3
+    log_probs, entropy = linear_log_probs(hidden, weight, actions)
+    assert torch.equal(log_probs, torch.zeros(M, dtype=torch.float64))
+    assert torch.equal(entropy, torch.zeros(M, dtype=torch.float64))
+    assert linear_log_probs(hidden[:0], weight, actions[:0])[0].shape == (0,)

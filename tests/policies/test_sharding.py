@@ -1,0 +1,278 @@
+"""One copy of the network over two processes learns what a single process learns, and leaves what others can read."""
+
+import importlib.util
+import json
+import pickle
+import shutil
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
+from torch.distributed.checkpoint.state_dict_saver import save
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+from safetensors.torch import load_file  # noqa: E402
+
+from lightning_cgrpo import CategoricalMLP, CausalLMPolicy  # noqa: E402
+from lightning_cgrpo.__main__ import main  # noqa: E402
+from lightning_cgrpo.checkpoints.sharded import read_weights  # noqa: E402
+from lightning_cgrpo.errors import UserError  # noqa: E402
+from lightning_cgrpo.policies.policy import Policy  # noqa: E402
+from lightning_cgrpo.policies.sharding import FSDP2Strategy, gathered, shard, unsharded  # noqa: E402
+
+WORKER = Path(__file__).with_name("sharding_worker.py")
+EXACT = ("whole_model", "one_prompt", "adapters", "vision", "supervised")
+SCENARIOS = (*EXACT, "half_adapters", "mixed", "mixed_vision", "checkpoints")
+
+
+@pytest.fixture(scope="module")
+def worker():
+    spec = importlib.util.spec_from_file_location("sharding_worker", WORKER)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def folder(worker, tmp_path_factory):
+    return worker.prepare(tmp_path_factory.mktemp("sharding"))
+
+
+@pytest.fixture(scope="module")
+def alone(worker, folder):
+    """What a single process, this one, leaves of a scenario."""
+    return cache(lambda name: worker.SCENARIOS[name](folder, "auto"))
+
+
+@pytest.fixture(scope="module")
+def pair(launch, folder):
+    """What each of two processes leaves of a scenario."""
+
+    @cache
+    def run(strategy, names):
+        launch(2, WORKER, folder, strategy, *names)
+        return {
+            name: [torch.load(folder / f"{name}_{strategy}_2_{rank}.pt", weights_only=True) for rank in range(2)]
+            for name in names
+        }
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def sharded(pair):
+    return pair("fsdp2", SCENARIOS)
+
+
+def assert_same(ranks, alone):
+    """The ranks equal bit by bit, and all that one process has to float64's rounding."""
+    kinds = alone.keys() & {"policy", "reference", "multipliers"}
+    for kind in kinds:
+        assert torch.equal(ranks[0][kind], ranks[1][kind]), kind
+        torch.testing.assert_close(ranks[0][kind], alone[kind], rtol=0, atol=1e-12)
+    assert kinds >= {"policy"}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_learns_the_same(sharded, alone, name):
+    assert_same(sharded[name], alone(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXACT)
+def test_learns_the_same_with_a_copy_each(pair, alone, name):
+    assert_same(pair("ddp", EXACT)[name], alone(name))
+
+
+def test_every_process_holds_its_share_alone(sharded):
+    for rank in sharded["whole_model"] + sharded["vision"]:
+        assert rank["shares"] == {"policy": pytest.approx(0.5, abs=0.02), "reference": pytest.approx(0.5, abs=0.02)}
+
+
+def test_gathers_each_layer_once_for_a_rollout(sharded):
+    """Two decoder layers and what is in none; with two layers of a vision tower. Not once for each token."""
+    for name, parts in (("whole_model", 3), ("vision", 5)):
+        for rank in sharded[name]:
+            assert len(rank["gathers"]) >= 3 and set(rank["gathers"]) == {parts}
+
+
+def test_adapters_on_a_bfloat16_model(sharded, alone):
+    one = alone("half_adapters")
+    for rank in sharded["half_adapters"]:
+        assert rank["dtypes"] == one["dtypes"] == ["torch.bfloat16", "torch.float32"]
+        torch.testing.assert_close(rank["policy"], one["policy"], rtol=0, atol=1e-3)
+
+
+def test_mixed_precision_gathers_bfloat16_and_keeps_float32(sharded, alone):
+    one = alone("mixed")
+    for rank in sharded["mixed"]:
+        assert rank["dtype"] == "torch.float32" and rank["dtype when whole"] == "torch.bfloat16"
+        ours, theirs = rank["policy"] - rank["before"], one["policy"] - one["before"]
+        assert torch.cosine_similarity(ours, theirs, 0) > 0.999
+        assert float(ours.norm()) == pytest.approx(float(theirs.norm()), rel=0.02)
+
+
+def test_mixed_precision_with_images(sharded):
+    for rank in sharded["mixed_vision"]:
+        assert rank["policy"].dtype == torch.float32 and rank["policy"].isfinite().all()
+        assert not torch.equal(rank["policy"], rank["reference"])
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def small_module(strategy):
+    module = LightningModule()
+    module.policy = CategoricalMLP(3, 2)
+    module._trainer = SimpleNamespace(strategy=strategy, precision="32-true")
+    return module
+
+
+def test_one_line_chooses_it():
+    trainer = Trainer(accelerator="cpu", devices=1, strategy="fsdp2", logger=False, enable_checkpointing=False)
+    assert type(trainer.strategy) is FSDP2Strategy
+
+
+def test_without_sharding_nothing_changes():
+    module = small_module(SingleDeviceStrategy())
+    policy = module.policy
+    shard(module)
+    assert module.policy is policy and gathered(policy) is None
+    with unsharded(policy):
+        assert module.policy is policy
+
+
+def test_matrices_in_parts_are_refused():
+    strategy = ModelParallelStrategy()
+    strategy._device_mesh = {"tensor_parallel": SimpleNamespace(size=lambda: 2)}
+    with pytest.raises(UserError, match="tensor_parallel_size 1, but got 2"):
+        shard(small_module(strategy))
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "fsdp_cpu_offload", "lightning.pytorch.strategies.FSDPStrategy"])
+@pytest.mark.parametrize("command", ["fit", "validate", "plan"])
+def test_the_first_version_of_fsdp_is_refused(command, strategy):
+    with pytest.raises(UserError, match=rf"but got {strategy}, try --trainer\.strategy=fsdp2\.$"):
+        main([command, "-c", "configs/gridworld.yaml", f"--trainer.strategy={strategy}"])
+
+
+def test_the_first_version_of_fsdp_is_refused_by_the_module():
+    with pytest.raises(UserError, match=r"but got FSDPStrategy, try --trainer\.strategy=fsdp2\.$"):
+        shard(small_module(FSDPStrategy()))
+
+
+def test_a_policy_that_has_no_placeholder_says_so():
+    with pytest.raises(UserError, match="CategoricalMLP has none"):
+        Policy.placeholder(CategoricalMLP(3, 2))
+
+
+@pytest.mark.parametrize("kind", ["mlp", "language"])
+def test_a_placeholder_is_a_unit_of_the_policy(folder, kind):
+    policy = CategoricalMLP(3, 2) if kind == "mlp" else CausalLMPolicy(str(folder / "model"))
+    policy.load()
+    output = policy(policy.placeholder())
+    assert output.log_probs.numel() == 1 and bool(output.log_probs.isfinite().all())
+    (output.log_probs.sum() + output.entropy.sum()).backward()
+    assert all(parameter.grad is not None for parameter in policy.parameters())
+
+
+# ---------------------------------------------------------------------- checkpoints
+
+
+@pytest.mark.parametrize("kind", ["sharded", "consolidated"])
+def test_goes_on_as_if_it_had_not_stopped(sharded, alone, folder, kind):
+    ranks = [rank[kind] for rank in sharded["checkpoints"]]
+    assert_same(ranks, alone("checkpoints")[kind])
+    for rank in sharded["checkpoints"]:
+        for part in ("policy", "reference"):
+            assert torch.equal(rank[f"{kind} resumed"][part], rank[kind][part])
+        assert torch.equal(rank[f"{kind} resumed"]["multipliers"], rank[kind]["multipliers"][2:])
+    assert (folder / "2" / kind / "last.ckpt").is_dir() == (kind == "sharded")
+
+
+@pytest.mark.parametrize("strategy", ["auto", "fsdp2"])
+def test_goes_on_with_another_number_of_processes(launch, sharded, alone, folder, strategy):
+    expected = alone("checkpoints")["consolidated resumed"]
+    launch(1, WORKER, folder, strategy, "resumed")
+    left = torch.load(folder / f"resumed_{strategy}_1_0.pt", weights_only=True)
+    assert set(left) == {"consolidated"} | ({"sharded", "single"} if strategy == "fsdp2" else set())
+    for one in left.values():
+        for part in ("policy", "reference", "multipliers"):
+            torch.testing.assert_close(one[part], expected[part], rtol=0, atol=1e-12)
+
+
+def policy_weights(checkpoint):
+    state = torch.load(checkpoint, weights_only=True)["state_dict"]
+    return {name[7:]: value for name, value in state.items() if name.startswith("policy.")}
+
+
+def test_weights_are_read_out_of_a_sharded_checkpoint(sharded, folder):
+    read = read_weights(folder / "2" / "sharded" / "last.ckpt", "state_dict.policy.")
+    expected = policy_weights(folder / "2" / "consolidated" / "last.ckpt")
+    assert read.keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in read.items())
+
+
+def test_a_damaged_sharded_checkpoint_is_refused(sharded, folder, tmp_path):
+    whole = folder / "2" / "sharded" / "last.ckpt"
+    for name in (".metadata", "__1_0.distcp"):
+        damaged = shutil.copytree(whole, tmp_path / f"without{name}")
+        (damaged / name).unlink()
+        with pytest.raises(UserError, match="whole sharded checkpoint"):
+            read_weights(damaged, "state_dict.policy.")
+
+
+def test_code_in_a_sharded_checkpoint_is_not_run(tmp_path):
+    class Code:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "ran",))
+
+    # os, as torch's module has imported it.
+    names = (b"torch.distributed.checkpoint.metadata", b"os.system", f"touch {tmp_path}/ran".encode())
+    module, name, command = (b"\x8c" + bytes([len(text)]) + text for text in names)
+    through_a_module = b"\x80\x04" + module + name + b"\x93" + command + b"\x85R."
+    for content in (pickle.dumps(Code()), through_a_module):
+        harmful = tmp_path / "harmful.ckpt"
+        save({"state_dict": {"policy.weight": torch.ones(3)}}, checkpoint_id=harmful, no_dist=True)
+        assert torch.equal(read_weights(harmful, "state_dict.policy.")["weight"], torch.ones(3))
+        (harmful / ".metadata").write_bytes(content)
+        with pytest.raises(UserError, match="holds"):
+            read_weights(harmful, "state_dict.policy.")
+        assert not (tmp_path / "ran").exists()
+
+
+# ---------------------------------------------------------------------- Hugging Face directories
+
+
+def test_saves_a_directory_that_transformers_answers_alike_from(sharded, folder):
+    """The weights of the last checkpoint, and the same answers as the policy's."""
+    saved = folder / "2" / "saved_sharded"
+    model = transformers.AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float64)
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(saved)
+    policy = CausalLMPolicy(str(folder / "model"), dtype="float64")
+    policy.load()
+    policy.load_state_dict(policy_weights(folder / "2" / "consolidated" / "last.ckpt"))
+    assert all(torch.equal(value, policy.model.state_dict()[name]) for name, value in model.state_dict().items())
+    inputs = tokenizer("Count to 3.", return_tensors="pt")
+    answers = [m.generate(**inputs, max_new_tokens=8, do_sample=False) for m in (model, policy.model)]
+    assert torch.equal(*answers) and answers[0].shape[1] > inputs["input_ids"].shape[1]
+    assert load_file(saved / "model.safetensors").keys() == load_file(folder / "model" / "model.safetensors").keys()
+    assert json.loads((saved / "config.json").read_text())["architectures"] == ["Qwen2ForCausalLM"]
+
+
+def test_saves_adapters_alone(sharded, alone, folder):
+    alone("adapters")
+    ours, theirs = (load_file(folder / f"adapters_{s}" / "adapter_model.safetensors") for s in ("fsdp2_2", "auto_1"))
+    assert ours.keys() == theirs.keys() and len(ours) > 10
+    for name, value in ours.items():
+        torch.testing.assert_close(value, theirs[name], rtol=0, atol=1e-12)
+    policy = CausalLMPolicy(str(folder / "adapters_fsdp2_2"), dtype="float64")
+    policy.load()
+    trained = torch.cat([p.flatten() for p in policy.parameters() if p.requires_grad])
+    assert trained.abs().sum() > 0

@@ -1,0 +1,147 @@
+"""Numbers are single tokens wherever they stand, and any text survives; also through a directory."""
+
+import numpy as np
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from lightning_cgrpo import GenerationSampler, GSM8KTask  # noqa: E402
+from lightning_cgrpo.datamodules import WordProblemsDataModule  # noqa: E402
+from lightning_cgrpo.errors import UserError  # noqa: E402
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
+from lightning_cgrpo.policies.origin import fingerprint  # noqa: E402
+from lightning_cgrpo.policies.pretrained import PACKAGED  # noqa: E402
+from lightning_cgrpo.policies.tiny.number_tokens import train_number_tokenizer  # noqa: E402
+from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch  # noqa: E402
+
+BOUNDS = {"correctness": 0.85, "format": 0.99, "integer": 0.99}
+TEXTS = [
+    "Tom has 99 apples, and buys 4 more.\n",
+    "<think>3+4=7, 12*8=96</think>\n<answer>96</answer>",
+    "1,234.50 + 007 = naïve 你好 🙂 << >> <thinking> </answer",
+    " two  spaces,\ttab\r\nand\n\n lines ",
+]
+
+
+@pytest.fixture(scope="module")
+def policy():
+    policy = FromScratch(hidden_size=16, layers=1, feed_forward=16)
+    policy.load()
+    return policy
+
+
+def test_every_number_is_one_token_the_same_in_question_and_equation(policy):
+    tokenizer = policy.tokenizer
+    for number in range(100):
+        (token,) = tokenizer(str(number)).input_ids
+        for text in (
+            f"Tom has {number} apples.",
+            f"{number}+",
+            f"=({number}",
+            f"<answer>{number}</answer>",
+            f"x{number}",
+        ):
+            assert tokenizer(text).input_ids.count(token) == 1, text
+    assert len({tokenizer(str(number)).input_ids[0] for number in range(100)}) == 100
+    assert len(tokenizer("1234").input_ids) == 2
+
+
+def test_tags_are_single_tokens(policy):
+    for tag in ("<think>", "</think>", "<answer>", "</answer>"):
+        assert len(policy.tokenizer(tag).input_ids) == 1
+    assert len(policy.tokenizer("<think></think>\n<answer>42</answer>").input_ids) == 6
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_any_text_survives(policy, text):
+    assert policy.tokenizer.decode(policy.tokenizer(text).input_ids, clean_up_tokenization_spaces=False) == text
+
+
+def test_a_saved_directory_is_read_as_it_was_written(policy, tmp_path):
+    """AutoTokenizer rebuilds the tokenizer of a Qwen2 its own way; the policy notices."""
+    policy.save_pretrained(tmp_path)
+    again = CausalLMPolicy(str(tmp_path))
+    again.load()
+    ids = [policy.tokenizer(text).input_ids for text in TEXTS]
+    assert [again.tokenizer(text).input_ids for text in TEXTS] == ids
+    assert [transformers.AutoTokenizer.from_pretrained(tmp_path)(text).input_ids for text in TEXTS] != ids  # the trap
+    assert again.stop_tokens == policy.stop_tokens and again.pad_token == policy.pad_token
+    for name, weight in policy.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], weight)
+
+
+def test_the_size_of_the_vocabulary():
+    assert len(train_number_tokenizer(TEXTS, 380)) <= 380
+
+
+def test_the_default_has_355_thousand_parameters_and_its_seed_decides_them():
+    models = []
+    for seed in (0, 0, 1):
+        policy = FromScratch(seed=seed)
+        policy.load()
+        assert sum(parameter.numel() for parameter in policy.parameters()) == 354_912
+        models.append(policy.model.model.embed_tokens.weight)
+    assert torch.equal(models[0], models[1]) and not torch.equal(models[0], models[2])
+
+
+# ---------------------------------------------------------------------- the model that comes with the package
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    policy = CausalLMPolicy("packaged:word-problems")
+    policy.load()
+    return policy
+
+
+def test_the_shipped_model_is_small_and_has_this_tokenizer(shipped):
+    assert sum(file.stat().st_size for file in (PACKAGED / "word-problems").iterdir()) < 4e6
+    fresh = FromScratch()
+    fresh.load()
+    assert shipped.tokenizer.backend_tokenizer.to_str() == fresh.tokenizer.backend_tokenizer.to_str()
+    sizes = [{name: tuple(p.shape) for name, p in policy.named_parameters()} for policy in (shipped, fresh)]
+    assert sizes[0] == sizes[1]
+    assert {parameter.dtype for parameter in shipped.parameters()} == {torch.float32}
+
+
+def test_no_directory_stands_in_for_a_packaged_model(tmp_path, monkeypatch, shipped):
+    mine = FromScratch(hidden_size=16, layers=1, feed_forward=16)
+    mine.load()
+    for name in ("models/word-problems", "packaged:word-problems", "word-problems"):
+        mine.save_pretrained(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    packaged, own = CausalLMPolicy("packaged:word-problems"), CausalLMPolicy("models/word-problems")
+    packaged.load()
+    own.load()
+    assert packaged.model.config.hidden_size == 96 and own.model.config.hidden_size == 16
+    assert packaged.origin.fingerprint == shipped.origin.fingerprint != own.origin.fingerprint
+    assert own.origin.path == str(tmp_path / "models" / "word-problems")
+    with pytest.raises(UserError, match=r"got 'packaged:word-problem' .*has the models packaged:driver"):
+        CausalLMPolicy("packaged:word-problem").load()
+
+
+def test_a_fingerprint_is_of_the_content(tmp_path):
+    mine = FromScratch(hidden_size=16, layers=1, feed_forward=16)
+    mine.load()
+    for name in ("one", "two"):
+        mine.save_pretrained(tmp_path / name)
+    assert fingerprint(tmp_path / "one") == fingerprint(tmp_path / "two")
+    weights = tmp_path / "two" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert fingerprint(tmp_path / "one") != fingerprint(tmp_path / "two")
+
+
+def test_it_leaves_constrained_training_something_to_do(shipped):
+    """Sampled rates on problems that it has not seen: at least two are five points below the thresholds."""
+    prompts = WordProblemsDataModule(test_prompts=200).source("test").groups(torch.arange(200))
+    noise = torch.from_numpy(np.random.default_rng(0).random((200, 1, 80)))
+    rollouts = GenerationSampler(max_new_tokens=80).rollout(shipped, prompts, 1, lambda *shape: noise)
+    signals = GSM8KTask(80).score(prompts, rollouts)
+    rates = {name: float(signals[name].value.mean()) for name in ("correctness", "format", "integer", "truncated")}
+    assert 0.6 < rates["correctness"] < 0.85 and 0.8 < rates["format"] < 0.95 and 0.8 < rates["integer"] < 0.96
+    assert sum(rates[name] < bound - 0.05 for name, bound in BOUNDS.items()) >= 2
+    assert rates["truncated"] < 0.01
+    assert 25 < rollouts.lengths.float().mean() < 40

@@ -1,0 +1,111 @@
+"""The tiny model: transformers loads it, and its tokenizer survives the round trip."""
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+tokenizers = pytest.importorskip("tokenizers")
+
+from lightning_cgrpo.policies.tiny.text import TEXTS, main, make_tiny_model  # noqa: E402
+
+SAMPLES = [
+    *TEXTS,
+    "",
+    " two  spaces,\ttab\r\nand\n\n lines ",
+    "1,234 + 5.6 = \u22127 naïve e\u0301 你好 🙂",
+    "<|im_start|>user\nHi<|im_end|>\n<|endoftext|>",
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "deep" / "tiny")
+
+
+def test_size(directory):
+    assert sum(file.stat().st_size for file in directory.iterdir()) < 1e6
+
+
+def test_auto_classes_load_it(directory):
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    assert model.config.vocab_size == len(tokenizer)
+    assert tokenizer.convert_ids_to_tokens(model.generation_config.eos_token_id) == ["<|im_end|>", "<|endoftext|>"]
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
+    assert model(torch.tensor([[5, 6, 7]])).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("texts", [None, ["Only these few words, and 100 more, and 100 more."]])
+def test_the_tokenizer_re_encodes_identically(tmp_path, texts):
+    path = make_tiny_model(tmp_path, texts)
+    saved = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
+    loaded = transformers.AutoTokenizer.from_pretrained(path)
+    loaded.save_pretrained(tmp_path / "again")
+    model = transformers.AutoModelForCausalLM.from_pretrained(path)
+    model.save_pretrained(tmp_path / "again")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    for text in SAMPLES:
+        ids = saved.encode(text).ids
+        assert loaded(text).input_ids == ids
+        assert again(text).input_ids == ids
+        assert bool(ids) == bool(text)
+        composed = text.replace("e\u0301", "é")  # NFC, as in Qwen's tokenizer
+        assert loaded.decode(ids, clean_up_tokenization_spaces=False) == composed
+
+
+def test_the_tokenizer_learns_from_the_texts(tmp_path):
+    words = ["zyxwv zyxwv zyxwv"]
+    taught = transformers.AutoTokenizer.from_pretrained(make_tiny_model(tmp_path / "taught", words))
+    default = transformers.AutoTokenizer.from_pretrained(make_tiny_model(tmp_path / "default"))
+    assert len(taught(words[0]).input_ids) < len(default(words[0]).input_ids)
+
+
+def test_chat_template(directory):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    messages = [{"role": role, "content": role[:1]} for role in ("system", "user", "assistant")]
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    assert text == (
+        "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n"
+    )
+    asked = tokenizer.apply_chat_template(messages[:2], tokenize=False, add_generation_prompt=True)
+    assert asked == text.removesuffix("a<|im_end|>\n")
+    with pytest.raises(Exception, match="Expected the role system, user or assistant, but got tool"):
+        tokenizer.apply_chat_template([{"role": "tool", "content": ""}], tokenize=False)
+
+
+def test_the_seed_decides_the_weights(tmp_path):
+    state = torch.get_rng_state()
+    paths = [make_tiny_model(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
+    assert torch.equal(torch.get_rng_state(), state)
+    a, b, c = ((path / "model.safetensors").read_bytes() for path in paths)
+    assert a == b
+    assert a != c
+
+
+def test_what_is_there_is_not_overwritten(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="Expected a new or empty directory, but got"):
+        make_tiny_model(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_arguments_are_checked(tmp_path):
+    with pytest.raises(ValueError, match=r"hidden_size to be a multiple of .* but got 30"):
+        make_tiny_model(tmp_path, hidden_size=30)
+    with pytest.raises(ValueError, match="at least 259, but got 100"):
+        make_tiny_model(tmp_path, vocabulary=100)
+    assert not list(tmp_path.iterdir())
+
+
+def test_command(tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("one line\nanother line\n")
+    target = tmp_path / "model"
+    options = ["--hidden-size", "16", "--layers", "1", "--seed", "3", "--texts", str(tmp_path / "texts.txt")]
+    main([str(target), *options])
+    assert str(target) in capsys.readouterr().out
+    config = transformers.AutoConfig.from_pretrained(target)
+    assert (config.hidden_size, config.num_hidden_layers) == (16, 1)
+    for arguments, message in (([str(target)], "new or empty"), ([str(tmp_path / "x"), "--texts", "none"], "none")):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert message in capsys.readouterr().err
