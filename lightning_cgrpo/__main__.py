@@ -39,7 +39,7 @@ options:
 
 examples:
   python -m lightning_cgrpo fit -c configs/gridworld.yaml --trainer.max_steps=1500
-  python -m lightning_cgrpo fit -c configs/gridworld.yaml -c configs/ablations/scalarized_rewards.yaml
+  python -m lightning_cgrpo fit -c configs/gridworld.yaml -c configs/ablations/gridworld/scalarized_rewards.yaml
   python -m lightning_cgrpo fit -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
   python -m lightning_cgrpo test -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
   python -m lightning_cgrpo plan -c configs/paper/gsm8k_qwen2_5_1.5b.yaml --gpus 8

@@ -17,7 +17,7 @@ CONTROLLERS = ("exponentiated_gradient", "pid", "nupi", "projected", "softmax_sl
 
 
 def _run(name: str, ablations: tuple[str, ...], overrides: tuple[str, ...], seed: int, updates: int) -> Run:
-    files = ("configs/gridworld.yaml", *(f"configs/ablations/{ablation}.yaml" for ablation in ablations))
+    files = ("configs/gridworld.yaml", *(f"configs/ablations/gridworld/{ablation}.yaml" for ablation in ablations))
     return Run(name, files, overrides, seed, updates)
 
 

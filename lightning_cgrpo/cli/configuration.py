@@ -43,13 +43,26 @@ class Layer:
 
 
 def file_layer(name: str) -> Layer:
-    """The layer of a configuration file, see `find`.
+    """The layer of a configuration file, see `find`; the file is laid over the file that its key ``base`` names.
 
     Raises:
-        ConfigError: if there is no such file, or it isn't YAML.
+        ConfigError: if there is no such file, or it isn't YAML, or it is its own base.
     """
     path = find(name)
-    return Layer(read(path), path.stem)
+    return Layer(_over_base(path, ()), path.stem)
+
+
+def _over_base(path: Path, above: tuple[Path, ...]) -> Config:
+    config = read(path)
+    base = config.pop("base", None)
+    if base is None:
+        return config
+    file = path.parent / str(base)
+    if not file.is_file() or file in (path, *above):
+        raise ConfigError(f"Expected base in {path} to name another file, relative to {path.parent}, but got {base}.")
+    below = _over_base(file, (path, *above))
+    _check_callbacks(below, config)
+    return merge(below, config)
 
 
 def override(key: str, text: str) -> Layer:

@@ -23,7 +23,7 @@ SMALL = shlex.split(
     "--callbacks.progress=null --trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
     "--trainer.logger.name=gridworld"
 )
-ABLATIONS = sorted(path.name for path in (PACKAGED / "ablations").glob("*.yaml"))
+ABLATIONS = sorted(path.name for path in (PACKAGED / "ablations" / "gridworld").glob("*.yaml"))
 
 
 @pytest.fixture
@@ -341,8 +341,8 @@ def test_what_the_trainer_switches_off_is_left_out(folder, capsys):
     "path", sorted({*PACKAGED.rglob("*.yaml")} - {DEFAULTS}), ids=lambda path: str(path.relative_to(PACKAGED))
 )
 def test_every_shipped_configuration_is_spelled_right(path):
-    """Ablations are stacked on the gridworld; the others stand alone. (What they train, the tests of each task see.)"""
-    base = ["-c", "configs/gridworld.yaml"] if "ablations" in path.parts else []
+    """An ablation is stacked on its task's configuration; every other file stands alone."""
+    base = ["-c", f"configs/{path.parent.name}.yaml"] if "ablations" in path.parts else []
     config, flags = read_arguments("fit", [*base, "-c", str(path)])
     known = ("lightning_cgrpo.ConstrainedGRPO", "lightning_cgrpo.SupervisedFineTuning")
     assert config["model"]["class_path"] in known and not flags
@@ -352,7 +352,9 @@ def test_every_shipped_configuration_is_spelled_right(path):
 def test_ablations_train(folder, name):
     """Each shipped override file, stacked on the gridworld, builds what it says and trains."""
     quiet = "--callbacks.pictures=null --callbacks.layout=null --callbacks.initial_rates=null"
-    checkpoint = fit(f"-c configs/ablations/{name} --trainer.max_steps=1 --trainer.limit_val_batches=0 {quiet}")
+    checkpoint = fit(
+        f"-c configs/ablations/gridworld/{name} --trainer.max_steps=1 --trainer.limit_val_batches=0 {quiet}"
+    )
     assert checkpoint["global_step"] == 1
     kept = yaml.safe_load(next(Path().glob("runs/gridworld*/version_0/config.yaml")).read_text())
 
@@ -367,7 +369,7 @@ def test_ablations_train(folder, name):
             return {key: value for key, value in given.items() if missing(value, (effective or {}).get(key))}
         return given != effective
 
-    given = yaml.safe_load((PACKAGED / "ablations" / name).read_text())
+    given = yaml.safe_load((PACKAGED / "ablations" / "gridworld" / name).read_text())
     assert given and not missing(given, kept)
 
 

@@ -204,8 +204,8 @@ class TestFiles:
     def test_packaged_files_are_found_from_anywhere(self, elsewhere: Path) -> None:
         for name in ("configs/gridworld.yaml", "gridworld.yaml"):
             assert find(name) == PACKAGED / "gridworld.yaml"
-        assert find("configs/ablations/gdpo.yaml") == PACKAGED / "ablations" / "gdpo.yaml"
-        config = build(["configs/gridworld.yaml", "configs/ablations/gdpo.yaml"], [("seed_everything", "4")])
+        assert find("configs/ablations/gridworld/gdpo.yaml") == PACKAGED / "ablations" / "gridworld" / "gdpo.yaml"
+        config = build(["configs/gridworld.yaml", "configs/ablations/gridworld/gdpo.yaml"], [("seed_everything", "4")])
         assert config["seed_everything"] == 4
         assert config["model"]["init_args"]["estimator"] == {"class_path": "lightning_cgrpo.GDPO"}
 
@@ -219,7 +219,7 @@ class TestFiles:
         [
             ("configs/gridwrld.yaml", "configs/gridworld.yaml"),
             ("gridwrld.yaml", "configs/gridworld.yaml"),
-            ("configs/ablation/gdpo.yaml", "configs/ablations/gdpo.yaml"),
+            ("configs/ablation/gridworld/gdpo.yaml", "configs/ablations/gridworld/gdpo.yaml"),
             ("/configs/gridworld.yaml", "configs/gridworld.yaml"),
         ],
     )
@@ -257,6 +257,24 @@ class TestFiles:
 
     def test_read_leaves_interpolations(self) -> None:
         assert read(Path(write("a.yaml", "a: 1\nb: ${a}"))) == {"a": 1, "b": "${a}"}
+
+
+class TestBase:
+    def test_a_file_is_laid_over_its_base(self):
+        write("far.yaml", "{a: 1, b: 1, c: 1}")
+        write("near.yaml", "{base: far.yaml, b: 2, c: 2}")
+        assert build([write("mine.yaml", "{base: near.yaml, c: 3}")], []) == {"a": 1, "b": 2, "c": 3}
+
+    @pytest.mark.parametrize("base", ["nowhere.yaml", "mine.yaml", "around.yaml"])
+    def test_a_base_is_another_file(self, base):
+        write("around.yaml", "base: mine.yaml")
+        with pytest.raises(ConfigError, match="Expected base in .* to name another file"):
+            build([write("mine.yaml", f"base: {base}")], [])
+
+    def test_a_misspelled_callback_is_found(self):
+        write("below.yaml", "callbacks: {multipliers: {class_path: LagrangianCallback}}")
+        with pytest.raises(ConfigError, match="Did you mean 'multipliers'"):
+            build([write("mine.yaml", "{base: below.yaml, callbacks: {multiplier: null}}")], [])
 
 
 def test_did_you_mean() -> None:

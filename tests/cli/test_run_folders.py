@@ -42,7 +42,7 @@ def named(arguments):
     ("arguments", "name"),
     [
         (GRID, "gridworld"),
-        (f"{GRID} -c configs/ablations/scalarized_rewards.yaml", "gridworld,scalarized_rewards"),
+        (f"{GRID} -c configs/ablations/gridworld/scalarized_rewards.yaml", "gridworld,scalarized_rewards"),
         (f"{GRID} --callbacks.multipliers.controller=PID", "gridworld,controller=PID"),
         (f"{GRID} --model.estimator=lightning_cgrpo.GDPO --seed_everything=3", "gridworld,estimator=GDPO,seed=3"),
         (f"{GRID} --model.optimizer.lr=-1e-3", "gridworld,lr=-1e-3"),
