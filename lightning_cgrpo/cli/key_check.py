@@ -68,6 +68,9 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
             hint = f" It belongs under {section}: ({section}.{key})." if section else did_you_mean(key, known)
             hint = hint or f" Known here: {', '.join(known)}."
             raise ConfigError(f"Unknown key '{key}'.{hint}")
+    seed = config.get("seed_everything")
+    if isinstance(seed, int) and not 0 <= seed < 2**32:
+        raise ConfigError(f"Expected seed_everything to be from 0 to {2**32 - 1}, but got {seed}, try another seed.")
     if isinstance(config.get("trainer"), Mapping):
         for key, (default, instead) in INSTEAD.items():
             if config["trainer"].get(key, default) != default:

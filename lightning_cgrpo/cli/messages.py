@@ -26,7 +26,7 @@ def explain(error: BaseException) -> str:
             return str(link)
     keys: list[str] = []
     for line in (line.strip(" -") for line in str(error).splitlines()):
-        if key := re.match(r'Parser key "(.*)":', line):
+        if key := re.match(r'(?:Type .*: )?Parser key "([^"]*)":', line):
             keys.append(key[1])
         elif line and not re.match(
             r"Problem with given class_path|Does not validate|Expected a path but|Subtypes:|Errors:", line

@@ -18,6 +18,8 @@ from lightning_cgrpo.callbacks.run_folder import run_folder
 from lightning_cgrpo.errors import UserError
 
 WEIGHTS = "weights.json"
+HEADER = b"# lightning"
+"""Begins every configuration that Lightning's parser saves."""
 
 
 class RunFiles(SaveConfigCallback):
@@ -32,13 +34,19 @@ class RunFiles(SaveConfigCallback):
         """In the place of Lightning's, which writes before the run has been checked.
 
         Raises:
-            UserError: if another run is in the folder.
+            UserError: if another run is in the folder, or a file of the user's has the name of the configuration.
         """
         if stage != "fit":
             return
         folder = run_folder(trainer)
+        kept = folder / self.config_filename
+        if not trainer.loggers and kept.exists() and not kept.read_bytes().startswith(HEADER):
+            raise UserError(
+                f"Expected no '{kept}' of another origin, because a run without a logger writes its configuration "
+                "there, but got one, try another name, or --trainer.default_root_dir=DIR."
+            )
         resumed = Path(self.config.get("ckpt_path") or "").parent.parent
-        if trainer.loggers and (folder / self.config_filename).exists() and resumed.resolve() != folder.resolve():
+        if trainer.loggers and kept.exists() and resumed.resolve() != folder.resolve():
             raise UserError(
                 f"Expected a folder without a run, but '{folder}' holds one, try no trainer.logger.version, or another."
             )

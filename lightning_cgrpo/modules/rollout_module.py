@@ -76,6 +76,8 @@ class RolloutModule(LightningModule):
         seed: int | None,
     ) -> None:
         super().__init__()
+        # Lightning warns, and starts from zero. The filter is set here, because Lightning looks before `setup`.
+        warnings.filterwarnings("error", message=r'.*ckpt_path="last"\) is set, but there is no last checkpoint')
         objective.check_signals(task.signals)
         sampler.check_policy(policy)
         _check_lengths(objective, sampler.longest, task)

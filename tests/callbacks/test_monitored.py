@@ -211,6 +211,12 @@ def test_last_without_any_is_refused(folder):
         trained(Checkpoints(dirpath=folder, every_n_train_steps=2, save_last=True), ckpt_path="last")
 
 
+def test_last_is_refused_where_lightnings_own_callback_kept_none():
+    trained(ModelCheckpoint(), max_steps=1)
+    with pytest.raises(UserWarning, match=r"no last checkpoint available.*save_last=True"):
+        trained(ModelCheckpoint(), max_steps=2, ckpt_path="last")
+
+
 # ---------------------------------------------------------------------- warnings
 
 

@@ -406,3 +406,18 @@ def test_a_constraint_is_taken_out_by_null(folder):
 @pytest.mark.parametrize("key", ["gradient_clip_val=1.0", "accumulate_grad_batches=2"])
 def test_settings_that_belong_to_the_module_are_redirected(folder, key):
     assert "model.optimization.m" in refused("fit", f"--trainer.{key}")
+
+
+def test_a_run_without_a_logger_leaves_the_users_configuration_alone(folder):
+    Path("config.yaml").write_text("{}")
+    assert "config.yaml" in refused("fit", "--trainer.logger=false --trainer.max_steps=1")
+    assert Path("config.yaml").read_text() == "{}"
+    Path("config.yaml").unlink()
+    for _ in range(2):  # a run's own configuration is replaced
+        command("fit", "--trainer.logger=false --trainer.max_steps=1")
+    assert "max_steps: 1" in Path("config.yaml").read_text()
+
+
+def test_wrong_values_are_told_with_their_key(folder):
+    assert "model.optimizer.lr: Expected a <class 'float'>" in refused("fit", "--model.optimizer.lr=abc")
+    assert "seed_everything" in refused("fit", "--seed_everything=-1")
