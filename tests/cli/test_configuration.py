@@ -268,7 +268,7 @@ class TestBase:
     @pytest.mark.parametrize("base", ["nowhere.yaml", "mine.yaml", "around.yaml"])
     def test_a_base_is_another_file(self, base):
         write("around.yaml", "base: mine.yaml")
-        with pytest.raises(ConfigError, match="Expected base in .* to name another file"):
+        with pytest.raises(ConfigError, match=r"Expected base in .* to name another file"):
             build([write("mine.yaml", f"base: {base}")], [])
 
     def test_a_misspelled_callback_is_found(self):
