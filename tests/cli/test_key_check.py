@@ -148,7 +148,7 @@ def test_what_is_right_passes(overrides: list[tuple[str, str]]) -> None:
 def test_shipped_configurations(file: Path) -> None:
     """Complete ones alone, others on the one that they name in a command, or the gridworld's."""
     text = file.read_text()
-    if re.search(r"^data:", text, re.MULTILINE):
+    if re.search(r"^(data|base):", text, re.MULTILINE):
         check_keys(build([str(file)]))
         return
     named = re.search(r"-c (configs/[\w./]+\.yaml)", text)
