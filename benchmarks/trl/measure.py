@@ -1,4 +1,7 @@
-"""CPU seconds of whole updates and of their rollouts, and the memory that they take."""
+"""Seconds of whole updates and of their rollouts, and the memory that they take.
+
+On a CPU these are CPU seconds and resident memory; on a GPU, seconds on the clock and the GPU's memory.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from functools import wraps
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import torch
 
 
 class Meter:
@@ -28,17 +33,17 @@ class Meter:
         if not self.ticks:
             gc.collect()
             _return_memory()
-            self.resident = _kilobytes("VmRSS")
-        self.ticks.append(time.process_time())
+            self.resident = _memory(peak=False)
+        self.ticks.append(_clock())
 
     def timed_rollout(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, the time of whose calls counts as that of rollouts."""
 
         @wraps(function)
         def measured(*args: Any, **kwargs: Any) -> Any:
-            started = time.process_time()
+            started = _clock()
             result = function(*args, **kwargs)
-            self.rollouts.append(time.process_time() - started)
+            self.rollouts.append(_clock() - started)
             return result
 
         return measured
@@ -52,9 +57,26 @@ class Meter:
             "update": median(updates),
             "rollout": median(rollouts),
             "training": median(trainings),
-            "memory": (_kilobytes("VmHWM") - self.resident) / 1024,
+            "memory": (_memory(peak=True) - self.resident) / 1024,
             "updates": len(updates),
         }
+
+
+def _clock() -> float:
+    if not torch.cuda.is_available():
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _memory(peak: bool) -> int:
+    """Kilobytes in use now, or at the peak since the last look at the current use."""
+    if not torch.cuda.is_available():
+        return _kilobytes("VmHWM" if peak else "VmRSS")
+    if peak:
+        return torch.cuda.max_memory_allocated() // 1024
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated() // 1024
 
 
 def _kilobytes(field: str) -> int:

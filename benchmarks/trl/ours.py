@@ -52,7 +52,8 @@ def run(folder: Path, setting: Setting, updates: int, meter: Meter) -> None:
     module.sample = meter.timed_rollout(module.sample)  # type: ignore[method-assign]
     trainer = Trainer(
         max_steps=1 + updates,
-        accelerator="cpu",
+        accelerator="auto",
+        devices=1,
         logger=False,
         log_every_n_steps=1,  # what is logged is computed, also without a logger
         enable_checkpointing=False,

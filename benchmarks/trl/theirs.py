@@ -55,7 +55,7 @@ def make_trainer(folder: Path, setting: Setting, updates: int) -> Any:
         shuffle_dataset=False,
         gradient_checkpointing=False,
         bf16=False,
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
         report_to="none",
         save_strategy="no",
         logging_steps=setting.epochs,

@@ -1,0 +1,1 @@
+"""Ten minutes on a GPU, see `benchmarks.gpu.__main__`."""

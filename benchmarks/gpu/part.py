@@ -1,0 +1,153 @@
+"""One part of the check of a GPU; prints its result as a line of JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import platform
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.device import Place, place
+from benchmarks.gpu.throughput import throughput
+from benchmarks.gpu.waits import Waits
+from lightning_cgrpo import CausalLMPolicy, VisionLanguagePolicy
+from lightning_cgrpo.cli.arguments import read_arguments
+from lightning_cgrpo.cli.command_line import CommandLine
+from lightning_cgrpo.cli.preparation import prepare
+
+QUIET = ("--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false", "--callbacks.progress=null")
+BARE = ("--trainer.limit_val_batches=0", "--trainer.enable_checkpointing=false", "--callbacks.initial_rates=null")
+SMALL = {
+    "gridworld": ("--data.prompts_per_update=2",),
+    "gsm8k": ("--data.prompts_per_update=2", "--model.group_size=4"),
+    "navsim": ("--data.prompts_per_update=2", "--model.group_size=4"),
+}
+"""Sizes on the pretended device."""
+RATES, MULTIPLIERS = 0.05, 0.02
+"""Largest differences between GPU and CPU that pass; an answer in 128 changes a rate by 0.008."""
+
+
+def fit(task: str, *options: str) -> CommandLine:
+    """Train with a shipped configuration, as the command line does."""
+    config, flags = read_arguments("fit", ["-c", f"configs/{task}.yaml", *QUIET, *BARE, *options])
+    prepare("fit", config)
+    return CommandLine("fit", config, flags)
+
+
+def versions(where: Place) -> dict[str, Any]:
+    """Packages, driver and device."""
+    found: dict[str, Any] = {name: version(name) for name in ("torch", "lightning", "transformers")}
+    found |= {"python": platform.python_version(), "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    if where.pretended:
+        return {**found, "device": "pretended"}
+    properties = torch.cuda.get_device_properties(where.device)
+    return {**found, "device": properties.name, "gigabytes": round(properties.total_memory / 1e9, 1)}
+
+
+def prompts(where: Place) -> dict[str, Any]:
+    """Whether the shipped models share prompts, and which attention kernels an update of GSM8K runs."""
+    shared = {}
+    for policy in (CausalLMPolicy("packaged:word-problems"), VisionLanguagePolicy("packaged:driver")):
+        with where.device:
+            policy.load()
+        shared[policy.name] = policy.shares_prompts
+    with torch.profiler.profile() as profile:
+        fit("gsm8k", "--trainer.max_steps=1", "--trainer.logger=false", *where.options, *SMALL["gsm8k"])
+    kernels = Counter({event.key: event.count for event in profile.key_averages() if "attention" in event.key.lower()})
+    return {"passed": all(shared.values()), "shares_prompts": shared, "attention": dict(kernels.most_common(6))}
+
+
+def waits(where: Place) -> dict[str, Any]:
+    """Waits of the host in one update of each shipped task, with the lines that wait most."""
+    found = {}
+    Waits.pretended = where.waits
+    for task, small in SMALL.items():
+        counting = "--callbacks.waits=benchmarks.gpu.waits.Waits"
+        sizes = small if where.pretended else ()
+        fit(task, "--trainer.max_steps=2", "--trainer.logger=false", counting, *where.options, *sizes)
+        found[task] = {"waits": Waits.lines.total(), "most": dict(Waits.lines.most_common(8))}
+    return {"tasks": found}
+
+
+def metrics(task: str, *options: str) -> list[dict[str, float]]:
+    """Rates and multipliers of every update of a run."""
+    with tempfile.TemporaryDirectory() as folder:
+        logger = ("--trainer.logger=CSVLogger", f"--trainer.logger.save_dir={folder}", "--trainer.log_every_n_steps=1")
+        fit(task, *logger, *options)
+        (file,) = Path(folder).rglob("metrics.csv")
+        with file.open(encoding="utf-8") as lines:
+            rows = list(csv.DictReader(lines))
+    kept = ("rate/", "multiplier/")
+    return [{tag: float(value) for tag, value in row.items() if tag.startswith(kept) and value} for row in rows]
+
+
+def agreement(where: Place) -> dict[str, Any]:
+    """Twenty updates of each task on the device and on the CPU: the largest differences of rates and multipliers."""
+    found: dict[str, Any] = {}
+    for task, small in SMALL.items():
+        sizes = (*small, "--trainer.max_steps=2") if where.pretended else ("--trainer.max_steps=20",)
+        there = metrics(task, *where.options, *sizes)
+        here = metrics(task, *sizes)
+        apart: dict[str, float] = {"rate": 0.0, "multiplier": 0.0}
+        for one, other in zip(there, here, strict=True):
+            for tag in one.keys() & other.keys():
+                kind = tag.partition("/")[0]
+                apart[kind] = max(apart[kind], abs(one[tag] - other[tag]))
+        found[task] = {"updates": len(here), **{kind: round(value, 6) for kind, value in apart.items()}}
+    passed = all(task["rate"] <= RATES and task["multiplier"] <= MULTIPLIERS for task in found.values())
+    return {"passed": passed, "largest_differences": found}
+
+
+def trl(where: Place) -> dict[str, Any]:
+    """One setting of `benchmarks.trl` beside TRL, where TRL is installed."""
+    try:
+        version("trl")
+    except ModuleNotFoundError:
+        return {"skipped": "TRL is not installed"}
+    if where.pretended:
+        return {"skipped": "TRL does not run on a pretended device"}
+    from benchmarks.trl.__main__ import measure
+    from benchmarks.trl.settings import SETTINGS
+
+    sides = {side: measure(side, 1, 3) for side in ("ours", "trl")}
+    ratios = {key: round(sides["trl"][key] / sides["ours"][key], 2) for key in ("update", "rollout", "memory")}
+    return {"setting": SETTINGS[1].name, **sides, "trl / ours": ratios}
+
+
+PARTS = {
+    "versions": versions,
+    "prompts": prompts,
+    "waits": waits,
+    "agreement": agreement,
+    "throughput": throughput,
+    "trl": trl,
+}
+
+
+@contextlib.contextmanager
+def to_stderr() -> Iterator[None]:
+    """Whatever a run prints, so that the result is the only line on stdout."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def main() -> None:
+    """Run the part that the first argument names."""
+    started = time.perf_counter()
+    with to_stderr(), place() as where:
+        result = PARTS[sys.argv[1]](where)
+    print(json.dumps({**result, "seconds_of_part": round(time.perf_counter() - started, 1)}))
+
+
+if __name__ == "__main__":
+    main()

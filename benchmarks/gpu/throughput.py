@@ -1,0 +1,122 @@
+"""Tokens a second in rollout and training, and peak memory, of models with random weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+
+from benchmarks.gpu.device import Place
+from benchmarks.trl.settings import make_tokenizer, word
+from lightning_cgrpo import CausalLMPolicy, ConstrainedGRPO, Constraint, FunctionTask, GenerationSampler, Objective
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.datamodules.base import PromptLoader
+from lightning_cgrpo.grpo.minibatches import Optimization
+from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.tasks.functions.prompts import Prompts
+
+SIZES: dict[str, dict[str, int]] = {
+    "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
+    "1.5B": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
+}
+"""Qwen2.5's configurations; two key-value heads and a vocabulary of 151,936 each."""
+TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+PROMPTS, GROUP, PROMPT_TOKENS, ANSWER_TOKENS, UPDATES = 4, 8, 256, 256, 3
+
+
+def even(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+    return [float(row[-1] % 2 == 0) for row in completion_ids]
+
+
+def low(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+    return [float(row[0] < 1000) for row in completion_ids]
+
+
+def build(sizes: dict[str, int], vocabulary: int, device: torch.device) -> CausalLMPolicy:
+    """A policy with random weights, made on the device."""
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    config = Qwen2Config(
+        **sizes,
+        num_key_value_heads=2,
+        vocab_size=vocabulary,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=1,
+    )
+    with device:
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        return CausalLMPolicy.from_model(model, make_tokenizer())
+
+
+def timed(function: Callable[..., Any], spent: list[float], wait: Callable[[], None]) -> Callable[..., Any]:
+    """The same function, with the seconds of every call noted."""
+
+    @wraps(function)
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        wait()
+        started = time.perf_counter()
+        result = function(*args, **kwargs)
+        wait()
+        spent.append(time.perf_counter() - started)
+        return result
+
+    return measured
+
+
+def one_size(where: Place, sizes: dict[str, int], vocabulary: int, prompt: int, answer: int) -> dict[str, Any]:
+    """Three updates after a warm-up."""
+    wait = (lambda: None) if where.pretended else torch.cuda.synchronize
+    policy = build(sizes, vocabulary, where.device)
+    module = ConstrainedGRPO(
+        policy,
+        GenerationSampler(answer, min_new_tokens=answer),
+        FunctionTask({"even": even, "low": low}),
+        Objective("even", {"low": Constraint(at_least=0.6)}),
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-6),
+        optimization=Optimization(kl_weight=0.02, micro_batch_size=GROUP, max_grad_norm=1.0),
+        group_size=GROUP,
+    )
+    rollouts: list[float] = []
+    trainings: list[float] = []
+    module.sample = timed(module.sample, rollouts, wait)  # type: ignore[method-assign]
+    module._optimize = timed(module._optimize, trainings, wait)  # type: ignore[method-assign]
+    draw = torch.Generator().manual_seed(0)
+    texts = [" ".join(map(word, torch.randint(2, 2048, (prompt,), generator=draw).tolist())) for _ in range(64)]
+    options: dict[str, Any] = {"accelerator": "pretended", "strategy": "pretended"}
+    if not where.pretended:
+        options = {"accelerator": "gpu", "devices": 1, "precision": "bf16-mixed"}
+        torch.cuda.reset_peak_memory_stats()
+    trainer = Trainer(
+        max_steps=1 + UPDATES,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[LagrangianCallback(SoftmaxAdam())],
+        **options,
+    )
+    trainer.fit(module, PromptLoader(Prompts([{"prompt": text} for text in texts]), PROMPTS))
+    answers = PROMPTS * GROUP
+    found = {
+        "parameters": sum(parameter.numel() for parameter in policy.parameters()),
+        "rollout_tokens_per_second": round(answers * answer * UPDATES / sum(rollouts[1:])),
+        "training_tokens_per_second": round(answers * (prompt + answer) * UPDATES / sum(trainings[1:])),
+        "shares_prompts": policy.shares_prompts,
+    }
+    if not where.pretended:
+        found["peak_gigabytes"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
+    return found
+
+
+def throughput(where: Place) -> dict[str, Any]:
+    """Each size; a tiny model on the pretended device."""
+    if where.pretended:
+        return {"tiny": one_size(where, TINY, 2048, 8, 4)}
+    return {name: one_size(where, sizes, 151_936, PROMPT_TOKENS, ANSWER_TOKENS) for name, sizes in SIZES.items()}

@@ -1,0 +1,32 @@
+"""The check of a GPU checks itself where there is no GPU."""
+
+import json
+
+import pytest
+import torch
+
+from benchmarks.gpu.__main__ import LIMITS, main
+from benchmarks.gpu.part import PARTS
+
+
+def test_parts_take_ten_minutes():
+    assert list(PARTS) == list(LIMITS) and sum(LIMITS.values()) == 600
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the parts run on the GPU")
+def test_parts_run_on_the_pretended_device(tmp_path, capsys):
+    out = tmp_path / "gpu.json"
+    assert main(["--only", "prompts", "waits", "throughput", "trl", "--out", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert all(found["prompts"]["shares_prompts"].values())
+    assert found["waits"]["tasks"]["gsm8k"]["waits"] > 0 and found["throughput"]["tiny"]["shares_prompts"]
+    assert "There is no GPU here" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_part_without_time_is_reported(monkeypatch, tmp_path):
+    monkeypatch.setattr("benchmarks.gpu.__main__.PRETENDED_LIMIT", 0.5)
+    out = tmp_path / "gpu.json"
+    assert main(["--only", "versions", "trl", "--out", str(out)]) == 2
+    assert [found["error"] for found in json.loads(out.read_text()).values()] == ["no result after 0 s"] * 2
