@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.navsim.batch.logged_agents import Tracks
+from lightning_cgrpo.navsim.batch.plan import Plan
 from lightning_cgrpo.navsim.batch.surfaces import Surfaces
 from lightning_cgrpo.navsim.geometry.polylines import Polylines
 from lightning_cgrpo.scenes.scene import Scene
-
-if TYPE_CHECKING:
-    from lightning_cgrpo.navsim.expert.pdm_closed import Plan
 
 
 @dataclass(frozen=True, eq=False)

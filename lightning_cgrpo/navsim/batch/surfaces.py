@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import shapely
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from lightning_cgrpo.navsim.batch.plan import Plan
 from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch
 from lightning_cgrpo.navsim.geometry.polygons import Polygons
-from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
+from lightning_cgrpo.navsim.route.road import MAP_RADIUS
+from lightning_cgrpo.navsim.simulation.timing import DT, EARLY, STEPS
 from lightning_cgrpo.scenes.scene import Lights, Points, Scene
 from lightning_cgrpo.scenes.vehicle import centers
 
-if TYPE_CHECKING:
-    from lightning_cgrpo.navsim.expert.pdm_closed import Plan
-
-MAP_RADIUS = 100.0
-"""Half the side, in meters, of the square around the ego that a polygon must touch to be part of the map."""
 LIGHT_HOLD = 0.5
 """Seconds that the state of a traffic light is held."""
-EARLY = 1e-6
-"""Seconds by which times may differ and still count as equal."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from lightning_cgrpo.navsim.expert.constant_velocity import constant_velocity
-from lightning_cgrpo.navsim.expert.pdm_closed import Plan, plan
+from lightning_cgrpo.navsim.expert.pdm_closed import plan
 
-__all__ = ["Plan", "constant_velocity", "plan"]
+__all__ = ["constant_velocity", "plan"]

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lightning_cgrpo.navsim.batch.surfaces import EARLY, held
+from lightning_cgrpo.navsim.batch.surfaces import held
 from lightning_cgrpo.navsim.geometry.path import Array
 from lightning_cgrpo.navsim.geometry.shapes import Shapes, boxes
 from lightning_cgrpo.navsim.route.road import Road
-from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
+from lightning_cgrpo.navsim.simulation.timing import DT, EARLY, STEPS
 from lightning_cgrpo.navsim.traffic.traffic import Traffic
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, MOVING_TYPES
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lightning_cgrpo.navsim.aggregation import MULTIPLIERS, epdms
+from lightning_cgrpo.navsim.batch.plan import Plan
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 from lightning_cgrpo.navsim.expert.forecast import Forecast, as_traffic
 from lightning_cgrpo.navsim.expert.proposals import PROPOSALS, propose
@@ -28,21 +28,6 @@ from lightning_cgrpo.scenes.scene import Lights, Scene
 
 SCENES_AT_ONCE = 64
 """Scenes whose proposals are scored together; more only take more memory."""
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What the expert does in a scene.
-
-    Args:
-        trajectory: ``[41, 3]`` x, y, yaw of the rear axle in the scene's frame, at 10 Hz.
-        centerline: ``[C, 2]`` of the route, from where the ego's lane begins.
-        route_lanes: rows of the lanes of the corrected route.
-    """
-
-    trajectory: Tensor
-    centerline: Tensor
-    route_lanes: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)

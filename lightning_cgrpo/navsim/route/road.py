@@ -7,11 +7,13 @@ from functools import cached_property
 import numpy as np
 import shapely
 
-from lightning_cgrpo.navsim.batch.surfaces import MAP_RADIUS
 from lightning_cgrpo.navsim.geometry.path import Array, headings, wrap
 from lightning_cgrpo.navsim.geometry.shapes import Shapes, polygons
 from lightning_cgrpo.scenes.scene import Lanes, Roadblocks, Scene
 from lightning_cgrpo.scenes.vehicle import centers, corners
+
+MAP_RADIUS = 100.0
+"""Half the side, in meters, of the square around the ego that a polygon must touch to be part of the map."""
 
 
 class Road:

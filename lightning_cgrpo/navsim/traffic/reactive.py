@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
-from lightning_cgrpo.navsim.batch.surfaces import EARLY
 from lightning_cgrpo.navsim.geometry import rectangles
 from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch, expand
+from lightning_cgrpo.navsim.simulation.timing import EARLY
 from lightning_cgrpo.navsim.traffic.idm.following import Following, Vehicles
 from lightning_cgrpo.navsim.traffic.idm.network import Network
 from lightning_cgrpo.navsim.traffic.idm.rails import Traveling, find_rails

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
+from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 
 
 @dataclass(frozen=True, eq=False)

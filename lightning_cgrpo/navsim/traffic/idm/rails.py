@@ -14,9 +14,9 @@ import numpy as np
 import shapely
 import torch
 
-from lightning_cgrpo.navsim.batch.surfaces import EARLY
 from lightning_cgrpo.navsim.geometry.path import Array, headings
 from lightning_cgrpo.navsim.geometry.shapes import Shapes, boxes, polygons
+from lightning_cgrpo.navsim.simulation.timing import EARLY
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, Scene
 from lightning_cgrpo.scenes.vehicle import corners
 
