@@ -1,4 +1,4 @@
-"""The expert's plan of a scene."""
+"""A plan, which scores compare with."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What the expert does in a scene.
+    """The expert's plan of a scene.
 
     Args:
         trajectory: ``[41, 3]`` x, y, yaw of the rear axle in the scene's frame, at 10 Hz.
-        centerline: ``[C, 2]`` of the route, from where the ego's lane begins.
+        centerline: ``[C, 2]`` centerline of the route, from the begin of the ego's lane.
         route_lanes: rows of the lanes of the corrected route.
     """
 

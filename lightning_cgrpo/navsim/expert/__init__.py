@@ -1,4 +1,4 @@
-"""Planners that know nothing of the future: PDM-Closed, the expert of the official score, and constant velocity."""
+"""Planners without knowledge of the future: constant velocity, and PDM-Closed, the official score's expert."""
 
 from __future__ import annotations
 
