@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from lightning_cgrpo.navsim.batch.plan import Plan
 from lightning_cgrpo.navsim.expert import constant_velocity
-from lightning_cgrpo.navsim.expert.pdm_closed import Plan, plan
+from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import COLUMNS, Scorer, Scores
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
 from lightning_cgrpo.scenes.argoverse2 import Argoverse2

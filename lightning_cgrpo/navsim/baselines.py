@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.navsim.batch.plan import Plan
 from lightning_cgrpo.navsim.expert import constant_velocity
 from lightning_cgrpo.navsim.expert.constant_velocity import INTERVAL
-from lightning_cgrpo.navsim.expert.pdm_closed import Plan
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
 from lightning_cgrpo.navsim.simulation.timing import DT
 from lightning_cgrpo.scenes.scene import Scene

@@ -22,8 +22,9 @@ from lightning_cgrpo.navsim.aggregation import (
     multiplicative_metrics_prod,
     weighted_average,
 )
+from lightning_cgrpo.navsim.batch.plan import Plan
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
-from lightning_cgrpo.navsim.expert.pdm_closed import Plan, plan
+from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.official_quirks import OFFICIAL, Fixes
 from lightning_cgrpo.navsim.scoring.areas import EgoAreas, drivable_area_compliance, ego_areas
 from lightning_cgrpo.navsim.scoring.collisions import no_at_fault_collisions

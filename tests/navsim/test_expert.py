@@ -5,7 +5,7 @@ import math
 import random
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path as FilePath
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +17,8 @@ from lightning_cgrpo.navsim.expert import constant_velocity
 from lightning_cgrpo.navsim.expert.forecast import Forecast, as_traffic
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.expert.proposals import propose
-from lightning_cgrpo.navsim.geometry.path import Path
-from lightning_cgrpo.navsim.route.centerline import lane_sequence, route_lanes, starting_lane
+from lightning_cgrpo.navsim.geometry.lane_path import LanePath
+from lightning_cgrpo.navsim.route.lane_ahead import LaneAhead, lane_ahead, lane_sequence
 from lightning_cgrpo.navsim.route.road import Road
 from lightning_cgrpo.navsim.route.route import correct_route, search
 from lightning_cgrpo.scenes.json_fields import SceneError
@@ -188,9 +188,7 @@ def test_route_ends_where_it_crosses_itself():
 def test_ego_off_the_road_starts_in_the_nearest_lane():
     scene = grid(8, CHAIN, [0, 1, 2], at=1)
     away = replace(scene.ego, poses=scene.ego.poses + torch.tensor([0.0, 12.0, 0.0], dtype=torch.float64))
-    road = Road(replace(scene, ego=away))
-    route = correct_route(road)
-    assert starting_lane(road, route_lanes(road, route)) == 1
+    assert lane_ahead(replace(scene, ego=away)).lanes[0] == 1
 
 
 def naive_search(neighbors: list[list[int]], start: int, targets: list[int], depth: int) -> list[int] | None:
@@ -258,11 +256,11 @@ def test_lane_sequence_is_the_shortest_way():
         assert all(link in links for link in pairwise(way))
 
 
-# Path
+# LanePath
 
 
 def test_path_between_its_points():
-    path = Path.along([np.array([[0.0, 0.0], [3.0, 0.0]]), np.array([[3.0, 0.0], [3.0, 4.0]])])
+    path = LanePath.along([np.array([[0.0, 0.0], [3.0, 0.0]]), np.array([[3.0, 0.0], [3.0, 4.0]])])
     assert path.length == 7.0
     np.testing.assert_allclose(path.at(np.array([1.5, 5.0, 99.0])), [[1.5, 0, 0], [3, 2, np.pi / 2], [3, 4, np.pi / 2]])
     np.testing.assert_allclose(path.at(np.array(-3.0)), [1e-5, 0, 0])
@@ -294,8 +292,7 @@ def test_forecast_minds_the_nearest_of_each_type():
 def test_proposals_look_at_a_leader_of_their_own():
     scene = straight_road([agent("car", 20.0, -4.3, size=(4.0, 1.6))])  # in the way of the path on the right only
     road = Road(scene)
-    line = Path.along([road.centerline(0)])
-    found = propose(line, 10.0, scene.ego.poses[-1].numpy(), SPEED, Forecast.of(road, (0, 1)))
+    found = propose(LaneAhead(road, (0,), (0, 1), [0]), Forecast.of(road, (0, 1)))
     assert found.shape == (15, 41, 3)
     end = found[:, -1, 0].reshape(3, 5)
     np.testing.assert_allclose(end[0], end[2])
@@ -306,7 +303,7 @@ def test_proposals_look_at_a_leader_of_their_own():
 # Official plans
 
 
-def test_official_plans(shared_data: FilePath):
+def test_official_plans(shared_data: Path):
     files = sorted((shared_data / "driving" / "cases").glob("*.official.json"))
     if not files:
         pytest.skip("no official plans")

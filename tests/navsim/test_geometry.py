@@ -12,12 +12,12 @@ from lightning_cgrpo.navsim.geometry.boxes import (
     bounds_touch,
     box_corners,
     boxes_touch,
-    expand,
     segments_touch_boxes,
     wrap_angle,
 )
 from lightning_cgrpo.navsim.geometry.polygons import Polygons
 from lightning_cgrpo.navsim.geometry.polylines import Polylines
+from lightning_cgrpo.navsim.geometry.ranges import expand, starts
 from lightning_cgrpo.scenes.scene import Points
 
 FAR = np.array([333557.0, 4697225.0])
@@ -68,6 +68,8 @@ def test_expand_counts_within_rows():
     row, number = expand(torch.tensor([2, 0, 3]))
     assert row.tolist() == [0, 0, 2, 2, 2]
     assert number.tolist() == [0, 1, 0, 1, 2]
+    assert expand(torch.tensor([2, 0, 3]), torch.tensor([5, 9, 1]))[1].tolist() == [5, 6, 1, 2, 3]
+    assert starts(torch.tensor([2, 0, 3])).tolist() == [0, 2, 2, 5]
 
 
 def test_boxes_touch_where_shapely_says_they_intersect():
@@ -151,7 +153,7 @@ def test_a_box_within_a_polygon_touches_it_and_so_does_one_around_it():
 
 def test_no_polygons_and_no_points():
     nothing = Polygons.of([Points.polygons([]).xy])
-    assert len(nothing) == 0
+    assert len(nothing.bounds) == 0
     assert nothing.contain(torch.zeros(0, 3, 2, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)).shape == (0, 3)
     flat = as_polygons([[[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]], [[0.0, 0.0], [2.0, 0.0], [1.0, 0.0]]])
     points = torch.tensor([[[1.0, 1.0]], [[1.0, 0.0]]], dtype=torch.float64)

@@ -7,9 +7,9 @@ from jsonargparse import ArgumentParser
 from scipy.interpolate import interp1d
 
 import lightning_cgrpo
-from lightning_cgrpo.navsim.batch.logged_agents import interpolated
+from lightning_cgrpo.navsim.batch.logged_agents import interpolate_agents
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
-from lightning_cgrpo.navsim.batch.surfaces import held
+from lightning_cgrpo.navsim.batch.surfaces import red_at_steps
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
@@ -32,7 +32,7 @@ def random_agents(seen, seed=0):
 def test_tracks_are_interpolated_as_scipy_does():
     rng = np.random.default_rng(0)
     agents = random_agents(rng.random((40, 12)) < 0.6)
-    poses, velocities, present, first_speed = interpolated(agents, NOWHERE)
+    poses, velocities, present, first_speed = interpolate_agents(agents, NOWHERE)
     steps = np.arange(41) * 0.1
     for row in range(40):
         seen = agents.seen[row].numpy() & (agents.times >= 0).numpy()
@@ -58,7 +58,7 @@ def test_an_agent_that_is_seen_once_is_always_there():
     seen[1, 3] = seen[1, 1] = True  # now and before
     seen[2, :3] = True  # only before
     agents = random_agents(seen)
-    poses, _, present, first_speed = interpolated(agents, NOWHERE)
+    poses, _, present, first_speed = interpolate_agents(agents, NOWHERE)
     assert present.all(1).tolist() == [True, True, False]
     assert not present[2].any()
     assert torch.allclose(poses[0, :, :2], agents.states[0, 7, :2].expand(41, 2))
@@ -67,15 +67,20 @@ def test_an_agent_that_is_seen_once_is_always_there():
 
 def test_no_agents_at_all():
     agents = random_agents(np.zeros((0, 12), dtype=bool))
-    assert [tuple(part.shape) for part in interpolated(agents, NOWHERE)] == [(0, 41, 3), (0, 41, 2), (0, 41), (0,)]
+    assert [tuple(part.shape) for part in interpolate_agents(agents, NOWHERE)] == [
+        (0, 41, 3),
+        (0, 41, 2),
+        (0, 41),
+        (0,),
+    ]
 
 
 def test_lights_are_held_for_half_a_second():
     times = torch.tensor([0.0, 0.5, 2.0], dtype=torch.float64)
     red = torch.tensor([[True], [False], [True]])
-    found = held(Lights(times, red, ~red), red)[:, 0]
+    found = red_at_steps(Lights(times, red, ~red))[:, 0]
     assert found.nonzero()[:, 0].tolist() == [*range(5), *range(20, 25)]
-    assert not held(Lights(times[:0], red[:0], red[:0]), red[:0]).any()
+    assert not red_at_steps(Lights(times[:0], red[:0], red[:0])).any()
 
 
 def test_red_connectors_of_other_routes_dont_count():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_cgrpo.navsim.expert.pdm_closed import Plan
+from lightning_cgrpo.navsim.batch.plan import Plan
 from lightning_cgrpo.navsim.scorer import COLUMNS, Scorer
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.navsim.traffic.reactive import Reactive

@@ -1,4 +1,4 @@
-"""Logged agents of several scenes at 10 Hz. See NAVSIM.md 1.11; officially ``metric_cache_processor.py:96-199``."""
+"""Logged agents at 10 Hz. See docs/navsim_score.md §11; officially ``metric_cache_processor.py:96-199``."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ from lightning_cgrpo.scenes.scene import MOVING_TYPES, Agents, Scene
 
 
 @dataclass(frozen=True, eq=False)
-class Tracks:
-    """The logged agents of S scenes, A per scene, padded with agents that are never present.
+class LoggedAgents:
+    """The logged agents of S scenes, padded to A agents per scene with agents that are never present.
 
     Args:
-        poses: ``[S, A, 41, 3]`` x, y, yaw of the boxes' centers; 0 where not present.
-        velocities: ``[S, A, 41, 2]`` in the scene's frame; 0 for types that don't move.
+        poses: ``[S, A, 41, 3]`` x, y, yaw of the boxes' centers; 0 where absent.
+        speeds: ``[S, A, 41]`` m/s; 0 where absent and for types that don't move.
         sizes: ``[S, A, 2]`` length, width.
         present: ``[S, A, 41]`` bool.
-        types: ``[S, A]`` int64, of `AGENT_TYPES`, -1 where padded.
-        first_speed: ``[S, A]`` at the first step where the agent is present.
+        types: ``[S, A]`` int64 index into `AGENT_TYPES`, -1 for padding.
+        first_speed: ``[S, A]`` m/s when first seen.
     """
 
     poses: Tensor
-    velocities: Tensor
+    speeds: Tensor
     sizes: Tensor
     present: Tensor
     types: Tensor
     first_speed: Tensor
 
     @classmethod
-    def of(cls, scenes: Sequence[Scene], origin: Tensor, dtype: torch.dtype, device: torch.device | str) -> Tracks:
-        """Of scenes, with positions relative to ``origin [S, 2]``."""
-        poses, velocities, present, first_speed = zip(
-            *(interpolated(scene.agents, origin[row]) for row, scene in enumerate(scenes)), strict=True
-        )
+    def of(
+        cls, scenes: Sequence[Scene], origin: Tensor, dtype: torch.dtype, device: torch.device | str
+    ) -> LoggedAgents:
+        """Interpolate the agents of scenes, with positions relative to ``origin [S, 2]``."""
+        found = [interpolate_agents(scene.agents, at) for scene, at in zip(scenes, origin, strict=True)]
+        poses, velocities, present, first_speed = zip(*found, strict=True)
 
         def floats(rows: Sequence[Tensor]) -> Tensor:
             return pad_sequence(list(rows), batch_first=True).to(device, dtype)
 
         return cls(
             floats(poses),
-            floats(velocities),
+            floats(velocities).norm(dim=-1),
             floats([scene.agents.sizes[:, :2] for scene in scenes]),
             pad_sequence(list(present), batch_first=True).to(device),
             pad_sequence([scene.agents.types for scene in scenes], batch_first=True, padding_value=-1).to(device),
@@ -54,46 +55,41 @@ class Tracks:
         )
 
 
-def interpolated(agents: Agents, origin: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Logged agents at 10 Hz: linear between a track's first and last sighting from t = 0 on.
+def interpolate_agents(agents: Agents, origin: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Interpolate agents linearly at 10 Hz, between the first and the last sighting from t = 0 on.
 
-    An agent seen only once is there all the time (``metric_cache_processor.py:175``).
+    An agent that is seen only once is always present (``metric_cache_processor.py:175``).
 
     Returns:
-        Poses ``[A, 41, 3]``, velocities ``[A, 41, 2]``, present ``[A, 41]``, speed at first appearance ``[A]``.
+        Poses ``[A, 41, 3]``, velocities ``[A, 41, 2]``, present ``[A, 41]``, speed when first seen ``[A]``.
     """
     steps = torch.arange(STEPS, dtype=torch.float64) * DT
     columns = (agents.times >= 0) & (agents.times <= steps[-1])
     times, seen = agents.times[columns], agents.seen[:, columns]
     states = agents.states[:, columns].clone()
     if not seen.any():
-        agents_steps = (len(agents.tokens), STEPS)
-        nowhere = states.new_zeros(*agents_steps, 3)
-        return nowhere, nowhere[..., 1:], seen.new_zeros(agents_steps), states.new_zeros(agents_steps[0])
+        absent = states.new_zeros(len(agents.tokens), STEPS, 5)
+        return absent[..., :3], absent[..., 3:], absent[..., 0] > 0, absent[:, 0, 0]
     states[..., :2] -= origin
     states[..., 3:] *= (agents.types < MOVING_TYPES)[:, None, None]
     last = len(times) - 1
     order = torch.arange(last + 1)
-    # The first column from each on in which the agent is seen, and the last one up to each; wrong past the ends.
+    # The next and the previous column of each column in which the agent is seen; wrong past the ends.
     following = torch.where(seen, order, last).flip(1).cummin(1).values.flip(1)
     preceding = torch.where(seen, order, -1).cummax(1).values
     first, final = following[:, 0], preceding[:, -1].clamp(0)
     high = following[:, torch.searchsorted(times, steps).clamp(max=last)]
     low = preceding.gather(1, (high - 1).clamp(0))
     low = torch.where((low < 0) | (high == 0), first[:, None], low)
-    present = (steps >= times[first, None]) & (steps <= times[final, None])
-    count = seen.sum(1)
-    present = torch.where(count[:, None] == 1, True, present & (count[:, None] > 0))
-    low, high = (torch.where(count[:, None] == 1, first[:, None], column) for column in (low, high))
-
-    def take(column: Tensor) -> Tensor:
-        return states.gather(1, column[..., None].expand(-1, -1, 5))
-
-    start, change = take(low), take(high) - take(low)
+    count = seen.sum(1)[:, None]
+    present = (count == 1) | (count > 0) & (steps >= times[first, None]) & (steps <= times[final, None])
+    low, high = (torch.where(count == 1, first[:, None], column) for column in (low, high))
+    start, end = (states.gather(1, column[..., None].expand(-1, -1, 5)) for column in (low, high))
+    change = end - start
     change[..., 2] = wrap_angle(change[..., 2])
-    span = torch.where(high > low, times[high] - times[low], 1)  # no change where there is no span
+    span = torch.where(high > low, times[high] - times[low], 1)
     between = change / span[..., None] * (steps - times[low])[..., None] + start
     between[..., 2] = wrap_angle(between[..., 2])
     between = torch.where(present[..., None], between, 0)
     first_speed = states[torch.arange(len(first)), first, 3:].norm(dim=-1)
-    return between[..., :3], between[..., 3:], present, torch.where(count > 0, first_speed, 0)
+    return between[..., :3], between[..., 3:], present, torch.where(count[:, 0] > 0, first_speed, 0)

@@ -1,21 +1,18 @@
-"""Scenes side by side as tensors: all that the scores and the traffic read. See NAVSIM.md 1.1 and 1.11."""
+"""Scenes as tensors, for scores and traffic. See docs/navsim_score.md §1 and §11."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.batch.logged_agents import Tracks
+from lightning_cgrpo.navsim.batch.logged_agents import LoggedAgents
+from lightning_cgrpo.navsim.batch.plan import Plan
 from lightning_cgrpo.navsim.batch.surfaces import Surfaces
 from lightning_cgrpo.navsim.geometry.polylines import Polylines
 from lightning_cgrpo.scenes.scene import Scene
-
-if TYPE_CHECKING:
-    from lightning_cgrpo.navsim.expert.pdm_closed import Plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,22 +20,20 @@ class SceneBatch:
     """S scenes.
 
     Args:
-        scenes: as they were given.
-        plans: the expert's, one per scene.
-        origin: ``[S, 2]`` float64, what was subtracted from all positions: 0 with float64 (so that positions are those
-            of the scene, to the last bit), the ego's position with float32, which is too coarse far from the origin.
+        scenes: the scenes themselves.
+        origin: ``[S, 2]`` float64, subtracted from all positions. The origin is 0 in float64; in float32, which is too
+            coarse far from the origin, it is the ego's position.
         start: ``[S, 7]`` x, y, yaw, vx, vy, ax, ay of the ego now; velocity and acceleration in the ego's frame.
-        tracks: logged agents.
+        agents: logged agents.
         surfaces: map polygons.
-        centerlines: one per scene.
-        pdm: ``[S, 41, 3]`` the expert's plan at 10 Hz.
+        centerlines: S polylines.
+        pdm: ``[S, 41, 3]`` the expert's trajectories at 10 Hz.
     """
 
     scenes: tuple[Scene, ...]
-    plans: tuple[Plan, ...]
     origin: Tensor
     start: Tensor
-    tracks: Tracks
+    agents: LoggedAgents
     surfaces: Surfaces
     centerlines: Polylines
     pdm: Tensor
@@ -55,15 +50,13 @@ class SceneBatch:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> SceneBatch:
-        """Collect the tensors of scenes.
-
-        Args:
-            scenes: at least one.
-            plans: one per scene.
-            dtype: float64, or float32 for speed on devices where float64 is slow.
-            device: of the tensors.
-        """
-        starts = torch.stack([_start(scene) for scene in scenes])
+        """Make tensors of at least one scene and its plan."""
+        starts = torch.stack(
+            [
+                torch.cat([scene.ego.poses[-1], scene.ego.velocities[-1], scene.ego.accelerations[-1]])
+                for scene in scenes
+            ]
+        )
         origin = torch.zeros_like(starts[:, :2]) if dtype == torch.float64 else starts[:, :2]
         starts = torch.cat([starts[:, :2] - origin, starts[:, 2:]], 1)
         lines = [plan.centerline - origin[row] for row, plan in enumerate(plans)]
@@ -73,16 +66,10 @@ class SceneBatch:
         pdm = torch.cat([pdm[..., :2] - origin[:, None], pdm[..., 2:]], -1)
         return cls(
             tuple(scenes),
-            tuple(plans),
             origin.to(device),
             starts.to(device, dtype),
-            Tracks.of(scenes, origin, dtype, device),
+            LoggedAgents.of(scenes, origin, dtype, device),
             Surfaces.of(scenes, plans, origin, dtype, device),
             Polylines.of(centerlines.to(device, dtype)),
             pdm.to(device, dtype),
         )
-
-
-def _start(scene: Scene) -> Tensor:
-    ego = scene.ego
-    return torch.cat([ego.poses[-1], ego.velocities[-1], ego.accelerations[-1]])

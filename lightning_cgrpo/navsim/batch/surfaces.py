@@ -1,45 +1,39 @@
-"""What of the map the scores ask for. See NAVSIM.md 1.5 and 1.6; officially ``pdm_occupancy_map.py:129-186``."""
+"""Map polygons for the scores. See docs/navsim_score.md §5 and §6; officially ``pdm_occupancy_map.py:129-186``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import shapely
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from lightning_cgrpo.navsim.batch.plan import Plan
 from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch
 from lightning_cgrpo.navsim.geometry.polygons import Polygons
-from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
+from lightning_cgrpo.navsim.route.road import MAP_RADIUS
+from lightning_cgrpo.navsim.simulation.timing import DT, EARLY, STEPS
 from lightning_cgrpo.scenes.scene import Lights, Points, Scene
 from lightning_cgrpo.scenes.vehicle import centers
 
-if TYPE_CHECKING:
-    from lightning_cgrpo.navsim.expert.pdm_closed import Plan
-
-MAP_RADIUS = 100.0
-"""Half the side, in meters, of the square around the ego that a polygon must touch to be part of the map."""
 LIGHT_HOLD = 0.5
-"""Seconds that the state of a traffic light is held."""
-EARLY = 1e-6
-"""Seconds by which times may differ and still count as equal."""
+"""Seconds for which the state of a traffic light is held."""
 
 
 @dataclass(frozen=True, eq=False)
 class Surfaces:
-    """The map polygons near the ego of S scenes, P per scene, padded.
+    """The map polygons near the egos of S scenes, padded to P per scene.
 
     Args:
-        polygons: of all scenes.
-        table: ``[S, P]`` int64 rows of `polygons`; those of padding are 0 and have no flag below.
+        polygons: polygons of all scenes.
+        table: ``[S, P]`` int64 rows of `polygons`; padding is row 0, without any flag below.
         lane: ``[S, P]`` bool, lanes and lane connectors.
         on_route: ``[S, P]`` bool, lanes of the plan's route.
-        drivable: ``[S, P]`` bool, what the corners of the ego must be on.
+        drivable: ``[S, P]`` bool, polygons that the ego's corners may be on.
         intersection: ``[S, P]`` bool.
-        red_table: ``[S, C]`` int64 rows of `polygons`: the connectors of the mission's route that ever are red.
+        red_table: ``[S, C]`` int64 rows of `polygons`: connectors of the mission's route that are red at some step.
         red: ``[S, 41, C]`` bool, red at a step.
     """
 
@@ -61,7 +55,7 @@ class Surfaces:
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> Surfaces:
-        """Of scenes and their plans, with positions relative to ``origin [S, 2]``."""
+        """Collect the surfaces of scenes, with positions relative to ``origin [S, 2]``."""
         layers: list[Tensor] = []
         tables, flags, red_tables, reds = [], [], [], []
         total = 0
@@ -84,31 +78,31 @@ class Surfaces:
 
 
 def _near(scene: Scene, plan: Plan) -> list[tuple[Tensor, Tensor]]:
-    """The layers of a scene's map around the ego: polygons ``[n, V, 2]``, and flags ``[n, 4]``, see `Surfaces`."""
-    lanes, blocks, areas = scene.map.lanes, scene.map.roadblocks, scene.map
+    """Layers of the map around the ego: polygons ``[n, V, 2]`` and flags ``[n, 4]`` (lane to intersection)."""
+    lanes, blocks = scene.map.lanes, scene.map.roadblocks
+    areas = (scene.map.intersections, scene.map.carparks, scene.map.drivable_areas)
+    crossings, carparks, drivable = (area.polygons for area in areas)
     x, y = centers(scene.ego.poses[-1]).tolist()
     patch = shapely.box(x - MAP_RADIUS, y - MAP_RADIUS, x + MAP_RADIUS, y + MAP_RADIUS)
     block = _touching(blocks.polygons, patch)
     on_route = torch.zeros(len(lanes.ids), dtype=torch.bool)
     on_route[list(plan.route_lanes)] = True
-    layers = [
-        # which, and whether it is: lane, on the route, drivable, intersection
+    layers = [  # polygons, which of them, flags: lane, on the route, drivable, intersection
         (lanes.polygons, block[lanes.roadblock], (True, on_route, False, False)),
         (blocks.polygons, block & ~blocks.connector, (False, False, True, False)),
-        (areas.intersections.polygons, None, (False, False, True, True)),
-        (areas.carparks.polygons, None, (False, False, True, False)),
-        (areas.drivable_areas.polygons, None, (False, False, True, False)),
+        (crossings, _touching(crossings, patch), (False, False, True, True)),
+        (carparks, _touching(carparks, patch), (False, False, True, False)),
+        (drivable, _touching(drivable, patch), (False, False, True, False)),
     ]
     found = []
     for polygons, keep, flags in layers:
-        keep = _touching(polygons, patch) if keep is None else keep
         columns = [torch.as_tensor(flag).expand(len(polygons)) for flag in flags]
         found.append((polygons.xy[keep], torch.stack(columns, 1)[keep]))
     return found
 
 
 def _touching(polygons: Points, patch: shapely.Polygon) -> Tensor:
-    """``[N]`` whether polygons touch an axis-aligned box."""
+    """Whether polygons touch an axis-aligned box, ``[N]`` bool."""
     xy = polygons.xy
     if not len(xy):
         return torch.zeros(0, dtype=torch.bool)
@@ -121,20 +115,19 @@ def _touching(polygons: Points, patch: shapely.Polygon) -> Tensor:
 
 
 def _red(scene: Scene) -> tuple[Tensor, Tensor]:
-    """Connectors of the mission's route that are red at any step: polygons ``[C, V, 2]``, red ``[C, 41]``."""
+    """Connectors of the mission's route that are red at some step: polygons ``[C, V, 2]``, red ``[C, 41]``."""
     lanes = scene.map.lanes
     mission = torch.isin(lanes.roadblock, torch.tensor(scene.route, dtype=torch.int64))
-    red = held(scene.lights, scene.lights.red).T & mission[:, None]
+    red = red_at_steps(scene.lights).T & mission[:, None]
     ever = red.any(1)
     return lanes.polygons.xy[ever], red[ever]
 
 
-def held(lights: Lights, states: Tensor) -> Tensor:
-    """``[41, L]`` states ``[T, L]`` of traffic lights at 10 Hz, each held for 0.5 s and then unknown (False)."""
+def red_at_steps(lights: Lights) -> Tensor:
+    """Red lights ``[41, L]`` at 10 Hz; a state is held for 0.5 s and then unknown (False)."""
     steps = torch.arange(STEPS, dtype=torch.float64) * DT + EARLY
     latest = torch.searchsorted(lights.times, steps, right=True) - 1
-    known = latest >= 0
-    if len(lights.times):
-        known &= steps - lights.times[latest.clamp(0)] < LIGHT_HOLD
-        return states[latest.clamp(0)] & known[:, None]
-    return states.new_zeros(STEPS, states.shape[1])
+    if not len(lights.times):
+        return lights.red.new_zeros(STEPS, lights.red.shape[1])
+    known = (latest >= 0) & (steps - lights.times[latest.clamp(0)] < LIGHT_HOLD)
+    return lights.red[latest.clamp(0)] & known[:, None]

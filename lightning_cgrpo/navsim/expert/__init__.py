@@ -1,8 +1,8 @@
-"""Planners that know nothing of the future: PDM-Closed, the expert of the official score, and constant velocity."""
+"""Planners without knowledge of the future: constant velocity, and PDM-Closed, the official score's expert."""
 
 from __future__ import annotations
 
 from lightning_cgrpo.navsim.expert.constant_velocity import constant_velocity
-from lightning_cgrpo.navsim.expert.pdm_closed import Plan, plan
+from lightning_cgrpo.navsim.expert.pdm_closed import plan
 
-__all__ = ["Plan", "constant_velocity", "plan"]
+__all__ = ["constant_velocity", "plan"]

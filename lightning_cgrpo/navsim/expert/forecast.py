@@ -1,6 +1,6 @@
-"""What the planner expects of the others: all keep their velocity, along their heading, and lights stay as they are.
+"""The planner's forecast: agents keep their speed along their heading, and lights keep their state.
 
-See NAVSIM.md 1.12; officially pdm_observation.py and pdm_object_manager.py.
+See docs/navsim_score.md §12; officially pdm_observation.py and pdm_object_manager.py.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lightning_cgrpo.navsim.batch.surfaces import EARLY, held
-from lightning_cgrpo.navsim.geometry.path import Array
+from lightning_cgrpo.navsim.batch.surfaces import red_at_steps
+from lightning_cgrpo.navsim.geometry.lane_path import Array
 from lightning_cgrpo.navsim.geometry.shapes import Shapes, boxes
 from lightning_cgrpo.navsim.route.road import Road
-from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
+from lightning_cgrpo.navsim.simulation.timing import DT, EARLY, STEPS
 from lightning_cgrpo.navsim.traffic.traffic import Traffic
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, MOVING_TYPES
 
-RADIUS = 100.0
+FORECAST_RADIUS = 100.0
 MOST = {"vehicle": 50, "pedestrian": 25, "bicycle": 10}
-"""Agents of a type that are minded, the nearest."""
+"""Forecast agents of each type: the nearest."""
 MOST_STATIC = 50
 RESOLUTION = 2
-"""Steps for which the forecast stays the same."""
+"""Steps between two updates of the forecast."""
 NODE_CAPACITY = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """The surroundings of an ego, from its present ones. N agents, C red connectors.
+    """A forecast of N agents and C red connectors.
 
     Args:
         poses: ``[N, 3]`` x, y, yaw now.
         sizes: ``[N, 2]`` length, width.
-        types: ``[N]`` int64, of `AGENT_TYPES`.
-        speeds: ``[N]`` m/s, 0 of types that don't move.
-        drift: ``[N, 2]`` m/s in the scene's frame, along the heading or against it.
-        red: ``[L]`` bool, the closed connectors of the route.
-        red_polygons: ``[C]`` of those.
-        ignored: ``[N + C]`` bool, what the ego overlaps now.
+        types: ``[N]`` int64 index into `AGENT_TYPES`.
+        speeds: ``[N]`` m/s, 0 for types that don't move.
+        drift: ``[N, 2]`` m/s in the scene's frame, along or against the heading.
+        red: ``[L]`` bool, the red connectors of the route.
+        red_polygons: ``[C]`` their polygons.
+        ignored: ``[N + C]`` bool, agents and connectors that the ego overlaps now.
     """
 
     poses: Tensor
@@ -58,7 +58,7 @@ class Forecast:
 
     @classmethod
     def of(cls, road: Road, lanes: Sequence[int]) -> Forecast:
-        """For the ego of a scene, whose route has these lanes."""
+        """Forecast a scene whose route has these lanes."""
         agents, lights = road.scene.agents, road.scene.lights
         now = (agents.times.abs() < EARLY).nonzero()[:, 0]
         states, seen = agents.states[:, now], agents.seen[:, now].any(1)
@@ -69,7 +69,7 @@ class Forecast:
         forward = torch.stack([pose[:, 2].cos(), pose[:, 2].sin()], 1)
         along = (forward * velocity).sum(1) > 0
         drift = torch.where(along, speeds, -speeds)[:, None] * forward
-        red = held(lights, lights.red)[0]
+        red = red_at_steps(lights)[0]
         red &= torch.isin(torch.arange(len(red)), torch.tensor(lanes))
         red_polygons = road.lane_polygons[red.numpy()]
         sizes = agents.sizes[rows, :2]
@@ -86,19 +86,19 @@ class Forecast:
 
     @cached_property
     def shapes(self) -> Shapes:
-        """``[41, N + C]`` polygons of agents and then red connectors."""
+        """``[41, N + C]`` polygons of the agents and then of the red connectors."""
         moving = boxes(self.poses_at.transpose(0, 1), self.sizes)
         return np.concatenate([moving, np.tile(self.red_polygons, (STEPS, 1))], axis=1)
 
     def touching(self, areas: Shapes, step: int) -> list[np.ndarray]:
-        """Rows of `shapes` that touch each of some areas at a step, but for those ignored, in the official order."""
+        """Rows of `shapes` that touch each area at a step and are not ignored, in the official order."""
         tree = shapely.STRtree(self.shapes[step], NODE_CAPACITY)
         area, row = tree.query(areas, predicate="intersects")
         minded = ~self.ignored[row]
         return [row[minded & (area == number)] for number in range(len(areas))]
 
     def speeds_along(self, rows: np.ndarray, yaws: Array) -> Array:
-        """Speeds ``[P, n]`` of rows ``[n]`` of `shapes` in directions ``[P]``; NaN of red connectors."""
+        """Speeds ``[P, n]`` of rows ``[n]`` of `shapes` in directions ``[P]``; NaN for red connectors."""
         agent = rows < len(self.poses)
         at = np.where(agent, rows, 0)
         if not agent.any():
@@ -108,24 +108,22 @@ class Forecast:
 
 
 def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor) -> Traffic:
-    """Forecasts of K scenes as what R candidates drive in, the scene of each being ``of_row [R]``."""
-    poses = pad_sequence([forecast.poses_at for forecast in forecasts], batch_first=True)
-    minded = [torch.from_numpy(~forecast.ignored[: len(forecast.poses)]) for forecast in forecasts]
-    return Traffic(
-        poses,
-        pad_sequence([forecast.sizes for forecast in forecasts], batch_first=True),
-        pad_sequence(minded, batch_first=True)[..., None].expand(-1, -1, STEPS),
-        pad_sequence([forecast.types for forecast in forecasts], batch_first=True, padding_value=-1),
-        pad_sequence([forecast.speeds for forecast in forecasts], batch_first=True),
-        of_row,
+    """Forecasts of K scenes as traffic for R candidates, whose scenes are ``of_row [R]``."""
+    poses, sizes, speeds = (
+        pad_sequence(list(rows), batch_first=True)
+        for rows in zip(*((each.poses_at, each.sizes, each.speeds) for each in forecasts), strict=True)
     )
+    minded = [torch.from_numpy(~each.ignored[: len(each.poses)]) for each in forecasts]
+    present = pad_sequence(minded, batch_first=True)[..., None].expand(-1, -1, STEPS)
+    types = pad_sequence([each.types for each in forecasts], batch_first=True, padding_value=-1)
+    return Traffic(poses, sizes, present, types, speeds, of_row, speeds[..., None].expand(-1, -1, STEPS))
 
 
 def _nearest(road: Road, positions: Tensor, types: Tensor, seen: Tensor) -> Tensor:
-    """Rows of the agents to mind: static ones first, then type by type, from near to far."""
+    """Rows of the agents to forecast: static agents first, then type by type, each from near to far."""
     distances = (positions - torch.from_numpy(road.center)).norm(dim=1)
-    order = torch.where(seen & (distances <= RADIUS), distances, torch.inf).argsort(stable=True)
-    order = order[: int((seen & (distances <= RADIUS)).sum())]
+    near = seen & (distances <= FORECAST_RADIUS)
+    order = torch.where(near, distances, torch.inf).argsort(stable=True)[: int(near.sum())]
     kinds = [order[types[order] >= MOVING_TYPES][:MOST_STATIC]]
     kinds += [order[types[order] == AGENT_TYPES.index(name)][:most] for name, most in MOST.items()]
     return torch.cat(kinds)

@@ -1,25 +1,22 @@
-"""PDM-Closed, the official expert: of its proposals, the one that scores best in a forecast.
+"""PDM-Closed, the official expert: the proposal that scores best in a forecast of the scene.
 
-See NAVSIM.md 1.12; officially abstract_pdm_closed_planner.py and ``metric_cache_processor.py:56-69``.
+See docs/navsim_score.md §12; officially abstract_pdm_closed_planner.py and ``metric_cache_processor.py:56-69``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lightning_cgrpo.navsim.aggregation import MULTIPLIERS, epdms
+from lightning_cgrpo.navsim.batch.plan import Plan
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 from lightning_cgrpo.navsim.expert.forecast import Forecast, as_traffic
 from lightning_cgrpo.navsim.expert.proposals import PROPOSALS, propose
-from lightning_cgrpo.navsim.geometry.path import Array, Path
-from lightning_cgrpo.navsim.route.centerline import lane_sequence, route_lanes, starting_lane
-from lightning_cgrpo.navsim.route.road import Road
-from lightning_cgrpo.navsim.route.route import correct_route
+from lightning_cgrpo.navsim.route.lane_ahead import LaneAhead, lane_ahead
 from lightning_cgrpo.navsim.scoring.progress import ego_progress
 from lightning_cgrpo.navsim.scoring.sub_scores import SubScores
 from lightning_cgrpo.navsim.simulation.simulate import track
@@ -27,76 +24,37 @@ from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
 from lightning_cgrpo.scenes.scene import Lights, Scene
 
 SCENES_AT_ONCE = 64
-"""Scenes whose proposals are scored together; more only take more memory."""
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What the expert does in a scene.
-
-    Args:
-        trajectory: ``[41, 3]`` x, y, yaw of the rear axle in the scene's frame, at 10 Hz.
-        centerline: ``[C, 2]`` of the route, from where the ego's lane begins.
-        route_lanes: rows of the lanes of the corrected route.
-    """
-
-    trajectory: Tensor
-    centerline: Tensor
-    route_lanes: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class _Options:
-    """What the planner chooses from in a scene."""
-
-    scene: Scene
-    route: tuple[int, ...]
-    lanes: tuple[int, ...]
-    centerline: Path
-    forecast: Forecast
-    proposals: Array
+"""Scenes whose proposals are scored together; a larger number only takes more memory."""
 
 
 def plan(scenes: Sequence[Scene]) -> list[Plan]:
-    """Plan each scene, from what is known at t = 0.
+    """Plan each scene from information at t = 0.
 
     Raises:
         SceneError: a scene's route is empty, or has no lanes.
     """
     plans: list[Plan] = []
     for first in range(0, len(scenes), SCENES_AT_ONCE):
-        plans += _chosen([_options(scene) for scene in scenes[first : first + SCENES_AT_ONCE]])
+        ahead = [lane_ahead(scene) for scene in scenes[first : first + SCENES_AT_ONCE]]
+        plans += _best(ahead, [Forecast.of(each.road, each.route_lanes) for each in ahead])
     return plans
 
 
-def _options(scene: Scene) -> _Options:
-    road = Road(scene)
-    route = correct_route(road)
-    lanes = route_lanes(road, route)
-    start = starting_lane(road, lanes)
-    centerline = Path.along([road.centerline(lane) for lane in lane_sequence(road, route, start)])
-    forecast = Forecast.of(road, lanes)
-    pose, velocity = scene.ego.poses[-1].numpy(), scene.ego.velocities[-1]
-    limit = float(road.lanes.speed_limit[start])
-    return _Options(
-        scene, route, lanes, centerline, forecast, propose(centerline, limit, pose, float(velocity[0]), forecast)
-    )
-
-
-def _chosen(options: Sequence[_Options]) -> list[Plan]:
-    """The best of the proposals of each scene."""
-    proposals = torch.from_numpy(np.stack([each.proposals for each in options]))
+def _best(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast]) -> list[Plan]:
+    """The best proposal of each scene."""
+    pairs = list(zip(ahead, forecasts, strict=True))
+    proposals = torch.from_numpy(np.stack([propose(lanes, forecast) for lanes, forecast in pairs]))
     plans = [
-        Plan(proposals[row, 0], torch.from_numpy(each.centerline.points), each.lanes)
-        for row, each in enumerate(options)
+        Plan(proposals[row, 0], torch.from_numpy(lanes.path.points), lanes.route_lanes)
+        for row, lanes in enumerate(ahead)
     ]
-    batch = SceneBatch.of([_as_expected(each) for each in options], plans)
-    scene = torch.arange(len(options)).repeat_interleave(PROPOSALS)
+    batch = SceneBatch.of([_as_expected(lanes, forecast) for lanes, forecast in pairs], plans)
+    scene = torch.arange(len(pairs)).repeat_interleave(PROPOSALS)
     states = track(batch.start[scene], proposals.flatten(0, 1))
-    found = SubScores.of(batch, states, scene, as_traffic([each.forecast for each in options], scene))
+    found = SubScores.of(batch, states, scene, as_traffic(forecasts, scene))
     columns = {name: outcome.value for name, outcome in found.outcomes.items()}
     product = torch.stack([columns[name] for name in MULTIPLIERS]).prod(0)
-    # Proposals are normalized by the best of them, and aren't judged by the past.
+    # Progress is relative to the best proposal, and comfort ignores the past.
     masked = (found.progress * product).view(-1, PROPOSALS).amax(1).repeat_interleave(PROPOSALS)
     columns["ego_progress"] = ego_progress(found.progress, product, masked, torch.ones_like(masked))
     columns["history_comfort"] = torch.ones_like(masked)
@@ -104,8 +62,8 @@ def _chosen(options: Sequence[_Options]) -> list[Plan]:
     return [replace(each, trajectory=proposals[row, best[row]]) for row, each in enumerate(plans)]
 
 
-def _as_expected(options: _Options) -> Scene:
-    """The scene with the corrected route, whose lights stay as they are."""
+def _as_expected(lanes: LaneAhead, forecast: Forecast) -> Scene:
+    """The scene with the corrected route and constant lights."""
     times = torch.arange(STEPS, dtype=torch.float64) * DT
-    red = options.forecast.red.expand(STEPS, -1)
-    return replace(options.scene, route=options.route, lights=Lights(times, red, torch.zeros_like(red)))
+    red = forecast.red.expand(STEPS, -1)
+    return replace(lanes.road.scene, route=lanes.route, lights=Lights(times, red, torch.zeros_like(red)))

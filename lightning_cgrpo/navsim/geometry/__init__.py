@@ -1,1 +1,1 @@
-"""Boxes, polygons and polylines as batched tensors."""
+"""Batched boxes, polygons and polylines."""

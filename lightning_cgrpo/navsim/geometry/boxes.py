@@ -1,7 +1,6 @@
-"""Geometry of many small things at once: boxes and segments. Tensors in, tensors out, no Python loop.
+"""Many boxes and segments at once.
 
-Two kinds of tests, as in the official scorer: a point is *in* a polygon only if it isn't on the boundary (shapely's
-``contains``; see `polygons`), and things *touch* also where they share no more than a point (shapely's ``intersects``).
+Boxes *touch* also where they share only a boundary point, as in shapely's ``intersects``.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ import torch
 from torch import Tensor
 
 SLACK = 1e-3
-"""Meters by which boxes are grown, so that rounding doesn't cut off what an exact test is to decide."""
+"""Meters by which boxes grow before a coarse test, so that rounding removes no candidate of the exact test."""
 
 
 def wrap_angle(angle: Tensor) -> Tensor:
-    """To [-pi, pi]."""
+    """The same angle in [-pi, pi]."""
     return torch.atan2(angle.sin(), angle.cos())
 
 
 def box_corners(pose: Tensor, size: Tensor) -> Tensor:
-    """Corners ``[..., 4, 2]`` front left, rear left, rear right, front right.
+    """Corners ``[..., 4, 2]``: front left, rear left, rear right, front right.
 
     Args:
         pose: ``[..., 3]`` x, y, yaw of the center.
@@ -35,22 +34,27 @@ def box_corners(pose: Tensor, size: Tensor) -> Tensor:
 
 
 def bounds(points: Tensor) -> Tensor:
-    """``[..., 4]`` least x, least y, greatest x, greatest y of points ``[..., V, 2]``."""
+    """Bounds ``[..., 4]`` of points ``[..., V, 2]``: least x, least y, greatest x, greatest y."""
     return torch.cat([points.amin(-2), points.amax(-2)], -1)
 
 
+def grown(box: Tensor, margin: Tensor | float) -> Tensor:
+    """Bounds ``[..., 4]`` with a margin on all four sides."""
+    return box + margin * box.new_tensor([-1.0, -1.0, 1.0, 1.0])
+
+
 def bounds_touch(a: Tensor, b: Tensor) -> Tensor:
-    """Whether axis-aligned boxes ``[..., 4]``, as `bounds` makes them, touch."""
+    """Whether bounds ``[..., 4]`` touch, ``[...]`` bool."""
     return (a[..., 0] <= b[..., 2]) & (b[..., 0] <= a[..., 2]) & (a[..., 1] <= b[..., 3]) & (b[..., 1] <= a[..., 3])
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    """``[...]`` of ``[..., 2]``; PyTorch is slow at sums over two numbers."""
+    """``[...]`` of ``[..., 2]``, written out because PyTorch is slow at sums over two numbers."""
     return a[..., 0] * b[..., 0] + a[..., 1] * b[..., 1]
 
 
 def cross(a: Tensor, b: Tensor) -> Tensor:
-    """``[...]`` of ``[..., 2]``: positive if b points to the left of a."""
+    """``[...]`` of ``[..., 2]``: positive where b points to the left of a."""
     return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
 
 
@@ -67,7 +71,7 @@ def segments_touch_boxes(start: Tensor, end: Tensor, box: Tensor) -> Tensor:
 
 
 def _separated(axes: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Whether a line along a side of a rectangle has points ``a`` on one side and ``b`` on the other."""
+    """Whether the projections of ``a`` and ``b`` on a side of the rectangles ``axes`` are disjoint."""
     apart = []
     for corner in (0, 1):
         axis = axes[..., corner, :] - axes[..., corner + 1, :]
@@ -80,15 +84,3 @@ def _separated(axes: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 def _range(values: list[Tensor]) -> tuple[Tensor, Tensor]:
     return reduce(torch.minimum, values), reduce(torch.maximum, values)
-
-
-def expand(counts: Tensor) -> tuple[Tensor, Tensor]:
-    """For rows that have so many items each: of all items in order, the row and the number within the row."""
-    rows = torch.repeat_interleave(counts)
-    firsts = counts.cumsum(0) - counts
-    return rows, torch.arange(len(rows), device=counts.device) - firsts[rows]
-
-
-def starts(counts: Tensor) -> Tensor:
-    """``[N + 1]`` where each of N ranges of these lengths starts, and the end of the last."""
-    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])

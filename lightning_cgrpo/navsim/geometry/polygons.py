@@ -1,9 +1,8 @@
 """Polygons that many points are compared with at once.
 
-Each polygon is cut into slabs of equal width along its longer side. A slab knows the edges that reach into it, so that
-a point is compared with a few edges only, and a range within which it needn't be compared at all.
-
-Below, u is the coordinate along which a polygon is cut, x or y, and w is the other one.
+A polygon is cut into slabs of equal width along its longer side. A point is compared only with the edges of its slab,
+and with none if the point is in the slab's core. Below, u is the coordinate along the longer side, x or y; w is the
+other coordinate.
 """
 
 from __future__ import annotations
@@ -15,14 +14,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.geometry.boxes import SLACK, bounds, bounds_touch, expand, segments_touch_boxes, starts
+from lightning_cgrpo.navsim.geometry.boxes import SLACK, bounds, bounds_touch, segments_touch_boxes
+from lightning_cgrpo.navsim.geometry.ranges import expand, starts
 
 EDGES_PER_SLAB = 2
-"""A polygon has at least as many slabs as that this many edges start in one, on average,"""
+"""Most edges per slab, on average."""
 SLAB_WIDTH = 1.0
-"""and at least so many that none is wider, in meters,"""
+"""Widest slab, in meters."""
 MOST_SLABS = 256
-"""but not more."""
+"""Most slabs of a polygon; takes precedence over the two limits above."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +35,8 @@ class Polygons:
         low: ``[N]`` u where the first slab starts.
         scale: ``[N]`` slabs per meter.
         first_slab: ``[N + 1]`` int64.
-        ranges: ``[slabs, 4]`` of w: only between the first and the last can a point be in the polygon, and between the
-            middle two it is.
+        ranges: ``[slabs, 4]`` low, core low, core high, high w. Points of the polygon are between low and high; all
+            points between the core's bounds are in the polygon.
         first_edge: ``[slabs + 1]`` int64.
         edges: ``[E, 4]`` u, w of the start and u, w of the end, by slab.
         outline: ``[O, 2, 2]`` every edge once, in x and y, by polygon.
@@ -54,12 +54,9 @@ class Polygons:
     outline: Tensor
     first_outline: Tensor
 
-    def __len__(self) -> int:
-        return len(self.bounds)
-
     @classmethod
     def of(cls, polygons: Sequence[Tensor]) -> Polygons:
-        """Of polygons ``[n, V, 2]``, filled up with their first corner; V may differ from one tensor to the next."""
+        """Polygons from tensors ``[n, V, 2]`` of any V, padded with the first corner."""
         segments = [torch.stack([polygon, polygon.roll(-1, 1)], 2) for polygon in polygons]
         real = [(segment[:, :, 0] != segment[:, :, 1]).any(-1) for segment in segments]
         outline = torch.cat([segment[keep] for segment, keep in zip(segments, real, strict=True)])
@@ -77,8 +74,7 @@ class Polygons:
         edges = torch.where(upright[of_edge, None, None], outline.flip(-1), outline)
         slab = ((edges[..., 0] - low[of_edge, None]) * scale[of_edge, None]).long()
         slab = torch.minimum(slab, slabs[of_edge, None] - 1)
-        edge, step = expand(slab.amax(1) - slab.amin(1) + 1)  # an edge is in several slabs
-        step += slab.amin(1)[edge]
+        edge, step = expand(slab.amax(1) - slab.amin(1) + 1, slab.amin(1))  # an edge may be in several slabs
         slab, order = (first_slab[of_edge[edge]] + step).sort(stable=True)
         edge, step = edge[order], step[order]
         edges = edges[edge].flatten(1)
@@ -88,14 +84,9 @@ class Polygons:
         return cls(box, upright, low, scale, first_slab, ranges, first_edge, edges, outline, starts(counts))
 
     def contain(self, points: Tensor, row: Tensor) -> Tensor:
-        """Whether points are in polygons and not on the boundary, which counts by even and odd.
+        """Whether points ``[M, K, 2]`` are inside polygons ``row [M]``, by the even-odd rule; ``[M, K]`` bool.
 
-        Args:
-            points: ``[M, K, 2]``.
-            row: ``[M]`` int64, the polygon that each K points are compared with.
-
-        Returns:
-            ``[M, K]`` bool.
+        The boundary is outside, as in shapely's ``contains``.
         """
         x, y = points.unbind(-1)
         low_x, low_y, high_x, high_y = self.bounds[row][:, None].unbind(-1)
@@ -113,19 +104,11 @@ class Polygons:
         return inside
 
     def touch_boxes(self, boxes: Tensor, row: Tensor) -> Tensor:
-        """Whether rectangles touch polygons.
-
-        Args:
-            boxes: ``[M, 4, 2]`` corners in order.
-            row: ``[M]`` int64, the polygon that each is compared with.
-
-        Returns:
-            ``[M]`` bool.
-        """
+        """Whether rectangles ``[M, 4, 2]``, corners in order, touch polygons ``row [M]``; ``[M]`` bool."""
         touching = self.contain(boxes[:, :1], row)[:, 0]
         begin = self.first_outline[row]
-        box, step = expand(self.first_outline[row + 1] - begin)
-        segments = self.outline[begin[box] + step]
+        box, edge = expand(self.first_outline[row + 1] - begin, begin)
+        segments = self.outline[edge]
         near = bounds_touch(bounds(segments), bounds(boxes)[box]).nonzero()[:, 0]
         box, segments = box[near], segments[near]
         touching[box[segments_touch_boxes(segments[:, 0], segments[:, 1], boxes[box])]] = True
@@ -133,10 +116,10 @@ class Polygons:
 
 
 def _odd(edges: Tensor, first_edge: Tensor, u: Tensor, w: Tensor, slab: Tensor) -> Tensor:
-    """Whether points are beyond an odd number of the edges of their slab, and on none of them."""
+    """Whether a line from each point crosses an odd number of edges of its slab, and no edge meets the point."""
     begin = first_edge[slab]
-    point, step = expand(first_edge[slab + 1] - begin)
-    start_u, start_w, end_u, end_w = edges.index_select(0, begin[point] + step).unbind(1)
+    point, edge = expand(first_edge[slab + 1] - begin, begin)
+    start_u, start_w, end_u, end_w = edges.index_select(0, edge).unbind(1)
     to_u, to_w = u[point], w[point]
     side = (end_u - start_u) * (to_w - start_w) - (end_w - start_w) * (to_u - start_u)
     up = end_u > to_u
@@ -149,16 +132,8 @@ def _odd(edges: Tensor, first_edge: Tensor, u: Tensor, w: Tensor, slab: Tensor) 
 
 
 def _ranges(edges: Tensor, first_edge: Tensor, slab: Tensor, begin: Tensor, end: Tensor) -> Tensor:
-    """The ranges of slabs, see `Polygons`.
-
-    Args:
-        edges: ``[E, 4]``.
-        first_edge: ``[slabs + 1]``.
-        slab: ``[E]`` the slab that an edge is in,
-        begin: ``[E]`` where that begins
-        end: ``[E]`` and ends.
-    """
-    # Between which w each edge is while it is in its slab; in the order in which a line along w enters them.
+    """`Polygons.ranges` from edges ``[E, 4]``, whose slabs ``[E]`` extend from begin ``[E]`` to end ``[E]``."""
+    # The extent along w of each edge within its slab, sorted by slab and then by the lower end.
     start_u, start_w, end_u, end_w = edges.unbind(1)
     run = end_u - start_u
     share = (torch.stack([begin - SLACK, end + SLACK]) - start_u) / torch.where(run == 0, 1, run)
@@ -168,7 +143,7 @@ def _ranges(edges: Tensor, first_edge: Tensor, slab: Tensor, begin: Tensor, end:
     order = order[slab[order].argsort(stable=True)]
     low, high = met.amin(0)[order] - SLACK, met.amax(0)[order] + SLACK
 
-    # The widest gap that no edge of the slab enters is either all in the polygon or all outside.
+    # The slab's widest gap without edges is entirely inside or entirely outside the polygon: inside, a core.
     covered = _running_max(high, slab)
     gap = torch.where(slab[1:] == slab[:-1], low[1:] - covered[:-1], 0)
     slabs = len(first_edge) - 1
@@ -188,7 +163,7 @@ def _ranges(edges: Tensor, first_edge: Tensor, slab: Tensor, begin: Tensor, end:
 
 
 def _running_max(values: Tensor, group: Tensor) -> Tensor:
-    """The greatest value so far within each group; the rows of a group follow one another."""
+    """The greatest value so far within each group of consecutive rows."""
     rank = torch.empty_like(group)
     rank[values.argsort()] = torch.arange(len(values), device=values.device)
     most = (group * len(values) + rank).cummax(0).values - group * len(values)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.geometry.boxes import SLACK, bounds, bounds_touch, dot
+from lightning_cgrpo.navsim.geometry.boxes import SLACK, bounds, bounds_touch, dot, grown
 
 CHUNK = 8
-"""Segments of a polyline that share a bounding box."""
+"""Segments of a polyline that share bounds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +18,7 @@ class Polylines:
     """N polylines of C points.
 
     Args:
-        points: ``[N, C, 2]``, filled up with the last point.
+        points: ``[N, C, 2]``, padded with the last point.
         bounds: ``[N, chunks, 4]`` of runs of `CHUNK` segments.
     """
 
@@ -27,18 +27,13 @@ class Polylines:
 
     @classmethod
     def of(cls, points: Tensor) -> Polylines:
-        """Of ``[N, C, 2]``, filled up with the last point; C is at least 2."""
+        """Polylines from ``[N, C, 2]``, padded with the last point; C is at least 2."""
         missing = -(points.shape[1] - 1) % CHUNK
         points = torch.cat([points, points[:, -1:].expand(-1, missing, -1)], 1)
         return cls(points, bounds(points.unfold(1, CHUNK + 1, CHUNK).transpose(-1, -2)))
 
     def project(self, points: Tensor, row: Tensor) -> Tensor:
-        """How far along its polyline each point's nearest one is (the first of several), ``[M]``.
-
-        Args:
-            points: ``[M, 2]``.
-            row: ``[M]`` int64, the polyline of each.
-        """
+        """Distances ``[M]`` along polylines ``row [M]`` of the (first) places nearest to points ``[M, 2]``."""
         start, along = self.points[:, :-1], self.points.diff(dim=1)
         lengths = along.norm(dim=-1)
         passed = lengths.cumsum(1) - lengths
@@ -48,18 +43,8 @@ class Polylines:
         return found[:, 0]
 
     def within(self, points: Tensor, row: Tensor, distance: float) -> Tensor:
-        """Whether points are at most so far from their polyline.
-
-        Args:
-            points: ``[M, T, 2]``.
-            row: ``[M]`` int64, the polyline of each row of points.
-            distance: in meters.
-
-        Returns:
-            ``[M, T]`` bool.
-        """
-        grown = distance + SLACK
-        box = self.bounds + self.bounds.new_tensor([-grown, -grown, grown, grown])
+        """Whether points ``[M, T, 2]`` are at most ``distance`` meters from polylines ``row [M]``; ``[M, T]`` bool."""
+        box = grown(self.bounds, distance + SLACK)
         some, chunk = bounds_touch(bounds(points)[:, None], box[row]).nonzero().unbind(1)
         x, y = points.unbind(-1)
         low_x, low_y, high_x, high_y = box[row[some], chunk][:, None].unbind(-1)
@@ -77,7 +62,7 @@ class Polylines:
 
 
 def _to_segments(points: Tensor, start: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared distance from points to segments, and where along these, in [0, 1], it is nearest; all ``[..., 2]``."""
+    """Squared distance from points to segments, and the nearest place's share of the segment; all ``[..., 2]``."""
     away = points - start
     square = dot(along, along)
     share = (dot(along, away) / torch.where(square > 0, square, 1)).clamp(0, 1)

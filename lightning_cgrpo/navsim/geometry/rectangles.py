@@ -1,9 +1,11 @@
-"""Rectangles of any direction, many at a time: whether they touch, and how far they are apart.
+"""Whether rectangles touch, and the distance between them.
 
-A rectangle is ``[..., 6]``: x, y of the center, x, y of the unit vector along it, half its length, half its width.
+A rectangle is ``[..., 6]``: center x, y; x, y of the unit vector along it; half its length; half its width.
 """
 
 from __future__ import annotations
+
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -12,14 +14,14 @@ COLUMNS = 6
 
 
 def from_boxes(pose: Tensor, size: Tensor) -> Tensor:
-    """Of poses ``[..., 3]`` of the center and sizes ``[..., 2]`` length, width."""
+    """Rectangles from poses ``[..., 3]`` of the center and sizes ``[..., 2]`` length, width."""
     yaw = pose[..., 2:]
     half = (size / 2).expand(*pose.shape[:-1], 2)
     return torch.cat([pose[..., :2], yaw.cos(), yaw.sin(), half], -1)
 
 
 def touch(a: Tensor, b: Tensor) -> Tensor:
-    """Whether rectangles share a point, ``[...]`` bool: no line along one of the four sides separates them."""
+    """Whether rectangles share a point, ``[...]`` bool: no line along one of their sides separates them."""
     ax, ay, aux, auy, al, aw = a.unbind(-1)
     bx, by, bux, buy, bl, bw = b.unbind(-1)
     dx, dy = bx - ax, by - ay
@@ -34,7 +36,7 @@ def touch(a: Tensor, b: Tensor) -> Tensor:
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
     """Meters between rectangles, ``[...]``; 0 where they touch."""
-    # The nearest points of two convex polygons that don't touch include a corner of one of them.
+    # The nearest points of two disjoint convex polygons include a corner of one polygon.
     apart = torch.minimum(_to_corners(a, b), _to_corners(b, a))
     return torch.where(touch(a, b), 0, apart)
 
@@ -52,11 +54,9 @@ def _to_corners(a: Tensor, b: Tensor) -> Tensor:
     along, across = aux * dx + auy * dy, aux * dy - auy * dx
     cos, sin = aux * bux + auy * buy, aux * buy - auy * bux
     ahead, left = (bl * cos, bl * sin), (-bw * sin, bw * cos)
-    least: Tensor | None = None
+    squares = []
     for forward, sideways in ((1, 1), (-1, 1), (-1, -1), (1, -1)):
         x = (along + forward * ahead[0] + sideways * left[0]).abs() - al
         y = (across + forward * ahead[1] + sideways * left[1]).abs() - aw
-        beyond = x.clamp(min=0).square() + y.clamp(min=0).square()
-        least = beyond if least is None else torch.minimum(least, beyond)
-    assert least is not None
-    return least.sqrt()
+        squares.append(x.clamp(min=0).square() + y.clamp(min=0).square())
+    return reduce(torch.minimum, squares).sqrt()

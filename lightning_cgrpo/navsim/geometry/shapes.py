@@ -1,4 +1,4 @@
-"""Shapely polygons of a scene's tensors, for what is done once per scene."""
+"""Tensors as shapely polygons, for work that is done once per scene."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Shapes = npt.NDArray[np.object_]
 
 def polygons(points: Points) -> Shapes:
     """``[N]`` polygons."""
-    given = torch.arange(points.xy.shape[1]) <= points.counts[:, None]  # and the first point again
-    rings = shapely.linearrings(points.xy[given].numpy(), indices=given.nonzero()[:, 0].numpy())
+    closed = torch.arange(points.xy.shape[1]) <= points.counts[:, None]  # the first point again at the end
+    rings = shapely.linearrings(points.xy[closed].numpy(), indices=closed.nonzero()[:, 0].numpy())
     made: Shapes = shapely.polygons(rings)
     return made
 
 
 def boxes(pose: Tensor, size: Tensor) -> Shapes:
-    """``[...]`` rectangles of poses ``[..., 3]`` of the center and sizes ``[..., 2]`` length, width."""
+    """``[...]`` rectangles from poses ``[..., 3]`` of the center and sizes ``[..., 2]`` length, width."""
     made: Shapes = shapely.polygons(box_corners(pose, size).numpy())
     return made

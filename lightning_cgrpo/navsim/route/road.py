@@ -1,4 +1,4 @@
-"""The parts of a scene that planning a route and a centerline needs, as numpy arrays and shapely polygons."""
+"""A scene's map around its ego, as numpy arrays and shapely polygons."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ from functools import cached_property
 import numpy as np
 import shapely
 
-from lightning_cgrpo.navsim.batch.surfaces import MAP_RADIUS
-from lightning_cgrpo.navsim.geometry.path import Array, headings, wrap
+from lightning_cgrpo.navsim.geometry.lane_path import Array, headings, wrap
 from lightning_cgrpo.navsim.geometry.shapes import Shapes, polygons
-from lightning_cgrpo.scenes.scene import Lanes, Roadblocks, Scene
+from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.vehicle import centers, corners
+
+MAP_RADIUS = 100.0
+"""Half the side, in meters, of the square around the ego that a polygon must touch to be part of the map."""
 
 
 class Road:
-    """A scene's map around its ego.
-
-    Args:
-        scene: the scene.
-    """
+    """The map of a scene and the ego's place on it."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        self.lanes: Lanes = scene.map.lanes
-        self.blocks: Roadblocks = scene.map.roadblocks
+        self.lanes, self.blocks = scene.map.lanes, scene.map.roadblocks
         pose = scene.ego.poses[-1]
         self.position: Array = pose[:2].numpy()
         self.yaw = float(pose[2])
@@ -32,7 +29,7 @@ class Road:
 
     @cached_property
     def footprint(self) -> shapely.Polygon:
-        """Of the ego."""
+        """The ego's box."""
         return shapely.Polygon(corners(self.scene.ego.poses[-1]).numpy())
 
     @cached_property
@@ -44,40 +41,41 @@ class Road:
         return polygons(self.blocks.polygons)
 
     def centerline(self, lane: int) -> Array:
-        """``[V, 2]`` of a lane."""
+        """``[V, 2]``."""
         line: Array = self.lanes.centerlines[lane].numpy()
         return line
 
     def length(self, lane: int) -> float:
-        """Of a lane's centerline, in meters."""
+        """Length of a lane's centerline, in meters."""
         return float(np.linalg.norm(np.diff(self.centerline(lane), axis=0), axis=1).sum())
 
     def errors(self, lane: int) -> tuple[float, float]:
-        """How far the ego is from a lane's centerline: meters to the nearest of its points, and radians there."""
+        """The ego's distance to the nearest point of a lane's centerline, and the heading error there, in radians."""
         line = self.centerline(lane)
         distances = np.linalg.norm(line - self.position, axis=1)
         nearest = distances.argmin()
         return float(distances[nearest]), float(abs(wrap(headings(line)[nearest] - self.yaw)))
 
     def blocks_near(self, point: Array, radius: float) -> list[int]:
-        """Roadblocks and then roadblock connectors that touch a square of half this side."""
-        patch = shapely.box(*(point - radius), *(point + radius))
-        near = np.flatnonzero(shapely.intersects(self.block_polygons, patch))
+        """Roadblocks, and then roadblock connectors, that touch a square of side 2 ``radius``."""
+        near = np.flatnonzero(shapely.intersects(self.block_polygons, _square(point, radius)))
         connector = self.blocks.connector.numpy()[near]
         return [*near[~connector].tolist(), *near[connector].tolist()]
 
     def lanes_under(self) -> list[int]:
-        """Lanes of the map near the ego that the ego's rear axle is on, in the official order.
+        """Lanes under the ego's rear axle, in the official order, which decides between equally good lanes.
 
-        The order counts where lanes are equally good; it is that of a tree of all polygons around the ego
-        (``pdm_occupancy_map.py``).
+        The official order is the order of a tree of all polygons around the ego (``pdm_occupancy_map.py``).
         """
         blocks = self.blocks_near(self.center, MAP_RADIUS)
         streets = [block for block in blocks if not self.blocks.connector[block]]
         lanes = [lane for block in blocks for lane in self.blocks.lanes[block]]
-        patch = shapely.box(*(self.center - MAP_RADIUS), *(self.center + MAP_RADIUS))
         areas = [polygons(kind.polygons) for kind in (self.scene.map.intersections, self.scene.map.carparks)]
-        areas = [area[shapely.intersects(area, patch)] for area in areas]
+        areas = [area[shapely.intersects(area, _square(self.center, MAP_RADIUS))] for area in areas]
         tree = shapely.STRtree(np.concatenate([self.block_polygons[streets], self.lane_polygons[lanes], *areas]))
         found = tree.query(shapely.Point(self.position), predicate="intersects") - len(streets)
         return [lanes[row] for row in found if 0 <= row < len(lanes)]
+
+
+def _square(center: Array, radius: float) -> shapely.Polygon:
+    return shapely.box(*(center - radius), *(center + radius))

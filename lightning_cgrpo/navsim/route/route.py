@@ -1,6 +1,6 @@
 """The mission's route, corrected where it doesn't begin at the ego, has gaps, or crosses itself.
 
-See NAVSIM.md 1.12; officially route_utils.py and bfs_roadblock.py.
+See docs/navsim_score.md §12; officially route_utils.py and bfs_roadblock.py.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from lightning_cgrpo.navsim.route.road import Road
 from lightning_cgrpo.scenes.json_fields import SceneError
 
 NEAR = 1.0
-"""Half the side, in meters, of the square in which the ego's roadblock is looked for."""
+"""Half the side, in meters, of the square around the ego that the ego's roadblock touches."""
 MOST_HEADING_ERROR = np.pi / 4
 MOST_DISPLACEMENT = 3.0
 DEPTH_BACKWARD = 15
 DEPTH_FORWARD = 30
 LOOP_AREA = 1.0
-"""Connectors of a route that share more square meters than this form a loop."""
+"""Square meters; connectors of a route that share a larger area form a loop."""
 
 
 def correct_route(road: Road) -> tuple[int, ...]:
-    """The roadblocks to drive along, in order, each once.
+    """The roadblocks to drive along, in order, without repetition.
 
     Raises:
-        SceneError: the scene has no route, or its map no roadblocks.
+        SceneError: the scene has no route, or its map has no roadblocks.
     """
     scene = road.scene
     if not scene.route:
@@ -43,7 +43,7 @@ def correct_route(road: Road) -> tuple[int, ...]:
 
 
 def _start(road: Road, route: Collection[int]) -> tuple[int, list[int]]:
-    """The roadblock that the ego most likely is in, and all that it may be in."""
+    """The ego's most likely roadblock, and all candidates."""
     candidates = road.blocks_near(road.position, NEAR) or _nearest(road)
     on_route: list[tuple[float, int]] = []
     off_route: list[tuple[float, int]] = []
@@ -64,15 +64,13 @@ def _start(road: Road, route: Collection[int]) -> tuple[int, list[int]]:
 def _nearest(road: Road) -> list[int]:
     """The nearest roadblock and the nearest roadblock connector, if there are any."""
     distances = shapely.distance(road.block_polygons, shapely.Point(road.position))
-    found = []
-    for layer in (~road.blocks.connector.numpy(), road.blocks.connector.numpy()):
-        if layer.any():
-            found.append(int(np.where(layer, distances, np.inf).argmin()))
-    return found
+    connector = road.blocks.connector.numpy()
+    layers = (np.where(layer, distances, np.inf) for layer in (~connector, connector) if layer.any())
+    return [int(layer.argmin()) for layer in layers]
 
 
 def _from_start(road: Road, route: list[int], start: int, candidates: Sequence[int]) -> list[int]:
-    """A route that also leads from the ego to the mission's, if there is a way."""
+    """The route, prolonged to the ego's roadblock if there is a way."""
     before = search(road.blocks.incoming, route[0], candidates, DEPTH_BACKWARD)
     if before is not None:
         return before[:0:-1] + route
@@ -95,7 +93,7 @@ def _with_gaps_filled(road: Road, route: list[int]) -> list[int]:
 
 
 def _without_loop(road: Road, route: list[int]) -> list[int]:
-    """The route up to where it crosses itself, which it can only do in junctions."""
+    """The route up to its first self-crossing; only connectors are compared, because crossings are in junctions."""
     passed: list[int] = []
     for number, block in enumerate(route):
         if not road.blocks.connector[block]:
@@ -108,14 +106,13 @@ def _without_loop(road: Road, route: list[int]) -> list[int]:
 
 
 def search(neighbors: Sequence[Sequence[int]], start: int, targets: Collection[int], depth: int) -> list[int] | None:
-    """The way with fewest roadblocks from a roadblock to any of some others, if it has at most ``depth`` of them.
+    """The way with fewest roadblocks from a roadblock to any target, if the way has at most ``depth`` roadblocks.
 
-    Officially roadblocks are visited as often as they are reached, which takes exponential time. The ways found are
-    the same here: of a level, the first target in the order of being reached is the end, and each roadblock's parent
-    is the last one to reach it.
+    The official search visits a roadblock as often as it is reached, in exponential time. This search finds the same
+    ways: the end is the first target of its level to be reached, and a roadblock's parent is the last to reach it.
     """
-    level = [start]  # in the order of being first reached
-    latest = [start]  # in the order of being last reached
+    level = [start]  # in the order of the first reach
+    latest = [start]  # in the order of the last reach
     parents: list[dict[int, int]] = []
     for _ in range(depth):
         for block in level:

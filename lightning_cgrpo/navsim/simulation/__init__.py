@@ -1,1 +1,1 @@
-"""How the car follows a plan."""
+"""The vehicle follows a trajectory."""

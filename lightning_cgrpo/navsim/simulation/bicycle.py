@@ -1,7 +1,6 @@
-"""The kinematic bicycle: how a vehicle moves in 0.1 s when it is asked for an acceleration and a steering rate.
+"""The kinematic bicycle model: Euler steps of 0.1 s, with low-pass filtered acceleration and steering rate.
 
-NAVSIM.md 1.3; officially pdm_planner/simulation/batch_kinematic_bicycle.py. Euler steps; acceleration and steering
-follow what is asked as low-pass filters.
+docs/navsim_score.md §3; officially pdm_planner/simulation/batch_kinematic_bicycle.py.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ STEERING_LAG = 0.05
 MAX_STEER = math.pi / 3
 
 
-class Motion(NamedTuple):
-    """The state of R vehicles: each ``[R]``, of the rear axle."""
+class BicycleState(NamedTuple):
+    """Rear axles of R vehicles, each ``[R]``."""
 
     x: Tensor
     y: Tensor
@@ -33,19 +32,19 @@ class Motion(NamedTuple):
     yaw_rate: Tensor
 
 
-def advance(motion: Motion, acceleration: Tensor, steer_rate: Tensor) -> Motion:
-    """The state after 0.1 s; acceleration and steering rate ``[R]`` are those asked for. Speed may become negative."""
-    reached = motion.acceleration + DT / (DT + ACCELERATION_LAG) * (acceleration - motion.acceleration)
+def advance(state: BicycleState, acceleration: Tensor, steer_rate: Tensor) -> BicycleState:
+    """The state 0.1 s later, for a commanded acceleration and steering rate ``[R]``. Speed may become negative."""
+    reached = state.acceleration + DT / (DT + ACCELERATION_LAG) * (acceleration - state.acceleration)
     rate = DT / (DT + STEERING_LAG) * steer_rate
-    speed = motion.speed + DT * reached
-    steer = (motion.steer + DT * rate).clamp(-MAX_STEER, MAX_STEER)
-    return Motion(
-        x=motion.x + DT * (motion.speed * motion.yaw.cos()),
-        y=motion.y + DT * (motion.speed * motion.yaw.sin()),
-        yaw=principal(motion.yaw + DT * motion.yaw_rate),  # that of the old speed and steering
+    speed = state.speed + DT * reached
+    steer = (state.steer + DT * rate).clamp(-MAX_STEER, MAX_STEER)
+    return BicycleState(
+        x=state.x + DT * (state.speed * state.yaw.cos()),
+        y=state.y + DT * (state.speed * state.yaw.sin()),
+        yaw=principal(state.yaw + DT * state.yaw_rate),  # the yaw rate of the old speed and steering
         speed=speed,
         acceleration=reached,
         steer=steer,
-        steer_rate=rate,  # also where the steering angle is at its limit
+        steer_rate=rate,  # not clamped at the steering limit
         yaw_rate=speed * steer.tan() / WHEEL_BASE,
     )

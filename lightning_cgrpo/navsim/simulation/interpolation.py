@@ -1,7 +1,7 @@
-"""A candidate as a reference to track: moved to the scene's frame and interpolated linearly at 10 Hz.
+"""A candidate as a reference: moved to the scene's frame and interpolated linearly at 10 Hz.
 
-NAVSIM.md 1.2; officially navsim/evaluate/pdm_score.py and nuplan's InterpolatedTrajectory, whose order of operations is
-kept: where a candidate stands, the displacement that the tracker sees is exactly 0.
+docs/navsim_score.md §2; officially navsim/evaluate/pdm_score.py and nuPlan's InterpolatedTrajectory. The official order
+of operations is kept, because a standing candidate must have a displacement of exactly 0.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor
 from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
 
 MICROSECONDS = 1e6
-"""Times are officially cut to whole microseconds."""
+"""The official code truncates times to whole microseconds."""
 
 
 def resample(start: Tensor, poses: Tensor, interval: float = 0.5) -> Tensor:
-    """The reference that a candidate means.
+    """Resample candidates at 10 Hz.
 
     Args:
         start: ``[..., 3 or more]`` x, y, yaw of the ego at t = 0.
@@ -26,11 +26,11 @@ def resample(start: Tensor, poses: Tensor, interval: float = 0.5) -> Tensor:
         interval: seconds between poses.
 
     Returns:
-        ``[..., 41, 3]`` x, y, yaw in the frame of ``start``, every 0.1 s from 0 to 4 s; yaw in [-pi, pi). After its
-        last pose a trajectory stands.
+        ``[..., 41, 3]`` x, y, yaw in the frame of ``start``, from 0 to 4 s; yaw in [-pi, pi). A trajectory stands after
+        its last pose.
 
     Raises:
-        ValueError: shapes or the interval can't be.
+        ValueError: wrong shapes, or an interval below 1 microsecond.
     """
     if poses.dim() < 2 or poses.shape[-1] != 3 or poses.shape[-2] < 1 or start.shape[-1] < 3:
         raise ValueError(
@@ -48,11 +48,11 @@ def resample(start: Tensor, poses: Tensor, interval: float = 0.5) -> Tensor:
 
 
 def interpolated(times: list[int], knots: Tensor, at: list[int]) -> Tensor:
-    """Poses between poses.
+    """Interpolate poses.
 
     Args:
         times: K ascending, in microseconds.
-        knots: ``[..., K, 3 or more]`` of which column 2 is an unwrapped angle.
+        knots: ``[..., K, 3 or more]``; column 2 is an unwrapped angle.
         at: N times between the first and the last.
 
     Returns:
@@ -69,7 +69,7 @@ def interpolated(times: list[int], knots: Tensor, at: list[int]) -> Tensor:
 
 
 def in_scene(origin: Tensor, poses: Tensor) -> Tensor:
-    """Poses ``[..., 3]`` that are relative to the poses ``origin [..., 3]``, in the frame of these."""
+    """Transform poses ``[..., 3]`` from the frames of the poses ``origin [..., 3]`` to the frame of ``origin``."""
     x, y, yaw = poses.unbind(-1)
     cos, sin = origin[..., 2].cos(), origin[..., 2].sin()
     return torch.stack(
@@ -83,7 +83,7 @@ def in_scene(origin: Tensor, poses: Tensor) -> Tensor:
 
 
 def in_ego(origin: Tensor, poses: Tensor) -> Tensor:
-    """The inverse of `in_scene`: poses ``[..., 3]`` in the frames of the poses ``origin [..., 3]``."""
+    """Invert `in_scene`."""
     x, y, yaw = (poses - origin).unbind(-1)
     cos, sin = origin[..., 2].cos(), origin[..., 2].sin()
     return torch.stack([cos * x + sin * y, cos * y - sin * x, torch.atan2(yaw.sin(), yaw.cos())], -1)
@@ -95,7 +95,7 @@ def principal(angle: Tensor) -> Tensor:
 
 
 def unwrapped(angles: Tensor) -> Tensor:
-    """Angles ``[..., K]`` without jumps of more than pi along the last dimension, as `numpy.unwrap` makes them."""
+    """Angles ``[..., K]`` unwrapped along the last dimension, as by `numpy.unwrap`."""
     steps = angles.diff(dim=-1)
     wrapped = principal(steps)
     wrapped = torch.where((wrapped == -math.pi) & (steps > 0), math.pi, wrapped)

@@ -1,8 +1,8 @@
-"""How the ego vehicle drives when it follows a trajectory: a tracker steers a kinematic bicycle at 10 Hz.
+"""Drive trajectories: a tracker steers a kinematic bicycle at 10 Hz.
 
-NAVSIM.md 1.2 and 1.3; officially pdm_score.py and pdm_planner/simulation/. Everything is batched over leading
-dimensions and follows the inputs' device and dtype. In float32, positions should be near the origin: of 300 km, as
-in a city's coordinates, float32 holds 3 cm.
+docs/navsim_score.md §2 and §3; officially pdm_score.py and pdm_planner/simulation/. Functions are batched over leading
+dimensions and keep the inputs' device and dtype. In float32, move positions near the origin first: at a city's
+coordinates of 300 km, float32 resolves only 3 cm.
 """
 
 from __future__ import annotations
@@ -10,46 +10,35 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.simulation.bicycle import Motion, advance
-from lightning_cgrpo.navsim.simulation.interpolation import in_scene, resample
-from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
+from lightning_cgrpo.navsim.simulation.bicycle import BicycleState, advance
+from lightning_cgrpo.navsim.simulation.interpolation import resample
+from lightning_cgrpo.navsim.simulation.timing import DT
 from lightning_cgrpo.navsim.simulation.tracker import Tracker
 from lightning_cgrpo.scenes.vehicle import START
 
-__all__ = ["DT", "STEPS", "in_scene", "resample", "simulate", "track"]
-
 
 def simulate(start: Tensor, poses: Tensor, interval: float = 0.5) -> Tensor:
-    """Drive along candidates.
-
-    Args:
-        start: ``[..., 7]`` x, y, yaw, vx, vy, ax, ay at t = 0, in the scene's frame.
-        poses: ``[..., P, 3]`` x, y, yaw in the ego's frame at t = 0, at ``interval``, 2 ``interval``, …
-        interval: seconds between poses. A trajectory that ends before 4 s is held at its last pose.
+    """Drive candidates, see `resample` and `track`.
 
     Returns:
-        ``[..., 41, 11]`` states (`vehicle.State`) from 0 to 4 s, in the scene's frame. A candidate that isn't finite
-        has states that aren't, and leaves the others alone.
-
-    Raises:
-        ValueError: shapes or the interval can't be.
+        ``[..., 41, 11]`` states (`vehicle.State`) from 0 to 4 s, in the scene's frame. Only the states of a non-finite
+        candidate are non-finite.
     """
     return track(start, resample(start, poses, interval))
 
 
 def track(start: Tensor, reference: Tensor) -> Tensor:
-    """Drive along references.
+    """Drive references.
 
     Args:
         start: ``[..., 7]`` x, y, yaw, vx, vy, ax, ay at t = 0.
-        reference: ``[..., T, 3]`` x, y, yaw every 0.1 s from t = 0 on, in the frame of ``start``; T is 41 for a
-            candidate.
+        reference: ``[..., T, 3]`` x, y, yaw every 0.1 s from t = 0 on, in the frame of ``start``; T is at least 4.
 
     Returns:
-        ``[..., T, 11]`` states (`vehicle.State`); the first one is the start, with 0 for steering and yaw rates.
+        ``[..., T, 11]`` states (`vehicle.State`), beginning with ``start`` and zero steering and yaw rates.
 
     Raises:
-        ValueError: shapes can't be.
+        ValueError: wrong shapes.
     """
     if start.shape[-1:] != (START,) or reference.shape[-1:] != (3,) or reference.dim() < 2 or reference.shape[-2] < 4:
         raise ValueError(
@@ -62,27 +51,12 @@ def track(start: Tensor, reference: Tensor) -> Tensor:
     tracker = Tracker(reference.expand(*shape, steps, 3).reshape(-1, steps, 3))
     x, y, yaw, vx, vy, ax, ay = first.unbind()
     none = torch.zeros_like(x)
-    motions = [Motion(x, y, yaw, vx, ax, steer=none, steer_rate=none, yaw_rate=none)]
+    driven = [BicycleState(x, y, yaw, vx, ax, steer=none, steer_rate=none, yaw_rate=none)]
     for step in range(steps - 1):
-        motions.append(advance(motions[-1], *tracker.command(step, motions[-1])))
-    moved = {name: torch.stack([getattr(motion, name) for motion in motions], -1) for name in Motion._fields}
-    sideways = first.new_zeros(2, len(x), steps)  # a bicycle doesn't slip: what the start says is gone after a step
+        driven.append(advance(driven[-1], *tracker.command(step, driven[-1])))
+    x, y, yaw, vx, ax, steer, steer_rate, yaw_rate = (torch.stack(column, -1) for column in zip(*driven, strict=True))
+    sideways = vy.new_zeros(2, len(vy), steps)  # a bicycle doesn't slip: only the start moves sideways
     sideways[:, :, 0] = torch.stack([vy, ay])
-    rates = moved["yaw_rate"]
-    states = torch.stack(
-        [
-            moved["x"],
-            moved["y"],
-            moved["yaw"],
-            moved["speed"],
-            sideways[0],
-            moved["acceleration"],
-            sideways[1],
-            moved["steer"],
-            moved["steer_rate"],
-            rates,
-            torch.cat([none[:, None], rates.diff(dim=-1) / DT], -1),
-        ],
-        -1,
-    )
-    return states.reshape(*shape, steps, states.shape[-1])
+    yaw_acceleration = torch.cat([none[:, None], yaw_rate.diff(dim=-1) / DT], -1)
+    columns = [x, y, yaw, vx, sideways[0], ax, sideways[1], steer, steer_rate, yaw_rate, yaw_acceleration]
+    return torch.stack(columns, -1).reshape(*shape, steps, len(columns))

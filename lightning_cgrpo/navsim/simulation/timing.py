@@ -1,4 +1,4 @@
-"""When a simulated ego is seen."""
+"""The time grid of a simulation."""
 
 from __future__ import annotations
 
@@ -6,3 +6,7 @@ DT = 0.1
 """Seconds between states."""
 STEPS = 41
 """States of a simulation, from 0 to 4 s."""
+DURATION = 4.0
+"""Seconds from the first state to the last."""
+EARLY = 1e-6
+"""Seconds by which two equal times may differ, because of rounding."""

@@ -1,12 +1,12 @@
-"""The tracker: asks the vehicle for the acceleration and the steering rate that bring it to its reference in 1 s.
+"""The tracker commands the acceleration and the steering rate that bring the vehicle to its reference in 1 s.
 
-NAVSIM.md 1.3; officially pdm_planner/simulation/batch_lqr.py: two one-step LQR problems, of speed and of lateral
-errors, whose inputs are constant over the horizon. There is no limit to what is asked.
+docs/navsim_score.md §3; officially pdm_planner/simulation/batch_lqr.py: two one-step problems of a linear-quadratic
+regulator (LQR), of speed and of lateral errors, with inputs that are constant over the horizon. Commands have no limit.
 
 The official code multiplies ten matrices for each row and step. Over the horizon, the vehicle moves c_j = a + b j in
-step j (a by its speed, b by the acceleration asked for). If step j turns it by w_j a meter, its heading changes by
-sum_j c_j w_j and its lateral error by sum_j c_j w_j sum_{i>j} c_i: polynomials of a and b (`_TERMS`) whose coefficients
-are linear in w. Those of the reference's curvature are computed once for all steps.
+step j (a by its speed, b by the commanded acceleration). If step j turns the vehicle by w_j a meter, its heading
+changes by sum_j c_j w_j, and its lateral error by sum_j c_j w_j sum_{i>j} c_i. Both are polynomials of a and b with
+coefficients that are linear in w. The coefficients of the reference's curvature are computed once for all steps.
 """
 
 from __future__ import annotations
@@ -18,26 +18,23 @@ from torch import Tensor
 
 from lightning_cgrpo.navsim.geometry.boxes import wrap_angle
 from lightning_cgrpo.navsim.simulation import profiles
-from lightning_cgrpo.navsim.simulation.bicycle import Motion
+from lightning_cgrpo.navsim.simulation.bicycle import BicycleState
 from lightning_cgrpo.navsim.simulation.timing import DT
 from lightning_cgrpo.scenes.vehicle import WHEEL_BASE
 
-HORIZON = 10
+TRACKING_STEPS = 10
+"""The tracker's horizon."""
 SPEED_WEIGHT = 10.0
 LATERAL_WEIGHT = 1.0
 HEADING_WEIGHT = 10.0
 INPUT_WEIGHT = 1.0
 STOPPING_SPEED = 0.2
 STOPPING_GAIN = 0.5
-SPEED_GAIN = HORIZON * DT * SPEED_WEIGHT / ((HORIZON * DT) ** 2 * SPEED_WEIGHT + INPUT_WEIGHT)
+SPEED_GAIN = TRACKING_STEPS * DT * SPEED_WEIGHT / ((TRACKING_STEPS * DT) ** 2 * SPEED_WEIGHT + INPUT_WEIGHT)
 
 
 class Tracker:
-    """Of R references.
-
-    Args:
-        reference: ``[R, T, 3]`` x, y, yaw every 0.1 s.
-    """
+    """Track R references ``[R, T, 3]``: x, y, yaw every 0.1 s."""
 
     def __init__(self, reference: Tensor) -> None:
         self.x, self.y, self.yaw = reference.permute(2, 1, 0).contiguous()
@@ -46,27 +43,27 @@ class Tracker:
         curvature = profiles.curvatures(self.yaw, speed)
         steps = torch.arange(len(speed), device=reference.device)
         last = len(speed) - 1
-        self.speed = speed[(steps + HORIZON).clamp(max=last)]
+        self.speed = speed[(steps + TRACKING_STEPS).clamp(max=last)]
         self.stops = self.speed <= STOPPING_SPEED
-        seen = curvature[(steps[:, None] + torch.arange(HORIZON, device=reference.device)).clamp(max=last)]
+        seen = curvature[(steps[:, None] + torch.arange(TRACKING_STEPS, device=reference.device)).clamp(max=last)]
         turns = _turns(reference.dtype, reference.device)
         self.curvature = torch.einsum("tjr,jn->tnr", seen, turns)  # [T - 1, 5, R]
-        ahead = torch.arange(HORIZON, dtype=reference.dtype, device=reference.device)
+        ahead = torch.arange(TRACKING_STEPS, dtype=reference.dtype, device=reference.device)
         self.by_steer = (turns.sum(0) / WHEEL_BASE)[:, None]
         self.by_rate = (ahead @ turns * (DT / WHEEL_BASE))[:, None]
 
-    def command(self, step: int, motion: Motion) -> tuple[Tensor, Tensor]:
-        """The acceleration and the steering rate, each ``[R]``, to ask for in the interval that begins with a step."""
-        excess = motion.speed - self.speed[step]
-        stopping = self.stops[step] & (motion.speed <= STOPPING_SPEED)
+    def command(self, step: int, state: BicycleState) -> tuple[Tensor, Tensor]:
+        """Acceleration and steering rate, each ``[R]``, for the interval that begins with a step."""
+        excess = state.speed - self.speed[step]
+        stopping = self.stops[step] & (state.speed <= STOPPING_SPEED)
         acceleration = torch.where(stopping, -STOPPING_GAIN * excess, -SPEED_GAIN * excess)
-        lateral = (motion.y - self.y[step]) * self.cos[step] - (motion.x - self.x[step]) * self.sin[step]
-        heading = wrap_angle(motion.yaw - self.yaw[step])
+        lateral = (state.y - self.y[step]) * self.cos[step] - (state.x - self.x[step]) * self.sin[step]
+        heading = wrap_angle(state.yaw - self.yaw[step])
 
-        a, b = DT * motion.speed, DT**2 * acceleration
+        a, b = DT * state.speed, DT**2 * acceleration
         terms = torch.stack([a, b, a * a, a * b, b * b])
-        turned, shifted = _sums(terms * (self.by_steer * motion.steer - self.curvature[step]))
-        lateral = lateral + (HORIZON * a + sum(range(HORIZON)) * b) * heading + shifted
+        turned, shifted = _sums(terms * (self.by_steer * state.steer - self.curvature[step]))
+        lateral = lateral + (TRACKING_STEPS * a + sum(range(TRACKING_STEPS)) * b) * heading + shifted
         heading = wrap_angle(heading + turned)
         by_heading, by_lateral = _sums(terms * self.by_rate)
         pull = LATERAL_WEIGHT * by_lateral * lateral + HEADING_WEIGHT * by_heading * heading
@@ -81,9 +78,9 @@ def _sums(terms: Tensor) -> tuple[Tensor, Tensor]:
 
 @lru_cache
 def _turns(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``[10, 5]``: what turning by 1 a meter in one step adds to the coefficients of a, b (heading), aa, ab, bb."""
-    by_speed = torch.ones(HORIZON, dtype=torch.float64)
-    by_acceleration = torch.arange(HORIZON, dtype=torch.float64)
+    """``[10, 5]``: how a turn of 1 a meter in step j changes the coefficients of a, b (heading), aa, ab, bb."""
+    by_speed = torch.ones(TRACKING_STEPS, dtype=torch.float64)
+    by_acceleration = torch.arange(TRACKING_STEPS, dtype=torch.float64)
     after_speed, after_acceleration = (row.sum() - row.cumsum(0) for row in (by_speed, by_acceleration))
     columns = [
         by_speed,

@@ -1,1 +1,1 @@
-"""The other agents: as logged, or reacting."""
+"""The agents around the ego: replayed from the log, or reactive."""

@@ -1,4 +1,4 @@
-"""Traffic that doesn't react: what was logged. See NAVSIM.md 1.10; officially ``log_replay_traffic_agents.py``."""
+"""Traffic as logged. See docs/navsim_score.md §10; officially ``log_replay_traffic_agents.py``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from lightning_cgrpo.scenes.vehicle import corners
 
 @dataclass(frozen=True)
 class LogReplay(TrafficPolicy):
-    """Replays the log. Agents that touch the ego at t = 0 are left out for good."""
+    """Replays the log, without the agents that touch the ego at t = 0."""
 
     def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> Traffic:
-        tracks = batch.tracks
-        boxes = box_corners(tracks.poses[:, :, 0], tracks.sizes)
-        colliding = boxes_touch(
-            boxes, corners(batch.start)[:, None]
-        )  # those that aren't there yet have no other step 0
-        present = tracks.present & ~(colliding & tracks.present[..., 0])[..., None]
-        speeds = tracks.velocities.norm(dim=-1)
-        return Traffic(tracks.poses, tracks.sizes, present, tracks.types, tracks.first_speed, scene, speeds)
+        agents = batch.agents
+        boxes = box_corners(agents.poses[:, :, 0], agents.sizes)
+        # Agents that appear later have no box at step 0.
+        colliding = boxes_touch(boxes, corners(batch.start)[:, None]) & agents.present[..., 0]
+        present = agents.present & ~colliding[..., None]
+        return Traffic(agents.poses, agents.sizes, present, agents.types, agents.first_speed, scene, agents.speeds)

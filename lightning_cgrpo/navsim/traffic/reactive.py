@@ -1,6 +1,7 @@
-"""Traffic whose vehicles react to the ego and to each other; all others replay the log.
+"""Traffic whose vehicles react to the ego and to each other; other agents replay the log.
 
-See NAVSIM.md 1.10; officially abstract_traffic_agents_policy.py, navsim_IDM_traffic_agents.py, navsim_idm_agents.py.
+See docs/navsim_score.md §10; officially abstract_traffic_agents_policy.py, navsim_IDM_traffic_agents.py,
+navsim_idm_agents.py.
 """
 
 from __future__ import annotations
@@ -14,48 +15,49 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
-from lightning_cgrpo.navsim.batch.surfaces import EARLY
 from lightning_cgrpo.navsim.geometry import rectangles
-from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch, expand
+from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch, grown
+from lightning_cgrpo.navsim.geometry.ranges import expand, starts
+from lightning_cgrpo.navsim.simulation.timing import EARLY
 from lightning_cgrpo.navsim.traffic.idm.following import Following, Vehicles
-from lightning_cgrpo.navsim.traffic.idm.network import Network
+from lightning_cgrpo.navsim.traffic.idm.rail_network import RailNetwork
 from lightning_cgrpo.navsim.traffic.idm.rails import Traveling, find_rails
 from lightning_cgrpo.navsim.traffic.traffic import Traffic, TrafficPolicy
-from lightning_cgrpo.scenes.scene import AGENT_TYPES, Scene
+from lightning_cgrpo.scenes.scene import AGENT_TYPES
 
 VEHICLE = AGENT_TYPES.index("vehicle")
 
 
 @dataclass(frozen=True, eq=False)
 class _Surroundings:
-    """Of S scenes, A agents each, what doesn't depend on the ego.
+    """The part of the traffic of S scenes that doesn't depend on the ego.
 
     Args:
-        network: of vehicles that drive.
+        network: vehicles on rails.
         now: ``[S, A]`` bool, seen at t = 0.
-        parked_scene: ``[N]`` int64, of parked vehicles, in the order in which they are placed.
-        parked: ``[N]`` int64, agent.
+        parked_scene: ``[N]`` int64 scenes of parked vehicles, in the order of their placement.
+        parked: ``[N]`` int64 agents.
     """
 
-    network: Network
+    network: RailNetwork
     now: Tensor
     parked_scene: Tensor
     parked: Tensor
 
 
 class Reactive(TrafficPolicy):
-    """Vehicles on lanes drive by the Intelligent Driver Model, as in the official reactive traffic.
+    """Vehicles on lanes drive by the Intelligent Driver Model (IDM), as in the official reactive traffic.
 
-    Step 0 is the log's. From then on vehicles are on the centerline of the one lane that they started in, at whose end
-    they stop; they don't mind lights, pedestrians or cones; parked vehicles stay, other vehicles vanish.
+    Step 0 is the log's. Then a vehicle drives along the centerline of its first lane and stops at the lane's end. It
+    ignores lights, pedestrians and cones. Parked vehicles stay, and vehicles that are neither parked nor on a lane
+    vanish.
 
     Args:
-        ego_box_at_center: vehicles mind the ego's box where it is. Officially its center is put where the rear axle is,
-            1.461 m behind.
-        wrapped_headings: of the lanes that it is in, a vehicle takes the one whose direction is nearest. Officially
-            -179 and 179 degrees are 358 degrees apart.
-        own_speed_limits: on a lane without a limit a vehicle wants to drive 10 m/s. Officially it has the limit of the
-            one before it that was put on a lane with a limit.
+        ego_box_at_center: put the ego's box where it is. Officially the box is 1.461 m behind, with its center at the
+            rear axle.
+        wrapped_headings: put a vehicle on the lane with the nearest direction. Officially -179 and 179 degrees are 358
+            degrees apart.
+        own_speed_limits: drive 10 m/s on a lane without a limit. Officially the limit of the vehicle before applies.
     """
 
     def __init__(
@@ -74,83 +76,75 @@ class Reactive(TrafficPolicy):
             ]
             self._surroundings[batch] = _surroundings(batch, traveling)
         surroundings = self._surroundings[batch]
-        tracks = batch.tracks
-        following = Following(surroundings.network, states, scene, ego_box_at_center=self.ego_box_at_center)
-        vehicles = following.run()
+        agents = batch.agents
+        vehicles = Following(surroundings.network, states, scene, ego_box_at_center=self.ego_box_at_center).run()
         agent = surroundings.network.agent[vehicles.rail]
-        poses, present, speeds = tracks.poses[scene], tracks.present[scene], tracks.velocities.norm(dim=-1)[scene]
+        poses, present, speeds = agents.poses[scene], agents.present[scene], agents.speeds[scene]
+        is_vehicle = (agents.types == VEHICLE)[scene][..., None]
         present[..., 0] = surroundings.now[scene]
-        present[..., 1:] &= (tracks.types != VEHICLE)[scene][..., None]
+        present[..., 1:] &= ~is_vehicle
         poses[vehicles.row, agent, 1:] = vehicles.poses[:, 1:]
         present[vehicles.row, agent, 1:] = vehicles.present[:, 1:]
-        speeds[..., 1:].masked_fill_((tracks.types == VEHICLE)[scene][..., None], 0)
+        speeds[..., 1:].masked_fill_(is_vehicle, 0)
         speeds[vehicles.row, agent, 1:] = vehicles.speeds[:, 1:]
         _park(batch, surroundings, vehicles, scene, poses, present)
         rows = torch.arange(len(scene), device=scene.device)
         return Traffic(
-            poses, tracks.sizes[scene], present, tracks.types[scene], tracks.first_speed[scene], rows, speeds
+            poses, agents.sizes[scene], present, agents.types[scene], agents.first_speed[scene], rows, speeds
         )
 
 
 def _surroundings(batch: SceneBatch, traveling: Sequence[Traveling]) -> _Surroundings:
-    parked = [torch.tensor(found.parked, dtype=torch.int64) for found in traveling]
-    counts = torch.tensor([len(rows) for rows in parked], dtype=torch.int64)
     device = batch.start.device
+    now = [scene.agents.seen[:, scene.agents.times.abs() < EARLY].any(1) for scene in batch.scenes]
+    counts = torch.tensor([len(found.parked) for found in traveling])
     return _Surroundings(
-        Network.of(batch, [found.rails for found in traveling]),
-        pad_sequence([_seen_now(scene) for scene in batch.scenes], batch_first=True).to(device),
+        RailNetwork.of(batch, [found.rails for found in traveling]),
+        pad_sequence(now, batch_first=True).to(device),
         torch.repeat_interleave(counts).to(device),
-        torch.cat(parked).to(device),
+        torch.tensor([agent for found in traveling for agent in found.parked], dtype=torch.int64, device=device),
     )
-
-
-def _seen_now(scene: Scene) -> Tensor:
-    return scene.agents.seen[:, scene.agents.times.abs() < EARLY].any(1)
 
 
 def _park(
     batch: SceneBatch, surroundings: _Surroundings, vehicles: Vehicles, scene: Tensor, poses: Tensor, present: Tensor
 ) -> None:
-    """Place parked vehicles, at each step where they don't overlap vehicles that drive, or parked ones before them."""
-    tracks = batch.tracks
+    """Place parked vehicles in each step, except on driving vehicles and on parked vehicles placed before."""
+    agents = batch.agents
     of_scene, parked = surroundings.parked_scene, surroundings.parked
     if not len(parked):
         return
-    box = rectangles.from_boxes(tracks.poses[of_scene, parked, 0], tracks.sizes[of_scene, parked])
-    # Parked vehicles of every row.
+    box = rectangles.from_boxes(agents.poses[of_scene, parked, 0], agents.sizes[of_scene, parked])
     counts = torch.bincount(of_scene, minlength=len(batch))
-    row, number = expand(counts[scene])
-    which = (counts.cumsum(0) - counts)[scene[row]] + number
-    blocked = torch.zeros(len(row), present.shape[-1], dtype=torch.bool, device=scene.device)
-    # Every pair with a vehicle of the row that comes near it.
+    first = starts(counts)
+    row, which = expand(counts[scene], first[scene])  # parked vehicles of every row
+    # Pairs of a parked and a driving vehicle that come near each other.
     driving = torch.bincount(vehicles.row, minlength=len(scene))
-    pair, number = expand(driving[row])
-    vehicle = (driving.cumsum(0) - driving)[row[pair]] + number
-    size = tracks.sizes[scene[vehicles.row], surroundings.network.agent[vehicles.rail]]
-    swept = bounds(vehicles.poses[..., :2]) + size.norm(dim=1, keepdim=True) / 2 * size.new_tensor(
-        [-1.0, -1.0, 1.0, 1.0]
-    )
+    pair, vehicle = expand(driving[row], starts(driving)[row])
+    size = agents.sizes[scene[vehicles.row], surroundings.network.agent[vehicles.rail]]
+    swept = grown(bounds(vehicles.poses[..., :2]), size.norm(dim=1, keepdim=True) / 2)
     reach = box[:, 4:].norm(dim=1, keepdim=True)
     around = torch.cat([box[:, :2] - reach, box[:, :2] + reach], 1)
     near = bounds_touch(swept[vehicle], around[which[pair]]).nonzero()[:, 0]
-    moving = rectangles.from_boxes(vehicles.poses[vehicle[near]], size[vehicle[near], None])
-    hit = rectangles.touch(moving, box[which[pair[near]], None]) & vehicles.present[vehicle[near]]
-    blocked.index_put_((pair[near],), hit, accumulate=True)
+    pair, vehicle = pair[near], vehicle[near]
+    moving = rectangles.from_boxes(vehicles.poses[vehicle], size[vehicle, None])
+    hit = rectangles.touch(moving, box[which[pair], None]) & vehicles.present[vehicle]
+    blocked = torch.zeros(len(row), present.shape[-1], dtype=torch.bool, device=scene.device)
+    blocked.index_put_((pair,), hit, accumulate=True)
     placed = ~blocked
-    first, second = _overlapping(of_scene, box)
-    for before, after in zip(first.tolist(), second.tolist(), strict=True):
-        rows = (scene == of_scene[after]).nonzero()[:, 0]
-        begin = (counts[scene].cumsum(0) - counts[scene])[rows] - (counts.cumsum(0) - counts)[of_scene[after]]
+    first_of_row = starts(counts[scene])
+    for before, after in _overlapping(of_scene, box):
+        begin = first_of_row[:-1][scene == of_scene[after]] - first[of_scene[after]]
         placed[begin + after] &= ~placed[begin + before]
     agent = parked[which]
-    poses[row, agent, 1:] = tracks.poses[scene[row], agent, :1]
+    poses[row, agent, 1:] = agents.poses[scene[row], agent, :1]
     present[row, agent, 1:] = placed[:, 1:]
 
 
-def _overlapping(scene: Tensor, box: Tensor) -> tuple[Tensor, Tensor]:
-    """Pairs of parked vehicles of a scene that overlap, the second one's position ascending."""
+def _overlapping(scene: Tensor, box: Tensor) -> list[list[int]]:
+    """Pairs of parked vehicles of a scene that overlap, ordered by the second vehicle."""
     counts = torch.bincount(scene)
-    second, number = expand(counts[scene])
-    first = (counts.cumsum(0) - counts)[scene[second]] + number
+    second, first = expand(counts[scene], starts(counts)[scene])
     overlap = (first < second) & rectangles.touch(box[first], box[second])
-    return first[overlap], second[overlap]
+    pairs: list[list[int]] = torch.stack([first[overlap], second[overlap]], 1).tolist()
+    return pairs

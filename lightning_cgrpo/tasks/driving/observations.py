@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_cgrpo.navsim.geometry.path import Path
-from lightning_cgrpo.navsim.route.centerline import lane_sequence, route_lanes, starting_lane
+from lightning_cgrpo.navsim.geometry.lane_path import LanePath
+from lightning_cgrpo.navsim.route.lane_ahead import lane_ahead
 from lightning_cgrpo.navsim.route.road import Road
-from lightning_cgrpo.navsim.route.route import correct_route
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.driving.answers import number
 from lightning_cgrpo.tasks.driving.thoughts import Thoughts
@@ -38,19 +37,17 @@ class Observations(Thoughts):
         Raises:
             SceneError: there is no route.
         """
-        road = Road(scene)
-        route = correct_route(road)
-        lanes = lane_sequence(road, route, starting_lane(road, route_lanes(road, route)))
-        path = Path.along([road.centerline(lane) for lane in lanes])
+        ahead = lane_ahead(scene)
+        road, path = ahead.road, ahead.path
         start = float(path.project(road.position))
         x, y, yaw = scene.ego.poses[-1].tolist()
         points = path.at(start + np.array(LANE_POINTS))[:, :2] - [x, y]
         points = points @ np.array([[np.cos(yaw), -np.sin(yaw)], [np.sin(yaw), np.cos(yaw)]])
         lane = ", ".join(f"{number(ahead)} {number(left)}" for ahead, left in points.tolist())
-        return f"Lane: {lane}. Ahead: {_ahead(scene, path, start)}. Light: {_light(scene, road, lanes, start)}."
+        return f"Lane: {lane}. Ahead: {_ahead(scene, path, start)}. Light: {_light(scene, road, ahead.lanes, start)}."
 
 
-def _ahead(scene: Scene, path: Path, start: float) -> str:
+def _ahead(scene: Scene, path: LanePath, start: float) -> str:
     agents = scene.agents
     now = int(np.abs(agents.times.numpy()).argmin())
     places = agents.states[agents.seen[:, now], now, :2].numpy()

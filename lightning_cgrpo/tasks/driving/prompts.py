@@ -11,10 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from lightning_cgrpo.errors import UserError, did_you_mean
-from lightning_cgrpo.navsim.geometry.path import Path
-from lightning_cgrpo.navsim.route.centerline import lane_sequence, route_lanes, starting_lane
-from lightning_cgrpo.navsim.route.road import Road
-from lightning_cgrpo.navsim.route.route import correct_route
+from lightning_cgrpo.navsim.route.lane_ahead import lane_ahead
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
 from lightning_cgrpo.scenes.cameras.camera_views import CAMERAS, Views
 from lightning_cgrpo.scenes.json_fields import SceneError
@@ -149,15 +146,13 @@ def intent(scene: Scene) -> str:
     """
     if scene.intent in INTENTS:
         return scene.intent
-    road = Road(scene)
-    route = correct_route(road)
-    lanes = lane_sequence(road, route, starting_lane(road, route_lanes(road, route)))
-    path = Path.along([road.centerline(lane) for lane in lanes])
+    ahead = lane_ahead(scene)
+    road, path = ahead.road, ahead.path
     start = float(path.project(road.position))
     end = start + max(AHEAD * float(scene.ego.velocities[-1].norm()), SHORTEST_AHEAD)
     # A turn counts as a whole, once it begins within this distance.
     begin = 0.0
-    for lane in lanes:
+    for lane in ahead.lanes:
         length = road.length(lane)
         if bool(road.lanes.connector[lane]) and start < begin + length and begin < end:
             end = max(end, begin + length)

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.navsim.aggregation import MULTIPLIERS, WEIGHTS
+from lightning_cgrpo.navsim.batch.plan import Plan
 from lightning_cgrpo.navsim.evaluation import average_displacement
-from lightning_cgrpo.navsim.expert.pdm_closed import Plan, plan
+from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.objective.objective import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal

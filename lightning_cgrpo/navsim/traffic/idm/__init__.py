@@ -1,1 +1,1 @@
-"""Vehicles of reactive traffic, which drive along lanes by the Intelligent Driver Model. See NAVSIM.md 1.10."""
+"""Vehicles that drive along lanes by the Intelligent Driver Model (IDM). See docs/navsim_score.md §10."""

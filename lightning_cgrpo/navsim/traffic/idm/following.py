@@ -1,8 +1,8 @@
-"""Vehicles that drive along rails, each after what is nearest in its way.
+"""Vehicles that drive along rails, each behind the nearest actor in its way.
 
-See NAVSIM.md 1.10; officially navsim_idm_agent_manager.py, and of nuPlan idm_agent.py. The official code lets vehicles
-decide one after the other; here those that don't depend on each other decide at once, in all rows. Where it compares
-polygons, here are rectangles along straight pieces of the lanes: outlines may differ by millimeters.
+See docs/navsim_score.md §10; officially navsim_idm_agent_manager.py, and of nuPlan idm_agent.py. The official code lets
+vehicles decide one after the other; here, independent vehicles of all rows decide at once. The official code compares
+polygons; here, rectangles along straight pieces of the lanes approximate their outlines to millimeters.
 """
 
 from __future__ import annotations
@@ -13,25 +13,24 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.navsim.geometry import rectangles
-from lightning_cgrpo.navsim.geometry.boxes import expand
+from lightning_cgrpo.navsim.geometry.ranges import expand
 from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
-from lightning_cgrpo.navsim.traffic.idm.model import HEADWAY, next_speed
-from lightning_cgrpo.navsim.traffic.idm.network import Network
-from lightning_cgrpo.navsim.traffic.idm.rails import RADIUS
+from lightning_cgrpo.navsim.traffic.idm.model import HEADWAY, TRAFFIC_RADIUS, next_speed
+from lightning_cgrpo.navsim.traffic.idm.rail_network import RailNetwork
 from lightning_cgrpo.navsim.traffic.idm.schedule import Level, Schedule
 from lightning_cgrpo.scenes.vehicle import LENGTH, WIDTH, State, centers
 
 
 @dataclass(frozen=True, eq=False)
 class Vehicles:
-    """The vehicles on rails of R rows, V in all, over 41 steps.
+    """V vehicles on rails, of R rows, over 41 steps.
 
     Args:
         row: ``[V]`` int64, ascending.
         rail: ``[V]`` int64.
         poses: ``[V, 41, 3]``.
-        present: ``[V, 41]`` bool, False from when they are too far from the ego.
-        speeds: ``[V, 41]``.
+        present: ``[V, 41]`` bool, False once a vehicle is too far from the ego.
+        speeds: ``[V, 41]`` m/s.
     """
 
     row: Tensor
@@ -42,7 +41,7 @@ class Vehicles:
 
 
 class Following:
-    """The vehicles of R rows and their egos, see `Schedule` for what they are made of.
+    """Drives the units of R rows, see `Schedule` for units, actors and slots.
 
     Args:
         network: rails.
@@ -51,7 +50,7 @@ class Following:
         ego_box_at_center: see `Reactive`.
     """
 
-    def __init__(self, network: Network, states: Tensor, scene: Tensor, *, ego_box_at_center: bool = False) -> None:
+    def __init__(self, network: RailNetwork, states: Tensor, scene: Tensor, *, ego_box_at_center: bool = False) -> None:
         self.network = network
         self.states = states
         self.ego_box_at_center = ego_box_at_center
@@ -64,14 +63,14 @@ class Following:
         self.size = network.size[self.rail]
         self.pose = network.pose_at(self.rail, self.progress)
         self.present = torch.ones(len(self.rail), dtype=torch.bool, device=states.device)
-        # At first a vehicle occupies its box, later also the part of its lane that it will soon be on.
+        # At first, a vehicle occupies only its box; later also the part of its lane within its headway.
         self.rectangle = states.new_zeros(len(schedule.slot_actor), rectangles.COLUMNS)
         self.rectangle[schedule.box[: len(self.rail)]] = rectangles.from_boxes(network.snapped[self.rail], self.size)
         self.used = torch.zeros(len(schedule.slot_actor), dtype=torch.bool, device=states.device)
         self.used[schedule.box] = True
 
     def run(self) -> Vehicles:
-        """Drive for 4 s, minding in each step where the ego was in the step before."""
+        """Drive for 4 s; each step reacts to the ego's previous step."""
         poses, present, speeds = [self.pose], [self.present], [self.speed.clone()]
         for step in range(STEPS - 1):
             self._place_ego(step)
@@ -85,12 +84,13 @@ class Following:
         return Vehicles(self.schedule.row, self.rail[unit], *stacked)
 
     def _place_ego(self, step: int) -> None:
-        """Officially the ego's box is put with its center where the rear axle is."""
+        """Place the egos, and remove vehicles too far from them."""
         ego = self.states[:, step, : State.YAW + 1]
         units = len(self.rail)
+        # The official code puts the center of the ego's box at the rear axle.
         box = torch.cat([centers(ego), ego[:, State.YAW :]], 1) if self.ego_box_at_center else ego
         self.rectangle[self.schedule.box[units:]] = rectangles.from_boxes(box, box.new_tensor([LENGTH, WIDTH]))
-        far = (self.pose[:, :2] - ego[self.schedule.unit_row, :2]).norm(dim=1) > RADIUS
+        far = (self.pose[:, :2] - ego[self.schedule.unit_row, :2]).norm(dim=1) > TRAFFIC_RADIUS
         gone = far & self.schedule.own & self.present
         if gone.any():
             self.present = self.present & ~gone
@@ -113,7 +113,7 @@ class Following:
         self._occupy(level)
 
     def _in_the_way(self, level: Level) -> tuple[Tensor, Tensor]:
-        """Links whose other actor is on the reader's lane ahead, and how far it is from what the reader occupies."""
+        """Links whose other actor is on the reader's lane ahead, and its distance from the reader's slots."""
         units = level.units
         progress, end = self.progress[units], self.end[units]
         begin = torch.where(progress < end, progress, self.last_begin[units])[level.place]
@@ -126,16 +126,11 @@ class Following:
         return link, self._apart(units[level.reader[link]], level.other[link])
 
     def _apart(self, one: Tensor, other: Tensor) -> Tensor:
-        """Meters ``[l]`` between what actors occupy."""
-        pair, number = expand(self.schedule.slots[one])
-        slot = self.schedule.first_slot[one][pair] + number
-        used = self.used[slot].nonzero()[:, 0]
-        pair, slot = pair[used], slot[used]
-        at, number = expand(self.schedule.slots[other][pair])
-        pair, slot, other_slot = pair[at], slot[at], self.schedule.first_slot[other][pair[at]] + number
-        used = self.used[other_slot].nonzero()[:, 0]
-        pair, a, b = pair[used], self.rectangle[slot[used]], self.rectangle[other_slot[used]]
-        # Only rectangles that aren't further than others for sure.
+        """Meters ``[l]`` between the areas of actors."""
+        pair, slot = self._used_slots(one)
+        at, other_slot = self._used_slots(other[pair])
+        pair, a, b = pair[at], self.rectangle[slot[at]], self.rectangle[other_slot]
+        # Skip pairs of rectangles that are certainly not the nearest pair.
         between = torch.hypot(a[:, 0] - b[:, 0], a[:, 1] - b[:, 1])
         radius = torch.hypot(a[:, 4], a[:, 5]) + torch.hypot(b[:, 4], b[:, 5])
         nearest = between.new_full((len(one),), torch.inf)
@@ -143,10 +138,16 @@ class Following:
         close = (between - radius <= bound[pair]).nonzero()[:, 0]
         return nearest.scatter_reduce(0, pair[close], rectangles.distance(a[close], b[close]), "amin")
 
-    def _nearest(self, reader: Tensor, other: Tensor, apart: Tensor, readers: int) -> Tensor:
-        """Positions of the nearest of each reader's; of equally near ones (those that overlap it) the one lowest in y.
+    def _used_slots(self, actor: Tensor) -> tuple[Tensor, Tensor]:
+        """The used slots of actors ``[n]``: position of the actor and slot."""
+        at, slot = expand(self.schedule.slots[actor], self.schedule.first_slot[actor])
+        used = self.used[slot].nonzero()[:, 0]
+        return at[used], slot[used]
 
-        That is the order in which the official tree keeps up to ten polygons.
+    def _nearest(self, reader: Tensor, other: Tensor, apart: Tensor, readers: int) -> Tensor:
+        """Position of the nearest actor of each reader; among equally near (overlapping) actors, the lowest in y.
+
+        The official tree keeps up to ten polygons in this order.
         """
         least = apart.new_full((readers,), torch.inf).scatter_reduce(0, reader, apart, "amin")
         best = (apart == least[reader]).nonzero()[:, 0]
@@ -160,25 +161,23 @@ class Following:
         return position[position < len(reader)]
 
     def _height(self, actor: Tensor) -> Tensor:
-        """Twice the y of the middles of actors' bounding boxes, ``[n]``."""
-        at, number = expand(self.schedule.slots[actor])
-        slot = self.schedule.first_slot[actor][at] + number
-        used = self.used[slot].nonzero()[:, 0]
-        at, rectangle = at[used], self.rectangle[slot[used]]
+        """Twice the y of the centers of actors' bounding boxes, ``[n]``."""
+        at, slot = self._used_slots(actor)
+        rectangle = self.rectangle[slot]
         extent = rectangles.vertical_extent(rectangle)
         edge = rectangle.new_full((len(actor),), torch.inf)
         low = edge.scatter_reduce(0, at, rectangle[:, 1] - extent, "amin")
         return low + (-edge).scatter_reduce(0, at, rectangle[:, 1] + extent, "amax")
 
     def _speed_along(self, unit: Tensor, other: Tensor, step: int) -> Tensor:
-        """Speeds of actors in the direction of vehicles."""
+        """Speeds of other actors in the units' directions."""
         ego = self.states[:, step]
         speed = torch.cat([self.speed, torch.hypot(ego[:, State.VX], ego[:, State.VY])])
         yaw = torch.cat([self.pose[:, 2], ego[:, State.YAW]])
         return speed[other] * (yaw[other] - self.pose[unit, 2]).cos()
 
     def _occupy(self, level: Level) -> None:
-        """Move what vehicles occupy to where they are, and along their lanes for the headway."""
+        """Move the slots of vehicles: their boxes, and their lanes within the headway."""
         units = level.units
         progress, end, last_begin = self.progress[units], self.end[units], self.last_begin[units]
         half = self.size[units, 0] / 2

@@ -1,4 +1,4 @@
-"""Which vehicles may ever come into each other's way, found out once per scene."""
+"""Pairs of vehicles that may meet, found once per scene."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.navsim.geometry import rectangles
-from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch, expand
+from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch, grown
+from lightning_cgrpo.navsim.geometry.ranges import expand, starts
+from lightning_cgrpo.navsim.simulation.timing import DURATION
 from lightning_cgrpo.navsim.traffic.idm.model import ACCELERATION, HEADWAY
 from lightning_cgrpo.navsim.traffic.idm.pieces import Pieces
 
-HORIZON = 4.0
-SLACK = 0.1
-"""Meters by which vehicles are taken for nearer than they are."""
+MARGIN = 0.1
+"""Meters by which distances are underestimated, so that no pair is missed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """P pairs of rails, a reader that has to mind another one, and where that may come into its way.
+    """P pairs of rails, a reader and another vehicle that may get in its way, at M places.
 
     Args:
         reader: ``[P]`` int64 rails.
         other: ``[P]`` int64 rails.
-        meeting: ``[M]`` int64, the pair of each of M places.
+        meeting: ``[M]`` int64, the pair of each place.
         piece: ``[M]`` int64, the piece of the reader's lane.
-        slot: ``[M]`` int64, which of what the other one may occupy.
+        slot: ``[M]`` int64, the slot of the other vehicle, see `Schedule`.
     """
 
     reader: Tensor
@@ -38,13 +39,13 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """Where on their lanes G vehicles may be in 4 s.
+    """The parts of their lanes that G vehicles may reach in 4 s, in meters along the lane.
 
     Args:
-        begin: ``[G]`` meters, from where what is ahead matters.
-        rear: ``[G]`` meters, from where a vehicle may occupy its lane.
-        front: ``[G]`` meters, up to where it may.
-        radius: ``[G]`` meters from its lane up to which it may be.
+        begin: ``[G]`` where the lane ahead begins.
+        rear: ``[G]`` where the occupied part may begin.
+        front: ``[G]`` where the occupied part may end.
+        radius: ``[G]`` greatest distance between the lane and the vehicle's corners.
     """
 
     begin: Tensor
@@ -54,32 +55,31 @@ class Window:
 
     @classmethod
     def of(cls, distances: list[Tensor], size: Tensor, progress: Tensor, speed: Tensor) -> Window:
-        ends = torch.tensor([float(at[-1]) for at in distances], dtype=torch.float64)
-        # At the end of a lane, its last segment stands for what is ahead and for what is occupied.
-        begin = torch.minimum(progress, torch.tensor([float(at[-2]) for at in distances], dtype=torch.float64))
+        before_last, ends = torch.tensor([at[-2:].tolist() for at in distances], dtype=torch.float64).view(-1, 2).T
+        # At the end of a lane, the lane's last segment is both the lane ahead and the occupied part.
+        begin = torch.minimum(progress, before_last)
         half = size[:, 0] / 2
-        fastest = speed + HORIZON * ACCELERATION
-        front = progress + half + HORIZON * fastest + HEADWAY * fastest
-        return cls(begin, begin - half, front, size.norm(dim=1) / 2 + SLACK + (progress - ends).clamp(min=0))
+        fastest = speed + DURATION * ACCELERATION
+        front = progress + half + DURATION * fastest + HEADWAY * fastest
+        return cls(begin, begin - half, front, size.norm(dim=1) / 2 + MARGIN + (progress - ends).clamp(min=0))
 
     def pieces(self, pieces: Pieces, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """The first piece that each vehicle may occupy, and how many."""
+        """The first piece that each vehicle may occupy, and the number of pieces."""
         rail, _ = expand(counts)
         reached = (pieces.end > self.rear[rail]) & (pieces.begin < self.front[rail])
         before = torch.bincount(rail[pieces.end <= self.rear[rail]], minlength=len(counts))
-        return counts.cumsum(0) - counts + before, torch.bincount(rail[reached], minlength=len(counts))
+        return starts(counts)[:-1] + before, torch.bincount(rail[reached], minlength=len(counts))
 
 
 def neighbors(counts: Tensor, poses: list[Tensor], size: Tensor, tokens: list[str]) -> tuple[Tensor, Tensor]:
-    """Pairs of different rails of a scene, a reader and another one, whose lanes are near each other."""
-    reader, number = expand(counts.repeat_interleave(counts))
-    other = (counts.cumsum(0) - counts).repeat_interleave(counts)[reader] + number
+    """Pairs of rails of a scene, a reader and another rail, whose lanes are near each other."""
+    reader, other = expand(counts.repeat_interleave(counts), starts(counts)[:-1].repeat_interleave(counts))
     if not len(reader):
         return reader, other
-    reach = size.norm(dim=1, keepdim=True) + SLACK
-    box = torch.stack([bounds(points[:, :2]) for points in poses]) + reach * reach.new_tensor([-1.0, -1.0, 1.0, 1.0])
+    box = torch.stack([bounds(points[:, :2]) for points in poses])
+    box = grown(box, size.norm(dim=1, keepdim=True) + MARGIN)
     near = (reader != other) & bounds_touch(box[reader], box[other])
-    # Officially a vehicle overlooks those whose token is part of its own.
+    # Officially a vehicle overlooks vehicles whose token is part of its own token.
     near &= torch.tensor([tokens[b] not in tokens[a] for a, b in zip(reader.tolist(), other.tolist(), strict=True)])
     return reader[near], other[near]
 
@@ -93,20 +93,20 @@ def find_links(
     reader: Tensor,
     other: Tensor,
 ) -> Links:
-    """Of pairs of rails those that may meet."""
+    """Find the pairs of rails that may meet, and where."""
     if not len(reader):
         return Links(reader, other, reader, reader, reader)
     pair, number = expand(piece_counts[reader] * reached[other])
     own, others = reader[pair], other[pair]
-    mine = (piece_counts.cumsum(0) - piece_counts)[own] + number // reached[others]
+    mine = starts(piece_counts)[own] + number // reached[others]
     slot = number % reached[others]
-    far = torch.full_like(window.begin, torch.inf)
-    corridor, ahead = pieces.take(mine).between(window.begin[own], far[own])
+    begin = window.begin[own]
+    corridor, ahead = pieces.take(mine).between(begin, torch.full_like(begin, torch.inf))
     track, _ = pieces.take(first_reached[others] + slot).between(window.rear[others], window.front[others])
     apart = torch.where(ahead, rectangles.distance(corridor, track), torch.inf)
     box = (apart <= window.radius[others]).nonzero()[:, 0]
-    lane = (apart <= SLACK).nonzero()[:, 0]
-    # The box may be at any of the other's pieces: each of the reader's needs to be compared with it only once.
+    lane = (apart <= MARGIN).nonzero()[:, 0]
+    # The other's box has one slot, wherever it is, so that each of the reader's pieces meets the box at most once.
     places = torch.stack([pair, mine, slot])[:, lane], torch.stack([pair, mine, reached[others]])[:, box]
     pair, mine, slot = torch.cat(places, 1).unique(dim=1)  # pair by pair
     meeting, which = pair.unique(return_inverse=True)
@@ -114,12 +114,10 @@ def find_links(
 
 
 def levels(rails: int, readers: list[int], others: list[int]) -> Tensor:
-    """``[G]``: a reader is above others that decide before it, and not above others that decide after it."""
+    """Levels ``[G]``: a reader is above the others that decide before it; others that decide later are not below it."""
     heights = [0] * rails
-    for first, second, step in sorted(
-        # By the one that decides earlier, so that its level is known.
-        (min(reader, other), max(reader, other), int(other < reader))
-        for reader, other in zip(readers, others, strict=True)
-    ):
+    pairs = zip(readers, others, strict=True)
+    # Sorted by the vehicle that decides earlier, so that its level is final.
+    for first, second, step in sorted((min(pair), max(pair), int(pair[1] < pair[0])) for pair in pairs):
         heights[second] = max(heights[second], heights[first] + step)
     return torch.tensor(heights, dtype=torch.int64)

@@ -1,6 +1,6 @@
-"""The Intelligent Driver Model.
+"""The Intelligent Driver Model (IDM).
 
-See NAVSIM.md 1.10; officially nuPlan's idm_policy.py, and navsim_IDM_traffic_agents.yaml.
+See docs/navsim_score.md §10; officially nuPlan's idm_policy.py, and navsim_IDM_traffic_agents.yaml.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from lightning_cgrpo.navsim.simulation.timing import DT
 
 MIN_GAP = 1.0
 HEADWAY = 1.5
-"""Seconds; also those for which a vehicle occupies the lane ahead of it."""
+"""Seconds between a vehicle and its leader; a vehicle also occupies the lane ahead for this time."""
 ACCELERATION = 1.0
 DECELERATION = 2.0
 EXPONENT = 4
+TRAFFIC_RADIUS = 100.0
+"""Meters from the ego beyond which vehicles are removed for good."""
 
 
 def next_speed(speed: Tensor, target: Tensor, gap: Tensor, leader_speed: Tensor) -> Tensor:
@@ -22,9 +24,9 @@ def next_speed(speed: Tensor, target: Tensor, gap: Tensor, leader_speed: Tensor)
 
     Args:
         speed: m/s.
-        target: on a free road.
+        target: m/s on a free road.
         gap: meters to the leader.
-        leader_speed: in the direction of the vehicle.
+        leader_speed: m/s of the leader in the vehicle's direction.
     """
     wanted = MIN_GAP + speed * HEADWAY + speed * (speed - leader_speed) / (2 * (ACCELERATION * DECELERATION) ** 0.5)
     free = (speed / target) ** EXPONENT

@@ -1,4 +1,4 @@
-"""Lanes as straight pieces, each as wide as the vehicle that drives along."""
+"""Lanes as straight pieces, as wide as their vehicle."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from lightning_cgrpo.navsim.geometry.boxes import wrap_angle
 from lightning_cgrpo.navsim.traffic.idm.rails import Rail
 
 LARGEST_TURN = 1.0
-"""Radians up to which neighboring rectangles of an outline are made to meet at its outer side."""
+"""Radians; up to this turn, the rectangles of neighboring pieces are prolonged to meet at the bend's outer side."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """The lanes of rails as N straight pieces, with the width of the vehicle.
+    """N straight pieces of lanes.
 
     Args:
         start: ``[N, 2]``.
-        step: ``[N, 2]`` meters per meter along the lane; a bit shorter than 1 where the lane bends.
-        half_step: ``[N]`` half the length of that.
+        step: ``[N, 2]`` meters per meter along the lane; slightly shorter than 1 where the lane bends.
+        half_step: ``[N]`` half the length of `step`.
         direction: ``[N, 2]`` unit vectors.
         begin: ``[N]`` meters along the lane.
-        end: ``[N]``.
-        before: ``[N]`` meters by which a piece is longer at its begin where another comes before it, for the bend.
-        after: ``[N]``, alike at its end.
-        half_width: ``[N]``.
+        end: ``[N]`` meters along the lane.
+        bend_before: ``[N]`` meters by which the bend at the begin prolongs the piece.
+        bend_after: ``[N]`` meters by which the bend at the end prolongs the piece.
+        half_width: ``[N]`` meters.
     """
 
     start: Tensor
@@ -37,22 +37,21 @@ class Pieces:
     direction: Tensor
     begin: Tensor
     end: Tensor
-    before: Tensor
-    after: Tensor
+    bend_before: Tensor
+    bend_after: Tensor
     half_width: Tensor
 
     def take(self, rows: Tensor) -> Pieces:
-        """Pieces ``[n]``."""
         return Pieces(*(getattr(self, name)[rows] for name in Pieces.__dataclass_fields__))
 
     def between(self, begin: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
-        """The part of each piece between distances ``[N]`` along its lane.
+        """Cut out the parts between distances ``[N]`` along the lanes.
 
         Returns:
-            Rectangles ``[N, 6]``, and ``[N]`` bool whether there is such a part.
+            Rectangles ``[N, 6]``, and ``[N]`` bool whether the part exists.
         """
-        low = torch.where(begin < self.begin, self.begin - self.before, begin)
-        high = torch.where(end > self.end, self.end + self.after, end)
+        low = torch.where(begin < self.begin, self.begin - self.bend_before, begin)
+        high = torch.where(end > self.end, self.end + self.bend_after, end)
         center = torch.addcmul(self.start, self.step, ((low + high) / 2 - self.begin)[:, None])
         half = (high - low) * self.half_step
         made = torch.cat([center, self.direction, half[:, None], self.half_width[:, None]], 1)
@@ -60,15 +59,15 @@ class Pieces:
 
 
 def cut(rails: Sequence[Rail], width: Tensor, shift: Tensor) -> tuple[Pieces, Tensor]:
-    """Lanes as pieces, rail by rail.
+    """Cut lanes into pieces, rail by rail.
 
     Args:
         rails: G.
         width: ``[G]`` of the vehicles.
-        shift: ``[G, 3]``, the first two columns are subtracted from positions.
+        shift: ``[G, 3]``, subtracted from poses.
 
     Returns:
-        Pieces, and ``[G]`` int64 how many each rail has.
+        The pieces, and the number of pieces of each rail ``[G]`` int64.
     """
     rows = []
     for row, rail in enumerate(rails):

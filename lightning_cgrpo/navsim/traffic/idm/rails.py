@@ -1,7 +1,7 @@
-"""Which vehicles of a scene drive by themselves in reactive traffic, and along which lane.
+"""The vehicles of a scene that drive in reactive traffic, and their lanes; found once per scene, with shapely.
 
-See NAVSIM.md 1.10; officially navsim_idm_agents_builder.py, navsim_idm_agents.py, and of nuPlan idm_agents_builder.py,
-polyline_map_object.py and idm/utils.py. Done once per scene, with shapely.
+See docs/navsim_score.md §10; officially navsim_idm_agents_builder.py, navsim_idm_agents.py, and of nuPlan
+idm_agents_builder.py, polyline_map_object.py and idm/utils.py.
 """
 
 from __future__ import annotations
@@ -14,34 +14,33 @@ import numpy as np
 import shapely
 import torch
 
-from lightning_cgrpo.navsim.batch.surfaces import EARLY
-from lightning_cgrpo.navsim.geometry.path import Array, headings
+from lightning_cgrpo.navsim.geometry.lane_path import Array, headings
 from lightning_cgrpo.navsim.geometry.shapes import Shapes, boxes, polygons
+from lightning_cgrpo.navsim.simulation.timing import EARLY
+from lightning_cgrpo.navsim.traffic.idm.model import TRAFFIC_RADIUS
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, Scene
 from lightning_cgrpo.scenes.vehicle import corners
 
-RADIUS = 100.0
-"""Meters from the ego beyond which vehicles are taken out, for good."""
 TARGET_SPEED = 10.0
 SNAP_DISTANCE = 3.0
-"""Meters that a vehicle may be from its lane's centerline to be moved onto it."""
+"""Meters; a vehicle farther from its lane's centerline is not put on the lane."""
 PARKED_SPEED = 0.1
 LOOK_AHEAD = 0.5
-"""Meters over which the direction of a lane next to a vehicle is taken."""
+"""Meters over which the direction of a lane is measured."""
 TOLERANCE = 0.005
-"""Meters by which the footprints' outlines may differ from the lane (officially by 1 % of a vehicle's half width)."""
+"""Meters by which the lane may be simplified (officially 1 % of a vehicle's half width)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rail:
-    """A vehicle and the lane that it drives along.
+    """A vehicle and its lane.
 
     Args:
         agent: row in the scene's agents.
         points: ``[V, 2]``.
-        distances: ``[V]`` along the lane.
-        yaws: ``[V]`` without jumps.
-        corners: ``[M + 1]`` int64, the rows of points that suffice to draw the lane.
+        distances: ``[V]`` meters along the lane.
+        yaws: ``[V]`` unwrapped.
+        corners: ``[M + 1]`` int64 rows of the points of the simplified lane.
         progress: meters along the lane at the start.
         pose: ``[3]`` on the lane at the start.
         speed: m/s at the start.
@@ -60,18 +59,17 @@ class Rail:
 
     @property
     def start(self) -> Array:
-        """``[2]`` where the vehicle is at the start."""
-        x, y = (np.interp(self.progress, self.distances, column) for column in self.points.T)
-        return np.array([x, y])
+        """``[2]`` the vehicle's position at the start."""
+        return np.array([np.interp(self.progress, self.distances, column) for column in self.points.T])
 
 
 @dataclass(frozen=True, eq=False)
 class Traveling:
-    """The vehicles of a scene that there are at t = 0.
+    """The vehicles of a scene at t = 0.
 
     Args:
-        rails: those that drive, in the order in which they decide.
-        parked: rows of agents that stay where they are, as long as nobody drives into them.
+        rails: driving vehicles, in the order of their decisions.
+        parked: rows of parked agents.
     """
 
     rails: tuple[Rail, ...]
@@ -89,10 +87,9 @@ class _Snap:
 
 
 def find_rails(scene: Scene, *, wrapped_headings: bool = False, own_speed_limits: bool = False) -> Traveling:
-    """Put the vehicles of a scene onto lanes: those that are near one and don't overlap the ego or an earlier one.
+    """Put vehicles on their nearest lanes, unless they overlap the ego or an earlier vehicle. Options: see `Reactive`.
 
-    Those that are too far from the ego, and so are taken out in the first step, are left out. For the options see
-    `Reactive`.
+    Vehicles too far from the ego are omitted, because the first step would remove them.
     """
     agents, lanes = scene.agents, scene.map.lanes
     now = (agents.times.abs() < EARLY).nonzero()[:, 0]
@@ -101,16 +98,17 @@ def find_rails(scene: Scene, *, wrapped_headings: bool = False, own_speed_limits
     if not rows:
         return Traveling((), ())
     states = agents.states[rows][:, now[0]].numpy()
-    in_lane, on_map, segments = _segments(scene, states[:, :2])
+    off_road, segments = _segments(scene, states[:, :2])
     occupied = [shapely.Polygon(corners(scene.ego.poses[-1]).numpy())]
     rails: list[Rail] = []
     parked = []
+    ego = scene.ego.poses[-1, :2].numpy()
     target = TARGET_SPEED
     for number, row in enumerate(rows):
         state, speed = states[number], float(np.hypot(*states[number, 3:]))
         snap = _snap(scene, segments[number], state, wrapped_headings)
         near = snap is not None and snap.deviation <= SNAP_DISTANCE
-        if (speed < PARKED_SPEED and not (in_lane[number] or on_map[number])) or (snap is not None and not near):
+        if (speed < PARKED_SPEED and off_road[number]) or (snap is not None and not near):
             parked.append(row)
         if snap is None or not near:
             continue
@@ -118,29 +116,29 @@ def find_rails(scene: Scene, *, wrapped_headings: bool = False, own_speed_limits
         if shapely.intersects(occupied, box).any():
             continue
         occupied.append(box)
-        # A lane without a limit has that of the vehicle before: officially the default is overwritten.
+        # The official code overwrites the default: a lane without a limit takes the limit of the vehicle before.
         limit = float(lanes.speed_limit[snap.lane])
         default = TARGET_SPEED if own_speed_limits else target
         target = limit if limit and not math.isnan(limit) else default
-        rails.append(_rail(row, lanes.centerlines[snap.lane].numpy(), snap, speed, target))
-    ego = scene.ego.poses[-1, :2].numpy()
-    return Traveling(tuple(rail for rail in rails if np.hypot(*(rail.start - ego)) <= RADIUS), tuple(parked))
+        rail = _rail(row, lanes.centerlines[snap.lane].numpy(), snap, speed, target)
+        if np.hypot(*(rail.start - ego)) <= TRAFFIC_RADIUS:
+            rails.append(rail)
+    return Traveling(tuple(rails), tuple(parked))
 
 
-def _segments(scene: Scene, points: Array) -> tuple[np.ndarray, np.ndarray, list[list[int]]]:
-    """Of points ``[N, 2]``: in a lane, in an intersection, and the lanes, or else connectors, that each is in."""
+def _segments(scene: Scene, points: Array) -> tuple[np.ndarray, list[list[int]]]:
+    """Whether points ``[N, 2]`` are off lanes and intersections, and each point's lanes, or else its connectors."""
     connector = scene.map.lanes.connector.numpy()
-    shape = polygons(scene.map.lanes.polygons)
     at = shapely.points(points)
-    lane = _contain(shape, at) & ~connector
-    in_lane = np.any(lane, axis=1, keepdims=True)
+    inside = _contain(polygons(scene.map.lanes.polygons), at)
+    in_lane = np.any(inside & ~connector, axis=1, keepdims=True)
     in_intersection = np.any(_contain(polygons(scene.map.intersections.polygons), at), axis=1, keepdims=True)
-    inside = np.where(in_lane, lane, in_intersection & connector & _contain(shape, at))
-    return in_lane[:, 0], in_intersection[:, 0], [np.flatnonzero(row).tolist() for row in inside]
+    chosen = inside & np.where(in_lane, ~connector, in_intersection & connector)
+    return ~(in_lane | in_intersection)[:, 0], [np.flatnonzero(row).tolist() for row in chosen]
 
 
 def _contain(areas: Shapes, points: Shapes) -> np.ndarray:
-    """``[points, areas]`` bool, without the boundaries."""
+    """Whether points are inside areas, ``[points, areas]`` bool; the boundary is outside."""
     found = np.zeros((len(points), len(areas)), dtype=bool)
     if len(areas):
         found[tuple(shapely.STRtree(areas).query(points, predicate="within"))] = True
@@ -148,14 +146,13 @@ def _contain(areas: Shapes, points: Shapes) -> np.ndarray:
 
 
 def _snap(scene: Scene, lanes: list[int], state: Array, wrapped: bool) -> _Snap | None:
-    """The place on the lane whose direction is nearest, officially by the difference of angles that isn't wrapped."""
-    found = [_on(scene, lane, state) for lane in lanes]
+    """The place on the lane with the nearest direction; officially the difference of angles isn't wrapped."""
 
     def turn(snap: _Snap) -> float:
         difference = float(snap.pose[2] - state[2])
         return abs(math.remainder(difference, 2 * math.pi) if wrapped else difference)
 
-    return min(found, key=turn, default=None)
+    return min((_on(scene, lane, state) for lane in lanes), key=turn, default=None)
 
 
 def _on(scene: Scene, lane: int, state: Array) -> _Snap:
@@ -175,27 +172,17 @@ def _xy(line: shapely.LineString, distance: float) -> Array:
 def _rail(agent: int, line: Array, snap: _Snap, speed: float, target: float) -> Rail:
     steps = np.linalg.norm(np.diff(line, axis=0), axis=1)
     distances = np.append(0.0, steps).cumsum()
-    # Officially the last point is dropped along with repeated ones. A lane of two points (where the official code
-    # fails) keeps it.
+    # The official code drops repeated points and the last point. A lane of two points, where the official code fails,
+    # keeps the last point.
     kept = np.flatnonzero(~np.isclose(steps, 0.0))
     if len(kept) < 2:
         kept = np.append(kept, len(line) - 1)
-    points = line[kept]
-    return Rail(
-        agent,
-        points,
-        distances[kept],
-        np.unwrap(headings(line)[kept]),
-        _corners(points),
-        snap.progress,
-        snap.pose,
-        speed,
-        target,
-    )
+    points, yaws = line[kept], np.unwrap(headings(line)[kept])
+    return Rail(agent, points, distances[kept], yaws, _corners(points), snap.progress, snap.pose, speed, target)
 
 
 def _corners(points: Array) -> np.ndarray:
-    """Rows of the points that a simplified line keeps."""
+    """Rows of the points of the simplified line."""
     simple = shapely.get_coordinates(shapely.simplify(shapely.LineString(points), TOLERANCE, preserve_topology=False))
     rows = [0]
     for _, point in pairwise(simple):

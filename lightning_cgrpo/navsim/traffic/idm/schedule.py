@@ -1,4 +1,4 @@
-"""Who decides when: the vehicles of many rows, in an order in which as many as possible decide at the same time."""
+"""The order of decisions, in which as many vehicles as possible decide at the same time."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch, expand
-from lightning_cgrpo.navsim.traffic.idm.links import HORIZON
-from lightning_cgrpo.navsim.traffic.idm.model import ACCELERATION
-from lightning_cgrpo.navsim.traffic.idm.network import Network
+from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch, grown
+from lightning_cgrpo.navsim.geometry.ranges import expand, starts
+from lightning_cgrpo.navsim.simulation.timing import DURATION
+from lightning_cgrpo.navsim.traffic.idm.model import ACCELERATION, TRAFFIC_RADIUS
 from lightning_cgrpo.navsim.traffic.idm.pieces import Pieces
-from lightning_cgrpo.navsim.traffic.idm.rails import RADIUS
+from lightning_cgrpo.navsim.traffic.idm.rail_network import RailNetwork
 from lightning_cgrpo.scenes.vehicle import LENGTH, WIDTH, State
 
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """Units that decide at the same time. Links are pairs of one of these and another actor in its way.
+    """n units that decide at the same time, with l links to other actors and m places where they may meet.
 
     Args:
         units: ``[n]``.
         reader: ``[l]`` position in `units`.
         other: ``[l]`` actor.
-        link: ``[m]`` link of each place where they may meet.
-        place: ``[m]`` position in `units`.
-        piece: ``[m]`` of the reader's lane.
-        slot: ``[m]`` of the other.
-        lanes: ``[k]`` slots of `units` that are pieces of lanes.
+        link: ``[m]`` link of each place.
+        place: ``[m]`` position of the reader in `units`.
+        piece: ``[m]`` pieces of the readers' lanes.
+        slot: ``[m]`` slot of the other actor.
+        lanes: ``[k]`` slots of `units` for pieces of their lanes.
         lane_unit: ``[k]`` position in `units`.
-        lane_piece: ``[k]``.
+        lane_piece: ``[k]`` pieces of the units' lanes.
     """
 
     units: Tensor
@@ -48,9 +48,9 @@ class Level:
 class Schedule:
     """The vehicles of R rows and their egos.
 
-    Vehicles on which no ego has any influence do the same in all rows of a scene, and are one unit; of all others
-    there is a unit for each row. Actors are the U units and then the R egos. What an actor occupies is a set of
-    rectangles, its slots: one for each piece of its lane that it may come to, and one for its box.
+    A vehicle that no ego influences drives alike in all rows of its scene, and is one unit. Any other vehicle is one
+    unit per row. Actors are the U units and then the R egos. The area that an actor occupies is a set of rectangles,
+    its slots: one slot per piece of lane that the actor may reach, and a last slot for its box.
 
     Args:
         network: rails.
@@ -58,29 +58,27 @@ class Schedule:
         scene: ``[R]`` int64.
 
     Attributes:
-        row: ``[V]`` int64, ascending, of every vehicle of every row.
+        row: ``[V]`` int64 row of each vehicle, ascending.
         vehicle_rail: ``[V]`` int64.
         unit: ``[V]`` int64.
         rail: ``[U]`` int64.
-        unit_row: ``[U]`` int64, of a unit that is shared by rows any of them.
-        own: ``[U]`` bool, not shared.
-        slots: ``[U + R]`` int64, of each actor.
+        unit_row: ``[U]`` int64; any row of a shared unit.
+        own: ``[U]`` bool, not shared by rows.
+        slots: ``[U + R]`` int64 number of slots of each actor.
         first_slot: ``[U + R]`` int64.
-        box: ``[U + R]`` int64, the slot of the actor's box, its last one.
-        slot_actor: ``[N]`` int64, of each slot.
-        levels: those who decide at the same time, one after the other.
+        box: ``[U + R]`` int64 slot of the actor's box.
+        slot_actor: ``[N]`` int64 actor of each slot.
+        levels: levels in the order of their decisions.
     """
 
-    def __init__(self, network: Network, states: Tensor, scene: Tensor) -> None:
+    def __init__(self, network: RailNetwork, states: Tensor, scene: Tensor) -> None:
         self.network = network
         self.states = states
-        counts = network.counts
-        self.row, number = expand(counts[scene])  # of vehicles
-        first_rail = counts.cumsum(0) - counts
-        self.vehicle_rail = first_rail[scene[self.row]] + number
+        counts = network.counts[scene]
+        first_rail = starts(network.counts)[scene]
+        self.row, self.vehicle_rail = expand(counts, first_rail)
         vehicle, piece = self._near_ego()
         own = self._influenced(vehicle)[self.vehicle_rail]
-        # Vehicles that have a unit of their own, and one of each of the others.
         shared = len(network.scene)
         key = torch.where(own, shared + torch.arange(len(own), device=own.device), self.vehicle_rail)
         _, self.unit = key.unique(return_inverse=True)
@@ -92,51 +90,39 @@ class Schedule:
 
         self.slots = torch.cat([network.reached[self.rail] + 1, scene.new_ones(len(scene))])
         self.slot_actor, self.slot_number = expand(self.slots)
-        self.first_slot = self.slots.cumsum(0) - self.slots
+        self.first_slot = starts(self.slots)[:-1]
         self.box = self.first_slot + self.slots - 1
-        first_vehicle = counts[scene].cumsum(0) - counts[scene]
-        self.levels = self._levels(first_vehicle - first_rail[scene], scene, vehicle, piece)
+        self.levels = self._levels(starts(counts)[:-1] - first_rail, scene, vehicle, piece)
 
     def _near_ego(self) -> tuple[Tensor, Tensor]:
-        """Vehicles and pieces of their lanes that the ego of their row may come to."""
-        network = self.network
-        swept = self._swept(LENGTH + WIDTH)
-        vehicle, number = expand(network.piece_counts[self.vehicle_rail])
-        piece = (network.piece_counts.cumsum(0) - network.piece_counts)[self.vehicle_rail[vehicle]] + number
-        pieces = network.pieces
+        """Vehicles, and pieces of their lanes, that the ego of their row may reach."""
+        network, pieces = self.network, self.network.pieces
+        swept = grown(bounds(self.states[..., : State.YAW]), LENGTH + WIDTH)
+        first = network.first_piece[self.vehicle_rail]
+        vehicle, piece = expand(network.first_piece[self.vehicle_rail + 1] - first, first)
         end = pieces.start + pieces.step * (pieces.end - pieces.begin)[:, None]
-        box = bounds(torch.stack([pieces.start, end], 1))
-        box = box + pieces.half_width[:, None] * box.new_tensor([-1.0, -1.0, 1.0, 1.0])
+        box = grown(bounds(torch.stack([pieces.start, end], 1)), pieces.half_width[:, None])
         rail = self.vehicle_rail[vehicle]
         begin = torch.minimum(network.progress, network.last_begin(torch.arange(len(network.last), device=rail.device)))
         ahead = (pieces.end[piece] > begin[rail]) & network.sees_ego[rail]
         near = ahead & bounds_touch(swept[self.row[vehicle]], box[piece])
         return vehicle[near], piece[near]
 
-    def _swept(self, margin: float) -> Tensor:
-        """Bounds ``[R, 4]`` of the egos' rear axles, and a margin."""
-        position = self.states[..., : State.YAW]
-        return bounds(position) + margin * position.new_tensor([-1.0, -1.0, 1.0, 1.0])
-
     def _influenced(self, near_ego: Tensor) -> Tensor:
-        """``[G]`` bool, rails on which what an ego does may have influence.
-
-        Args:
-            near_ego: vehicles that come near their ego.
-        """
+        """Rails ``[G]`` bool that an ego may influence, given the vehicles that come near their ego."""
         network = self.network
         influenced = torch.zeros(len(network.scene), dtype=torch.bool, device=self.row.device)
         influenced[self.vehicle_rail[near_ego]] = True
-        # Those that may come too far from it.
+        # Vehicles that may get too far from the ego, which removes them.
         everyone = torch.arange(len(network.scene), device=self.row.device)
         start = network.pose_at(everyone, network.progress)[:, None, :2]
-        travel = HORIZON * (network.speed + HORIZON * ACCELERATION / 2)[:, None] * start.new_tensor([-1, -1, 1, 1])
+        travel = DURATION * (network.speed + DURATION * ACCELERATION / 2)[:, None]
         points = torch.where(network.distances.isfinite()[..., None], network.poses[..., :2], start)
-        around, lane = bounds(start) + travel, bounds(points)
+        around, lane = grown(bounds(start), travel), bounds(points)
         low, high = torch.maximum(around, lane)[:, :2], torch.minimum(around, lane)[:, 2:]
-        swept, rail = self._swept(0.0)[self.row], self.vehicle_rail
+        swept, rail = bounds(self.states[..., : State.YAW])[self.row], self.vehicle_rail
         farthest = torch.maximum(high[rail] - swept[:, :2], swept[:, 2:] - low[rail]).norm(dim=1)
-        influenced[self.vehicle_rail[~(farthest < RADIUS)]] = True
+        influenced[self.vehicle_rail[~(farthest < TRAFFIC_RADIUS)]] = True
         links, count = network.links, -1
         while count != int(influenced.sum()):
             count = int(influenced.sum())
@@ -147,25 +133,23 @@ class Schedule:
         """The order of decisions.
 
         Args:
-            shift: ``[R]`` what leads from a rail to its vehicle in a row.
+            shift: ``[R]`` difference between a vehicle of the row and its rail.
             scene: ``[R]``.
             ego_vehicle: vehicles near their ego.
-            ego_piece: where.
+            ego_piece: pieces of their lanes near the ego.
         """
         network, units = self.network, len(self.rail)
         links = network.links
-        # Links for every row of their scene, but only one for those between shared units.
+        # A link for every row of its scene, but only one link between shared units.
         of_scene = torch.bincount(network.scene[links.reader], minlength=len(network.counts))
-        row, number = expand(of_scene[scene])
-        link = (of_scene.cumsum(0) - of_scene)[scene[row]] + number
+        row, link = expand(of_scene[scene], starts(of_scene)[scene])
         reader, other = (self.unit[rail[link] + shift[row]] for rail in (links.reader, links.other))
         once = self.own[reader] | (self.unit_row[reader] == row)
         reader, other, link = reader[once], other[once], link[once]
         places = torch.bincount(links.meeting, minlength=len(links.reader))
-        at, number = expand(places[link])
-        place = (places.cumsum(0) - places)[link[at]] + number
+        at, place = expand(places[link], starts(places)[link])
         piece, slot = links.piece[place], self.first_slot[other[at]] + links.slot[place]
-        # And the egos, at those pieces that they come near.
+        # The links to egos, at the pieces near them.
         sees, ego_link = ego_vehicle.unique(return_inverse=True)
         slot = torch.cat([slot, self.box[units + self.row[ego_vehicle]]])
         at, piece = torch.cat([at, ego_link + len(reader)]), torch.cat([piece, ego_piece])

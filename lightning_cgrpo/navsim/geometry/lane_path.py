@@ -1,4 +1,4 @@
-"""A polyline that is driven along. See NAVSIM.md 1.12; officially pdm_path.py and polyline_map_object.py."""
+"""A path along lanes. See docs/navsim_score.md §12; officially pdm_path.py and polyline_map_object.py."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ CORRIDOR_QUADRANT_SEGMENTS = 16
 
 
 def wrap(angle: Array) -> Array:
-    """To [-pi, pi]."""
+    """The same angle in [-pi, pi]."""
     wrapped: Array = np.arctan2(np.sin(angle), np.cos(angle))
     return wrapped
 
 
 def headings(points: Array) -> Array:
-    """``[V]`` from each of the points ``[V, 2]`` to the next one; the last one has that of the one before it."""
+    """``[V]`` headings from each of the points ``[V, 2]`` to the next; the last two headings are equal."""
     steps = np.diff(points, axis=0)
     angles = np.arctan2(steps[:, 1], steps[:, 0])
     return np.append(angles, angles[-1])
 
 
-class Path:
+class LanePath:
     """Points with headings, and the distance along them.
 
     Args:
-        points: ``[V, 2]``, at least two. A point may stand there twice, as where a lane ends and the next begins.
+        points: ``[V, 2]``, at least two. A point may appear twice, where a lane ends and the next lane begins.
         headings: ``[V]`` radians.
     """
 
@@ -42,8 +42,8 @@ class Path:
         self._poses = np.column_stack([points, np.unwrap(headings)])
 
     @classmethod
-    def along(cls, lines: Sequence[Array]) -> Path:
-        """Polylines one after the other; each point's heading is that within its own line."""
+    def along(cls, lines: Sequence[Array]) -> LanePath:
+        """Join polylines; each heading is a heading within its own line."""
         return cls(np.concatenate(lines), np.concatenate([headings(line) for line in lines]))
 
     @property
@@ -55,12 +55,12 @@ class Path:
         return shapely.LineString(self.points)
 
     def project(self, points: Array) -> Array:
-        """Distances along the path ``[...]`` of the points on it that are nearest to points ``[..., 2]``."""
+        """Distances ``[...]`` along the path of the places nearest to points ``[..., 2]``."""
         found: Array = shapely.line_locate_point(self.line, shapely.points(points))
         return found
 
     def at(self, distances: Array) -> Array:
-        """Poses ``[..., 3]`` at distances ``[...]`` along the path, which are kept on it."""
+        """Poses ``[..., 3]`` at distances ``[...]`` along the path, clipped to the path."""
         # A path that starts with the same point twice has no direction at 0.
         kept = np.clip(distances, 1e-5, self.length)
         high = np.searchsorted(self.distances, kept).clip(1, len(self.distances) - 1)
@@ -72,13 +72,13 @@ class Path:
         poses[..., 2] = wrap(poses[..., 2])
         return np.nan_to_num(poses)
 
-    def shifted(self, offset: float) -> Path:
-        """The points moved to the left."""
+    def shifted(self, offset: float) -> LanePath:
+        """The path moved to the left by meters."""
         left = self.headings + np.pi / 2
-        return Path(self.points + offset * np.column_stack([np.cos(left), np.sin(left)]), self.headings)
+        return LanePath(self.points + offset * np.column_stack([np.cos(left), np.sin(left)]), self.headings)
 
     def corridor(self, start: float, end: float, half_width: float) -> shapely.Geometry:
-        """The area around the points whose distances along the path are between start and end."""
+        """The area around the part of the path between two distances."""
         start, end = np.clip([start, end], 0.0, self.length).tolist()
         between = (start <= self.distances) & (self.distances <= end)
         if between.sum() > 1:

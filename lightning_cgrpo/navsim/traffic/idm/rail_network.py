@@ -5,41 +5,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 from lightning_cgrpo.navsim.geometry.boxes import wrap_angle
+from lightning_cgrpo.navsim.geometry.ranges import starts
 from lightning_cgrpo.navsim.traffic.idm.links import Links, Window, find_links, levels, neighbors
 from lightning_cgrpo.navsim.traffic.idm.pieces import Pieces, cut
 from lightning_cgrpo.navsim.traffic.idm.rails import Rail
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
-    """G rails of S scenes, scene by scene, in the order in which they decide.
+class RailNetwork:
+    """G rails of S scenes, scene by scene, in the order of their decisions.
 
     Args:
         scene: ``[G]`` int64.
         agent: ``[G]`` int64, row among the scene's agents.
-        counts: ``[S]`` int64, rails of each scene.
-        distances: ``[G, V]`` of points along the lanes, filled up with infinity.
-        poses: ``[G, V, 3]`` x, y, yaw of those, yaw without jumps.
-        last: ``[G]`` int64, the last point of each.
+        counts: ``[S]`` int64 rails of each scene.
+        distances: ``[G, V]`` distances of points along the lanes, padded with infinity.
+        poses: ``[G, V, 3]`` x, y, yaw of the points, yaw unwrapped.
+        last: ``[G]`` int64, the last point.
         size: ``[G, 2]`` length, width.
-        progress: ``[G]`` meters, at the start.
+        progress: ``[G]`` meters along the lane at the start.
         snapped: ``[G, 3]`` pose on the lane at the start.
-        speed: ``[G]`` at the start.
-        target: ``[G]`` speed on a free road.
+        speed: ``[G]`` m/s at the start.
+        target: ``[G]`` m/s on a free road.
         sees_ego: ``[G]`` bool.
-        pieces: of the lanes, rail by rail.
-        piece_counts: ``[G]`` int64.
-        first_reached: ``[G]`` int64, row of the first piece that a vehicle may occupy in 4 s.
-        reached: ``[G]`` int64, how many it may occupy. These are its first slots; the one after them is for its box.
+        pieces: pieces of the lanes, rail by rail.
+        first_piece: ``[G + 1]`` int64 first piece of each rail, and the number of pieces.
+        first_reached: ``[G]`` int64, the first piece that the vehicle may occupy in 4 s.
+        reached: ``[G]`` int64, the number of pieces that the vehicle may occupy in 4 s.
         links: pairs of rails that may meet.
-        level: ``[G]`` int64: rails decide one after the other, and each may decide by what those before it have just
-            done; but those of a level don't, and may decide at the same time.
+        level: ``[G]`` int64. Rails of a level decide at the same time, because they don't depend on each other's
+            decisions in the same step; lower levels decide first.
     """
 
     scene: Tensor
@@ -55,15 +57,15 @@ class Network:
     target: Tensor
     sees_ego: Tensor
     pieces: Pieces
-    piece_counts: Tensor
+    first_piece: Tensor
     first_reached: Tensor
     reached: Tensor
     links: Links
     level: Tensor
 
     @classmethod
-    def of(cls, batch: SceneBatch, rails: Sequence[Sequence[Rail]]) -> Network:
-        """Of the rails of each scene of a batch."""
+    def of(cls, batch: SceneBatch, rails: Sequence[Sequence[Rail]]) -> RailNetwork:
+        """Collect the rails of each scene of a batch."""
         flat = [rail for of_scene in rails for rail in of_scene]
         counts = torch.tensor([len(of_scene) for of_scene in rails], dtype=torch.int64)
         scene = torch.repeat_interleave(counts)
@@ -71,7 +73,8 @@ class Network:
         shift = torch.cat([batch.origin.cpu(), torch.zeros(len(batch), 1, dtype=torch.float64)], 1)[scene]
         size = _stacked([batch.scenes[at].agents.sizes[row, :2] for at, row in zip(scene, agent, strict=True)], 2)
         pieces, piece_counts = cut(flat, size[:, 1], shift)
-        poses = [_tensor(rail.points, rail.yaws) - shift[row] for row, rail in enumerate(flat)]
+        poses = [torch.from_numpy(np.column_stack([rail.points, rail.yaws])) for rail in flat]
+        poses = [pose - moved for pose, moved in zip(poses, shift, strict=True)]
         distances = [torch.from_numpy(rail.distances) for rail in flat]
         progress = torch.tensor([rail.progress for rail in flat], dtype=torch.float64)
         tokens = [batch.scenes[at].agents.tokens[row] for at, row in zip(scene, agent, strict=True)]
@@ -100,7 +103,7 @@ class Network:
             torch.tensor([rail.target_speed for rail in flat], dtype=dtype, device=device),
             torch.tensor(["ego" not in token for token in tokens], dtype=torch.bool, device=device),
             Pieces(*(floats(getattr(pieces, name)) for name in Pieces.__dataclass_fields__)),
-            piece_counts.to(device),
+            starts(piece_counts).to(device),
             first_reached.to(device),
             reached.to(device),
             Links(*(getattr(links, name).to(device) for name in Links.__dataclass_fields__)),
@@ -108,12 +111,11 @@ class Network:
         )
 
     def pose_at(self, rail: Tensor, progress: Tensor) -> Tensor:
-        """Poses ``[n, 3]`` of rails ``[n]`` at distances ``[n]`` along their lanes, which are kept on these."""
+        """Poses ``[n, 3]`` on rails ``[n]`` at distances ``[n]`` along the lanes, clipped to the lanes."""
         distances = self.distances[rail]
         last = self.last[rail]
         kept = torch.maximum(torch.minimum(progress, _at(distances, last)), distances[:, 0])
-        high = torch.searchsorted(distances, kept[:, None])[:, 0].clamp(min=1)
-        high = torch.minimum(high, last)
+        high = torch.minimum(torch.searchsorted(distances, kept[:, None])[:, 0].clamp(min=1), last)
         low = high - 1
         begin = _at(distances, low)
         share = (kept - begin) / (_at(distances, high) - begin)
@@ -122,11 +124,11 @@ class Network:
         return torch.cat([pose[:, :2], wrap_angle(pose[:, 2:])], 1)
 
     def end(self, rail: Tensor) -> Tensor:
-        """``[n]`` distance of the last point."""
+        """Distances ``[n]`` of the last points."""
         return _at(self.distances[rail], self.last[rail])
 
     def last_begin(self, rail: Tensor) -> Tensor:
-        """``[n]`` distance of the point before the last one."""
+        """Distances ``[n]`` of the points before the last points."""
         return _at(self.distances[rail], self.last[rail] - 1)
 
 
@@ -136,7 +138,3 @@ def _at(rows: Tensor, column: Tensor) -> Tensor:
 
 def _stacked(rows: list[Tensor], width: int) -> Tensor:
     return torch.stack(rows) if rows else torch.zeros(0, width, dtype=torch.float64)
-
-
-def _tensor(points: object, yaws: object) -> Tensor:
-    return torch.cat([torch.as_tensor(points), torch.as_tensor(yaws)[:, None]], 1)

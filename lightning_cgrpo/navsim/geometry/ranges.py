@@ -1,0 +1,26 @@
+"""Ranges of consecutive items: range i of N covers ``counts[i]`` items."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def starts(counts: Tensor) -> Tensor:
+    """``[N + 1]`` first item of each range if the ranges follow one another, and the end of the last range."""
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+def expand(counts: Tensor, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """List the items of ranges, range by range.
+
+    Args:
+        counts: ``[N]`` int64.
+        first: ``[N]`` int64 first item of each range, 0 by default.
+
+    Returns:
+        The range and the number of each item, both ``[counts.sum()]``.
+    """
+    rows = torch.repeat_interleave(counts)
+    shift = counts - counts.cumsum(0) if first is None else first + counts - counts.cumsum(0)
+    return rows, torch.arange(len(rows), device=counts.device) + shift[rows]

@@ -1,0 +1,112 @@
+"""The lanes that the ego follows along its route.
+
+See docs/navsim_score.md §12; officially abstract_pdm_planner.py and dijkstra.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import shapely
+
+from lightning_cgrpo.navsim.geometry.lane_path import LanePath
+from lightning_cgrpo.navsim.route.road import Road
+from lightning_cgrpo.navsim.route.route import correct_route
+from lightning_cgrpo.scenes.json_fields import SceneError
+from lightning_cgrpo.scenes.scene import Scene
+
+DEPTH = 30
+"""Most roadblocks along the centerline."""
+
+
+@dataclass(frozen=True, eq=False)
+class LaneAhead:
+    """The lanes ahead of a scene's ego.
+
+    Args:
+        road: the map around the ego.
+        route: roadblocks of the corrected route.
+        route_lanes: all lanes of these roadblocks.
+        lanes: the lanes to follow, beginning with the ego's lane.
+    """
+
+    road: Road
+    route: tuple[int, ...]
+    route_lanes: tuple[int, ...]
+    lanes: list[int]
+
+    @cached_property
+    def path(self) -> LanePath:
+        """The centerlines of the lanes to follow."""
+        return LanePath.along([self.road.centerline(lane) for lane in self.lanes])
+
+
+def lane_ahead(scene: Scene) -> LaneAhead:
+    """Find the lanes that lead from the ego along its route.
+
+    Raises:
+        SceneError: the scene's route is empty, or has no lanes.
+    """
+    road = Road(scene)
+    route = correct_route(road)
+    lanes = route_lanes(road, route)
+    return LaneAhead(road, route, lanes, lane_sequence(road, route, starting_lane(road, lanes)))
+
+
+def route_lanes(road: Road, route: tuple[int, ...]) -> tuple[int, ...]:
+    """Lanes of the route's roadblocks, without repetition."""
+    return tuple(dict.fromkeys(lane for block in route for lane in road.blocks.lanes[block]))
+
+
+def starting_lane(road: Road, lanes: tuple[int, ...]) -> int:
+    """The ego's lane among these lanes.
+
+    Raises:
+        SceneError: there are no lanes.
+    """
+    if not lanes:
+        raise SceneError(f"{road.scene.name}: route: Expected a roadblock with lanes, but got none.")
+    under = [lane for lane in road.lanes_under() if lane in lanes]
+    if under:
+        return under[int(np.argmin([road.errors(lane)[1] for lane in under]))]
+    polygons = road.lane_polygons[list(lanes)]
+    containing = shapely.contains(polygons, shapely.Point(road.center))
+    found = containing.argmax() if containing.any() else shapely.distance(polygons, road.footprint).argmin()
+    return lanes[int(found)]
+
+
+def lane_sequence(road: Road, route: tuple[int, ...], start: int) -> list[int]:
+    """The shortest way from a lane, over lanes of the route, to the route's last roadblock, or else the longest way."""
+    block = int(road.lanes.roadblock[start])
+    first = route.index(block) if block in route else 0
+    goal = route[first : first + DEPTH][-1]
+    allowed = set(route_lanes(road, route))
+    # Among equally near lanes, the lane that was reached first is next: a dict keeps the order of insertion.
+    waiting = {start: 1.0}
+    depth = {start: 1}
+    parent = {start: start}
+    done: dict[int, float] = {}
+    end = None
+    while waiting:
+        lane = min(waiting, key=lambda candidate: waiting[candidate])
+        distance = waiting.pop(lane)
+        if int(road.lanes.roadblock[lane]) == goal:
+            end = lane
+            break
+        done[lane] = distance
+        for following in road.lanes.outgoing[lane]:
+            if following not in allowed or following in done:
+                continue
+            further = distance + road.length(following)
+            if further < waiting.get(following, np.inf):
+                waiting[following] = further
+                depth[following] = depth[lane] + 1
+                parent[following] = lane
+    if end is None:
+        end = min(done, key=lambda lane: (-depth[lane], done[lane]))
+    way = [end]
+    while way[-1] != start:
+        way.append(parent[way[-1]])
+    return way[::-1]
