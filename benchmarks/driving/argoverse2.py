@@ -2,7 +2,8 @@
 
     python -m benchmarks.driving.argoverse2 FOLDER    # of logs; four, that is 41 scenes, take 20 s; --each: every scene
 
-Mean EPDMS without extended comfort, human filter off, log replay; NAVSIM.md section 4 has the official scorer's means.
+Mean EPDMS without extended comfort, human filter off, log replay; docs/navsim_score.md §17 has the official scorer's
+means.
 """
 
 from __future__ import annotations

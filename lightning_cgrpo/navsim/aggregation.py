@@ -1,7 +1,7 @@
 """From sub-scores to scores: of one drive, of one with a human to compare with, and of two stages.
 
-NAVSIM.md 1.8 and 1.9; officially pdm_score.py, run_pdm_score.py and scoring/scene_aggregator.py. Columns are tensors of
-one shape under the official names.
+docs/navsim_score.md §8 and §9; officially pdm_score.py, run_pdm_score.py and scoring/scene_aggregator.py. Columns are
+tensors of one shape under the official names.
 """
 
 from __future__ import annotations

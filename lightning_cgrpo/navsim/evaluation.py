@@ -1,7 +1,7 @@
 """How well somebody drives, in the columns of the paper's table: the first stage, the second, and both together.
 
-The official protocol of navhard (NAVSIM.md 1.9): follow-up scenes count the more the nearer they start to where the
-plan of the first stage ends, and a score is the product of both stages' EPDMS.
+The official protocol of navhard (docs/navsim_score.md §9): follow-up scenes count the more the nearer they start to
+where the plan of the first stage ends, and a score is the product of both stages' EPDMS.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the official score has a quirk that is a plain defect: what to do instead. See NAVSIM.md 1."""
+"""Where the official score has a quirk that is a plain defect: what to do instead. See docs/navsim_score.md."""
 
 from __future__ import annotations
 

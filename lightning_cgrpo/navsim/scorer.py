@@ -1,6 +1,6 @@
 """The NAVSIM-v2 score (EPDMS) of many candidates of many scenes at once.
 
-NAVSIM.md 1 and 5; officially ``pdm_score.py``.
+docs/navsim_score.md; officially ``pdm_score.py``.
 """
 
 from __future__ import annotations

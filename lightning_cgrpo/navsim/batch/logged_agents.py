@@ -1,4 +1,7 @@
-"""Logged agents of several scenes at 10 Hz. See NAVSIM.md 1.11; officially ``metric_cache_processor.py:96-199``."""
+"""Logged agents of several scenes at 10 Hz.
+
+See docs/navsim_score.md §11; officially ``metric_cache_processor.py:96-199``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenes side by side as tensors: all that the scores and the traffic read. See NAVSIM.md 1.1 and 1.11."""
+"""Scenes side by side as tensors: all that the scores and the traffic read. See docs/navsim_score.md §1 and §11."""
 
 from __future__ import annotations
 

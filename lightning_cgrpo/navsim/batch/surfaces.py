@@ -1,4 +1,7 @@
-"""What of the map the scores ask for. See NAVSIM.md 1.5 and 1.6; officially ``pdm_occupancy_map.py:129-186``."""
+"""What of the map the scores ask for.
+
+See docs/navsim_score.md §5 and §6; officially ``pdm_occupancy_map.py:129-186``.
+"""
 
 from __future__ import annotations
 

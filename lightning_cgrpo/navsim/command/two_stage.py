@@ -1,4 +1,6 @@
-"""Two-stage scores of scored scenes: pseudo closed loop. See NAVSIM.md 1.9; officially ``run_pdm_score.py:221-322``.
+"""Two-stage scores of scored scenes: pseudo closed loop.
+
+See docs/navsim_score.md §9; officially ``run_pdm_score.py:221-322``.
 
 A scene that names its `follow_ups` and its `previous` begins two groups, its own and that of the scene before, whose
 follow-ups are those that the scene's follow-ups name as `previous`.

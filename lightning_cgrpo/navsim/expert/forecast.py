@@ -1,6 +1,6 @@
 """What the planner expects of the others: all keep their velocity, along their heading, and lights stay as they are.
 
-See NAVSIM.md 1.12; officially pdm_observation.py and pdm_object_manager.py.
+See docs/navsim_score.md §12; officially pdm_observation.py and pdm_object_manager.py.
 """
 
 from __future__ import annotations

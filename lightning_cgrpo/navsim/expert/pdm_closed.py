@@ -1,6 +1,6 @@
 """PDM-Closed, the official expert: of its proposals, the one that scores best in a forecast.
 
-See NAVSIM.md 1.12; officially abstract_pdm_closed_planner.py and ``metric_cache_processor.py:56-69``.
+See docs/navsim_score.md §12; officially abstract_pdm_closed_planner.py and ``metric_cache_processor.py:56-69``.
 """
 
 from __future__ import annotations

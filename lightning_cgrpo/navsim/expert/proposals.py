@@ -1,6 +1,6 @@
 """Where the planner might go: offsets from the centerline, driven at several speeds with an eye on what is ahead.
 
-See NAVSIM.md 1.12; officially pdm_generator.py and batch_idm_policy.py.
+See docs/navsim_score.md §12; officially pdm_generator.py and batch_idm_policy.py.
 """
 
 from __future__ import annotations

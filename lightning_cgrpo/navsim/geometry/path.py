@@ -1,4 +1,4 @@
-"""A polyline that is driven along. See NAVSIM.md 1.12; officially pdm_path.py and polyline_map_object.py."""
+"""A polyline that is driven along. See docs/navsim_score.md §12; officially pdm_path.py and polyline_map_object.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which lanes the ego follows along its route. See NAVSIM.md 1.12; officially abstract_pdm_planner.py, dijkstra.py."""
+"""Which lanes the ego follows along its route.
+
+See docs/navsim_score.md §12; officially abstract_pdm_planner.py, dijkstra.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The mission's route, corrected where it doesn't begin at the ego, has gaps, or crosses itself.
 
-See NAVSIM.md 1.12; officially route_utils.py and bfs_roadblock.py.
+See docs/navsim_score.md §12; officially route_utils.py and bfs_roadblock.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""On what the ego drives at every step. See NAVSIM.md 1.5; officially ``pdm_scorer.py:310-361``."""
+"""On what the ego drives at every step. See docs/navsim_score.md §5; officially ``pdm_scorer.py:310-361``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Collisions at fault. See NAVSIM.md 1.6; officially ``pdm_scorer.py:363-420`` and ``pdm_scorer_utils.py:12-64``."""
+"""Collisions at fault.
+
+See docs/navsim_score.md §6; officially ``pdm_scorer.py:363-420`` and ``pdm_scorer_utils.py:12-64``.
+"""
 
 from __future__ import annotations
 

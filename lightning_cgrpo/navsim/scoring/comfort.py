@@ -1,7 +1,7 @@
 """Comfort: of a simulated drive after the ego's history, and of two drives that were planned one after another.
 
-NAVSIM.md 1.7; officially pdm_planner/scoring/pdm_comfort_metrics.py. Savitzky-Golay filters over all states are linear,
-so each is one matrix.
+docs/navsim_score.md §7; officially pdm_planner/scoring/pdm_comfort_metrics.py. Savitzky-Golay filters over all states
+are linear, so each is one matrix.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Rows and agents that come near each other, which collisions and time to collision look at. See NAVSIM.md 1.6, 1.7."""
+"""Rows and agents that come near each other, which collisions and time to collision look at.
+
+See docs/navsim_score.md §6 and §7.
+"""
 
 from __future__ import annotations
 

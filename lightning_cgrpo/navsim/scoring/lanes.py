@@ -1,6 +1,6 @@
 """Driving direction, lane keeping and red lights.
 
-NAVSIM.md 1.6 and 1.7; officially ``pdm_scorer.py:431-474, 582-654``.
+docs/navsim_score.md §6 and §7; officially ``pdm_scorer.py:431-474, 582-654``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sub-scores of the Extended PDM Score, over R rows (candidates) of S scenes. See NAVSIM.md 1.4 to 1.7."""
+"""The sub-scores of the Extended PDM Score, over R rows (candidates) of S scenes. See docs/navsim_score.md §4 to §7."""
 
 from __future__ import annotations
 

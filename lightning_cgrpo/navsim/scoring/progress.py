@@ -1,4 +1,4 @@
-"""Progress along the route. See NAVSIM.md 1.7; officially ``pdm_scorer.py:223-251, 476-490``."""
+"""Progress along the route. See docs/navsim_score.md §7; officially ``pdm_scorer.py:223-251, 476-490``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time to collision. See NAVSIM.md 1.7; officially ``pdm_scorer.py:492-580``."""
+"""Time to collision. See docs/navsim_score.md §7; officially ``pdm_scorer.py:492-580``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The kinematic bicycle: how a vehicle moves in 0.1 s when it is asked for an acceleration and a steering rate.
 
-NAVSIM.md 1.3; officially pdm_planner/simulation/batch_kinematic_bicycle.py. Euler steps; acceleration and steering
-follow what is asked as low-pass filters.
+docs/navsim_score.md §3; officially pdm_planner/simulation/batch_kinematic_bicycle.py. Euler steps; acceleration and
+steering follow what is asked as low-pass filters.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A candidate as a reference to track: moved to the scene's frame and interpolated linearly at 10 Hz.
 
-NAVSIM.md 1.2; officially navsim/evaluate/pdm_score.py and nuplan's InterpolatedTrajectory, whose order of operations is
-kept: where a candidate stands, the displacement that the tracker sees is exactly 0.
+docs/navsim_score.md §2; officially navsim/evaluate/pdm_score.py and nuplan's InterpolatedTrajectory, whose order of
+operations is kept: where a candidate stands, the displacement that the tracker sees is exactly 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Speeds and curvatures of a reference, from its poses, by regularized least squares.
 
-NAVSIM.md 1.3; officially pdm_planner/simulation/batch_lqr_utils.py, which inverts two dense matrices for each row.
-Both fits have a structure that makes them cheap and more exact:
+docs/navsim_score.md §3; officially pdm_planner/simulation/batch_lqr_utils.py, which inverts two dense matrices for each
+row. Both fits have a structure that makes them cheap and more exact:
 
 - The columns of the velocity fit's matrix are unit vectors times a fixed matrix, so headings drop out of its normal
   equations: speeds are a fixed linear map of the displacements along the headings.

@@ -1,6 +1,6 @@
 """How the ego vehicle drives when it follows a trajectory: a tracker steers a kinematic bicycle at 10 Hz.
 
-NAVSIM.md 1.2 and 1.3; officially pdm_score.py and pdm_planner/simulation/. Everything is batched over leading
+docs/navsim_score.md §2 and §3; officially pdm_score.py and pdm_planner/simulation/. Everything is batched over leading
 dimensions and follows the inputs' device and dtype. In float32, positions should be near the origin: of 300 km, as
 in a city's coordinates, float32 holds 3 cm.
 """

@@ -1,7 +1,7 @@
 """The tracker: asks the vehicle for the acceleration and the steering rate that bring it to its reference in 1 s.
 
-NAVSIM.md 1.3; officially pdm_planner/simulation/batch_lqr.py: two one-step LQR problems, of speed and of lateral
-errors, whose inputs are constant over the horizon. There is no limit to what is asked.
+docs/navsim_score.md §3; officially pdm_planner/simulation/batch_lqr.py: two one-step LQR problems, of speed and of
+lateral errors, whose inputs are constant over the horizon. There is no limit to what is asked.
 
 The official code multiplies ten matrices for each row and step. Over the horizon, the vehicle moves c_j = a + b j in
 step j (a by its speed, b by the acceleration asked for). If step j turns it by w_j a meter, its heading changes by

@@ -1,4 +1,7 @@
-"""Traffic that doesn't react: what was logged. See NAVSIM.md 1.10; officially ``log_replay_traffic_agents.py``."""
+"""Traffic that doesn't react: what was logged.
+
+See docs/navsim_score.md §10; officially ``log_replay_traffic_agents.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Traffic whose vehicles react to the ego and to each other; all others replay the log.
 
-See NAVSIM.md 1.10; officially abstract_traffic_agents_policy.py, navsim_IDM_traffic_agents.py, navsim_idm_agents.py.
+See docs/navsim_score.md §10; officially abstract_traffic_agents_policy.py, navsim_IDM_traffic_agents.py,
+navsim_idm_agents.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Signals of driving. NAVSIM.md 5."""
+"""Signals of driving. docs/navsim_score.md §18."""
 
 from __future__ import annotations
 

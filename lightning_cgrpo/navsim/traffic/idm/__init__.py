@@ -1,1 +1,4 @@
-"""Vehicles of reactive traffic, which drive along lanes by the Intelligent Driver Model. See NAVSIM.md 1.10."""
+"""Vehicles of reactive traffic, which drive along lanes by the Intelligent Driver Model.
+
+See docs/navsim_score.md §10.
+"""

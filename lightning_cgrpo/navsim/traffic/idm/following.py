@@ -1,8 +1,8 @@
 """Vehicles that drive along rails, each after what is nearest in its way.
 
-See NAVSIM.md 1.10; officially navsim_idm_agent_manager.py, and of nuPlan idm_agent.py. The official code lets vehicles
-decide one after the other; here those that don't depend on each other decide at once, in all rows. Where it compares
-polygons, here are rectangles along straight pieces of the lanes: outlines may differ by millimeters.
+See docs/navsim_score.md §10; officially navsim_idm_agent_manager.py, and of nuPlan idm_agent.py. The official code lets
+vehicles decide one after the other; here those that don't depend on each other decide at once, in all rows. Where it
+compares polygons, here are rectangles along straight pieces of the lanes: outlines may differ by millimeters.
 """
 
 from __future__ import annotations

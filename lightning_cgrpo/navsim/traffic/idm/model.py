@@ -1,6 +1,6 @@
 """The Intelligent Driver Model.
 
-See NAVSIM.md 1.10; officially nuPlan's idm_policy.py, and navsim_IDM_traffic_agents.yaml.
+See docs/navsim_score.md §10; officially nuPlan's idm_policy.py, and navsim_IDM_traffic_agents.yaml.
 """
 
 from __future__ import annotations

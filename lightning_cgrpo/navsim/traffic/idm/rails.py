@@ -1,7 +1,7 @@
 """Which vehicles of a scene drive by themselves in reactive traffic, and along which lane.
 
-See NAVSIM.md 1.10; officially navsim_idm_agents_builder.py, navsim_idm_agents.py, and of nuPlan idm_agents_builder.py,
-polyline_map_object.py and idm/utils.py. Done once per scene, with shapely.
+See docs/navsim_score.md §10; officially navsim_idm_agents_builder.py, navsim_idm_agents.py, and of nuPlan
+idm_agents_builder.py, polyline_map_object.py and idm/utils.py. Done once per scene, with shapely.
 """
 
 from __future__ import annotations
