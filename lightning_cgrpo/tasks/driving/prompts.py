@@ -1,4 +1,4 @@
-"""A scene as a chat after the recipe of the paper's authors (docs/navsim_score.md §14): images, then the ego's state."""
+"""A scene as a chat after the paper authors' recipe (docs/navsim_score.md §14): images, then the ego's state as text."""
 
 from __future__ import annotations
 
