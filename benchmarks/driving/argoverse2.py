@@ -17,9 +17,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.expert import constant_velocity
 from lightning_cgrpo.navsim.expert.pdm_closed import Plan, plan
-from lightning_cgrpo.navsim.scorer import COLUMNS, Scorer, Scores
+from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
 from lightning_cgrpo.scenes.argoverse2 import Argoverse2
 from lightning_cgrpo.scenes.scene import Scene

@@ -21,7 +21,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.scorer import COLUMNS, Scorer
+from lightning_cgrpo.navsim.columns import COLUMNS
+from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy

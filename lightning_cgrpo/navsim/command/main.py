@@ -1,4 +1,4 @@
-"""The command: reads arguments, writes the scores, draws and shows them."""
+"""The command `score`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.command.pairs import Pair, match
 
 if TYPE_CHECKING:
-    from lightning_cgrpo.navsim.command.results import Result
+    from lightning_cgrpo.navsim.command.scored_scene import ScoredScene
     from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command.
+    """Run the command.
 
     Raises:
-        UserError: if there is nothing to score, or it can't be written, or some scenes couldn't be scored (the others
-            are, and written).
+        UserError: without anything to score, without a writable file, or after writing, if some scenes failed.
     """
     given = _parser().parse_args(argv)
     if given.out.is_dir():
@@ -47,17 +46,17 @@ def run(
     out: Path,
     pictures: Path | None,
 ) -> list[str]:
-    """Score, write, draw and show; what could not be scored, and why, comes back."""
+    """Score, write, show and draw; returns the errors of scenes."""
     from lightning_cgrpo.navsim.command.score_files import score_files, without_previous
     from lightning_cgrpo.navsim.command.summary import show, show_two_stages
-    from lightning_cgrpo.navsim.command.two_stage import two_stages
+    from lightning_cgrpo.navsim.command.two_stages import two_stages
 
     with _progress("Scoring", len(pairs)) as done:
         results, errors = score_files(
             pairs, traffic, human_filter=human_filter, pictures=pictures is not None, done=done
         )
     rows = {result.stem: result.rows() for result in results}
-    # Also if there is nothing: an older file must not be taken for these scores.
+    # Written even without rows, because an older file must not be taken for these scores.
     out.write_text(json.dumps(rows, indent=1, allow_nan=False), encoding="utf-8")
     if rows:
         show(rows)
@@ -118,7 +117,7 @@ def _traffic(name: str) -> TrafficPolicy:
     return LogReplay()
 
 
-def _draw(results: Sequence[Result], folder: Path) -> None:
+def _draw(results: Sequence[ScoredScene], folder: Path) -> None:
     from lightning_cgrpo.navsim.render.draw import draw
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -126,8 +125,7 @@ def _draw(results: Sequence[Result], folder: Path) -> None:
         for result in results:
             assert result.picture is not None
             scene, centerline, hits = result.picture
-            tags = [candidate.tag for candidate in result.candidates]
-            figure = draw(scene, result.poses, result.scores, tags=tags, centerline=centerline, hits=hits)
+            figure = draw(scene, result.poses, result.scores, tags=result.tags, centerline=centerline, hits=hits)
             figure.savefig(folder / f"{result.stem}.png", dpi=120)
             done(1)
     print(f"Drew {len(results)} pictures in {folder}.")
@@ -135,7 +133,7 @@ def _draw(results: Sequence[Result], folder: Path) -> None:
 
 @contextmanager
 def _progress(words: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on the terminal; yields what moves it."""
+    """A progress bar on the terminal; yields the function that advances the bar."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.aggregation import MULTIPLIERS, WEIGHTS
+from lightning_cgrpo.navsim.columns import MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.navsim.evaluation import average_displacement
 from lightning_cgrpo.navsim.expert.pdm_closed import Plan, plan
 from lightning_cgrpo.navsim.scorer import Scorer, Scores

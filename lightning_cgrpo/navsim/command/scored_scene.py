@@ -1,30 +1,29 @@
-"""A scored scene: rows for JSON, and which candidates of several scenes belong together."""
+"""A scored scene: rows for JSON, and candidates of the same planner in other scenes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.aggregation import EXTENDED_COMFORT, MULTIPLIERS, WEIGHTS
+from lightning_cgrpo.navsim.columns import COLUMNS, EXTENDED_COMFORT
 from lightning_cgrpo.navsim.command.trajectory_file import Candidate
 from lightning_cgrpo.navsim.scorer import Scores
 from lightning_cgrpo.scenes.scene import Scene
 
-SUB_SCORES = (*MULTIPLIERS, *WEIGHTS)
 NOT_FINITE = "poses: Expected a trajectory that can be driven, but got a simulated motion that isn't finite."
 
 
 class Picture(NamedTuple):
-    """What a picture takes besides the scores.
+    """Input of a picture besides the scores.
 
     Args:
         scene: the scene.
         centerline: ``[C, 2]`` along which progress was measured.
-        hits: ``[n, 4, 2]`` for each candidate, the boxes that it touched when it first collided.
+        hits: ``[n, 4, 2]`` for each candidate, the boxes touched at its first collision.
     """
 
     scene: Scene
@@ -33,19 +32,19 @@ class Picture(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
-    """The scores of a scene. The scene itself, of megabytes, is kept for pictures only.
+class ScoredScene:
+    """Scores of a scene's R candidates. The scene itself, of megabytes, is kept for pictures only.
 
     Args:
         stem: the scene file's name without its suffix.
-        name: the scene's.
+        name: the scene's name.
         start: ``[3]`` the ego's pose at t = 0.
-        previous: the name of the scene before, if the file has one.
-        follow_ups: names of second-stage scenes, as the file has them.
-        candidates: R, as they were given.
-        poses: ``[R, 8, 3]``, NaN where a candidate can't be scored.
+        previous: name of the scene before, as in the file.
+        follow_ups: names of second-stage scenes, as in the file.
+        candidates: R, in the order of the file.
+        poses: ``[R, 8, 3]``, NaN where malformed.
         scores: of the candidates.
-        picture: if one will be drawn.
+        picture: input of a picture.
     """
 
     stem: str
@@ -59,12 +58,9 @@ class Result:
     picture: Picture | None = None
 
     def rows(self) -> list[dict[str, Any]]:
-        """One per candidate, without NaN; docs/driving.md has the keys.
-
-        A malformed answer violates everything: where a candidate can't be scored, its scores are 0.
-        """
+        """One JSON object per candidate, with 0 for invalid candidates; docs/driving.md lists the keys."""
         scores, columns = self.scores, self.scores.columns
-        numbers = {name: columns[name] for name in SUB_SCORES} | {
+        numbers = {name: columns[name] for name in COLUMNS} | {
             "multiplicative_metrics_prod": scores.multiplicative_metrics_prod,
             "pdm_score": scores.pdm_score,
             "epdms": scores.epdms,
@@ -87,43 +83,30 @@ class Result:
             for row, candidate in enumerate(self.candidates)
         ]
 
-    def label(self, row: int) -> str:
-        return label([candidate.tag for candidate in self.candidates], row)
+    @property
+    def tags(self) -> list[str | None]:
+        return [candidate.tag for candidate in self.candidates]
 
 
 def label(tags: Sequence[str | None], row: int) -> str:
-    """What to call a candidate: its tag, or its number where it has none or others have the same."""
+    """A candidate's tag, or its number if the tag is missing or not unique."""
     tag = tags[row]
     return tag if tag and tags.count(tag) == 1 else str(row)
 
 
-class Names:
-    """Finds results as scenes name each other: by the file's stem, or by the scene's name."""
-
-    def __init__(self, results: Sequence[Result]) -> None:
-        self.results = {result.name: result for result in results} | {result.stem: result for result in results}
-
-    def get(self, name: Any) -> Result | None:
-        """None if there is none of that name, or it is no name."""
-        return self.results.get(name) if isinstance(name, str) else None
+def finder(scenes: Sequence[ScoredScene]) -> Callable[[Any], ScoredScene | None]:
+    """A lookup of scenes by the stems of their files, and by their names; None if there is no scene of that name."""
+    found = {scene.name: scene for scene in scenes} | {scene.stem: scene for scene in scenes}
+    return lambda name: found.get(name) if isinstance(name, str) else None
 
 
-def partners(result: Result, other: Result) -> Tensor:
-    """``[R]`` int64, the candidate of another scene that is of the same planner, -1 if there is none.
+def partners(scene: ScoredScene, other: ScoredScene) -> Tensor:
+    """``[R]`` int64, each candidate's partner in another scene: the same tag, or -1.
 
-    It is the one of the same tag; where tags are missing or not unique, the one of the same number.
+    Where tags are missing or not unique, the partner has the same number.
     """
-    tags, theirs = ([candidate.tag for candidate in one.candidates] for one in (result, other))
-    if all(None not in names and len(set(names)) == len(names) for names in (tags, theirs)):
+    tags, theirs = scene.tags, other.tags
+    if all(None not in some and len(set(some)) == len(some) for some in (tags, theirs)):
         rows = {tag: row for row, tag in enumerate(theirs)}
         return torch.tensor([rows.get(tag, -1) for tag in tags])
     return torch.tensor([row if row < len(theirs) else -1 for row in range(len(tags))])
-
-
-def take(scores: Scores, rows: slice | Tensor) -> Scores:
-    """Some rows of scores."""
-
-    def taken(value: Any) -> Any:
-        return {name: column[rows] for name, column in value.items()} if isinstance(value, dict) else value[rows]
-
-    return Scores(**{field.name: taken(getattr(scores, field.name)) for field in fields(scores)})
