@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.aggregation import epdms, human_filtered, multiplicative_metrics_prod, weighted_average
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
-from lightning_cgrpo.navsim.columns import COLUMNS, EGO_PROGRESS, EXTENDED_COMFORT, MULTIPLIERS, SHORT
+from lightning_cgrpo.navsim.columns import COLUMNS, EGO_PROGRESS, EXTENDED_COMFORT, SHORT
 from lightning_cgrpo.navsim.expert.pdm_closed import Plan, plan
 from lightning_cgrpo.navsim.official_quirks import OFFICIAL, Fixes
 from lightning_cgrpo.navsim.scoring.areas import EgoAreas, drivable_area_compliance, ego_areas
@@ -34,28 +34,16 @@ ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of R rows (candidates); NaN, and no comfort, in rows that are not `valid`.
+    """Scores of R rows (candidates); NaN, and no comfort, in rows that are not `valid`."""
 
-    Args:
-        columns: ``[R]`` by official name, after the human filter.
-        unfiltered: `columns` before the human filter.
-        steps: ``[R]`` int64 by official name: step of 0.1 s of the first violation before the human filter, or -1.
-            EP and HC, which concern the whole drive, are missing.
-        comfort: ``[R, 6]`` bool, see `comfort.CHECKS`.
-        progress: ``[R]`` meters along the centerline.
-        pdm_progress: ``[R]`` meters of the scene's expert.
-        states: ``[R, 41, 11]`` float64, simulated, in the scene's frame; see `vehicle.State`.
-        valid: ``[R]`` bool, False where poses or simulated states are not finite.
-    """
-
-    columns: dict[str, Tensor]
-    unfiltered: dict[str, Tensor]
-    steps: dict[str, Tensor]
-    comfort: Tensor
-    progress: Tensor
-    pdm_progress: Tensor
-    states: Tensor
-    valid: Tensor
+    columns: dict[str, Tensor]  # [R] by official name, after the human filter
+    unfiltered: dict[str, Tensor]  # [R] by official name, before the human filter
+    steps: dict[str, Tensor]  # [R] int64, step of the first violation before the filter, or -1; not of EP and HC
+    comfort: Tensor  # [R, 6] bool, see `comfort.CHECKS`
+    progress: Tensor  # [R] meters along the centerline
+    pdm_progress: Tensor  # [R] meters of the scene's expert
+    states: Tensor  # [R, 41, 11] float64, simulated, in the scene's frame; see `vehicle.State`
+    valid: Tensor  # [R] bool, False where poses or simulated states are not finite
 
     @property
     def multiplicative_metrics_prod(self) -> Tensor:
@@ -75,12 +63,12 @@ class Scores:
     @property
     def pdm_score(self) -> Tensor:
         """``[R]`` the official column of that name, without human filter and extended comfort."""
-        return epdms({name: value for name, value in self.unfiltered.items() if name != EXTENDED_COMFORT})
+        return epdms(self.unfiltered)
 
     def with_extended_comfort(self, comfort: Tensor) -> Scores:
         """Add EC ``[R]``, see `comfort.extended_comfort`; NaN without a previous frame."""
-        column = {EXTENDED_COMFORT: torch.where(self.valid, comfort.to(self.progress), torch.nan)}
-        return replace(self, columns=self.columns | column, unfiltered=self.unfiltered | column)
+        column = torch.where(self.valid, comfort.to(self.progress), torch.nan)
+        return replace(self, columns=self.columns | {EXTENDED_COMFORT: column})
 
     @classmethod
     def cat(cls, parts: Sequence[Scores]) -> Scores:
@@ -151,8 +139,7 @@ class Scorer:
         self.batch = SceneBatch.of(scenes, self.plans, dtype=dtype, device=device)
         histories = [scene.ego for scene in scenes]
         self.comfort = HistoryComfort(histories, dtype, device, gapless=fixes.gapless_history)
-        self._rows = torch.arange(len(scenes), device=device)
-        self._expert = _Expert.of(self.batch, self._rows)
+        self._expert = _Expert.of(self.batch)
         self._human = self._human_scores() if human_filter else None
 
     def __call__(self, poses: Tensor, scene: Tensor, interval: float = 0.5) -> Scores:
@@ -180,10 +167,11 @@ class Scorer:
         states, valid = self._simulated(poses, scene, interval)
         traffic = self.traffic(self.batch, states, scene)
         found = SubScores.of(self.batch, states, scene, traffic, self.fixes)
-        product = torch.stack([found.outcomes[name].value for name in MULTIPLIERS]).prod(0)
+        unfiltered = {name: outcome.value for name, outcome in found.outcomes.items()}
+        product = multiplicative_metrics_prod(unfiltered)
         pdm_progress, pdm_product = self._expert.in_traffic(traffic, scene, self.fixes)
         comfort = self.comfort(states, scene)
-        unfiltered = {name: outcome.value for name, outcome in found.outcomes.items()} | {
+        unfiltered |= {
             EGO_PROGRESS: ego_progress(
                 found.progress, product, pdm_progress, pdm_product, masked=self.fixes.masked_progress
             ),
@@ -240,8 +228,8 @@ class _Expert:
     product: Tensor
 
     @classmethod
-    def of(cls, batch: SceneBatch, everyone: Tensor) -> _Expert:
-        motion = Motion.of(track(batch.start, batch.pdm), everyone)
+    def of(cls, batch: SceneBatch) -> _Expert:
+        motion = Motion.of(track(batch.start, batch.pdm), torch.arange(len(batch), device=batch.start.device))
         areas = ego_areas(batch.surfaces, motion)
         product = (
             drivable_area_compliance(motion, areas).value

@@ -18,65 +18,38 @@ from lightning_cgrpo.navsim.simulation.interpolation import in_scene
 
 @dataclass(frozen=True, eq=False)
 class Drive:
-    """G scored plans of one scene.
+    """G scored plans of one scene."""
 
-    Args:
-        number: of the scene.
-        follows: number of the first-stage scene; None in the first stage, or if that scene names this one.
-        name: of the scene.
-        previous: name of the scene 0.5 s before.
-        follow_ups: names of the second-stage scenes.
-        start: ``[2]`` the ego's first position.
-        ends: ``[G, 2]`` last positions of the plans, NaN where malformed.
-        valid: ``[G]`` bool, False where malformed.
-        columns: ``[G]`` by official name, and ``ade``; NaN where unknown.
-        states: ``[G, 41, 11]`` simulated; only needed for extended comfort.
-    """
-
-    number: int
-    follows: int | None
+    number: int  # of the scene
+    follows: int | None  # number of the first-stage scene; None in the first stage, or if that scene names this scene
     name: str
-    previous: str | None
-    follow_ups: tuple[str, ...]
-    start: Tensor
-    ends: Tensor
-    valid: Tensor
-    columns: Mapping[str, Tensor]
-    states: Tensor | None
+    previous: str | None  # name of the scene 0.5 s before
+    follow_ups: tuple[str, ...]  # names of second-stage scenes
+    start: Tensor  # [2] the ego's first position
+    ends: Tensor  # [G, 2] last positions of the plans, NaN where malformed
+    valid: Tensor  # [G] bool, False where malformed
+    columns: Mapping[str, Tensor]  # [G] by official name, and ade; NaN where unknown
+    states: Tensor | None  # [G, 41, 11] simulated, for extended comfort
 
 
 @dataclass(frozen=True)
 class StageMeans:
-    """Means over a stage. Malformed answers count as 0, and not at all in ADE.
-
-    Args:
-        scenes: their number.
-        answers: number of answers to these scenes.
-        malformed: share of malformed answers.
-        columns: by the names of `SHORT`; None where unknown for all answers.
-    """
+    """Means over a stage. Malformed answers count as 0, and not at all in ADE."""
 
     scenes: int
     answers: int
-    malformed: float
-    columns: Mapping[str, float | None] = field(default_factory=dict)
+    malformed: float  # share of the answers
+    columns: Mapping[str, float | None] = field(default_factory=dict)  # by short name; None where always unknown
 
 
 @dataclass(frozen=True)
 class Result:
-    """Scores of one driver.
-
-    Args:
-        first: means of the first stage.
-        second: means over the first stage's answers of their weighted follow-ups, if there are any.
-        scenes: number of first-stage scenes with follow-ups.
-        epdms: mean over answers to these scenes of the product of both stages' EPDMS.
-    """
+    """Scores of one driver."""
 
     first: StageMeans
-    second: StageMeans | None = None
-    scenes: int = 0
-    epdms: float | None = None
+    second: StageMeans | None = None  # means over the first stage's answers of their weighted follow-ups
+    scenes: int = 0  # first-stage scenes with follow-ups
+    epdms: float | None = None  # mean over answers to these scenes of the product of both stages' EPDMS
 
     def as_json(self) -> dict[str, Any]:
         """Both stages and their product for `json`; None where unknown."""

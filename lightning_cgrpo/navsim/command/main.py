@@ -14,7 +14,6 @@ from lightning_cgrpo.navsim.command.pairs import Pair, match
 
 if TYPE_CHECKING:
     from lightning_cgrpo.navsim.command.scored_scene import ScoredScene
-    from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -31,33 +30,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     pairs, notes = match(given.scenes, given.trajectories)
     try:
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        errors = run(pairs, notes, _traffic(given.traffic), not given.no_human_filter, given.out, given.render)
+        errors = _run(given, pairs, notes)
     except OSError as error:
         raise UserError(f"The scores can't be written: {error.filename}: {error.strerror or error}.") from error
     if errors:
         raise UserError(f"{len(errors)} of {len(pairs)} scenes could not be scored:\n" + "\n".join(errors))
 
 
-def run(
-    pairs: Sequence[Pair],
-    notes: Sequence[str],
-    traffic: TrafficPolicy,
-    human_filter: bool,
-    out: Path,
-    pictures: Path | None,
-) -> list[str]:
+def _run(given: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str]) -> list[str]:
     """Score, write, show and draw; returns the errors of scenes."""
+    # Imported here, because --help must not wait for torch and scipy.
     from lightning_cgrpo.navsim.command.score_files import score_files, without_previous
     from lightning_cgrpo.navsim.command.summary import show, show_two_stages
     from lightning_cgrpo.navsim.command.two_stages import two_stages
+    from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
+    from lightning_cgrpo.navsim.traffic.reactive import Reactive
 
+    traffic = Reactive() if given.traffic == "reactive" else LogReplay()
     with _progress("Scoring", len(pairs)) as done:
-        results, errors = score_files(
-            pairs, traffic, human_filter=human_filter, pictures=pictures is not None, done=done
-        )
+        results, errors = score_files(pairs, traffic, not given.no_human_filter, given.render is not None, done)
     rows = {result.stem: result.rows() for result in results}
     # Written even without rows, because an older file must not be taken for these scores.
-    out.write_text(json.dumps(rows, indent=1, allow_nan=False), encoding="utf-8")
+    given.out.write_text(json.dumps(rows, indent=1, allow_nan=False), encoding="utf-8")
     if rows:
         show(rows)
     stages, left_out = two_stages(results)
@@ -65,9 +59,9 @@ def run(
         show_two_stages(stages)
     for note in [*notes, *without_previous(results), *left_out]:
         print(f"- {note}")
-    print(f"Wrote {out}.")
-    if pictures is not None and results:
-        _draw(results, pictures)
+    print(f"Wrote {given.out}.")
+    if given.render is not None and results:
+        _draw(results, given.render)
     return errors
 
 
@@ -105,16 +99,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--render", metavar="DIR", type=Path, help="draw each scene from above, as DIR/NAME.png")
     return parser
-
-
-def _traffic(name: str) -> TrafficPolicy:
-    if name == "reactive":
-        from lightning_cgrpo.navsim.traffic.reactive import Reactive
-
-        return Reactive()
-    from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
-
-    return LogReplay()
 
 
 def _draw(results: Sequence[ScoredScene], folder: Path) -> None:

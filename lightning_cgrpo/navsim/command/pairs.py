@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.command.trajectory_file import TRAJECTORIES_SUFFIX
 from lightning_cgrpo.scenes.scene_file import SCENE_SUFFIX
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """A scene file, its name without the suffix, and the file of its trajectories."""
 
     stem: str

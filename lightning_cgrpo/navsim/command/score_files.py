@@ -29,14 +29,9 @@ Loaded = tuple[str, Scene, list[Candidate]]
 
 
 def score_files(
-    pairs: Sequence[Pair],
-    traffic: TrafficPolicy,
-    *,
-    human_filter: bool = True,
-    pictures: bool = False,
-    done: Callable[[int], None] = lambda count: None,
+    pairs: Sequence[Pair], traffic: TrafficPolicy, human_filter: bool, pictures: bool, done: Callable[[int], None]
 ) -> tuple[list[ScoredScene], list[str]]:
-    """Score pairs of files.
+    """Score pairs of files: scored scenes in the order of the pairs, and an error for each other pair.
 
     Args:
         pairs: of files.
@@ -44,9 +39,6 @@ def score_files(
         human_filter: see `Scorer`.
         pictures: keep `ScoredScene.picture`.
         done: called with the number of pairs just scored.
-
-    Returns:
-        Scored scenes in the order of the pairs, and an error for each other pair.
     """
     results, errors = [], []
     for first in range(0, len(pairs), SCENES_AT_ONCE):
@@ -76,9 +68,8 @@ def _score(loaded: Sequence[Loaded], traffic: TrafficPolicy, human_filter: bool,
         return []
     scorer = Scorer([scene for _, scene, _ in loaded], traffic, human_filter=human_filter)
     malformed = torch.full((POSES, 3), torch.nan, dtype=torch.float64)
-    poses = torch.stack(
-        [malformed if one.poses is None else one.poses for _, _, candidates in loaded for one in candidates]
-    )
+    every = [candidate for _, _, candidates in loaded for candidate in candidates]
+    poses = torch.stack([malformed if candidate.poses is None else candidate.poses for candidate in every])
     counts = [len(candidates) for _, _, candidates in loaded]
     scene = torch.arange(len(loaded)).repeat_interleave(torch.tensor(counts))
     scores = scorer(poses, scene)

@@ -18,42 +18,24 @@ NOT_FINITE = "poses: Expected a trajectory that can be driven, but got a simulat
 
 
 class Picture(NamedTuple):
-    """Input of a picture besides the scores.
-
-    Args:
-        scene: the scene.
-        centerline: ``[C, 2]`` along which progress was measured.
-        hits: ``[n, 4, 2]`` for each candidate, the boxes touched at its first collision.
-    """
+    """Input of a picture besides the scores."""
 
     scene: Scene
-    centerline: Tensor
-    hits: Sequence[Tensor]
+    centerline: Tensor  # [C, 2] along which progress was measured
+    hits: Sequence[Tensor]  # [n, 4, 2] for each candidate, the boxes touched at its first collision
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredScene:
-    """Scores of a scene's R candidates. The scene itself, of megabytes, is kept for pictures only.
+    """Scores of a scene's R candidates. The scene itself, of megabytes, is kept for pictures only."""
 
-    Args:
-        stem: the scene file's name without its suffix.
-        name: the scene's name.
-        start: ``[3]`` the ego's pose at t = 0.
-        previous: name of the scene before, as in the file.
-        follow_ups: names of second-stage scenes, as in the file.
-        candidates: R, in the order of the file.
-        poses: ``[R, 8, 3]``, NaN where malformed.
-        scores: of the candidates.
-        picture: input of a picture.
-    """
-
-    stem: str
+    stem: str  # the scene file's name without its suffix
     name: str
-    start: Tensor
-    previous: Any
-    follow_ups: Any
-    candidates: Sequence[Candidate]
-    poses: Tensor
+    start: Tensor  # [3] the ego's pose at t = 0
+    previous: Any  # name of the scene before, as in the file
+    follow_ups: Any  # names of second-stage scenes, as in the file
+    candidates: Sequence[Candidate]  # in the order of the file
+    poses: Tensor  # [R, 8, 3], NaN where malformed
     scores: Scores
     picture: Picture | None = None
 

@@ -23,17 +23,11 @@ TOP_SPEED = 50.0
 
 @dataclass(frozen=True)
 class Candidate:
-    """A trajectory to score.
-
-    Args:
-        tag: its name in the file.
-        poses: ``[8, 3]`` x, y, yaw in the ego's frame at t = 0, at 0.5 to 4 s; None if malformed.
-        error: a teleporting trajectory has an error, and poses that are scored.
-    """
+    """A trajectory to score."""
 
     tag: str | None
-    poses: Tensor | None
-    error: str | None = None
+    poses: Tensor | None  # [8, 3] x, y, yaw in the ego's frame, at 0.5 to 4 s; None if malformed
+    error: str | None = None  # a teleporting trajectory has an error, and poses that are scored
 
 
 def read_candidates(path: str | Path) -> list[Candidate]:
@@ -49,19 +43,6 @@ def read_candidates(path: str | Path) -> list[Candidate]:
     return found
 
 
-def _teleports(poses: Tensor) -> str | None:
-    """An error for poses ``[8, 3]`` that jump farther than a car can drive."""
-    path = torch.cat([poses.new_zeros(1, 2), poses[:, :2]])
-    speeds = path.diff(dim=0).norm(dim=1) / INTERVAL
-    fastest = int(speeds.argmax())
-    if speeds[fastest] <= TOP_SPEED:
-        return None
-    return (
-        f"poses[{fastest}]: Expected at most {TOP_SPEED:g} m/s from the pose before, but got "
-        f"{float(speeds[fastest]):.4g} m/s: it teleports."
-    )
-
-
 def _candidate(item: Field) -> Candidate:
     tag = item.value.get("tag") if isinstance(item.value, dict) else None
     tag = tag if tag is None else str(tag)
@@ -69,11 +50,19 @@ def _candidate(item: Field) -> Candidate:
         poses = _poses(item["poses"])
     except SceneError as error:
         return Candidate(tag, None, str(error).removeprefix(f"{item.file}: "))
-    return Candidate(tag, poses, _teleports(poses) or _turns(poses))
+    return Candidate(tag, poses, _error(poses))
 
 
-def _turns(poses: Tensor) -> str | None:
-    """A note on headings that look like degrees."""
+def _error(poses: Tensor) -> str | None:
+    """An error for poses ``[8, 3]`` that jump farther than a car can drive, or have headings in degrees."""
+    path = torch.cat([poses.new_zeros(1, 2), poses[:, :2]])
+    speeds = path.diff(dim=0).norm(dim=1) / INTERVAL
+    fastest = int(speeds.argmax())
+    if speeds[fastest] > TOP_SPEED:
+        return (
+            f"poses[{fastest}]: Expected at most {TOP_SPEED:g} m/s from the pose before, but got "
+            f"{float(speeds[fastest]):.4g} m/s: it teleports."
+        )
     largest = float(poses[:, 2].abs().max())
     return None if largest <= 2 * math.pi else f"It has a heading of {largest:.4g}: headings are in radians."
 

@@ -17,21 +17,13 @@ CENTER = 4
 
 @dataclass(frozen=True, eq=False)
 class EgoAreas:
-    """Flags of R rows, each ``[R, 41]`` bool.
+    """Flags of R rows, each ``[R, 41]`` bool."""
 
-    Args:
-        non_drivable: a corner is on no drivable surface (lane connectors are none).
-        multiple_lanes: corners are on several lanes, and no lane has all four.
-        oncoming: the center is on no lane of the route.
-        center_in_intersection: the box's center is in an intersection.
-        rear_in_intersection: the middle of the rear axle is in an intersection.
-    """
-
-    non_drivable: Tensor
-    multiple_lanes: Tensor
-    oncoming: Tensor
-    center_in_intersection: Tensor
-    rear_in_intersection: Tensor
+    non_drivable: Tensor  # a corner is on no drivable surface (lane connectors are none)
+    multiple_lanes: Tensor  # corners are on several lanes, and no lane has all four
+    oncoming: Tensor  # the box's center is on no lane of the route
+    center_in_intersection: Tensor  # the box's center
+    rear_in_intersection: Tensor  # the middle of the rear axle
 
 
 def ego_areas(surfaces: Surfaces, motion: Motion) -> EgoAreas:

@@ -18,27 +18,15 @@ EGO_RADIUS = math.hypot(LENGTH, WIDTH) / 2 + SLACK
 
 @dataclass(frozen=True, eq=False)
 class Encounters:
-    """M pairs of a row and an agent that may touch.
+    """M pairs of a row and an agent that may touch."""
 
-    Args:
-        row: ``[M]`` int64.
-        agent: ``[M]`` int64.
-        poses: ``[M, 41, 3]`` of the agent.
-        present: ``[M, 41]`` bool.
-        sizes: ``[M, 2]``.
-        types: ``[M]``.
-        speeds: ``[M, 41]`` by which an agent counts as stopped.
-        radius: ``[M]`` distance of centers beyond which boxes cannot touch.
-    """
-
-    row: Tensor
-    agent: Tensor
-    poses: Tensor
-    present: Tensor
-    sizes: Tensor
-    types: Tensor
-    speeds: Tensor
-    radius: Tensor
+    row: Tensor  # [M] int64
+    poses: Tensor  # [M, 41, 3] of the agent
+    present: Tensor  # [M, 41] bool
+    sizes: Tensor  # [M, 2]
+    types: Tensor  # [M]
+    speeds: Tensor  # [M, 41] by which an agent counts as stopped
+    radius: Tensor  # [M] distance of centers beyond which boxes cannot touch
 
     @classmethod
     def of(cls, motion: Motion, traffic: Traffic, *, current_speed: bool = False) -> Encounters:
@@ -58,7 +46,6 @@ class Encounters:
             speeds = traffic.first_speed[at][:, None].expand(-1, traffic.poses.shape[2])
         return cls(
             row,
-            agent,
             traffic.poses[at],
             traffic.present[at],
             traffic.sizes[at],

@@ -19,25 +19,15 @@ Record = TypeVar("Record", bound="DataclassInstance")
 
 @dataclass(frozen=True, eq=False)
 class Motion:
-    """Motion of the ego.
+    """Motion of the ego."""
 
-    Args:
-        scene: ``[R]`` int64, row -> scene.
-        states: ``[R, 41, 11]``, see `vehicle.State`.
-        corners: ``[R, 41, 4, 2]`` front left, rear left, rear right, front right.
-        centers: ``[R, 41, 2]`` of the box.
-        directions: ``[R, 41, 2]`` unit vectors forward.
-        speeds: ``[R, 41]``.
-        bounds: ``[R, 4]`` of all corners of all steps.
-    """
-
-    scene: Tensor
-    states: Tensor
-    corners: Tensor
-    centers: Tensor
-    directions: Tensor
-    speeds: Tensor
-    bounds: Tensor
+    scene: Tensor  # [R] int64, row -> scene
+    states: Tensor  # [R, 41, 11], see `vehicle.State`
+    corners: Tensor  # [R, 41, 4, 2] front left, rear left, rear right, front right
+    centers: Tensor  # [R, 41, 2] of the box
+    directions: Tensor  # [R, 41, 2] unit vectors forward
+    speeds: Tensor  # [R, 41]
+    bounds: Tensor  # [R, 4] of all corners of all steps
 
     @classmethod
     def of(cls, states: Tensor, scene: Tensor) -> Motion:
@@ -51,15 +41,10 @@ class Motion:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A sub-score of R rows.
+    """A sub-score of R rows."""
 
-    Args:
-        value: ``[R]`` in [0, 1].
-        step: ``[R]`` int64, first violated step, -1 without a violation.
-    """
-
-    value: Tensor
-    step: Tensor
+    value: Tensor  # [R] in [0, 1]
+    step: Tensor  # [R] int64, first violated step, or -1
 
     @classmethod
     def unless(cls, violated: Tensor, motion: Motion) -> Outcome:

@@ -21,15 +21,10 @@ from lightning_cgrpo.navsim.traffic.traffic import Traffic
 
 @dataclass(frozen=True, eq=False)
 class SubScores:
-    """Sub-scores of R rows.
+    """Sub-scores of R rows."""
 
-    Args:
-        outcomes: NC, DAC, DDC, TLC, TTC and LK under their official names.
-        progress: ``[R]`` meters along the centerline.
-    """
-
-    outcomes: dict[str, Outcome]
-    progress: Tensor
+    outcomes: dict[str, Outcome]  # NC, DAC, DDC, TLC, TTC and LK under their official names
+    progress: Tensor  # [R] meters along the centerline
 
     @classmethod
     def of(
