@@ -2,7 +2,8 @@
 
     python -m benchmarks.driving.argoverse2 FOLDER    # of logs; four, that is 41 scenes, take 20 s; --each: every scene
 
-Mean EPDMS without extended comfort, human filter off, log replay; NAVSIM.md section 4 has the official scorer's means.
+Mean EPDMS without extended comfort, human filter off, log replay; docs/navsim_score.md §17 has the official scorer's
+means.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from rich.table import Table
 from torch import Tensor
 
 from lightning_cgrpo.navsim.batch.plan import Plan
+from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.expert import constant_velocity
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
-from lightning_cgrpo.navsim.scorer import COLUMNS, Scorer, Scores
+from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
 from lightning_cgrpo.scenes.argoverse2 import Argoverse2
 from lightning_cgrpo.scenes.scene import Scene

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.navsim.columns import SHORT
 from lightning_cgrpo.navsim.expert import constant_velocity
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
@@ -24,15 +25,6 @@ from lightning_cgrpo.scenes.scene import Scene
 
 TIMES = torch.arange(1, 9, dtype=torch.float64) * 0.5
 AT_ONCE = 32
-COLUMNS = {
-    "NC": "no_at_fault_collisions",
-    "DAC": "drivable_area_compliance",
-    "DDC": "driving_direction_compliance",
-    "TLC": "traffic_light_compliance",
-    "TTC": "time_to_collision_within_bound",
-    "LK": "lane_keeping",
-    "HC": "history_comfort",
-}
 
 
 def random_candidates(scene: Scene, count: int, rng: np.random.Generator) -> Tensor:
@@ -77,8 +69,9 @@ class Tally:
         violated = scores.violations()
         row = {"candidates": float(len(lit)), "EPDMS": float(scores.epdms.mean())}
         row["EPDMS > 0"] = float((scores.epdms > 0).double().mean())
-        for short, name in COLUMNS.items():
-            counted = violated[name][lit] if short == "TLC" else violated[name]
+        for short in ("NC", "DAC", "DDC", "TLC", "TTC", "LK", "HC"):
+            counted = violated[SHORT[short]]
+            counted = counted[lit] if short == "TLC" else counted
             row[short] = float(counted.mean())
         return row
 

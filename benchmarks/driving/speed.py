@@ -6,7 +6,7 @@ One thread; times are CPU seconds of the process, the least of several runs, whi
 whole batch is 16 candidates of each of 32 scenes: generated ones, and of the shared Argoverse 2 logs where these are
 (folder `LIGHTNING_CGRPO_SHARED`, by default ../shared). Candidates are the human's path at other speeds and shifted
 sideways. MiB: the most memory while the whole batch is scored, beyond what the process had before.
-The official scorer takes 30-50 ms with log replay and 290-400 ms with reactive traffic (NAVSIM.md, section 3).
+The official scorer takes 30-50 ms with log replay and 290-400 ms with reactive traffic (docs/navsim_score.md §16).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.scorer import COLUMNS, Scorer
+from lightning_cgrpo.navsim.columns import COLUMNS
+from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy

@@ -1,4 +1,4 @@
-"""How the policy drives, as pictures in TensorBoard."""
+"""Pictures of the policy's drives in TensorBoard."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from lightning.pytorch import Callback, Trainer
 from numpy.typing import NDArray
 
+from lightning_cgrpo.callbacks.driving.scores import expect_driving
 from lightning_cgrpo.callbacks.tensorboard import writers
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.driving.prompts import intent
 from lightning_cgrpo.tasks.driving.task import DrivingTask
@@ -19,21 +19,18 @@ if TYPE_CHECKING:
 
 
 class DrivePictures(Callback):
-    """Draws scenes from above, with what was answered in the colors of its EPDMS, beside what the policy saw.
+    """Draws scenes from above, with answers in the colors of their EPDMS, beside the images of the prompt.
 
-    ``drives/<n>`` are scenes of an update with its G answers, each time other ones; ``val_drives/<n>`` are the first
-    scenes of a validation with its `eval_group_size` answers, always the same ones, so that progress is seen. Answers
-    that are malformed are counted above the picture.
-
-    What was sampled anyway is drawn, without randomness: the run is the same without. On the first process alone, and
-    of its scenes.
+    ``drives/<n>`` are scenes of an update with its G answers. ``val_drives/<n>`` are the first scenes of a validation
+    with its `eval_group_size` answers. Malformed answers are counted above the picture. The first process draws its own
+    scenes from existing samples, so the run's random numbers stay the same.
 
     Args:
-        every_n_updates: how often scenes of updates are drawn. Those of validations are always.
-        scenes: how many.
+        every_n_updates: interval of pictures of updates; each validation has pictures.
+        scenes: number of scenes.
 
     Raises:
-        UserError: (when training starts) if the task isn't driving.
+        UserError: (when training starts) if the task is not driving.
     """
 
     def __init__(self, every_n_updates: int = 50, scenes: int = 1) -> None:
@@ -43,11 +40,7 @@ class DrivePictures(Callback):
         self.every_n_updates, self.scenes = every_n_updates, scenes
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        if not isinstance(pl_module.task, DrivingTask):
-            raise UserError(
-                f"Expected the task of DrivePictures to be DrivingTask, but got {type(pl_module.task).__name__}; "
-                "remove the callback."
-            )
+        expect_driving(self, pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         update = trainer.global_step - 1
@@ -72,8 +65,8 @@ class DrivePictures(Callback):
 
 
 def picture(task: DrivingTask, scene: Scene, prompt: list[dict[str, Any]], answers: list[str]) -> Figure:
-    """A scene with the answers to its prompt, of which G are texts, and the images of the prompt's last moment."""
-    from lightning_cgrpo.navsim.render.draw import draw  # matplotlib, which takes a while to import
+    """A scene with the G answers to its prompt, and the images of the prompt's last moment."""
+    from lightning_cgrpo.navsim.render.draw import draw  # slow to import matplotlib
 
     drives = task.drives([scene], [answers])
     tags, mean = [], 0.0
@@ -91,7 +84,7 @@ def picture(task: DrivingTask, scene: Scene, prompt: list[dict[str, Any]], answe
 
 
 def last_images(prompt: list[dict[str, Any]]) -> dict[str, NDArray[np.uint8]]:
-    """The images of a prompt's last moment by the texts before them."""
+    """Images of a prompt's last moment by their labels."""
     found: dict[str, NDArray[np.uint8]] = {}
     label = ""
     for message in prompt:

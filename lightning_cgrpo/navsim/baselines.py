@@ -1,4 +1,4 @@
-"""Who drives without a policy, to compare with."""
+"""Planners to compare a policy with."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lightning_cgrpo.scenes.scene import Scene
 
 HUMAN_INTERVAL = 0.5
 Planned = tuple[list[int], Tensor, float]
-"""R rows of scenes, plans ``[R, P, 3]`` for them in the ego's frame, and the seconds between poses."""
+"""R rows of scenes, their plans ``[R, P, 3]`` in the ego's frame, and the seconds between poses."""
 Planner = Callable[[Sequence[Scene], Sequence[Plan]], Planned]
-"""Plans for scenes, of which it gets the expert's plans as well."""
+"""From scenes and the expert's plans to own plans."""
 
 
 def pdm_closed(scenes: Sequence[Scene], plans: Sequence[Plan]) -> Planned:
@@ -29,16 +29,15 @@ def pdm_closed(scenes: Sequence[Scene], plans: Sequence[Plan]) -> Planned:
 
 
 def straight_on(scenes: Sequence[Scene], plans: Sequence[Plan]) -> Planned:
-    """Straight ahead at the present speed."""
+    """Straight ahead at constant speed."""
     return list(range(len(scenes))), constant_velocity(scenes), INTERVAL
 
 
 def human(scenes: Sequence[Scene], plans: Sequence[Plan]) -> Planned:
-    """What the human drove, in scenes that have one."""
+    """The human's poses, in scenes that have them."""
     found = {row: scene.human for row, scene in enumerate(scenes) if scene.human is not None}
     poses = torch.stack(list(found.values())) if found else torch.zeros(0, 8, 3, dtype=torch.float64)
     return list(found), poses, HUMAN_INTERVAL
 
 
-REFERENCES: Mapping[str, Planner] = {"PDM-Closed": pdm_closed, "constant velocity": straight_on, "human": human}
-"""Who drives without a policy."""
+BASELINES: Mapping[str, Planner] = {"PDM-Closed": pdm_closed, "constant velocity": straight_on, "human": human}

@@ -1,7 +1,4 @@
-"""The NAVSIM-v2 score (EPDMS) of many candidates of many scenes at once.
-
-NAVSIM.md 1 and 5; officially ``pdm_score.py``.
-"""
+"""The NAVSIM-v2 score (EPDMS) of many candidates in many scenes at once, see docs/navsim_score.md."""
 
 from __future__ import annotations
 
@@ -13,17 +10,10 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.aggregation import (
-    EXTENDED_COMFORT,
-    MULTIPLIERS,
-    WEIGHTS,
-    epdms,
-    human_filtered,
-    multiplicative_metrics_prod,
-    weighted_average,
-)
+from lightning_cgrpo.navsim.aggregation import epdms, human_filtered, multiplicative_metrics_prod, weighted_average
 from lightning_cgrpo.navsim.batch.plan import Plan
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
+from lightning_cgrpo.navsim.columns import COLUMNS, EGO_PROGRESS, EXTENDED_COMFORT, SHORT
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.official_quirks import OFFICIAL, Fixes
 from lightning_cgrpo.navsim.scoring.areas import EgoAreas, drivable_area_compliance, ego_areas
@@ -31,7 +21,7 @@ from lightning_cgrpo.navsim.scoring.collisions import no_at_fault_collisions
 from lightning_cgrpo.navsim.scoring.comfort import HistoryComfort
 from lightning_cgrpo.navsim.scoring.encounters import Encounters
 from lightning_cgrpo.navsim.scoring.lanes import driving_direction_compliance, traffic_light_compliance
-from lightning_cgrpo.navsim.scoring.motion import Motion
+from lightning_cgrpo.navsim.scoring.motion import Motion, take
 from lightning_cgrpo.navsim.scoring.progress import ego_progress, raw_progress
 from lightning_cgrpo.navsim.scoring.sub_scores import SubScores
 from lightning_cgrpo.navsim.simulation.simulate import simulate, track
@@ -39,71 +29,51 @@ from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.navsim.traffic.traffic import Traffic, TrafficPolicy
 from lightning_cgrpo.scenes.scene import Scene
 
-COLUMNS = (*MULTIPLIERS, *WEIGHTS)
-"""Of the sub-scores, in the official order."""
-NOT_A_LIMIT = "ego_progress"
-"""The column that has no violation: there is no progress that is enough."""
 ROWS_AT_ONCE = 512
-"""Rows that are scored together; more only take more memory."""
+"""Rows scored together; more rows only take more memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Of R rows (candidates). Rows that aren't `valid` have NaN everywhere, and no comfort.
+    """Scores of R rows (candidates); NaN, and no comfort, in rows that are not `valid`."""
 
-    Args:
-        columns: ``[R]`` each, sub-scores under the official names, after the human filter.
-        unfiltered: the same before the human filter.
-        steps: ``[R]`` int64 each, the step (of 0.1 s) of a sub-score's first violation, -1 where it has none, before
-            the human filter. Without progress and comfort, which are of the whole drive.
-        comfort: ``[R, 6]`` bool, see `comfort.CHECKS`.
-        progress: ``[R]`` meters along the centerline.
-        pdm_progress: ``[R]``, of the scene's expert.
-        states: ``[R, 41, 11]`` float64, simulated, in the scene's frame; see `vehicle.State`.
-        valid: ``[R]`` bool, False where the poses or what was simulated aren't finite.
-    """
-
-    columns: dict[str, Tensor]
-    unfiltered: dict[str, Tensor]
-    steps: dict[str, Tensor]
-    comfort: Tensor
-    progress: Tensor
-    pdm_progress: Tensor
-    states: Tensor
-    valid: Tensor
+    columns: dict[str, Tensor]  # [R] by official name, after the human filter
+    unfiltered: dict[str, Tensor]  # [R] by official name, before the human filter
+    steps: dict[str, Tensor]  # [R] int64, step of the first violation before the filter, or -1; not of EP and HC
+    comfort: Tensor  # [R, 6] bool, see `comfort.CHECKS`
+    progress: Tensor  # [R] meters along the centerline
+    pdm_progress: Tensor  # [R] meters of the scene's expert
+    states: Tensor  # [R, 41, 11] float64, simulated, in the scene's frame; see `vehicle.State`
+    valid: Tensor  # [R] bool, False where poses or simulated states are not finite
 
     @property
     def multiplicative_metrics_prod(self) -> Tensor:
-        """``[R]`` NC, DAC, DDC and TLC multiplied."""
+        """``[R]`` NC * DAC * DDC * TLC."""
         return multiplicative_metrics_prod(self.columns)
 
     @property
     def weighted_average(self) -> Tensor:
-        """``[R]`` WAT, the mean of the weighted terms; extended comfort is among them where it is known."""
+        """``[R]`` WAT, with extended comfort where known."""
         return weighted_average(self.columns)
 
     @property
     def epdms(self) -> Tensor:
-        """``[R]``: the /14 form, or the /16 form where extended comfort is known."""
+        """``[R]`` in the /14 form, or the /16 form where extended comfort is known."""
         return epdms(self.columns)
 
     @property
     def pdm_score(self) -> Tensor:
-        """``[R]`` the official column of that name: without human filter and extended comfort."""
-        return epdms({name: value for name, value in self.unfiltered.items() if name != EXTENDED_COMFORT})
+        """``[R]`` the official column of that name, without human filter and extended comfort."""
+        return epdms(self.unfiltered)
 
     def with_extended_comfort(self, comfort: Tensor) -> Scores:
-        """With EC, which takes the candidate of the frame before too, see `comfort.extended_comfort`.
-
-        Args:
-            comfort: ``[R]`` bool, or numbers with NaN where there was no frame before.
-        """
-        column = {EXTENDED_COMFORT: torch.where(self.valid, comfort.to(self.progress), torch.nan)}
-        return replace(self, columns=self.columns | column, unfiltered=self.unfiltered | column)
+        """Add EC ``[R]``, see `comfort.extended_comfort`; NaN without a previous frame."""
+        column = torch.where(self.valid, comfort.to(self.progress), torch.nan)
+        return replace(self, columns=self.columns | {EXTENDED_COMFORT: column})
 
     @classmethod
     def cat(cls, parts: Sequence[Scores]) -> Scores:
-        """The rows of all parts, one after another."""
+        """Concatenate rows."""
 
         def joined(name: str) -> Any:
             values = [getattr(part, name) for part in parts]
@@ -114,9 +84,7 @@ class Scores:
         return cls(**{part.name: joined(part.name) for part in fields(cls)})
 
     def violations(self, *, fractional: bool = False) -> dict[str, Tensor]:
-        """``[R]`` each, of all columns but ego progress: 1 where the value is below 1, and where a row isn't valid.
-
-        What isn't known of a valid row, as extended comfort without a frame before, is no violation.
+        """``[R]`` by column, without EP: 1 where the value is below 1 and in invalid rows, 0 where unknown.
 
         Args:
             fractional: 1 - value instead, so that hitting a cone costs half of hitting a car.
@@ -124,29 +92,30 @@ class Scores:
         missing = {
             name: torch.where(self.valid, (1 - value).nan_to_num(0), 1.0)
             for name, value in self.columns.items()
-            if name != NOT_A_LIMIT
+            if name != EGO_PROGRESS
         }
         return missing if fractional else {name: value.ceil() for name, value in missing.items()}
 
     def rewards(self) -> Tensor:
-        """``[R]`` `weighted_average`, 0 where a row isn't valid."""
+        """``[R]`` `weighted_average`, 0 in invalid rows."""
         return self.weighted_average.nan_to_num(0)
 
 
 class Scorer:
-    """Scores candidates of S scenes. What is the same for all candidates is done once, here.
+    """Scores candidates of S scenes; construction plans and prepares the scenes once.
 
     Args:
         scenes: at least one.
-        traffic: how the others behave; by default they replay the log.
-        plans: one per scene, instead of PDM-Closed's. What a scene itself gives (`pdm_trajectory`, `centerline`) comes
-            first.
-        human_filter: what the human fails completely isn't held against a candidate; in scenes that have a human
-            trajectory and aren't synthetic.
-        fixes: of official quirks; by default there are none.
-        dtype: float64, or float32, which is faster where float64 is slow, and decides otherwise where a drive is within
-            its rounding of a bound; ``benchmarks/driving/speed.py`` measures how often that is.
+        traffic: behavior of the agents, by default log replay.
+        plans: one per scene instead of PDM-Closed's. A scene's own `pdm_trajectory` and `centerline` come first.
+        human_filter: violations of the human do not count, in original scenes with a human trajectory.
+        fixes: of official quirks, by default none.
+        dtype: float64 is official. float32 is faster on some devices, and may decide otherwise within its rounding of a
+            bound; ``benchmarks/driving/speed.py`` measures how often.
         device: to compute on.
+
+    Raises:
+        UserError: without scenes, or with another number of plans.
     """
 
     def __init__(
@@ -171,8 +140,7 @@ class Scorer:
         self.batch = SceneBatch.of(scenes, self.plans, dtype=dtype, device=device)
         histories = [scene.ego for scene in scenes]
         self.comfort = HistoryComfort(histories, dtype, device, gapless=fixes.gapless_history)
-        self._rows = torch.arange(len(scenes), device=device)
-        self._expert = _Expert.of(self.batch, self._rows)
+        self._expert = _Expert.of(self.batch)
         self._human = self._human_scores() if human_filter else None
 
     def __call__(self, poses: Tensor, scene: Tensor, interval: float = 0.5) -> Scores:
@@ -184,7 +152,7 @@ class Scorer:
             interval: seconds between poses.
 
         Raises:
-            UserError: the shapes can't be, or a scene isn't there.
+            UserError: if the shapes do not fit, or a scene does not exist.
         """
         if poses.dim() != 3 or poses.shape[2] != 3 or not poses.shape[1] or scene.shape != poses.shape[:1]:
             raise UserError(
@@ -200,14 +168,15 @@ class Scorer:
         states, valid = self._simulated(poses, scene, interval)
         traffic = self.traffic(self.batch, states, scene)
         found = SubScores.of(self.batch, states, scene, traffic, self.fixes)
-        product = torch.stack([found.outcomes[name].value for name in MULTIPLIERS]).prod(0)
+        unfiltered = {name: outcome.value for name, outcome in found.outcomes.items()}
+        product = multiplicative_metrics_prod(unfiltered)
         pdm_progress, pdm_product = self._expert.in_traffic(traffic, scene, self.fixes)
         comfort = self.comfort(states, scene)
-        unfiltered = {name: outcome.value for name, outcome in found.outcomes.items()} | {
-            "ego_progress": ego_progress(
+        unfiltered |= {
+            EGO_PROGRESS: ego_progress(
                 found.progress, product, pdm_progress, pdm_product, masked=self.fixes.masked_progress
             ),
-            "history_comfort": comfort.all(1).to(states),
+            SHORT["HC"]: comfort.all(1).to(states),
         }
         unfiltered = {name: torch.where(valid, unfiltered[name], torch.nan) for name in COLUMNS}
         columns = unfiltered
@@ -228,7 +197,7 @@ class Scorer:
         )
 
     def _simulated(self, poses: Tensor, scene: Tensor, interval: float) -> tuple[Tensor, Tensor]:
-        """States ``[R, 41, 11]``, those of a standing ego where they aren't finite; and ``[R]`` whether they are."""
+        """States ``[R, 41, 11]``, with a standing ego where not finite; and ``[R]`` whether finite."""
         start = self.batch.start[scene]
         states = simulate(start, poses, interval)
         valid = states.isfinite().all((1, 2)) & poses.isfinite().all((1, 2))
@@ -236,7 +205,7 @@ class Scorer:
         return torch.where(valid[:, None, None], states, standing[:, None]), valid
 
     def _human_scores(self) -> dict[str, Tensor]:
-        """``[S]`` each, of the human who drives alone; 1 where the filter doesn't apply."""
+        """``[S]`` by column, of the human's drive; 1 where the filter does not apply."""
         start = self.batch.start
         humans = [None if scene.synthetic else scene.human for scene in self.batch.scenes]
         scene = torch.tensor([human is not None for human in humans], device=start.device).nonzero()[:, 0]
@@ -252,7 +221,7 @@ class Scorer:
 
 @dataclass(frozen=True, eq=False)
 class _Expert:
-    """The simulated PDM-Closed plan of every scene, of which all but the collisions is the same in all traffic."""
+    """The simulated PDM-Closed plan of every scene; only its collisions depend on traffic."""
 
     motion: Motion
     areas: EgoAreas
@@ -260,8 +229,8 @@ class _Expert:
     product: Tensor
 
     @classmethod
-    def of(cls, batch: SceneBatch, everyone: Tensor) -> _Expert:
-        motion = Motion.of(track(batch.start, batch.pdm), everyone)
+    def of(cls, batch: SceneBatch) -> _Expert:
+        motion = Motion.of(track(batch.start, batch.pdm), torch.arange(len(batch), device=batch.start.device))
         areas = ego_areas(batch.surfaces, motion)
         product = (
             drivable_area_compliance(motion, areas).value
@@ -271,17 +240,17 @@ class _Expert:
         return cls(motion, areas, raw_progress(batch.centerlines, motion), product)
 
     def in_traffic(self, traffic: Traffic, scene: Tensor, fixes: Fixes) -> tuple[Tensor, Tensor]:
-        """Progress ``[R]``, and the product of the multiplicative sub-scores ``[R]`` in the traffic of each row."""
+        """Progress ``[R]`` and NC * DAC * DDC * TLC ``[R]`` in the traffic of each row."""
         rollouts, back = traffic.of_row.unique(return_inverse=True)
         rows = torch.empty_like(rollouts).scatter_(0, back, scene)  # a rollout is of one scene
-        motion, areas = self.motion.take(rows), self.areas.take(rows)
+        motion, areas = take(self.motion, rows), take(self.areas, rows)
         encounters = Encounters.of(motion, replace(traffic, of_row=rollouts), current_speed=fixes.current_speed)
         collisions = no_at_fault_collisions(motion, areas, encounters)
         return self.progress[scene], collisions.value[back] * self.product[scene]
 
 
 def _overridden(found: Plan, scene: Scene) -> Plan:
-    """A plan, with what the scene itself gives."""
+    """A plan with the scene's own trajectory and centerline, if given."""
     return replace(
         found,
         trajectory=found.trajectory if scene.pdm_trajectory is None else scene.pdm_trajectory,

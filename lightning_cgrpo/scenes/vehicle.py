@@ -1,6 +1,7 @@
 """The ego vehicle of nuPlan (a Chrysler Pacifica), what a simulated state holds, and the box it occupies.
 
-NAVSIM.md 1.1 and 1.4; officially nuplan/common/actor_state/vehicle_parameters.py and pdm_array_representation.py.
+docs/navsim_score.md §1 and §4; officially nuplan/common/actor_state/vehicle_parameters.py and
+pdm_array_representation.py.
 """
 
 from __future__ import annotations

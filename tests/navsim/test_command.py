@@ -12,7 +12,7 @@ import torch
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.aggregation import EXTENDED_COMFORT, MULTIPLIERS, WEIGHTS
+from lightning_cgrpo.navsim.columns import EXTENDED_COMFORT, MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.scenes.scene_file import scene_to_json

@@ -1,78 +1,20 @@
-"""The columns of both stages: by hand, and as the official aggregation has them."""
+"""Planners' scores of both stages, and their displacement from the human."""
 
 import json
-import math
 
 import pytest
 import torch
 
 from lightning_cgrpo.navsim.baselines import human
-from lightning_cgrpo.navsim.evaluation import SHORT, Drive, as_json, average_displacement, drives, evaluate, summary
-from lightning_cgrpo.navsim.scorer import COLUMNS, Scorer
+from lightning_cgrpo.navsim.evaluation import average_displacement, drives, evaluate
+from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.simulation.interpolation import resample
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
+from lightning_cgrpo.navsim.two_stage import summary
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.scene_file import scene_from_json
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
 from tests.scenes.scenes import agent, straight_road
-
-
-def drive(number, values, follows=None, start=(0.0, 0.0), ends=None, valid=None, ade=math.nan):
-    """One whose sub-scores are all the same: its EPDMS is the fifth power."""
-    count = len(values)
-    column = torch.tensor(values, dtype=torch.float64)
-    return Drive(
-        number,
-        follows,
-        f"scene {number} after {follows}",
-        None,
-        (),
-        torch.tensor(start, dtype=torch.float64),
-        torch.tensor(ends or [(0.0, 0.0)] * count, dtype=torch.float64),
-        torch.tensor(valid or [True] * count),
-        dict.fromkeys(COLUMNS, column) | {"ade": torch.full((count,), ade, dtype=torch.float64)},
-        None,
-    )
-
-
-def test_one_stage_by_hand():
-    nan = math.nan
-    result = summary([drive(0, [1.0, 0.5], ade=2.0), drive(1, [nan, 1.0], valid=[False, True], ade=4.0)])
-    assert (result.second, result.epdms, result.scenes) == (None, None, 0)
-    first = result.first
-    assert (first.scenes, first.answers, first.malformed) == (2, 4, 0.25)
-    assert first.columns["NC"] == (1 + 0.5 + 0 + 1) / 4
-    assert first.columns["EPDMS"] == (1 + 0.5**5 + 0 + 1) / 4
-    assert first.columns["ADE@4s"] == pytest.approx((2 + 2 + 4) / 3)  # not of the malformed one
-    assert first.columns["EC"] is None
-    assert list(first.columns) == list(SHORT)
-
-
-def test_two_stages_by_hand():
-    """Answers that end at one follow-up's start have its score; all count alike for a malformed one, and far away."""
-    near, far = (10.0, 0.0), (20.0, 0.0)
-    first = drive(4, [1.0, 1.0, 0.5, math.nan], ends=[near, far, (90.0, 0.0), (math.nan,) * 2],
-                  valid=[True, True, True, False])  # fmt: skip
-    after = [drive(0, [1.0, 0.5], 4, near), drive(1, [0.5], 4, far)]
-    alone = drive(7, [1.0])
-    result = summary([after[1], alone, after[0], first])
-    one, two = (1 + 0.5**5) / 2, 0.5**5
-    second = [one, two, (one + two) / 2, (one + two) / 2]
-    assert (result.first.scenes, result.scenes, result.second.scenes) == (2, 1, 2)
-    assert result.second.answers == 3
-    assert result.second.columns["EPDMS"] == pytest.approx(sum(second) / 4)
-    assert result.second.columns["DAC"] == pytest.approx((0.75 + 0.5 + 0.625 * 2) / 4)
-    assert result.epdms == pytest.approx((second[0] + second[1] + 0.5**5 * second[2] + 0) / 4)
-    assert result.first.columns["EPDMS"] == pytest.approx((1 + 1 + 0.5**5 + 0 + 1) / 5)
-    written = json.loads(json.dumps(as_json(result), allow_nan=False))
-    assert written["both"] == {"scenes": 1, "EPDMS": result.epdms}
-    assert written["stage_two"]["ADE@4s"] is None
-
-
-def test_the_order_does_not_matter():
-    found = [drive(n, [0.1 * n + 0.3, 0.9]) for n in range(4)]
-    found += [drive(n, [0.2 * n + 0.1], n, (float(n), 0.0)) for n in range(4)]
-    assert summary(found) == summary(found[::-1])
 
 
 def test_official_two_stages(shared_data):

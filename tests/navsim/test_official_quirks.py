@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
+from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.official_quirks import OFFICIAL, Fixes
-from lightning_cgrpo.navsim.scorer import COLUMNS, Scorer
+from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.scoring.comfort import CHECKS
 from lightning_cgrpo.navsim.simulation.simulate import simulate
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay

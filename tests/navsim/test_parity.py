@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from lightning_cgrpo.navsim.batch.plan import Plan
-from lightning_cgrpo.navsim.scorer import COLUMNS, Scorer
+from lightning_cgrpo.navsim.columns import COLUMNS
+from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.scenes.json_fields import Field

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
-from lightning_cgrpo.navsim.scorer import COLUMNS, Scorer
+from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from tests.scenes.scenes import SPEED, WIDTH, agent, crossing, straight, straight_road
 

@@ -21,7 +21,7 @@ def wrap(angle):
 
 
 def dense_profiles(poses):
-    """Speeds and curvatures by the normal equations, as NAVSIM.md 1.3 writes them down."""
+    """Speeds and curvatures by the normal equations, as docs/navsim_score.md §3 writes them down."""
     count, dt = len(poses) - 1, 0.1
     matrix = np.zeros((2 * count, count))
     for i, yaw in enumerate(poses[:-1, 2]):

@@ -1,4 +1,4 @@
-"""``python -m lightning_cgrpo score``: from files of scenes and trajectories to files of scores and pictures."""
+"""``python -m lightning_cgrpo score``: scores of trajectories in scene files."""
 
 from lightning_cgrpo.navsim.command.main import main
 

@@ -1,4 +1,4 @@
-"""The command: reads arguments, writes the scores, draws and shows them."""
+"""The command `score`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.command.pairs import Pair, match
 
 if TYPE_CHECKING:
-    from lightning_cgrpo.navsim.command.results import Result
-    from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
+    from lightning_cgrpo.navsim.command.scored_scene import ScoredScene
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command.
+    """Run the command.
 
     Raises:
-        UserError: if there is nothing to score, or it can't be written, or some scenes couldn't be scored (the others
-            are, and written).
+        UserError: without anything to score, without a writable file, or after writing, if some scenes failed.
     """
     given = _parser().parse_args(argv)
     if given.out.is_dir():
@@ -32,33 +30,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     pairs, notes = match(given.scenes, given.trajectories)
     try:
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        errors = run(pairs, notes, _traffic(given.traffic), not given.no_human_filter, given.out, given.render)
+        errors = _run(given, pairs, notes)
     except OSError as error:
         raise UserError(f"The scores can't be written: {error.filename}: {error.strerror or error}.") from error
     if errors:
         raise UserError(f"{len(errors)} of {len(pairs)} scenes could not be scored:\n" + "\n".join(errors))
 
 
-def run(
-    pairs: Sequence[Pair],
-    notes: Sequence[str],
-    traffic: TrafficPolicy,
-    human_filter: bool,
-    out: Path,
-    pictures: Path | None,
-) -> list[str]:
-    """Score, write, draw and show; what could not be scored, and why, comes back."""
+def _run(given: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str]) -> list[str]:
+    """Score, write, show and draw; returns the errors of scenes."""
+    # Imported here, because --help must not wait for torch and scipy.
     from lightning_cgrpo.navsim.command.score_files import score_files, without_previous
     from lightning_cgrpo.navsim.command.summary import show, show_two_stages
-    from lightning_cgrpo.navsim.command.two_stage import two_stages
+    from lightning_cgrpo.navsim.command.two_stages import two_stages
+    from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
+    from lightning_cgrpo.navsim.traffic.reactive import Reactive
 
+    traffic = Reactive() if given.traffic == "reactive" else LogReplay()
     with _progress("Scoring", len(pairs)) as done:
-        results, errors = score_files(
-            pairs, traffic, human_filter=human_filter, pictures=pictures is not None, done=done
-        )
+        results, errors = score_files(pairs, traffic, not given.no_human_filter, given.render is not None, done)
     rows = {result.stem: result.rows() for result in results}
-    # Also if there is nothing: an older file must not be taken for these scores.
-    out.write_text(json.dumps(rows, indent=1, allow_nan=False), encoding="utf-8")
+    # Written even without rows, because an older file must not be taken for these scores.
+    given.out.write_text(json.dumps(rows, indent=1, allow_nan=False), encoding="utf-8")
     if rows:
         show(rows)
     stages, left_out = two_stages(results)
@@ -66,9 +59,9 @@ def run(
         show_two_stages(stages)
     for note in [*notes, *without_previous(results), *left_out]:
         print(f"- {note}")
-    print(f"Wrote {out}.")
-    if pictures is not None and results:
-        _draw(results, pictures)
+    print(f"Wrote {given.out}.")
+    if given.render is not None and results:
+        _draw(results, given.render)
     return errors
 
 
@@ -108,17 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _traffic(name: str) -> TrafficPolicy:
-    if name == "reactive":
-        from lightning_cgrpo.navsim.traffic.reactive import Reactive
-
-        return Reactive()
-    from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
-
-    return LogReplay()
-
-
-def _draw(results: Sequence[Result], folder: Path) -> None:
+def _draw(results: Sequence[ScoredScene], folder: Path) -> None:
     from lightning_cgrpo.navsim.render.draw import draw
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -126,8 +109,7 @@ def _draw(results: Sequence[Result], folder: Path) -> None:
         for result in results:
             assert result.picture is not None
             scene, centerline, hits = result.picture
-            tags = [candidate.tag for candidate in result.candidates]
-            figure = draw(scene, result.poses, result.scores, tags=tags, centerline=centerline, hits=hits)
+            figure = draw(scene, result.poses, result.scores, tags=result.tags, centerline=centerline, hits=hits)
             figure.savefig(folder / f"{result.stem}.png", dpi=120)
             done(1)
     print(f"Drew {len(results)} pictures in {folder}.")
@@ -135,7 +117,7 @@ def _draw(results: Sequence[Result], folder: Path) -> None:
 
 @contextmanager
 def _progress(words: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on the terminal; yields what moves it."""
+    """A progress bar on the terminal; yields the function that advances the bar."""
     from rich.console import Console
     from rich.progress import Progress
 

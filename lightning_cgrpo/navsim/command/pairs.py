@@ -1,25 +1,18 @@
-"""Which file of trajectories belongs to which scene file."""
+"""Pairs of scene files and files of trajectories."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.command.trajectory_file import TRAJECTORIES_SUFFIX
 from lightning_cgrpo.scenes.scene_file import SCENE_SUFFIX
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A scene and the trajectories to be scored in it.
-
-    Args:
-        stem: the scene file's name without its suffix.
-        scene: the file.
-        trajectories: the file.
-    """
+class Pair(NamedTuple):
+    """A scene file, its name without the suffix, and the file of its trajectories."""
 
     stem: str
     scene: Path
@@ -27,16 +20,14 @@ class Pair:
 
 
 def match(scenes: Path, trajectories: Path) -> tuple[list[Pair], list[str]]:
-    """Pairs of files in the order of their stems, and notes that name the files without a partner.
-
-    Two files are a pair whatever their names are.
+    """Pairs of files in the order of their stems, and notes on files without a partner.
 
     Args:
         scenes: a file, or a folder of ``*.scene.json``.
-        trajectories: a file, or a folder of ``*.trajs.json``.
+        trajectories: a file, or a folder of ``*.trajs.json``. Two files are a pair whatever their names are.
 
     Raises:
-        UserError: nothing is there, or no two files match.
+        UserError: if a path does not exist, or no two files match.
     """
     of_scenes = _files(scenes, SCENE_SUFFIX, "--scenes")
     of_trajectories = _files(trajectories, TRAJECTORIES_SUFFIX, "--trajectories")
@@ -51,7 +42,7 @@ def match(scenes: Path, trajectories: Path) -> tuple[list[Pair], list[str]]:
         )
     notes = []
     alone = [stem for stem in of_scenes if stem not in of_trajectories]
-    # With one file of trajectories, the other scenes of the folder aren't meant.
+    # A single file of trajectories is not meant for the other scenes of the folder.
     if alone and trajectories.is_dir():
         notes.append(f"No trajectories for the scenes {names(alone)}.")
     alone = [stem for stem in of_trajectories if stem not in of_scenes]
@@ -61,13 +52,13 @@ def match(scenes: Path, trajectories: Path) -> tuple[list[Pair], list[str]]:
 
 
 def names(stems: Iterable[str], most: int = 10) -> str:
-    """A list of names to be read."""
+    """A readable list of the first names."""
     every = [f"'{stem}'" for stem in stems]
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 
 
 def _files(path: Path, suffix: str, option: str) -> dict[str, Path]:
-    """By stem, in its order."""
+    """Files by stem, sorted."""
     if path.is_dir():
         found = {file.name.removesuffix(suffix): file for file in sorted(path.glob(f"*{suffix}"))}
         if not found:

@@ -1,4 +1,4 @@
-"""Scores pairs of files, many scenes at a time. What can't be scored is said, and doesn't stop the rest."""
+"""Score pairs of files, many scenes at a time; an error in one scene does not stop the others."""
 
 from __future__ import annotations
 
@@ -9,43 +9,36 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.aggregation import EXTENDED_COMFORT
+from lightning_cgrpo.navsim.columns import EXTENDED_COMFORT, SHORT
 from lightning_cgrpo.navsim.command.pairs import Pair, names
-from lightning_cgrpo.navsim.command.results import Names, Picture, Result, partners, take
+from lightning_cgrpo.navsim.command.scored_scene import Picture, ScoredScene, finder, partners
 from lightning_cgrpo.navsim.command.trajectory_file import POSES, Candidate, read_candidates
 from lightning_cgrpo.navsim.geometry.boxes import box_corners, boxes_touch
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.navsim.scoring.comfort import extended_comfort
+from lightning_cgrpo.navsim.scoring.motion import take
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.scene_file import read_scene
 from lightning_cgrpo.scenes.vehicle import corners
 
 SCENES_AT_ONCE = 32
-"""More are hardly faster, and take more memory."""
+"""More scenes take more memory, and are hardly faster."""
 
 Loaded = tuple[str, Scene, list[Candidate]]
 
 
 def score_files(
-    pairs: Sequence[Pair],
-    traffic: TrafficPolicy,
-    *,
-    human_filter: bool = True,
-    pictures: bool = False,
-    done: Callable[[int], None] = lambda count: None,
-) -> tuple[list[Result], list[str]]:
-    """Score files.
+    pairs: Sequence[Pair], traffic: TrafficPolicy, human_filter: bool, pictures: bool, done: Callable[[int], None]
+) -> tuple[list[ScoredScene], list[str]]:
+    """Score pairs of files: scored scenes in the order of the pairs, and an error for each other pair.
 
     Args:
         pairs: of files.
-        traffic: how the others behave.
+        traffic: behavior of the agents.
         human_filter: see `Scorer`.
-        pictures: keep what they take, `Result.picture`.
-        done: is called with the number of pairs that are done, after some of them.
-
-    Returns:
-        What was scored, in the order of the pairs; and for each other pair why it wasn't.
+        pictures: keep `ScoredScene.picture`.
+        done: called with the number of pairs just scored.
     """
     results, errors = [], []
     for first in range(0, len(pairs), SCENES_AT_ONCE):
@@ -59,25 +52,24 @@ def score_files(
         try:
             results += _score(loaded, traffic, human_filter, pictures)
         except Exception:
-            # One of them can't be scored, foreseen or not, as one with coordinates of 1e300: each by itself.
+            # Scored one by one, because one scene fails, maybe unforeseen, as with coordinates of 1e300.
             for one in loaded:
                 try:
                     results += _score([one], traffic, human_filter, pictures)
                 except Exception as error:
-                    told = isinstance(error, UserError)
-                    errors.append(f"{one[0]}: {error}" if told else f"{one[0]}: {type(error).__name__}: {error}")
+                    kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+                    errors.append(f"{one[0]}: {kind}{error}")
         done(len(some))
     return _compared(results), errors
 
 
-def _score(loaded: Sequence[Loaded], traffic: TrafficPolicy, human_filter: bool, pictures: bool) -> list[Result]:
+def _score(loaded: Sequence[Loaded], traffic: TrafficPolicy, human_filter: bool, pictures: bool) -> list[ScoredScene]:
     if not loaded:
         return []
     scorer = Scorer([scene for _, scene, _ in loaded], traffic, human_filter=human_filter)
     malformed = torch.full((POSES, 3), torch.nan, dtype=torch.float64)
-    poses = torch.stack(
-        [malformed if one.poses is None else one.poses for _, _, candidates in loaded for one in candidates]
-    )
+    every = [candidate for _, _, candidates in loaded for candidate in candidates]
+    poses = torch.stack([malformed if candidate.poses is None else candidate.poses for candidate in every])
     counts = [len(candidates) for _, _, candidates in loaded]
     scene = torch.arange(len(loaded)).repeat_interleave(torch.tensor(counts))
     scores = scorer(poses, scene)
@@ -87,7 +79,7 @@ def _score(loaded: Sequence[Loaded], traffic: TrafficPolicy, human_filter: bool,
         rows = slice(begin, begin + count)
         begin += count
         results.append(
-            Result(
+            ScoredScene(
                 stem,
                 of.name,
                 of.ego.poses[-1],
@@ -103,9 +95,9 @@ def _score(loaded: Sequence[Loaded], traffic: TrafficPolicy, human_filter: bool,
 
 
 def _hits(scorer: Scorer, scores: Scores, scene: Tensor) -> list[Tensor]:
-    """``[n, 4, 2]`` for each row: the boxes that its ego touches at its first collision."""
+    """``[n, 4, 2]`` for each row: boxes that the ego touches at its first collision."""
     found = [torch.zeros(0, 4, 2, dtype=torch.float64)] * len(scene)
-    steps = scores.steps["no_at_fault_collisions"]
+    steps = scores.steps[SHORT["NC"]]
     rows = (steps >= 0).nonzero()[:, 0]
     if len(rows):
         traffic = scorer.traffic(scorer.batch, scores.states[rows], scene[rows])
@@ -117,12 +109,12 @@ def _hits(scorer: Scorer, scores: Scores, scene: Tensor) -> list[Tensor]:
     return found
 
 
-def _compared(results: Sequence[Result]) -> list[Result]:
-    """With extended comfort, where a scene names the scene before, and that is there."""
-    found = Names(results)
+def _compared(results: Sequence[ScoredScene]) -> list[ScoredScene]:
+    """Add extended comfort to scenes whose previous scene is scored too."""
+    find = finder(results)
     compared = []
     for result in results:
-        before = found.get(result.previous)
+        before = find(result.previous)
         if before is not None:
             partner = partners(result, before)
             states = before.scores.states[partner.clamp(min=0)]
@@ -134,8 +126,8 @@ def _compared(results: Sequence[Result]) -> list[Result]:
     return compared
 
 
-def without_previous(results: Sequence[Result]) -> list[str]:
-    """A note that names the scenes which name a scene before that isn't there: they have no extended comfort."""
+def without_previous(results: Sequence[ScoredScene]) -> list[str]:
+    """A note on scenes without extended comfort, because their previous scene is not scored."""
     stems = [
         result.stem
         for result in results

@@ -1,53 +1,39 @@
-"""What the command shows on the screen."""
+"""The command's tables on the screen."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lightning_cgrpo.navsim.aggregation import EXTENDED_COMFORT
-from lightning_cgrpo.navsim.command.results import label
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from lightning_cgrpo.navsim.aggregation import TwoStageScores
+from lightning_cgrpo.navsim.columns import SHORT
+from lightning_cgrpo.navsim.command.scored_scene import label
+from lightning_cgrpo.navsim.tables import number, print_table, scores_table
+from lightning_cgrpo.navsim.two_stage import Result
 
-COLUMNS = {
-    "NC": "no_at_fault_collisions",
-    "DAC": "drivable_area_compliance",
-    "DDC": "driving_direction_compliance",
-    "TLC": "traffic_light_compliance",
-    "EP": "ego_progress",
-    "TTC": "time_to_collision_within_bound",
-    "LK": "lane_keeping",
-    "HC": "history_comfort",
-    "EC": EXTENDED_COMFORT,
-    "EPDMS": "epdms",
-}
 MOST_LINES = 40
 MOST_ERRORS = 10
-"""That are shown; the file has all."""
 
 
 def show(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """A table (of one scene its candidates, of several their means), and what was wrong with candidates.
+    """Print the scores of rows by scene, and the errors of candidates.
 
-    Args:
-        results: rows by scene.
+    One scene has a line per candidate, several scenes have a line of means each.
     """
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     rows = [row for group in results.values() for row in group]
-    columns = {short: name for short, name in COLUMNS.items() if any(row[name] is not None for row in rows)}
+    columns = {short: name for short, name in SHORT.items() if any(row.get(name) is not None for row in rows)}
     table = Table(box=SIMPLE, show_footer=True)
     if len(results) == 1:
         [stem] = results
         table.add_column(f"candidate of {escape(stem)}", "mean", overflow="fold", min_width=min(len(stem) + 13, 40))
         tags = [row["tag"] for row in rows]
-        lines = [[label(tags, number), *_means([row], columns)] for number, row in enumerate(rows)]
+        lines = [[label(tags, index), *_means([row], columns)] for index, row in enumerate(rows)]
     else:
         table.add_column("scene (means)", "all", overflow="fold", min_width=13)
         table.add_column("rows", str(len(rows)), justify="right")
@@ -56,43 +42,26 @@ def show(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         table.add_column(short, mean, justify="right", no_wrap=True)
     for line in lines[:MOST_LINES]:
         table.add_row(*map(escape, line))
-    console = Console()
-    needed = console.measure(table, options=console.options.update(width=1000)).minimum
-    # Rather lines that the terminal breaks than columns without their ends.
-    Console(width=max(console.width, needed)).print(table)
-    if len(lines) > MOST_LINES:
-        console.print(f"- {len(lines) - MOST_LINES} more lines are not shown.", markup=False, highlight=False)
+    print_table(table)
     wrong = [
-        f"{stem}, candidate {label([other['tag'] for other in group], number)}: {row['error']}"
+        f"{stem}, candidate {label([other['tag'] for other in group], index)}: {row['error']}"
         for stem, group in results.items()
-        for number, row in enumerate(group)
+        for index, row in enumerate(group)
         if row["error"] is not None
     ]
-    for error in wrong[:MOST_ERRORS]:
-        console.print(f"- {error}", markup=False, highlight=False)
+    notes = [f"{len(lines) - MOST_LINES} more lines are not shown."] if len(lines) > MOST_LINES else []
+    notes += wrong[:MOST_ERRORS]
     if len(wrong) > MOST_ERRORS:
-        console.print(f"- {len(wrong) - MOST_ERRORS} more errors are in the file.", markup=False, highlight=False)
+        notes.append(f"{len(wrong) - MOST_ERRORS} more errors are in the file.")
+    for note in notes:
+        Console().print(f"- {note}", markup=False, highlight=False)
 
 
-def show_two_stages(scores: Mapping[str, TwoStageScores]) -> None:
-    """A table of means over groups, by candidate."""
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=SIMPLE)
-    table.add_column("two stages of", overflow="fold")
-    for head in ("stage one", "stage two", "combined"):
-        table.add_column(head, justify="right")
-    for name, of in list(scores.items())[:MOST_LINES]:
-        table.add_row(escape(name), *(f"{float(value):.3f}" for value in (of.stage_one, of.stage_two, of.combined)))
-    Console().print(table)
+def show_two_stages(results: Mapping[str, Result]) -> None:
+    """Print the scores of both stages by candidate."""
+    print_table(scores_table(dict(islice(results.items(), MOST_LINES))))
 
 
 def _means(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> list[str]:
-    texts = []
-    for name in columns.values():
-        values = [row[name] for row in rows if row[name] is not None]
-        texts.append(f"{fmean(values):.3f}" if values else "-")
-    return texts
+    known = ([row[name] for row in rows if row[name] is not None] for name in columns.values())
+    return [number(fmean(values) if values else None) for values in known]

@@ -1,4 +1,4 @@
-"""Files of candidate trajectories. One that is malformed says why, and doesn't stop the others."""
+"""Files of candidate trajectories. A malformed trajectory has an error, and does not stop the others."""
 
 from __future__ import annotations
 
@@ -16,50 +16,31 @@ from lightning_cgrpo.scenes.json_fields import Field, SceneError, load_json
 TRAJECTORIES_SUFFIX = ".trajs.json"
 POSES = 8
 INTERVAL = 0.5
-"""Seconds from pose to pose; the first is one interval after t = 0."""
+"""Seconds from pose to pose; the first pose is one interval after t = 0."""
 TOP_SPEED = 50.0
-"""m/s from pose to pose: whoever is faster (180 km/h) teleports."""
+"""m/s (180 km/h) from pose to pose; a faster trajectory teleports."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A trajectory to be scored.
-
-    Args:
-        tag: what the file calls it.
-        poses: ``[8, 3]`` x, y, yaw in the ego's frame at t = 0, at 0.5 to 4 s; None if they can't be scored.
-        error: what is wrong with it. A teleporting trajectory has an error, and poses: it can be scored.
-    """
+    """A trajectory to score."""
 
     tag: str | None
-    poses: Tensor | None
-    error: str | None = None
+    poses: Tensor | None  # [8, 3] x, y, yaw in the ego's frame, at 0.5 to 4 s; None if malformed
+    error: str | None = None  # a teleporting trajectory has an error, and poses that are scored
 
 
 def read_candidates(path: str | Path) -> list[Candidate]:
     """Read a file of trajectories.
 
     Raises:
-        SceneError: it isn't JSON, or has no list `trajectories`. (What is wrong in one trajectory is in `error`.)
+        SceneError: if the file is no JSON, or has no list `trajectories`.
     """
     top = Field(load_json(path), str(path))
     found = [_candidate(item) for item in top["trajectories"]]
     if not found:
         raise top["trajectories"].wrong("at least one trajectory")
     return found
-
-
-def _teleports(poses: Tensor) -> str | None:
-    """What is wrong with poses ``[8, 3]`` that jump farther than a car can drive; None if they don't."""
-    path = torch.cat([poses.new_zeros(1, 2), poses[:, :2]])
-    speeds = path.diff(dim=0).norm(dim=1) / INTERVAL
-    fastest = int(speeds.argmax())
-    if speeds[fastest] <= TOP_SPEED:
-        return None
-    return (
-        f"poses[{fastest}]: Expected at most {TOP_SPEED:g} m/s from the pose before, but got "
-        f"{float(speeds[fastest]):.4g} m/s: it teleports."
-    )
 
 
 def _candidate(item: Field) -> Candidate:
@@ -69,11 +50,19 @@ def _candidate(item: Field) -> Candidate:
         poses = _poses(item["poses"])
     except SceneError as error:
         return Candidate(tag, None, str(error).removeprefix(f"{item.file}: "))
-    return Candidate(tag, poses, _teleports(poses) or _turns(poses))
+    return Candidate(tag, poses, _error(poses))
 
 
-def _turns(poses: Tensor) -> str | None:
-    """A note on headings that look like degrees."""
+def _error(poses: Tensor) -> str | None:
+    """An error for poses ``[8, 3]`` that jump farther than a car can drive, or have headings in degrees."""
+    path = torch.cat([poses.new_zeros(1, 2), poses[:, :2]])
+    speeds = path.diff(dim=0).norm(dim=1) / INTERVAL
+    fastest = int(speeds.argmax())
+    if speeds[fastest] > TOP_SPEED:
+        return (
+            f"poses[{fastest}]: Expected at most {TOP_SPEED:g} m/s from the pose before, but got "
+            f"{float(speeds[fastest]):.4g} m/s: it teleports."
+        )
     largest = float(poses[:, 2].abs().max())
     return None if largest <= 2 * math.pi else f"It has a heading of {largest:.4g}: headings are in radians."
 

@@ -11,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from lightning_cgrpo.navsim.aggregation import MULTIPLIERS, epdms
+from lightning_cgrpo.navsim.aggregation import epdms
 from lightning_cgrpo.navsim.batch.plan import Plan
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
+from lightning_cgrpo.navsim.columns import MULTIPLIERS
 from lightning_cgrpo.navsim.expert.forecast import Forecast, as_traffic
 from lightning_cgrpo.navsim.expert.proposals import PROPOSALS, propose
 from lightning_cgrpo.navsim.route.lane_ahead import LaneAhead, lane_ahead

@@ -1,32 +1,32 @@
-"""The others: boxes where they are at t = 0, with where they will be."""
+"""Agents: boxes at t = 0, and their logged motion."""
 
 from __future__ import annotations
 
 import torch
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import LineCollection
 from torch import Tensor
 
 from lightning_cgrpo.navsim.geometry.boxes import box_corners
 from lightning_cgrpo.navsim.render import style
-from lightning_cgrpo.navsim.render.view import View
+from lightning_cgrpo.navsim.render.view import View, draw_polygons
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, Scene
 
 GHOSTS = (1.0, 2.0, 3.0, 4.0)
-"""Seconds at which faint boxes show where an agent will be."""
+"""Seconds at which faint boxes show an agent's later poses."""
 MOVED = 0.5
-"""Meters that an agent moves at least to have a path."""
+"""Least meters that an agent with a path moves."""
 
 
 def arrows(poses: Tensor, sizes: Tensor) -> Tensor:
-    """Corners ``[..., 3, 2]`` of triangles in boxes, which say where the front is."""
+    """Corners ``[..., 3, 2]`` of triangles that point to the fronts of boxes."""
     tip = box_corners(poses, sizes)[..., [0, 3], :].mean(-2, keepdim=True)
     base = box_corners(poses, sizes * sizes.new_tensor([0.0, 0.6]))[..., [0, 3], :]
     return torch.cat([tip + (base.mean(-2, keepdim=True) - tip) * 0.25, base], -2)
 
 
 def draw_agents(axes: Axes, scene: Scene, view: View) -> None:
-    """As they were logged."""
+    """Draw agents at their logged poses."""
     agents = scene.agents
     for row in range(len(agents.tokens)):
         seen = agents.seen[row]
@@ -44,25 +44,13 @@ def draw_agents(axes: Axes, scene: Scene, view: View) -> None:
         later = torch.isin(times, torch.tensor(GHOSTS, dtype=times.dtype)) & (times > times[0])
         if moves:
             ghosts = [view.points(corners) for corners in box_corners(poses[later], size)]
-            axes.add_collection(
-                PolyCollection(
-                    ghosts, facecolor="none", edgecolor=color, alpha=0.45, linewidth=0.6, zorder=style.MOTION
-                )
-            )
+            draw_polygons(axes, ghosts, edgecolor=color, alpha=0.45, linewidth=0.6, zorder=style.MOTION)
             axes.add_collection(LineCollection([path], color=color, alpha=0.55, linewidth=0.9, zorder=style.MOTION))
-        # Who comes later is drawn where they come into sight, unfilled.
+        # Agents that appear later are drawn unfilled where they appear.
         here = float(times[0]) == 0
         box = view.points(box_corners(poses[0], size))
-        axes.add_collection(
-            PolyCollection(
-                [box],
-                facecolor=color if here else "none",
-                edgecolor="white" if here else color,
-                linewidth=0.6,
-                linestyle="-" if here else ":",
-                zorder=style.BOXES,
-            )
-        )
+        fill, edge, line = (color, "white", "-") if here else ("none", color, ":")
+        draw_polygons(axes, [box], fill, edgecolor=edge, linewidth=0.6, linestyle=line, zorder=style.BOXES)
         if moves and here:
             arrow = view.points(arrows(poses[0], size))
-            axes.add_collection(PolyCollection([arrow], facecolor="white", alpha=0.8, linewidth=0, zorder=style.BOXES))
+            draw_polygons(axes, [arrow], "white", alpha=0.8, linewidth=0, zorder=style.BOXES)

@@ -1,4 +1,4 @@
-"""Pictures of scenes from above, with candidates, how they drove, and where they broke a rule."""
+"""Pictures of scenes from above: candidates, their simulated drives, and their violations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from lightning_cgrpo.navsim.render import style
 from lightning_cgrpo.navsim.render.agents import draw_agents
-from lightning_cgrpo.navsim.render.images import draw_images
 from lightning_cgrpo.navsim.render.legend import draw_key, draw_list
 from lightning_cgrpo.navsim.render.roads import draw_roads
 from lightning_cgrpo.navsim.render.rollouts import Mark, Rollout, draw_ego, draw_rollouts
@@ -22,12 +21,7 @@ from lightning_cgrpo.navsim.scorer import Scores
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.vehicle import centers
 
-__all__ = ["draw"]
-
-HEIGHT = 8.5
-LIST_WIDTH = 4.9
-IMAGES_WIDTH = 4.0
-"""Inches."""
+HEIGHT, LIST_WIDTH, IMAGES_WIDTH = 8.5, 4.9, 4.0  # inches
 NO_IMAGES: Mapping[str, NDArray[np.uint8]] = MappingProxyType({})
 
 
@@ -43,17 +37,17 @@ def draw(
 ) -> Figure:
     """A scene from above, the ego looking up, with R candidates in the colors of their scores.
 
-    Agents are drawn where they are at t = 0, and outlined where the log has them 1, 2, 3 and 4 s later (where reactive
-    traffic may not be). The marks of violated sub-scores are where the ego is when they are first violated.
+    Agents are filled at t = 0, and outlined at their logged poses 1, 2, 3 and 4 s later. Marks show where the ego is at
+    the first violation of a sub-score.
 
     Args:
         scene: the scene.
         poses: ``[R, P, 3]`` the plans, in the ego's frame.
-        scores: of these; None if R is 0.
-        tags: of each; the number by default.
+        scores: of the plans; None if R is 0.
+        tags: of the plans, by default their numbers.
         centerline: ``[C, 2]`` along which progress was measured.
-        hits: ``[n, 4, 2]`` boxes that each candidate touched when it collided.
-        images: ``[h, w, 3]`` of cameras by what is to be written above them, drawn beside, the first one on top.
+        hits: ``[n, 4, 2]`` boxes touched at each plan's first collision.
+        images: ``[h, w, 3]`` of cameras by their titles, drawn at the side from top to bottom.
     """
     rollouts = [] if scores is None else _rollouts(poses, scores, tags or [None] * len(poses), hits)
     driven = [rollout for rollout in rollouts if rollout.valid]
@@ -66,9 +60,12 @@ def draw(
     grid = figure.add_gridspec(1, len(columns), width_ratios=columns)
     axes, beside = (figure.add_subplot(grid[0, column]) for column in (-2, -1))
     if images:
-        rows = max(len(images), 3)
-        cells = grid[0, 0].subgridspec(rows, 1)
-        draw_images([figure.add_subplot(cells[row, 0]) for row in range(rows)], images)
+        cells = grid[0, 0].subgridspec(max(len(images), 3), 1)
+        for row, (title, image) in enumerate(images.items()):
+            camera = figure.add_subplot(cells[row, 0])
+            camera.set_axis_off()
+            camera.imshow(image, interpolation="nearest")
+            camera.set_title(title, fontsize=8, color=style.INK, loc="left", pad=3)
     axes.set(xlim=(view.low[0], view.high[0]), ylim=(view.low[1], view.high[1]), xticks=[], yticks=[], aspect="equal")
     axes.set_facecolor(style.PAPER)
     for spine in axes.spines.values():
@@ -86,7 +83,7 @@ def _rollouts(
     poses: Tensor, scores: Scores, tags: Sequence[str | None], hits: Sequence[Tensor] | None
 ) -> list[Rollout]:
     steps = {short: scores.steps[name].tolist() for short, name in style.MARKED.items()}
-    # What the human filter lifted is not violated.
+    # From the filtered columns, because violations that the human filter lifts have no mark.
     violated = {short: (scores.columns[name] < 1).tolist() for short, name in style.MARKED.items()}
     uncomfortable = (~scores.comfort.all(1)).tolist()
     rollouts = []

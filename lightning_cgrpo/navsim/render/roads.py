@@ -1,4 +1,4 @@
-"""The road: areas that can be driven on, lanes, the route, and lights that are red."""
+"""Drivable areas, lanes, the route and red lights."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.collections import LineCollection
 from torch import Tensor
 
 from lightning_cgrpo.navsim.render import style
-from lightning_cgrpo.navsim.render.view import Array, View
+from lightning_cgrpo.navsim.render.view import Array, View, draw_polygons
 from lightning_cgrpo.scenes.scene import Points, Scene
 
 
 def draw_roads(axes: Axes, scene: Scene, view: View, centerline: Tensor | None) -> None:
-    """Areas, lanes and the route's centerline ``[C, 2]``, where it is known."""
+    """Draw areas, lanes, red lights, and the route's centerline ``[C, 2]``, if known."""
     road_map = scene.map
     lanes, blocks = road_map.lanes, road_map.roadblocks
     on_route = torch.zeros(len(blocks.ids), dtype=torch.bool)
@@ -27,20 +27,13 @@ def draw_roads(axes: Axes, scene: Scene, view: View, centerline: Tensor | None) 
     roads = [row for row in range(len(blocks.ids)) if not blocks.connector[row]]
     _fill(axes, view, blocks.polygons, roads, style.ROAD, style.EDGE)
     _fill(axes, view, road_map.intersections.polygons, range(len(road_map.intersections.ids)), style.CONNECTOR)
-    # Also those of connectors, whose blocks aren't what is driven on: a route is seen through.
+    # Connectors included, although their roadblocks are not drivable, so that the route has no gaps.
     routed = [row for row in range(len(lanes.ids)) if on_route[lanes.roadblock[row]]]
     _fill(axes, view, lanes.polygons, routed, style.ON_ROUTE)
     edges = [row for row in range(len(lanes.ids)) if not lanes.connector[row]]
     _lines(axes, view, lanes.polygons, edges, color=style.LANE_EDGE, linewidth=0.9)
-    _lines(
-        axes,
-        view,
-        lanes.centerlines,
-        range(len(lanes.ids)),
-        color=style.LANE_LINE,
-        linewidth=0.5,
-        linestyle=(0, (6, 5)),
-    )
+    dashed = {"color": style.LANE_LINE, "linewidth": 0.5, "linestyle": (0, (6, 5))}
+    _lines(axes, view, lanes.centerlines, range(len(lanes.ids)), **dashed)
     if centerline is not None:
         line = view.points(centerline)
         axes.plot(line[:, 0], line[:, 1], color=style.CENTERLINE, linewidth=1.1, alpha=0.7, zorder=style.LINES)
@@ -48,13 +41,9 @@ def draw_roads(axes: Axes, scene: Scene, view: View, centerline: Tensor | None) 
 
 
 def _draw_lights(axes: Axes, scene: Scene, view: View, on_route: Tensor) -> None:
-    """Connectors that are red some time from 0 to 4 s, with when; hatched those of the route, which are what counts.
+    """Draw connectors that are red from 0 to 4 s, with the times; those of the route, which count, are hatched.
 
-    Args:
-        axes: to draw on.
-        scene: the scene.
-        view: the part of the plane.
-        on_route: ``[B]`` bool, roadblocks.
+    ``on_route [B]`` bool marks roadblocks.
     """
     lanes, lights = scene.map.lanes, scene.lights
     now = lights.times >= 0
@@ -65,16 +54,9 @@ def _draw_lights(axes: Axes, scene: Scene, view: View, on_route: Tensor) -> None
         if not view.sees(polygon):
             continue
         counts = bool(on_route[lanes.roadblock[lane]])
-        axes.add_collection(
-            PolyCollection(
-                [polygon],
-                facecolor=style.RED_LIGHT,
-                edgecolor=style.RED_LIGHT,
-                alpha=0.22 if counts else 0.06,
-                hatch="////" if counts else None,
-                linewidth=0.6,
-                zorder=style.LINES,
-            )
+        look: dict[str, Any] = {"alpha": 0.22, "hatch": "////"} if counts else {"alpha": 0.06}
+        draw_polygons(
+            axes, [polygon], style.RED_LIGHT, edgecolor=style.RED_LIGHT, linewidth=0.6, zorder=style.LINES, **look
         )
         start, after = view.points(lanes.centerlines[lane][:2])
         ahead = (after - start) / max(float(np.hypot(*(after - start))), 1e-9)
@@ -84,7 +66,7 @@ def _draw_lights(axes: Axes, scene: Scene, view: View, on_route: Tensor) -> None
             stop[:, 0], stop[:, 1], color=style.RED_LIGHT, linewidth=2.4 if counts else 1.2, zorder=style.LINES,
             solid_capstyle="butt",
         )  # fmt: skip
-        # Once for the connectors that begin at one place.
+        # One text for all connectors that begin at one place.
         texts[round(start[0]), round(start[1]), _when(red[:, lane], times)] = start - ahead * 1.2
     for (_, _, when), place in texts.items():
         if when:
@@ -95,7 +77,7 @@ def _draw_lights(axes: Axes, scene: Scene, view: View, on_route: Tensor) -> None
 
 
 def _when(red: Tensor, times: Tensor) -> str:
-    """When a light is red, of flags ``[T]`` (a state is held until the next one); nothing if it is red all the time."""
+    """Intervals of a light's flags ``[T]``, each held until the next; empty if the light is always red."""
     texts, begin = [], None
     for at, on in [*zip(times.tolist(), red.tolist(), strict=True), (None, False)]:
         if on and begin is None:
@@ -108,12 +90,10 @@ def _when(red: Tensor, times: Tensor) -> str:
 
 def _fill(axes: Axes, view: View, polygons: Points, rows: Iterable[int], color: str, edge: str | None = None) -> None:
     drawn = [polygon for polygon in (view.points(polygons[row]) for row in rows) if view.sees(polygon)]
-    axes.add_collection(
-        PolyCollection(drawn, facecolor=color, edgecolor=edge or color, linewidth=0.5, zorder=style.ROADS)
-    )
+    draw_polygons(axes, drawn, color, edgecolor=edge or color, linewidth=0.5, zorder=style.ROADS)
 
 
 def _lines(axes: Axes, view: View, lines: Points, rows: Iterable[int], **look: Any) -> None:
-    # With the filling at the end, which closes polygons.
+    # With the padding, which repeats the first point and so closes polygons.
     drawn = [line for line in (view.points(lines.xy[row]) for row in rows) if view.sees(line)]
     axes.add_collection(LineCollection(drawn, zorder=style.LINES, **look))

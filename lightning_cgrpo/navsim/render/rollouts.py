@@ -1,4 +1,4 @@
-"""Candidates: what was planned, what the simulated car did, and where it broke a rule."""
+"""Candidates: plan, simulated drive and violations."""
 
 from __future__ import annotations
 
@@ -8,63 +8,45 @@ from typing import NamedTuple
 
 import torch
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from lightning_cgrpo.navsim.render import style
 from lightning_cgrpo.navsim.render.agents import arrows
-from lightning_cgrpo.navsim.render.view import View
+from lightning_cgrpo.navsim.render.view import View, draw_polygons
 from lightning_cgrpo.navsim.simulation.interpolation import in_scene
 from lightning_cgrpo.scenes.vehicle import LENGTH, WIDTH, centers, corners
 
 FEW = 6
-"""Up to so many candidates there is room for texts at their marks, and for the cars' outlines."""
+"""Most candidates for texts at their marks and outlines of the car."""
 
 
 class Mark(NamedTuple):
-    """A violated sub-score.
+    """A violated sub-score."""
 
-    Args:
-        name: short, of `style.MARKED`.
-        step: of the simulated motion, at 10 Hz, where it is first violated.
-    """
-
-    name: str
-    step: int
+    name: str  # of `style.MARKED`
+    step: int  # of 0.1 s, first violated
 
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """A scored candidate.
-
-    Args:
-        number: of the candidate.
-        tag: what its file calls it.
-        poses: ``[P, 3]`` the plan, in the ego's frame.
-        states: ``[41, 11]`` the simulated rear axle, in the scene's frame.
-        score: from 0 to 1.
-        valid: False if it could not be scored; then poses and states aren't finite.
-        marks: where it broke which rule.
-        hits: corners ``[4, 2]`` of boxes that it hit.
-        uncomfortable: whether it violates HC, which has no place.
-    """
+    """A scored candidate."""
 
     number: int
     tag: str | None
-    poses: Tensor
-    states: Tensor
-    score: float
-    valid: bool
+    poses: Tensor  # [P, 3] the plan, in the ego's frame
+    states: Tensor  # [41, 11] simulated, in the scene's frame
+    score: float  # EPDMS
+    valid: bool  # False if poses or states are not finite
     marks: Sequence[Mark]
-    hits: Sequence[Tensor]
-    uncomfortable: bool
+    hits: Sequence[Tensor]  # corners [4, 2] of touched boxes
+    uncomfortable: bool  # whether HC, which has no place, is violated
 
 
 def draw_rollouts(axes: Axes, view: View, rollouts: Sequence[Rollout]) -> None:
-    """The simulated motion of every candidate in the color of its score, over thin dotted lines for the plans."""
+    """Draw simulated drives in the colors of their scores, over dotted lines for the plans."""
     few = len(rollouts) <= FEW
-    # The best are drawn last, over the others.
+    # The best candidates are drawn last, over the others.
     for rollout in sorted(rollouts, key=lambda rollout: rollout.score):
         color = style.SCORES(rollout.score)
         _draw_plan(axes, view, rollout, color, few)
@@ -81,19 +63,16 @@ def draw_rollouts(axes: Axes, view: View, rollouts: Sequence[Rollout]) -> None:
 
 
 def draw_ego(axes: Axes, view: View) -> None:
-    """The box at t = 0."""
+    """Draw the ego's box at t = 0."""
     start = view.origin
     middle = torch.cat([centers(start), start[2:3]])
     box, arrow = view.points(corners(start)), view.points(arrows(middle, start.new_tensor([LENGTH, WIDTH])))
-    axes.add_collection(
-        PolyCollection(
-            [box, arrow], facecolor=[style.INK, "white"], edgecolor=["white", "none"], linewidth=0.8, zorder=style.EGO
-        )
-    )
+    fill, edge = [style.INK, "white"], ["white", "none"]
+    draw_polygons(axes, [box, arrow], fill, edgecolor=edge, linewidth=0.8, zorder=style.EGO)
 
 
 def _draw_numbers(axes: Axes, view: View, rollouts: Sequence[Rollout]) -> None:
-    """Where they end; of several on one spot only the best candidate's."""
+    """Numbers at the ends of drives; on one spot only the best candidate's."""
     wide, high = (view.high[0] - view.low[0]) * 0.025, (view.high[1] - view.low[1]) * 0.014
     taken: list[tuple[float, float]] = []
     for rollout in sorted(rollouts, key=lambda rollout: -rollout.score):
@@ -129,7 +108,7 @@ def _draw_marks(axes: Axes, view: View, rollout: Rollout, few: bool) -> None:
         if few:
             _outline(axes, view, corners(state), color, 0.9)
         center = view.points(centers(state))
-        # Side by side, where one moment breaks several rules.
+        # Side by side, because one moment can violate several sub-scores.
         apart = 1.7 if few else 1.2
         for number, mark in enumerate(marks):
             axes.plot(
@@ -146,6 +125,4 @@ def _draw_marks(axes: Axes, view: View, rollout: Rollout, few: bool) -> None:
 
 
 def _outline(axes: Axes, view: View, box: Tensor, color: str | tuple[float, ...], width: float) -> None:
-    axes.add_collection(
-        PolyCollection([view.points(box)], facecolor="none", edgecolor=color, linewidth=width, zorder=style.HITS)
-    )
+    draw_polygons(axes, [view.points(box)], edgecolor=color, linewidth=width, zorder=style.HITS)

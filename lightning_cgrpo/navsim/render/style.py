@@ -1,8 +1,10 @@
-"""Colors and sizes of pictures. Scores go from vermilion to blue, which people who mix up red and green tell apart."""
+"""Colors and marks. Scores go from vermilion to blue, which color-blind people can tell apart."""
 
 from __future__ import annotations
 
 from matplotlib.colors import LinearSegmentedColormap
+
+from lightning_cgrpo.navsim.columns import SHORT
 
 PAPER = "#fbfbf9"
 ROAD = "#dfe2e6"
@@ -28,18 +30,10 @@ AGENTS = {
 }
 
 SCORES = LinearSegmentedColormap.from_list("scores", ["#c8321f", "#ee8a3c", "#e9c84a", "#57ad8f", "#1c6fae"])
-"""From 0 to 1."""
 
-MARKED = {
-    "NC": "no_at_fault_collisions",
-    "DAC": "drivable_area_compliance",
-    "DDC": "driving_direction_compliance",
-    "TLC": "traffic_light_compliance",
-    "TTC": "time_to_collision_within_bound",
-    "LK": "lane_keeping",
-}
-"""The sub-scores that are violated at a place."""
 MARKS = {"NC": "X", "DAC": "s", "DDC": "<", "TLC": "o", "TTC": "P", "LK": "d"}
+"""Marks of sub-scores that are violated at a place."""
+MARKED = {short: SHORT[short] for short in MARKS}
 MEANINGS = {
     "NC": "at-fault collision",
     "DAC": "off the road",
@@ -50,4 +44,4 @@ MEANINGS = {
 }
 
 ROADS, LINES, MOTION, BOXES, PLANS, EGO, HITS, SIGNS = range(1, 9)
-"""What lies over what."""
+"""Layers, the lowest first."""

@@ -1,8 +1,8 @@
-"""On what the ego drives at every step. See NAVSIM.md 1.5; officially ``pdm_scorer.py:310-361``."""
+"""Map areas under the ego at each step, see docs/navsim_score.md §5; and DAC, §6."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,30 +12,18 @@ from lightning_cgrpo.navsim.geometry.boxes import bounds_touch
 from lightning_cgrpo.navsim.scoring.motion import Motion, Outcome
 
 CENTER = 4
-"""Index of the box's center among the points of the ego: four corners, center, middle of the rear axle."""
+"""Index of the box's center among the ego's points: four corners, center, middle of the rear axle."""
 
 
 @dataclass(frozen=True, eq=False)
 class EgoAreas:
-    """Of R rows, at each of 41 steps; all ``[R, 41]`` bool.
+    """Flags of R rows, each ``[R, 41]`` bool."""
 
-    Args:
-        non_drivable: a corner is on nothing that can be driven on (lane connectors can't).
-        multiple_lanes: corners are on more than one lane, and no lane has all four.
-        oncoming: the center is on no lane of the route.
-        center_in_intersection: the box's center is in an intersection.
-        rear_in_intersection: the middle of the rear axle is.
-    """
-
-    non_drivable: Tensor
-    multiple_lanes: Tensor
-    oncoming: Tensor
-    center_in_intersection: Tensor
-    rear_in_intersection: Tensor
-
-    def take(self, rows: Tensor) -> EgoAreas:
-        """Some rows, or rows several times."""
-        return EgoAreas(*(getattr(self, part.name)[rows] for part in fields(self)))
+    non_drivable: Tensor  # a corner is on no drivable surface (lane connectors are none)
+    multiple_lanes: Tensor  # corners are on several lanes, and no lane has all four
+    oncoming: Tensor  # the box's center is on no lane of the route
+    center_in_intersection: Tensor  # the box's center
+    rear_in_intersection: Tensor  # the middle of the rear axle
 
 
 def ego_areas(surfaces: Surfaces, motion: Motion) -> EgoAreas:
@@ -51,7 +39,7 @@ def ego_areas(surfaces: Surfaces, motion: Motion) -> EgoAreas:
     )
 
     def total(flag: Tensor, values: Tensor) -> Tensor:
-        """``[R, 41, …]`` how many polygons with a flag have values ``[pairs, 41, …]``."""
+        """``[R, 41, …]`` sums of values ``[pairs, 41, …]`` over polygons with the flag."""
         chosen = flag[of_scene, column].nonzero()[:, 0]
         found = torch.zeros(len(scene), *values.shape[1:], dtype=torch.int32, device=values.device)
         return found.index_add_(0, row[chosen], values[chosen].int())
@@ -69,5 +57,5 @@ def ego_areas(surfaces: Surfaces, motion: Motion) -> EgoAreas:
 
 
 def drivable_area_compliance(motion: Motion, areas: EgoAreas) -> Outcome:
-    """DAC: 0 where the ego ever leaves what can be driven on (``pdm_scorer.py:422-429``)."""
+    """DAC: 0 where a corner ever leaves the drivable surface."""
     return Outcome.unless(areas.non_drivable, motion)

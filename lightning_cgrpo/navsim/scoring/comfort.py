@@ -1,8 +1,4 @@
-"""Comfort: of a simulated drive after the ego's history, and of two drives that were planned one after another.
-
-NAVSIM.md 1.7; officially pdm_planner/scoring/pdm_comfort_metrics.py. Savitzky-Golay filters over all states are linear,
-so each is one matrix.
-"""
+"""Comfort after the ego's history (HC), and of two successive plans (EC); see docs/navsim_score.md §7."""
 
 from __future__ import annotations
 
@@ -16,48 +12,42 @@ import torch
 from scipy.signal import savgol_filter
 from torch import Tensor
 
+from lightning_cgrpo.navsim.official_constants import (
+    COMFORT_BOUNDS,
+    EXTENDED_COMFORT_BOUNDS,
+    FILTER_DECIMALS,
+    HISTORY_DURATION,
+    LONGEST_FRAME_INTERVAL,
+)
 from lightning_cgrpo.navsim.simulation.interpolation import MICROSECONDS, interpolated, unwrapped
 from lightning_cgrpo.navsim.simulation.timing import DT
 from lightning_cgrpo.scenes.scene import EgoHistory
 from lightning_cgrpo.scenes.vehicle import REAR_AXLE_TO_CENTER, State
 
-CHECKS = ("lon_acceleration", "lat_acceleration", "jerk", "lon_jerk", "yaw_acceleration", "yaw_rate")
-"""Columns of the checks, in the official order."""
-LOW = (-4.05, -4.89, -8.37, -4.13, -1.93, -0.95)
-"""Bounds of the checks, which values must not reach, in m/s^2, m/s^3, rad/s^2, rad/s."""
-HIGH = (2.40, 4.89, 8.37, 4.13, 1.93, 0.95)
-LARGEST_DIFFERENCES = (0.7, 0.5, 0.1, 0.1)
-"""Of two frames, root mean square of acceleration, jerk, yaw rate, yaw acceleration; values may reach these."""
-LONGEST_INTERVAL = 0.55
-"""Seconds between two frames, which it must not reach."""
-LONGEST_HISTORY = 1.5
-"""Seconds before now that count."""
-DECIMALS = 8
-"""To which filtered values are officially rounded."""
+CHECKS = tuple(COMFORT_BOUNDS)
+"""The six checks of HC, in the official order."""
 
 
-class Signals(NamedTuple):
-    """What comfort is judged by, each ``[..., T]`` every 0.1 s."""
+class ComfortSignals(NamedTuple):
+    """Signals ``[..., T]`` every 0.1 s: longitudinal acceleration of the center, the rest at the rear axle."""
 
     yaw: Tensor
     lon: Tensor
-    """Longitudinal acceleration of the center, with the official sign: turning adds to it."""
     lat: Tensor
     magnitude: Tensor
-    """Of the rear axle's acceleration."""
 
 
 class HistoryComfort:
-    """Whether simulated drives, each after its scene's history, stay within the bounds.
+    """The six checks of HC on simulated drives, each after its scene's history.
 
-    The last 1.5 s of the history are sampled at 10 Hz up to 0.2 s before now (officially the last sample is dropped)
-    and put before the simulated states as if that were contiguous; they don't turn, as rates of yaw aren't logged.
+    The history is sampled at 10 Hz from -1.5 to -0.2 s, and joined to the simulated states without a gap. Logs have no
+    yaw rates, so the history does not turn.
 
     Args:
-        histories: of the S scenes. One of at most 0.1 s is none: then nothing is checked.
-        dtype: of the states to come.
-        device: of the states to come.
-        gapless: sample up to 0.1 s before now.
+        histories: of the S scenes; without at least 0.2 s of history all checks pass.
+        dtype: of the states.
+        device: of the states.
+        gapless: sample up to -0.1 s.
     """
 
     def __init__(
@@ -78,16 +68,7 @@ class HistoryComfort:
         self.uniform = len(set(lengths.tolist())) == 1
 
     def __call__(self, states: Tensor, scene: Tensor) -> Tensor:
-        """The six checks.
-
-        Args:
-            states: ``[R, T, 11]`` simulated, from now on.
-            scene: ``[R]`` int64, row -> scene.
-
-        Returns:
-            ``[R, 6]`` bool, `CHECKS`; a drive is comfortable if all are true. One is false where what it looks at
-            isn't finite.
-        """
+        """``[R, 6]`` bool `CHECKS` of states ``[R, T, 11]`` in scenes ``[R]``; False where a signal is not finite."""
         passed = torch.ones(len(states), len(CHECKS), dtype=torch.bool, device=states.device)
         for length, past in self.pasts.items():
             if self.uniform:
@@ -97,8 +78,8 @@ class HistoryComfort:
         return passed
 
 
-def checks(signals: Signals) -> Tensor:
-    """``[..., 6]`` bool, `CHECKS`, of T states."""
+def checks(signals: ComfortSignals) -> Tensor:
+    """``[..., 6]`` bool, `CHECKS`."""
     lon = _filtered(signals.lon, 8, 2)
     values = [
         lon,
@@ -108,31 +89,31 @@ def checks(signals: Signals) -> Tensor:
         _filtered(signals.yaw, 5, 3, 2),
         _filtered(signals.yaw, 5, 2, 1),
     ]
-    within = [(value > low) & (value < high) for value, low, high in zip(values, LOW, HIGH, strict=True)]
+    bounds = zip(values, COMFORT_BOUNDS.values(), strict=True)
+    within = [(value > low) & (value < high) for value, (low, high) in bounds]
     return torch.stack(within, -2).all(-1)
 
 
 def extended_comfort(now: Tensor, previous: Tensor, interval: float = 0.5) -> Tensor:
-    """Whether two drives agree where they overlap: does the ego stay with its plans?
+    """EC ``[...]`` bool of two drives, which holds for both: whether they agree where they overlap.
 
     Args:
-        now: ``[..., T, 11]`` states of the drive that was planned now.
-        previous: ``[..., T, 11]`` of the one that was planned ``interval`` earlier.
+        now: ``[..., T, 11]`` states.
+        previous: ``[..., T, 11]`` states of the drive that was planned ``interval`` earlier.
         interval: seconds.
 
-    Returns:
-        ``[...]`` bool. It holds for both drives.
-
     Raises:
-        ValueError: the interval isn't in (0.05, 0.55), within which frames are officially compared.
+        ValueError: if the interval is outside (0.05, 0.55).
     """
     shift = round(interval / DT) if math.isfinite(interval) else 0
-    if shift < 1 or interval >= LONGEST_INTERVAL:
-        raise ValueError(f"Expected frames more than 0.05 and less than {LONGEST_INTERVAL} s apart, got {interval}.")
+    if shift < 1 or interval >= LONGEST_FRAME_INTERVAL:
+        raise ValueError(
+            f"Expected argument `interval` to be in (0.05, {LONGEST_FRAME_INTERVAL}) seconds, but got {interval}."
+        )
     ours, theirs = _features(now[..., :-shift, :]), _features(previous[..., shift:, :])
     differences = [
         (one - other).square().mean(-1).sqrt() <= largest
-        for one, other, largest in zip(ours, theirs, LARGEST_DIFFERENCES, strict=True)
+        for one, other, largest in zip(ours, theirs, EXTENDED_COMFORT_BOUNDS, strict=True)
     ]
     return torch.stack(differences, -1).all(-1)
 
@@ -144,18 +125,19 @@ def _features(states: Tensor) -> tuple[Tensor, ...]:
     return acceleration, jerk, _filtered(signals.yaw, 5, 2, 1), _filtered(signals.yaw, 5, 2, 2)
 
 
-def _signals(states: Tensor) -> Signals:
+def _signals(states: Tensor) -> ComfortSignals:
     ax, ay = states[..., State.AX], states[..., State.AY]
     turning = states[..., State.YAW_RATE].square() + states[..., State.YAW_ACC]
     yaw = _without_jumps(states[..., State.YAW])
-    return Signals(yaw, ax + REAR_AXLE_TO_CENTER * turning, ay, torch.hypot(ax, ay))
+    # With the official sign: turning adds to longitudinal acceleration.
+    return ComfortSignals(yaw, ax + REAR_AXLE_TO_CENTER * turning, ay, torch.hypot(ax, ay))
 
 
-def _after(past: Tensor, states: Tensor) -> Signals:
-    """The signals of a history ``[R, N, 3]`` (yaw, ax, ay) and of the states that follow."""
+def _after(past: Tensor, states: Tensor) -> ComfortSignals:
+    """Signals of a history ``[R, N, 3]`` (yaw, ax, ay) followed by states."""
     later = _signals(states)
     yaw, ax, ay = past.unbind(-1)
-    return Signals(
+    return ComfortSignals(
         _without_jumps(torch.cat([yaw, states[..., State.YAW]], -1)),
         torch.cat([ax, later.lon], -1),
         torch.cat([ay, later.lat], -1),
@@ -166,27 +148,27 @@ def _after(past: Tensor, states: Tensor) -> Signals:
 def _sampled(history: EgoHistory, gapless: bool) -> Tensor:
     """``[N, 3]`` yaw, ax, ay."""
     times = [round(time * MICROSECONDS) for time in history.times.tolist()]
-    begin, step = max(times[0], times[-1] - round(LONGEST_HISTORY * MICROSECONDS)), round(DT * MICROSECONDS)
+    begin, step = max(times[0], times[-1] - round(HISTORY_DURATION * MICROSECONDS)), round(DT * MICROSECONDS)
     at = list(range(times[-1] - step, begin - 1, -step))[::-1] if gapless else list(range(begin, times[-1], step))[:-1]
     poses = torch.cat([history.poses[:, :2], unwrapped(history.poses[:, 2])[:, None], history.accelerations], 1)
     return interpolated(times, poses, at)[:, 2:] if at else poses[:0, 2:]
 
 
 def _without_jumps(yaw: Tensor) -> Tensor:
-    """Neighbors differ by at most pi."""
+    """Unwrapped: neighbors differ by at most pi."""
     turns = (yaw.diff(dim=-1) / (2 * math.pi)).round().cumsum(-1)
     return torch.cat([yaw[..., :1], yaw[..., 1:] - 2 * math.pi * turns], -1)
 
 
 def _filtered(values: Tensor, window: int, order: int, derivative: int = 0) -> Tensor:
     matrix = _savitzky_golay(values.shape[-1], window, order, derivative, values.dtype, values.device)
-    return (values @ matrix).round(decimals=DECIMALS)
+    return (values @ matrix).round(decimals=FILTER_DECIMALS)
 
 
 @lru_cache(maxsize=64)
 def _savitzky_golay(
     count: int, window: int, order: int, derivative: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """``[T, T]`` that filters T values from the right; a window longer than these is cut to them."""
+    """``[T, T]`` matrix of the filter, which is linear; the window is at most T."""
     responses = savgol_filter(np.eye(count), min(window, count), order, derivative, delta=DT, axis=-1)
     return torch.from_numpy(responses).to(device, dtype)

@@ -1,4 +1,4 @@
-"""Rows and agents that come near each other, which collisions and time to collision look at. See NAVSIM.md 1.6, 1.7."""
+"""Pairs of a row and an agent near each other, the candidates for NC and TTC; see docs/navsim_score.md §6 and §7."""
 
 from __future__ import annotations
 
@@ -14,43 +14,23 @@ from lightning_cgrpo.navsim.traffic.traffic import Traffic
 from lightning_cgrpo.scenes.vehicle import LENGTH, WIDTH
 
 EGO_RADIUS = math.hypot(LENGTH, WIDTH) / 2 + SLACK
-AHEAD, BEHIND = math.radians(30), math.radians(150)
-"""Angles, at the rear axle, between the ego's heading and an agent that is less ahead, and more behind."""
 
 
 @dataclass(frozen=True, eq=False)
 class Encounters:
-    """M pairs of a row and an agent that may come near each other.
+    """M pairs of a row and an agent that may touch."""
 
-    Args:
-        row: ``[M]`` int64.
-        agent: ``[M]`` int64.
-        poses: ``[M, 41, 3]`` of the agent.
-        present: ``[M, 41]`` bool.
-        sizes: ``[M, 2]``.
-        types: ``[M]``.
-        speeds: ``[M, 41]`` by which an agent counts as stopped.
-        radius: ``[M]`` of a circle around both boxes when their centers are that far apart.
-    """
-
-    row: Tensor
-    agent: Tensor
-    poses: Tensor
-    present: Tensor
-    sizes: Tensor
-    types: Tensor
-    speeds: Tensor
-    radius: Tensor
+    row: Tensor  # [M] int64
+    poses: Tensor  # [M, 41, 3] of the agent
+    present: Tensor  # [M, 41] bool
+    sizes: Tensor  # [M, 2]
+    types: Tensor  # [M]
+    speeds: Tensor  # [M, 41] by which an agent counts as stopped
+    radius: Tensor  # [M] distance of centers beyond which boxes cannot touch
 
     @classmethod
     def of(cls, motion: Motion, traffic: Traffic, *, current_speed: bool = False) -> Encounters:
-        """All pairs whose bounding boxes over time touch, the ego's grown by what it drives in a second.
-
-        Args:
-            motion: of the rows.
-            traffic: in which they drive.
-            current_speed: see `Fixes`.
-        """
+        """Pairs whose bounds over time touch, the ego's grown by a second of driving; `current_speed` as in `Fixes`."""
         reach = motion.speeds.amax(1, keepdim=True) + SLACK  # time to collision looks 0.9 s ahead
         swept = motion.bounds + reach * motion.bounds.new_tensor([-1.0, -1.0, 1.0, 1.0])
         half = traffic.sizes.norm(dim=-1) / 2
@@ -66,7 +46,6 @@ class Encounters:
             speeds = traffic.first_speed[at][:, None].expand(-1, traffic.poses.shape[2])
         return cls(
             row,
-            agent,
             traffic.poses[at],
             traffic.present[at],
             traffic.sizes[at],
@@ -76,7 +55,7 @@ class Encounters:
         )
 
     def touching(self, pair: Tensor, step: Tensor, ego: Tensor) -> Tensor:
-        """Which of n boxes of the ego ``[n, 4, 2]`` touch an agent at a step, ``[n]`` bool."""
+        """``[n]`` bool, whether boxes of the ego ``[n, 4, 2]`` touch the agents at steps."""
         return boxes_touch(ego, self.boxes(pair, step))
 
     def boxes(self, pair: Tensor, step: Tensor) -> Tensor:
@@ -84,40 +63,26 @@ class Encounters:
         return box_corners(self.poses[pair, step], self.sizes[pair])
 
     def angles(self, pair: Tensor, step: Tensor, pose: Tensor, direction: Tensor) -> Tensor:
-        """``[n]`` in [0, pi] between where the ego looks to and where an agent's center is at a step.
-
-        Args:
-            pair: ``[n]``.
-            step: ``[n]`` of the agent.
-            pose: ``[n, 2 or more]`` of the ego's rear axle.
-            direction: ``[n, 2]`` of the ego.
-        """
+        """``[n]`` in [0, pi] between the ego's direction and the agent's center, seen from the ego's rear axle."""
         away = self.poses[pair, step, :2] - pose[:, :2]
-        # Rounding must not lead out of the range, although officially it does and gives NaN for a few straight ahead.
+        # Clamped, because officially rounding gives NaN for some agents straight ahead.
         cosine: Tensor = dot(direction, away) / away.norm(dim=1)
         return cosine.clamp(-1, 1).acos()
 
     def not_excused(self, pair: Tensor, order: Tensor, violating: Tensor) -> Tensor:
-        """Which contacts violate: an agent is ignored after the first contact with it that doesn't.
+        """``[n]`` bool, contacts that violate: an agent is ignored after its first contact that does not.
 
         Args:
             pair: ``[n]``.
             order: ``[n]`` int64, of the contacts of a pair.
-            violating: ``[n]`` bool, taken by itself.
+            violating: ``[n]`` bool, without regard to earlier contacts.
         """
         excused = torch.full((len(self.row),), torch.iinfo(order.dtype).max, device=order.device)
         excused.scatter_reduce_(0, pair[~violating], order[~violating], "amin")
         return violating & (order < excused[pair])
 
     def outcome(self, pair: Tensor, step: Tensor, value: Tensor, rows: int) -> Outcome:
-        """Of contacts that violate: each row's least value, 1 where there are none, and its first step.
-
-        Args:
-            pair: ``[n]``.
-            step: ``[n]`` int64.
-            value: ``[n]``.
-            rows: R.
-        """
+        """Each row's least value of n violating contacts, 1 without any, and its first step."""
         row, never = self.row[pair], torch.iinfo(step.dtype).max
         values = value.new_ones(rows).scatter_reduce_(0, row, value, "amin")
         steps = step.new_full((rows,), never).scatter_reduce_(0, row, step, "amin")

@@ -1,7 +1,4 @@
-"""Driving direction, lane keeping and red lights.
-
-NAVSIM.md 1.6 and 1.7; officially ``pdm_scorer.py:431-474, 582-654``.
-"""
+"""Driving direction, lane keeping and red lights, see docs/navsim_score.md §6 and §7."""
 
 from __future__ import annotations
 
@@ -11,31 +8,29 @@ from torch.nn.functional import pad
 from lightning_cgrpo.navsim.batch.surfaces import Surfaces
 from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch
 from lightning_cgrpo.navsim.geometry.polylines import Polylines
+from lightning_cgrpo.navsim.official_constants import (
+    MUCH_ONCOMING,
+    OFF_CENTER,
+    OFF_CENTER_STEPS,
+    ONCOMING_STEPS,
+    SOME_ONCOMING,
+)
 from lightning_cgrpo.navsim.scoring.areas import EgoAreas
 from lightning_cgrpo.navsim.scoring.motion import Motion, Outcome, first
 
-DIRECTION_STEPS = 11
-"""Steps over which meters in oncoming traffic add up: the last second and the step before."""
-SOME_ONCOMING, MUCH_ONCOMING = 2.0, 6.0
-"""Meters from which the score is a half, and 0."""
-OFF_CENTER = 0.5
-"""Meters between center and centerline up to which the lane is kept."""
-OFF_CENTER_STEPS = 20
-"""Consecutive steps off the centerline that violate."""
-
 
 def driving_direction_compliance(motion: Motion, areas: EgoAreas) -> Outcome:
-    """DDC: 1, 0.5 or 0 by the most meters driven off the route's lanes, outside of intersections, in 1.1 s."""
+    """DDC: 1, 0.5 or 0 by the most meters within 1.1 s off the route's lanes, outside intersections."""
     moved = pad((motion.centers[:, 1:] - motion.centers[:, :-1]).norm(dim=-1), (1, 0))
     oncoming = torch.where(areas.oncoming & ~areas.center_in_intersection, moved, 0)
-    recent = pad(oncoming, (DIRECTION_STEPS - 1, 0)).unfold(1, DIRECTION_STEPS, 1).sum(-1)
+    recent = pad(oncoming, (ONCOMING_STEPS - 1, 0)).unfold(1, ONCOMING_STEPS, 1).sum(-1)
     most = recent.amax(1)
     value = 1 - ((most >= SOME_ONCOMING).to(most) + (most >= MUCH_ONCOMING).to(most)) / 2
     return Outcome(value, first(recent >= SOME_ONCOMING))
 
 
 def lane_keeping(centerlines: Polylines, motion: Motion, areas: EgoAreas) -> Outcome:
-    """LK: 0 where the center is off the centerline for 2 s in a row; steps in intersections neither count nor reset."""
+    """LK: 0 for 2 s in a row off the centerline; steps in intersections neither count nor reset."""
     outside = ~areas.center_in_intersection
     off_center = ~centerlines.within(motion.centers, motion.scene, OFF_CENTER)
     count = (off_center & outside).int().cumsum(1)
@@ -45,7 +40,7 @@ def lane_keeping(centerlines: Polylines, motion: Motion, areas: EgoAreas) -> Out
 
 
 def traffic_light_compliance(surfaces: Surfaces, motion: Motion) -> Outcome:
-    """TLC: 0 where the ego's box ever touches a connector of the mission's route that is red."""
+    """TLC: 0 where the box ever touches a red connector of the mission's route."""
     running = torch.zeros(motion.states.shape[:2], dtype=torch.bool, device=motion.states.device)
     red = surfaces.red[motion.scene]  # [R, 41, C]
     if red.shape[2]:

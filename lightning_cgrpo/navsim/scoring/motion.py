@@ -1,8 +1,9 @@
-"""The sub-scores of the Extended PDM Score, over R rows (candidates) of S scenes. See NAVSIM.md 1.4 to 1.7."""
+"""The ego's motion in R rows (candidates) of S scenes, and the outcome of a sub-score."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,28 +11,23 @@ from torch import Tensor
 from lightning_cgrpo.navsim.geometry.boxes import bounds
 from lightning_cgrpo.scenes.vehicle import State, centers, corners, directions
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Record = TypeVar("Record", bound="DataclassInstance")
+
 
 @dataclass(frozen=True, eq=False)
 class Motion:
-    """How the ego moves in R rows.
+    """Motion of the ego."""
 
-    Args:
-        scene: ``[R]`` int64, row -> scene.
-        states: ``[R, 41, 11]``, see `vehicle.State`.
-        corners: ``[R, 41, 4, 2]`` front left, rear left, rear right, front right.
-        centers: ``[R, 41, 2]`` of the box.
-        directions: ``[R, 41, 2]`` unit vectors forward.
-        speeds: ``[R, 41]``.
-        bounds: ``[R, 4]`` of all corners of all steps.
-    """
-
-    scene: Tensor
-    states: Tensor
-    corners: Tensor
-    centers: Tensor
-    directions: Tensor
-    speeds: Tensor
-    bounds: Tensor
+    scene: Tensor  # [R] int64, row -> scene
+    states: Tensor  # [R, 41, 11], see `vehicle.State`
+    corners: Tensor  # [R, 41, 4, 2] front left, rear left, rear right, front right
+    centers: Tensor  # [R, 41, 2] of the box
+    directions: Tensor  # [R, 41, 2] unit vectors forward
+    speeds: Tensor  # [R, 41]
+    bounds: Tensor  # [R, 4] of all corners of all steps
 
     @classmethod
     def of(cls, states: Tensor, scene: Tensor) -> Motion:
@@ -42,29 +38,29 @@ class Motion:
     def __len__(self) -> int:
         return len(self.scene)
 
-    def take(self, rows: Tensor) -> Motion:
-        """Some rows, or rows several times."""
-        return Motion(*(getattr(self, part.name)[rows] for part in fields(self)))
-
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A sub-score of R rows.
+    """A sub-score of R rows."""
 
-    Args:
-        value: ``[R]`` in [0, 1].
-        step: ``[R]`` int64, when it was first violated, -1 where it wasn't.
-    """
-
-    value: Tensor
-    step: Tensor
+    value: Tensor  # [R] in [0, 1]
+    step: Tensor  # [R] int64, first violated step, or -1
 
     @classmethod
     def unless(cls, violated: Tensor, motion: Motion) -> Outcome:
-        """1, or 0 where a step of ``violated [R, 41]`` bool is True."""
+        """0 for rows of ``violated [R, 41]`` bool with a True step, otherwise 1."""
         return cls((~violated.any(1)).to(motion.states.dtype), first(violated))
 
 
 def first(violated: Tensor) -> Tensor:
-    """``[R]`` the first step of ``[R, T]`` bool that is True, -1 where none is."""
+    """``[R]`` first True step of ``[R, T]`` bool, -1 without any."""
     return torch.where(violated.any(1), violated.int().argmax(1), -1)
+
+
+def take(record: Record, rows: slice | Tensor) -> Record:
+    """Some rows of a dataclass of tensors and of dicts of tensors; rows may repeat."""
+
+    def taken(value: Any) -> Any:
+        return {name: column[rows] for name, column in value.items()} if isinstance(value, dict) else value[rows]
+
+    return replace(record, **{part.name: taken(getattr(record, part.name)) for part in fields(record)})

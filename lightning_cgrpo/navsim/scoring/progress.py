@@ -1,4 +1,4 @@
-"""Progress along the route. See NAVSIM.md 1.7; officially ``pdm_scorer.py:223-251, 476-490``."""
+"""Progress along the route, see docs/navsim_score.md §7."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.navsim.geometry.polylines import Polylines
+from lightning_cgrpo.navsim.official_constants import LEAST_PROGRESS
 from lightning_cgrpo.navsim.scoring.motion import Motion
-
-LEAST_PROGRESS = 5.0
-"""Meters that the expert or the candidate must make for progress to count."""
 
 
 def raw_progress(centerlines: Polylines, motion: Motion) -> Tensor:
-    """``[R]`` meters that the box's center moves along the centerline in 4 s, at least 0."""
+    """``[R]`` meters, at least 0, that the box's center advances along the centerline in 4 s."""
     ends = torch.cat([motion.centers[:, 0], motion.centers[:, -1]])
     start, end = centerlines.project(ends, motion.scene.repeat(2)).chunk(2)
     return (end - start).clamp(min=0)
@@ -22,19 +20,14 @@ def raw_progress(centerlines: Polylines, motion: Motion) -> Tensor:
 def ego_progress(
     raw: Tensor, product: Tensor, expert_raw: Tensor, expert_product: Tensor, *, masked: bool = False
 ) -> Tensor:
-    """EP: progress by the greater of the candidate's and the expert's, both times their multiplicative sub-scores.
-
-    Officially it isn't multiplied in the numerator: a candidate that collides but is faster than the expert gets 1.
+    """EP ``[R]``: raw progress over the larger of the candidate's and the expert's masked progress, in [0, 1].
 
     Args:
-        raw: ``[R]`` the candidate's, of `raw_progress`.
-        product: ``[R]`` of NC, DAC, DDC and TLC.
-        expert_raw: ``[R]`` of the PDM-Closed plan, simulated.
-        expert_product: ``[R]``, in the same traffic.
-        masked: multiply it in the numerator too.
-
-    Returns:
-        ``[R]`` in [0, 1].
+        raw: ``[R]`` the candidate's `raw_progress`.
+        product: ``[R]`` NC * DAC * DDC * TLC, which masks progress.
+        expert_raw: ``[R]`` of the simulated PDM-Closed plan.
+        expert_product: ``[R]`` of this plan in the same traffic.
+        masked: mask the numerator too; officially the numerator is raw.
     """
     most = torch.maximum(raw * product, expert_raw * expert_product)
     counts = most > LEAST_PROGRESS

@@ -1,4 +1,4 @@
-"""All sub-scores of simulated rows but those that compare: ego progress with the expert's, comfort with the past."""
+"""Sub-scores of simulated rows, without EP, which needs the expert, and HC, which needs the history."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
+from lightning_cgrpo.navsim.columns import SHORT
 from lightning_cgrpo.navsim.official_quirks import OFFICIAL, Fixes
-from lightning_cgrpo.navsim.scoring.areas import EgoAreas, drivable_area_compliance, ego_areas
+from lightning_cgrpo.navsim.scoring.areas import drivable_area_compliance, ego_areas
 from lightning_cgrpo.navsim.scoring.collisions import no_at_fault_collisions
 from lightning_cgrpo.navsim.scoring.encounters import Encounters
 from lightning_cgrpo.navsim.scoring.lanes import driving_direction_compliance, lane_keeping, traffic_light_compliance
@@ -20,42 +21,25 @@ from lightning_cgrpo.navsim.traffic.traffic import Traffic
 
 @dataclass(frozen=True, eq=False)
 class SubScores:
-    """Of R rows.
+    """Sub-scores of R rows."""
 
-    Args:
-        outcomes: NC, DAC, DDC, TLC, TTC and LK under their official names.
-        progress: ``[R]`` meters along the centerline.
-        motion: of the rows.
-        areas: of the rows.
-    """
-
-    outcomes: dict[str, Outcome]
-    progress: Tensor
-    motion: Motion
-    areas: EgoAreas
+    outcomes: dict[str, Outcome]  # NC, DAC, DDC, TLC, TTC and LK under their official names
+    progress: Tensor  # [R] meters along the centerline
 
     @classmethod
     def of(
         cls, batch: SceneBatch, states: Tensor, scene: Tensor, traffic: Traffic, fixes: Fixes = OFFICIAL
     ) -> SubScores:
-        """Score simulated rows.
-
-        Args:
-            batch: S scenes.
-            states: ``[R, 41, 11]``, all finite.
-            scene: ``[R]`` int64, row -> scene.
-            traffic: in which the rows drive.
-            fixes: of official quirks.
-        """
+        """Score finite states ``[R, 41, 11]`` in the scenes ``[R]`` of a batch."""
         motion = Motion.of(states, scene)
         areas = ego_areas(batch.surfaces, motion)
         encounters = Encounters.of(motion, traffic, current_speed=fixes.current_speed)
         outcomes = {
-            "no_at_fault_collisions": no_at_fault_collisions(motion, areas, encounters),
-            "drivable_area_compliance": drivable_area_compliance(motion, areas),
-            "driving_direction_compliance": driving_direction_compliance(motion, areas),
-            "traffic_light_compliance": traffic_light_compliance(batch.surfaces, motion),
-            "time_to_collision_within_bound": time_to_collision_within_bound(motion, areas, encounters),
-            "lane_keeping": lane_keeping(batch.centerlines, motion, areas),
+            SHORT["NC"]: no_at_fault_collisions(motion, areas, encounters),
+            SHORT["DAC"]: drivable_area_compliance(motion, areas),
+            SHORT["DDC"]: driving_direction_compliance(motion, areas),
+            SHORT["TLC"]: traffic_light_compliance(batch.surfaces, motion),
+            SHORT["TTC"]: time_to_collision_within_bound(motion, areas, encounters),
+            SHORT["LK"]: lane_keeping(batch.centerlines, motion, areas),
         }
-        return cls(outcomes, raw_progress(batch.centerlines, motion), motion, areas)
+        return cls(outcomes, raw_progress(batch.centerlines, motion))

@@ -1,6 +1,7 @@
 """Scenes of the second stage: the same world 4 s later, with the ego where it could have come, not quite as it should.
 
-As NAVSIM's pseudo-simulation has them (NAVSIM.md 1.9): perturbed in place, direction and speed, and without a human.
+As NAVSIM's pseudo-simulation has them (docs/navsim_score.md §9): perturbed in place, direction and speed, and without a
+human.
 """
 
 from __future__ import annotations

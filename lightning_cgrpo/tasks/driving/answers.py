@@ -1,4 +1,4 @@
-"""Answers: waypoints as text, and the poses that are scored. NAVSIM.md 2.1 and 2.2.
+"""Answers: waypoints as text, and the poses that are scored. docs/navsim_score.md §14.
 
 Reading is strict and total: every text gives waypoints or None, in time linear in the text, which a policy under
 training writes.

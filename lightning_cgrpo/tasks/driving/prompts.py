@@ -1,4 +1,4 @@
-"""A scene as a chat, after the recipe of the paper's authors (NAVSIM.md 2.1): images, then the ego's state as text."""
+"""A scene as a chat after the paper's recipe (docs/navsim_score.md §14): images, then the ego's state as text."""
 
 from __future__ import annotations
 

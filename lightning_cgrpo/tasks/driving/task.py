@@ -1,4 +1,4 @@
-"""Signals of driving. NAVSIM.md 5."""
+"""Signals of driving. docs/navsim_score.md §18."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.aggregation import MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.navsim.batch.plan import Plan
+from lightning_cgrpo.navsim.columns import MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.navsim.evaluation import average_displacement
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import Scorer, Scores

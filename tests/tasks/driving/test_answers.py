@@ -119,7 +119,7 @@ def test_formats_that_cannot_be():
 
 
 def by_hand(points, interval, seconds):
-    """The authors' rules (NAVSIM.md 2.2), one trajectory and one pose after the other."""
+    """The authors' rules (docs/navsim_score.md §14), one trajectory and one pose after the other."""
     knots = [np.zeros(2), *np.array(points)]
     times = [interval * step for step in range(len(knots))]
     end = int(min(4.0, seconds) / 0.25 + 1e-6)

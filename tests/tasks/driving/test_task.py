@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.aggregation import MULTIPLIERS, WEIGHTS
+from lightning_cgrpo.navsim.columns import MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.scenes.generator import GeneratedScenes

@@ -1,0 +1,94 @@
+"""A scored scene: rows for JSON, and candidates of the same planner in other scenes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.navsim.columns import COLUMNS, EXTENDED_COMFORT
+from lightning_cgrpo.navsim.command.trajectory_file import Candidate
+from lightning_cgrpo.navsim.scorer import Scores
+from lightning_cgrpo.scenes.scene import Scene
+
+NOT_FINITE = "poses: Expected a trajectory that can be driven, but got a simulated motion that isn't finite."
+
+
+class Picture(NamedTuple):
+    """Input of a picture besides the scores."""
+
+    scene: Scene
+    centerline: Tensor  # [C, 2] along which progress was measured
+    hits: Sequence[Tensor]  # [n, 4, 2] for each candidate, the boxes touched at its first collision
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredScene:
+    """Scores of a scene's R candidates. The scene itself, of megabytes, is kept for pictures only."""
+
+    stem: str  # the scene file's name without its suffix
+    name: str
+    start: Tensor  # [3] the ego's pose at t = 0
+    previous: Any  # name of the scene before, as in the file
+    follow_ups: Any  # names of second-stage scenes, as in the file
+    candidates: Sequence[Candidate]  # in the order of the file
+    poses: Tensor  # [R, 8, 3], NaN where malformed
+    scores: Scores
+    picture: Picture | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One JSON object per candidate, with 0 for invalid candidates; docs/driving.md lists the keys."""
+        scores, columns = self.scores, self.scores.columns
+        numbers = {name: columns[name] for name in COLUMNS} | {
+            "multiplicative_metrics_prod": scores.multiplicative_metrics_prod,
+            "pdm_score": scores.pdm_score,
+            "epdms": scores.epdms,
+            "progress_raw_m": scores.progress,
+            "pdm_progress_raw_m": scores.pdm_progress,
+        }
+        finite = scores.valid & scores.epdms.isfinite()
+        lists = {name: column.where(finite, column.new_zeros(())).tolist() for name, column in numbers.items()}
+        before = columns[EXTENDED_COMFORT].tolist() if EXTENDED_COMFORT in columns else [None] * len(self.candidates)
+        valid, comfort = finite.tolist(), (scores.comfort & finite[:, None]).tolist()
+        return [
+            {
+                "tag": candidate.tag,
+                "valid": valid[row],
+                "error": candidate.error or (None if valid[row] else NOT_FINITE),
+                **{name: values[row] for name, values in lists.items()},
+                EXTENDED_COMFORT: None if before[row] != before[row] else before[row],  # NaN differs from itself
+                "comfort": comfort[row],
+            }
+            for row, candidate in enumerate(self.candidates)
+        ]
+
+    @property
+    def tags(self) -> list[str | None]:
+        return [candidate.tag for candidate in self.candidates]
+
+
+def label(tags: Sequence[str | None], row: int) -> str:
+    """A candidate's tag, or its number if the tag is missing or not unique."""
+    tag = tags[row]
+    return tag if tag and tags.count(tag) == 1 else str(row)
+
+
+def finder(scenes: Sequence[ScoredScene]) -> Callable[[Any], ScoredScene | None]:
+    """A lookup of scenes by the stems of their files, and by their names; None if there is no scene of that name."""
+    found = {scene.name: scene for scene in scenes} | {scene.stem: scene for scene in scenes}
+    return lambda name: found.get(name) if isinstance(name, str) else None
+
+
+def partners(scene: ScoredScene, other: ScoredScene) -> Tensor:
+    """``[R]`` int64, each candidate's partner in another scene: the same tag, or -1.
+
+    Where tags are missing or not unique, the partner has the same number.
+    """
+    tags, theirs = scene.tags, other.tags
+    if all(None not in some and len(set(some)) == len(some) for some in (tags, theirs)):
+        rows = {tag: row for row, tag in enumerate(theirs)}
+        return torch.tensor([rows.get(tag, -1) for tag in tags])
+    return torch.tensor([row if row < len(theirs) else -1 for row in range(len(tags))])

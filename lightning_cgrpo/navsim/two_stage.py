@@ -1,0 +1,146 @@
+"""Two-stage scores: the first stage, its follow-up scenes, and the product of both. See docs/navsim_score.md §9."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.navsim.aggregation import epdms
+from lightning_cgrpo.navsim.columns import EXTENDED_COMFORT, SHORT
+from lightning_cgrpo.navsim.official_constants import FOLLOW_UP_VARIANCE, LEAST_WEIGHT_SUM
+from lightning_cgrpo.navsim.scoring.comfort import extended_comfort
+from lightning_cgrpo.navsim.simulation.interpolation import in_scene
+
+
+@dataclass(frozen=True, eq=False)
+class Drive:
+    """G scored plans of one scene."""
+
+    number: int  # of the scene
+    follows: int | None  # number of the first-stage scene; None in the first stage, or if that scene names this scene
+    name: str
+    previous: str | None  # name of the scene 0.5 s before
+    follow_ups: tuple[str, ...]  # names of second-stage scenes
+    start: Tensor  # [2] the ego's first position
+    ends: Tensor  # [G, 2] last positions of the plans, NaN where malformed
+    valid: Tensor  # [G] bool, False where malformed
+    columns: Mapping[str, Tensor]  # [G] by official name, and ade; NaN where unknown
+    states: Tensor | None  # [G, 41, 11] simulated, for extended comfort
+
+
+@dataclass(frozen=True)
+class StageMeans:
+    """Means over a stage. Malformed answers count as 0, and not at all in ADE."""
+
+    scenes: int
+    answers: int
+    malformed: float  # share of the answers
+    columns: Mapping[str, float | None] = field(default_factory=dict)  # by short name; None where always unknown
+
+
+@dataclass(frozen=True)
+class Result:
+    """Scores of one driver."""
+
+    first: StageMeans
+    second: StageMeans | None = None  # means over the first stage's answers of their weighted follow-ups
+    scenes: int = 0  # first-stage scenes with follow-ups
+    epdms: float | None = None  # mean over answers to these scenes of the product of both stages' EPDMS
+
+    def as_json(self) -> dict[str, Any]:
+        """Both stages and their product for `json`; None where unknown."""
+        one, two = (
+            means and {"scenes": means.scenes, "answers": means.answers, "malformed": means.malformed, **means.columns}
+            for means in (self.first, self.second)
+        )
+        both = {"scenes": self.scenes, "EPDMS": self.epdms} if two else None
+        return {"stage_one": one, "stage_two": two, "both": both}
+
+
+def endpoints(start: Tensor, poses: Tensor) -> Tensor:
+    """``[..., 2]`` last positions, in the frame of ``start [..., 3 or more]``, of plans ``[..., P, 3]`` of the ego."""
+    return in_scene(start[..., :3], poses[..., -1, :])[..., :2]
+
+
+def follow_up_weights(endpoint: Tensor, starts: Tensor) -> Tensor:
+    """Weights ``[..., J]`` with sum 1 of follow-ups by their distance from the end of the first stage's plan.
+
+    All weights are equal if no follow-up starts within about 1.9 m.
+
+    Args:
+        endpoint: ``[..., 2]`` of the plan, in the map's frame.
+        starts: ``[..., J, 2]`` first positions of the rear axle.
+    """
+    squares = (endpoint[..., None, :] - starts).square().sum(-1)
+    weights = torch.exp(-squares / (2 * FOLLOW_UP_VARIANCE))
+    total = weights.sum(-1, keepdim=True)
+    return torch.where(total > LEAST_WEIGHT_SUM, weights / total, 1 / starts.shape[-2])
+
+
+def summary(drives: Sequence[Drive]) -> Result:
+    """Means of both stages. Several answers to a follow-up are averaged before weighting."""
+    drives = _linked(sorted(drives, key=lambda drive: (drive.follows is not None, drive.number)))
+    values = _values(drives)
+    first = [row for row, drive in enumerate(drives) if drive.follows is None]
+    after: dict[int | None, list[int]] = {drives[row].number: [] for row in first}
+    for row, drive in enumerate(drives):
+        if drive.follows in after:
+            after[drive.follows].append(row)
+    one = _means([drives[row] for row in first], [values[row] for row in first])
+    score = list(SHORT).index("EPDMS")
+    seconds, products = [], []
+    for row in first:
+        rows = after[drives[row].number]
+        if not rows:
+            continue
+        means = torch.stack([values[other].mean(0) for other in rows])
+        weights = follow_up_weights(drives[row].ends, torch.stack([drives[other].start for other in rows]))
+        for own, weight in zip(values[row], weights, strict=True):
+            seconds.append(weight @ means / weight.sum())
+            products.append(own[score] * seconds[-1][score])
+    if not seconds:
+        return Result(one)
+    two = _means([drives[row] for rows in after.values() for row in rows], [torch.stack(seconds)])
+    return Result(one, two, sum(map(bool, after.values())), float(torch.stack(products).mean()))
+
+
+def _linked(drives: Sequence[Drive]) -> list[Drive]:
+    """Fill in `follows` of scenes that a first-stage scene names as follow-ups."""
+    origin = {name: drive.number for drive in drives if drive.follows is None for name in drive.follow_ups}
+    return [
+        replace(drive, follows=origin[drive.name]) if drive.follows is None and drive.name in origin else drive
+        for drive in drives
+    ]
+
+
+def _values(drives: Sequence[Drive]) -> list[Tensor]:
+    """``[G, C]`` per drive, in the order of `SHORT`: NaN where unknown, 0 where a plan is malformed."""
+    by_name = {drive.name: row for row, drive in enumerate(drives)}
+    comfort = [torch.full(drive.valid.shape, torch.nan, dtype=torch.float64) for drive in drives]
+    for row, drive in enumerate(drives):
+        before = by_name.get(drive.previous) if drive.previous is not None else None
+        earlier = None if before is None else drives[before].states
+        if before is not None and earlier is not None and drive.states is not None:
+            # Extended comfort holds for both frames.
+            comfort[row] = comfort[before] = extended_comfort(drive.states, earlier).double()
+    values = []
+    for drive, known in zip(drives, comfort, strict=True):
+        columns = {**drive.columns, EXTENDED_COMFORT: known}
+        columns["epdms"] = epdms(columns)
+        table = torch.stack([columns[name].double() for name in SHORT.values()], 1)
+        malformed = torch.zeros_like(table)
+        malformed[:, list(SHORT).index("ADE@4s")] = torch.nan
+        malformed[:, list(SHORT).index("EC")] = torch.where(known.isnan(), torch.nan, 0.0)
+        values.append(torch.where(drive.valid[:, None], table, malformed))
+    return values
+
+
+def _means(drives: Sequence[Drive], values: Sequence[Tensor]) -> StageMeans:
+    valid = torch.cat([drive.valid for drive in drives]) if drives else torch.zeros(0, dtype=torch.bool)
+    means = torch.cat(list(values)).nanmean(0).tolist() if values else [torch.nan] * len(SHORT)
+    columns = {name: None if mean != mean else mean for name, mean in zip(SHORT, means, strict=True)}
+    return StageMeans(len(drives), len(valid), float((~valid).double().mean()) if len(valid) else 0.0, columns)
