@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from lightning_cgrpo.policies.policy import Policy, PolicyOutput
+from lightning_cgrpo.policies.policy import Actor, Policy, PolicyOutput
 from lightning_cgrpo.rollout import Examples, Rollouts
-from lightning_cgrpo.samplers.environment import Actor
 
 
 class CategoricalMLP(Policy):

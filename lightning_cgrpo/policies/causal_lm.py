@@ -125,7 +125,7 @@ class CausalLMPolicy(Policy):
             self.model = with_adapters(self.model, self.lora)
         self.train(self.training)
         if self.share_prompts:
-            reason = prepare(self)
+            reason = prepare(self.network, self.packed_log_probs, self.padded_log_probs)
             self.shares_prompts = reason is None
             if reason is not None:
                 self._report_unshared(reason)

@@ -26,6 +26,9 @@ class PolicyOutput:
 Reference = Callable[[Examples], PolicyOutput]
 """A policy that does not move; give it the same examples."""
 
+Actor = Callable[[Tensor], Tensor]
+"""Logits ``[M, actions]`` of observations ``[M, size]``."""
+
 
 class Policy(nn.Module, ABC):
     """A policy under training.
