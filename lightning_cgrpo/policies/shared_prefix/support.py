@@ -1,4 +1,4 @@
-"""Which models the shared computation is exact for: what is known to differ, by name, and a comparison."""
+"""Models that allow shared prompts exactly: known obstacles by name, and a comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lightning_cgrpo.policies.shared_prefix.attention import NAME, UnsupportedAt
 LogProbs = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """Log-probabilities and entropies ``[N, T]`` of answers, as `CausalLMPolicy.padded_log_probs`."""
 
-# Settings of a model's output layer that are not computed here, and the values with which they do nothing.
+# Settings of the output layer that packed passes ignore, and their neutral values.
 NEUTRAL_OUTPUT = {"final_logit_softcapping": (None,), "logits_scaling": (None, 1), "logit_scale": (None, 1)}
 
 
@@ -43,7 +43,7 @@ def prepare(network: Any, packed: LogProbs, padded: LogProbs) -> str | None:
 
 
 def obstacle(model: Any) -> str | None:
-    """What the configuration or the output layer of a model says against it."""
+    """The reason in a model's configuration or output layer against shared prompts; None without a reason."""
     config = model.config.get_text_config()
     layers = getattr(config, "layer_types", None)
     if layers is not None:
@@ -70,7 +70,7 @@ def obstacle(model: Any) -> str | None:
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """Compute float32 products in float32, because the rounding of TF32 exceeds the bound of the comparison."""
+    """Compute float32 products without TF32, whose rounding exceeds the bound of the comparison."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

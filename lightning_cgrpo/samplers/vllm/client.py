@@ -9,7 +9,7 @@ import urllib.request
 from http.client import HTTPException
 from typing import Any
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, expect
 
 PAUSES = (1.0, 4.0)
 """Seconds before the second and the third try."""
@@ -24,10 +24,8 @@ class Client:
     """
 
     def __init__(self, address: str, timeout: float) -> None:
-        if not address.startswith(("http://", "https://")):
-            raise ValueError(f"Expected address to begin with http:// or https://, but got '{address}'.")
-        if not timeout > 0:
-            raise ValueError(f"Expected timeout to be greater than 0, but got {timeout}.")
+        expect(address.startswith(("http://", "https://")), "address", "a URL with http:// or https://", address)
+        expect(timeout > 0, "timeout", "greater than 0", timeout)
         self.address = address.rstrip("/")
         self.timeout = timeout
 
