@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, Trainer
 
 from lightning_cgrpo.checkpoints.files import UNFINISHED
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.policies.sharding import gathered
+from lightning_cgrpo.policies.sharding import full_weights
 
 CONFIGS = ("config.json", "adapter_config.json")
 """Without which a directory is no model."""
@@ -50,7 +50,7 @@ class SavePretrained(Callback):
             raise UserError(f"Expected directory to be a new or existing one, but '{self.directory}' is a file.")
 
     def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        weights = gathered(pl_module.policy)  # by all processes together
+        weights = full_weights(pl_module.policy)  # by all processes together
         if trainer.is_global_zero:
             # Inside of it: a directory beside it may be on another disk, or not the user's.
             unfinished = self.directory / f"model{UNFINISHED}"

@@ -1,4 +1,4 @@
-"""The few collectives that the algorithm needs, and what they mean on a single process."""
+"""Collectives over all processes; on a single process each returns its input."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def all_sum(tensor: Tensor) -> Tensor:
 
 def gather_counts(count: int, device: torch.device) -> list[int]:
     """One number of every process, by rank."""
-    size = world()[1]
+    rank, size = world()
     if size == 1:
         return [count]
     counts = torch.zeros(size, dtype=torch.int64, device=device)
-    counts[world()[0]] = count
+    counts[rank] = count
     dist.all_reduce(counts)
     return [int(value) for value in counts]
 
@@ -48,7 +48,7 @@ def all_sum_named(sums: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def gathered(value: T) -> list[T]:
-    """The values of all processes, by rank; anything that can be pickled."""
+    """The picklable values of all processes, by rank."""
     size = world()[1]
     if size == 1:
         return [value]

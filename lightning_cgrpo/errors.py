@@ -1,4 +1,4 @@
-"""Errors that tell the user what to change; the command line shows them as one line, without a traceback."""
+"""Errors that tell the user what to change; the command line shows them in one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -7,21 +7,30 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """Something that the user gave can't be used: the message names it and says what to do."""
+    """Unusable input of the user; the message names the input and a remedy."""
+
+
+def expect(holds: bool, name: str, what: str, value: object) -> None:
+    """Check an argument. State the condition positively, so that NaN fails it.
+
+    Raises:
+        ValueError: "Expected argument `name` to be `what`, but got `value`."
+    """
+    if not holds:
+        raise ValueError(f"Expected argument `{name}` to be {what}, but got {value}.")
 
 
 def installing(extra: str) -> str:
-    """The command that installs the libraries of an extra."""
-    # From a checkout: there is no release yet.
+    """The command that installs an extra from a checkout; there is no release yet."""
     return f'pip install -e ".[{extra}]"'
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint to append to an error: the known word most like a misspelled one, if any is."""
+    """A hint to append to an error: the known word closest to a misspelled word, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
 def first_line(error: BaseException) -> str:
-    """Of its message, without a period; its class where it has none."""
+    """First line of the error's message without a period; its class where the message is empty."""
     return (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")

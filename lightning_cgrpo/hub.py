@@ -1,4 +1,4 @@
-"""Whether the Hugging Face hub can be asked, without its client's half minute of trying."""
+"""A quick test whether the Hugging Face hub answers, because its client retries for half a minute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.request import getproxies
 
 
 def hub_answers() -> bool:
-    """Whether there is a network; behind a proxy it is assumed."""
+    """Whether a connection succeeds within 5 seconds; behind a proxy, always true."""
     from huggingface_hub import constants
 
     if constants.is_offline_mode():

@@ -1,7 +1,6 @@
-"""Counter-based randomness: what is drawn depends on what it is for, not on what was drawn before.
+"""Counter-based randomness: every draw is determined by (seed, stream, update, prompt index).
 
-Every draw names its purpose by numbers, (seed, stream, update, prompt index). A resumed run needs no generator state,
-and the number of processes does not change what is sampled.
+A resumed run needs no generator state, and the number of processes does not change the samples.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor
 
 
 class Stream(IntEnum):
-    """What randomness is used for; draws for different purposes never coincide."""
+    """Purpose of a draw; draws of different streams never coincide."""
 
     PROMPTS = 0
     ORDER = 1
@@ -31,7 +30,7 @@ class Stream(IntEnum):
 
 
 def run_seed(seed: int | None = None) -> int:
-    """`seed`; by default the seed that `lightning.seed_everything` was given, or 0 without a call of it.
+    """`seed`; by default the seed given to `lightning.seed_everything`, or 0 if that was not called.
 
     Example:
         >>> run_seed(3)
@@ -41,24 +40,24 @@ def run_seed(seed: int | None = None) -> int:
 
 
 def generator(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
-    """A generator of its own for every combination of numbers >= 0; a stream always takes equally many.
+    """A generator for a combination of numbers >= 0; each stream must always use equally many counters.
 
-    (NumPy pads with zeros: 1 and 1, 0 would be the same.)
+    NumPy pads the numbers with zeros, so (1) and (1, 0) would give the same generator.
     """
     return np.random.default_rng((seed, int(stream), *counters))
 
 
 def uniform(seed: int, stream: Stream, update: int, index: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Uniform numbers in [0, 1), float64 ``[B, *shape]``, drawn for every prompt of `index` by itself."""
+    """Uniform numbers in [0, 1), float64 ``[B, *shape]``, from one generator per prompt of `index`."""
     rows = [generator(seed, stream, update, int(prompt)).random(shape) for prompt in index.tolist()]
     return torch.from_numpy(np.stack(rows)) if rows else torch.zeros((0, *shape), dtype=torch.float64)
 
 
 @contextmanager
 def random_weights(seed: int) -> Iterator[None]:
-    """Make modules on the CPU with the weights of a seed, because a GPU's generator draws other numbers.
+    """Make modules with the weights of a seed, on the CPU, because a GPU's generator draws other numbers.
 
-    All global generators are left as they were.
+    All global generators are left unchanged.
     """
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Records of a data set, from .jsonl or Parquet files or the `datasets` library; a fault is named by file and line."""
+"""Records of a data set, from .jsonl or Parquet files or the library `datasets`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUFFIXES = (".jsonl", ".parquet")
 
 
 class RecordError(UserError):
-    """A data set or one of its records can't be used: the message says which, and what to change."""
+    """An unusable data set or record, named by file and line."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Record:
 
     Args:
         values: its fields.
-        where: file and line (``train.jsonl:17``, the first being 1), or file and row, for messages.
+        where: file and line (``train.jsonl:17``) or file and row, from 1, for errors.
 
     Example:
         >>> Record({"question": "1 + 1?"}, "train.jsonl:1").text("question")
@@ -36,29 +36,29 @@ class Record:
     where: str
 
     def error(self, problem: str) -> RecordError:
-        """An error about this record, to be raised: ``train.jsonl:17: <problem>``."""
+        """An error to raise: ``train.jsonl:17: <problem>``."""
         return RecordError(f"{self.where}: {problem}")
 
     def field(self, name: str) -> Any:
         """The field `name`.
 
         Raises:
-            RecordError: if there is none, or it is null.
+            RecordError: the field is missing or null.
         """
         if self.values.get(name) is None:
             raise self.error(f"Expected a field '{name}', but got {', '.join(self.values) or 'no fields'}.")
         return self.values[name]
 
     def text(self, name: str) -> str:
-        """The field `name`, a text.
-
-        Raises:
-            RecordError: if it is missing, not a string, blank, or not encodable (half of a surrogate pair).
-        """
+        """The text in the field `name`, see `check_text`."""
         return self.check_text(self.field(name), f"field '{name}'")
 
     def check_text(self, value: Any, what: str) -> str:
-        """`value` if it is a text as `text` wants it; `what` names it in messages."""
+        """Return `value`, called `what` in errors.
+
+        Raises:
+            RecordError: `value` is no string, blank, or not encodable (half of a surrogate pair).
+        """
         if not isinstance(value, str):
             raise self.error(f"Expected {what} to be a string, but got {type(value).__name__}.")
         if not value.strip():
@@ -71,17 +71,16 @@ class Record:
 
 
 def read_records(path: str | Path, split: str = "train", subset: str | None = None) -> list[Record]:
-    """All records of a split, in their order.
+    """All records of a split, in order.
 
     Args:
-        path: a .jsonl or .parquet file; or a folder with ``{split}.jsonl``, ``{split}.parquet`` or the shards
-            ``{split}-*-of-*.parquet``; or, where there is no such file or folder, a name that
-            `datasets.load_dataset` knows.
-        split: which file of a folder, or which split of a data set; a file is taken as it is.
-        subset: configuration of the named data set (``main``), if it has several.
+        path: a .jsonl or .parquet file; a folder with ``{split}.jsonl``, ``{split}.parquet`` or the shards
+            ``{split}-*-of-*.parquet``; or a name for `datasets.load_dataset`.
+        split: of a folder or a named data set; ignored for a file.
+        subset: configuration of a named data set (``main``).
 
     Raises:
-        RecordError: if there is nothing to read, or a record is malformed.
+        RecordError: the data set is missing or empty, or a record is malformed.
     """
     location = Path(path).expanduser()
     if location.is_dir():
@@ -173,10 +172,10 @@ def _read_named(name: str, split: str, subset: str | None) -> list[Record]:
         raise _missing_extra(f"'{name}', which is no file or folder (seen from {Path.cwd()}),", "datasets") from error
     try:
         if not hub_answers():
-            # Raises at once where nothing has been downloaded before, and the client would try for half a minute.
+            # Fails at once without an earlier download; the client would retry for half a minute.
             snapshot_download(name, repo_type="dataset", local_files_only=True)
         rows = datasets.load_dataset(name, subset, split=split)
-    # The library raises all kinds: connection, missing data set, missing split, a damaged cache.
+    # The library raises many kinds: connection, missing data set, missing split, damaged cache.
     except Exception as error:
         raise RecordError(
             f"Expected '{name}' to be a file, a folder, or a data set that the `datasets` library can load, but there "

@@ -1,4 +1,4 @@
-"""The data structures that everybody shares: prompt groups, rollouts, signals and training examples.
+"""Shared data structures: prompt groups, rollouts, signals and training examples.
 
 Shape letters used throughout the package:
 
@@ -21,12 +21,12 @@ from torch import Tensor
 from lightning_cgrpo.errors import UserError
 
 NO_INPUTS: Mapping[str, Tensor] = MappingProxyType({})
-"""Nothing besides a prompt's tokens."""
+"""Inputs of a prompt that is tokens alone."""
 
-_D = TypeVar("_D", bound="PromptGroups | Rollouts | Signal | Examples")
+_D = TypeVar("_D", bound="_Tensors")
 
 
-def _map_tensors(value: Any, function: Any) -> Any:
+def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):
@@ -34,23 +34,26 @@ def _map_tensors(value: Any, function: Any) -> Any:
     return value
 
 
-def mapped(data: _D, function: Callable[[Tensor], Tensor]) -> _D:
-    """The same with a function applied to every tensor."""
-    return replace(data, **{f.name: _map_tensors(getattr(data, f.name), function) for f in fields(data)})
+@dataclass
+class _Tensors:
+    """Fields that are tensors or dictionaries of tensors."""
 
+    def mapped(self: _D, function: Callable[[Tensor], Tensor]) -> _D:
+        """A copy with a function applied to every tensor."""
+        return replace(self, **{f.name: _map_tensors(getattr(self, f.name), function) for f in fields(self)})
 
-def _to(data: _D, device: torch.device | str, non_blocking: bool = False) -> _D:
-    return mapped(data, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+    def to(self: _D, device: torch.device | str, non_blocking: bool = False) -> _D:
+        return self.mapped(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
 
 @dataclass
-class PromptGroups:
+class PromptGroups(_Tensors):
     """A batch of prompts, each to be answered G times.
 
     Args:
-        index: ``[B]`` int64, the prompt's index in its data set. It is global (the same on every process) and, with
-            the seed and the update, determines the randomness of the prompt's rollout.
-        columns: what the data set knows of the prompts: tensors ``[B, ...]`` or lists of length B.
+        index: ``[B]`` int64, the prompts' indices in the data set, global over processes. Seed, update and index
+            determine the randomness of a rollout.
+        columns: the data set's fields of the prompts: tensors ``[B, ...]`` or lists of length B.
     """
 
     index: Tensor
@@ -60,10 +63,10 @@ class PromptGroups:
         return len(self.index)
 
     def column(self, name: str, reader: str) -> Any:
-        """A column, for the part of the program that reads it.
+        """A column for `reader`, which the error names.
 
         Raises:
-            UserError: if the data set has no such column.
+            UserError: the data set has no such column.
         """
         if name not in self.columns:
             known = ", ".join(self.columns) or "none"
@@ -73,24 +76,21 @@ class PromptGroups:
             )
         return self.columns[name]
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> PromptGroups:
-        return _to(self, device, non_blocking)
-
 
 @dataclass
-class Rollouts:
+class Rollouts(_Tensors):
     """G answers to each of B prompts.
 
     Args:
-        actions: ``[B, G, T]`` int64, the actions or tokens taken.
-        mask: ``[B, G, T]`` bool, which of them exist (an answer's first ones, up to its length).
-        inputs: what the policy conditioned on: tensors ``[B, G, T, ...]`` (observations) or ``[B, ...]`` (prompt
-            tokens), under names that policy and sampler agree on.
-        log_probs: ``[B, G, T]`` log-probabilities under the policy that sampled, if the sampler's are exact enough
-            to be the denominator of the ratio; otherwise None, and the module computes them.
-        sampling_log_probs: ``[B, G, T]`` log-probabilities that another engine than the policy itself reports for what
-            it sampled; too inexact for the ratio, they say how much an answer is to count.
-        info: what happened besides, for the task to score: tensors ``[B, G, ...]``, or lists of B lists of G.
+        actions: ``[B, G, T]`` int64, actions or tokens.
+        mask: ``[B, G, T]`` bool, true for an answer's steps, which come first.
+        inputs: the policy's inputs: tensors ``[B, G, T, ...]`` (observations) or ``[B, ...]`` (prompt tokens), under
+            names that policy and sampler agree on.
+        log_probs: ``[B, G, T]`` log-probabilities under the sampling policy, exact enough for the denominator of the
+            ratio; if None, the module computes them.
+        sampling_log_probs: ``[B, G, T]`` log-probabilities reported by an external engine: too inexact for the ratio,
+            used for importance weights of answers.
+        info: further facts for the task to score: tensors ``[B, G, ...]``, or lists of B lists of G.
     """
 
     actions: Tensor
@@ -105,21 +105,16 @@ class Rollouts:
         """``[B, G]`` int64, steps of each answer."""
         return self.mask.sum(-1)
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Rollouts:
-        return _to(self, device, non_blocking)
-
 
 @dataclass
-class Signal:
-    """What a task measured of one behavior, for every answer.
+class Signal(_Tensors):
+    """Measurement of one behavior in every answer.
 
     Args:
-        value: ``[B, G]`` (or ``[B, G, T]``), what the advantage is computed from: an indicator, a number, or a sum of
-            per-step penalties.
-        count: how often the behavior occurred, ``[B, G]``; by default `value`, which is then an indicator.
-        opportunities: how often it could have, ``[B, G]``; by default 1.
-        applicable: ``[B, G]`` bool, where the signal means anything; by default everywhere. An entry that does not
-            apply enters no rate, no group statistic and no advantage.
+        value: ``[B, G]`` or ``[B, G, T]``, input of the advantage: an indicator, a number, or a sum of step penalties.
+        count: ``[B, G]`` occurrences of the behavior; by default `value`, an indicator.
+        opportunities: ``[B, G]`` opportunities for the behavior; by default 1.
+        applicable: ``[B, G]`` bool, by default true. Other entries enter no rate, group statistic or advantage.
     """
 
     value: Tensor
@@ -136,27 +131,24 @@ class Signal:
             opportunities = torch.where(self.applicable, opportunities, 0)
         return count, opportunities
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Signal:
-        return _to(self, device, non_blocking)
-
 
 Signals = Mapping[str, Signal]
 
 
 @dataclass
-class Examples:
-    """Rollouts as the loss sees them: N units, each a single step (``[N]``) or a whole answer (``[N, T]``).
+class Examples(_Tensors):
+    """Input of the loss: N training units, single steps (``[N]``) or whole answers (``[N, T]``).
 
-    A policy chooses its unit in `Policy.examples`: one that acts on each observation by itself trains on steps, one
-    that reads its own earlier tokens trains on answers.
+    `Policy.examples` chooses the unit: steps where a policy reads one observation at a time, answers where a policy
+    reads its own earlier tokens.
 
     Args:
         inputs: tensors ``[N, ...]`` for the policy.
         actions: ``[N]`` or ``[N, T]``.
-        mask: like `actions`; for steps all True.
-        group: ``[N]`` int64, the prompt (row of B) that the unit belongs to.
-        shared: tensors ``[B, ...]`` that belong to prompts; look them up by `group`.
-        targets: named tensors like `actions` that belong to the loss (advantages, old log-probabilities, weights).
+        mask: bool like `actions`; all true for steps.
+        group: ``[N]`` int64, the unit's prompt (row of B).
+        shared: tensors ``[B, ...]`` of the prompts, indexed by `group`.
+        targets: named tensors like `actions` for the loss (advantages, old log-probabilities, weights).
     """
 
     inputs: dict[str, Tensor]
@@ -170,7 +162,7 @@ class Examples:
         return len(self.actions)
 
     def __getitem__(self, rows: Tensor | slice) -> Examples:
-        """The units `rows`, whose padding is trimmed to the longest of them."""
+        """The units `rows`, with padding trimmed to the longest of them."""
         mask = self.mask[rows]
         steps: tuple[slice, ...] = ()
         if mask.dim() == 2:
@@ -187,6 +179,3 @@ class Examples:
             shared=self.shared,
             targets={name: take(tensor) for name, tensor in self.targets.items()},
         )
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Examples:
-        return _to(self, device, non_blocking)

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, mapped
-from lightning_cgrpo.samplers.environment import Actor, Environment, EnvironmentSampler, play
+from lightning_cgrpo.policies.policy import Actor
+from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.samplers.environment import Environment, EnvironmentSampler, play
 from lightning_cgrpo.samplers.sampler import Noise
 
 
@@ -108,7 +109,7 @@ class LockstepSampler(EnvironmentSampler):
         self.lockstep = lockstep
 
     def rollout(self, policy: CategoricalMLP, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:  # type: ignore[override]
-        draws = noise(group_size, self.environment.max_steps).flatten(0, 1)
+        draws = noise(group_size, self.environment.max_steps)
         return self.lockstep.rollout(Request(self.environment, policy, prompts, group_size, draws))
 
 
@@ -119,13 +120,13 @@ def play_together(requests: Sequence[Request]) -> list[Rollouts]:
         {name: torch.cat([r.prompts.columns[name] for r in requests]) for name in requests[0].prompts.columns},
     )
     group_size = requests[0].group_size
-    record = play(
+    rollouts = play(
         stacked_actor([request.policy for request in requests]),
         requests[0].environment.reset(prompts, group_size),
         torch.cat([request.draws for request in requests]),
         blocks=len(requests),
     )
-    rollouts, size = record.rollouts(len(prompts), group_size), len(requests[0].prompts)
+    size = len(requests[0].prompts)
     return [_part(rollouts, size, number) for number in range(len(requests))]
 
 
@@ -148,4 +149,4 @@ def stacked_actor(policies: Sequence[CategoricalMLP]) -> Actor:
 
 
 def _part(rollouts: Rollouts, size: int, number: int) -> Rollouts:
-    return mapped(rollouts, lambda tensor: tensor[number * size : (number + 1) * size])
+    return rollouts.mapped(lambda tensor: tensor[number * size : (number + 1) * size])

@@ -8,15 +8,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-
-def expect(holds: bool, name: str, what: str, value: object) -> None:
-    """Check an argument. State the condition positively, so that NaN fails it.
-
-    Raises:
-        ValueError: "Expected argument `name` to be `what`, but got `value`."
-    """
-    if not holds:
-        raise ValueError(f"Expected argument `{name}` to be {what}, but got {value}.")
+from lightning_cgrpo.errors import expect
 
 
 def normalized(multipliers: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lightning_cgrpo.errors import UserError, did_you_mean
-from lightning_cgrpo.multipliers.controller import expect
+from lightning_cgrpo.errors import UserError, did_you_mean, expect
 
 ROUNDING = 1e-9
 """Sums of bounds this close to 1 count as 1: ten floors of 0.1 are feasible."""

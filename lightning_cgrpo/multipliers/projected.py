@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.multipliers.controller import Controller, expect, normalized
+from lightning_cgrpo.errors import expect
+from lightning_cgrpo.multipliers.controller import Controller, normalized
 
 
 class ProjectedAscent(Controller):

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_cgrpo.multipliers.controller import Controller, expect
+from lightning_cgrpo.errors import expect
+from lightning_cgrpo.multipliers.controller import Controller
 
 
 def softmax_gradient(logits: Tensor, violations: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Policies: networks that answer prompts, and their log-probabilities."""
+"""Policies: networks that answer prompts, and log-probabilities of the answers."""
 
 from lightning_cgrpo.policies.policy import Policy
 

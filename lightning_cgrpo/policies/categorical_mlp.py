@@ -1,4 +1,4 @@
-"""A small policy over discrete actions, for environments."""
+"""A small policy over discrete actions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from lightning_cgrpo.policies.policy import Policy, PolicyOutput
+from lightning_cgrpo.policies.policy import Actor, Policy, PolicyOutput
 from lightning_cgrpo.rollout import Examples, Rollouts
-from lightning_cgrpo.samplers.environment import Actor
 
 
 class CategoricalMLP(Policy):
-    """Observation in, action logits out; each step is a training unit of its own.
+    """Maps observations to action logits; the training unit is a single step.
 
     Args:
         observation_size: numbers per observation.
@@ -54,7 +53,7 @@ class CategoricalMLP(Policy):
 
     def forward(self, examples: Examples) -> PolicyOutput:
         log_probs = self.actor()(examples.inputs["observations"]).log_softmax(-1)
-        taken = log_probs.gather(-1, examples.actions[:, None]).sum(-1)  # no view of it, which FSDP would warn of
+        taken = log_probs.gather(-1, examples.actions[:, None]).sum(-1)  # FSDP would warn about a view
         return PolicyOutput(taken, -(log_probs.exp() * log_probs).sum(-1))
 
 

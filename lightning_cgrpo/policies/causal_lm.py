@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zer
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.policies.policy import Policy, PolicyOutput, Reference
 from lightning_cgrpo.policies.pretrained import (
     LoRA,
@@ -40,26 +40,22 @@ Messages = list[dict[str, Any]]
 
 
 class CausalLMPolicy(Policy):
-    """Chooses the next token, given a prompt and its own earlier tokens.
+    """Chooses the next token, given a prompt and the answer's earlier tokens.
 
-    Its unit of training is the whole answer. Prompts are padded on the left and answers on the right, so every answer
-    begins at the same column.
-
-    The model stays in eval mode also while it is trained: dropout would make the log-probabilities of one and the same
-    policy differ between two passes, and so move ratios that should be 1.
+    The training unit is the whole answer. Prompts are padded on the left, answers on the right. The model stays in eval
+    mode during training, because dropout would move ratios away from 1 between two passes of the same policy.
 
     Args:
-        model: a directory that transformers can load, or a name on the Hugging Face hub. Code of a repository is never
-            run, and only safetensors are read. See `from_model` for a model that is already built.
-        temperature: log-probabilities, entropies and samples are those of softmax(logits / temperature).
-        dtype: of the weights; None takes them as they were saved. AdamW's small steps vanish in the rounding of
-            bfloat16 weights (at a rate of 1e-6 nearly all do), so train float32 ones, under mixed precision; with
-            `lora`, whose adapters are float32, "bfloat16" is right for the frozen rest.
-        lora: train low-rank adapters instead of all the weights. Needs peft (the extra `lora`).
+        model: a directory that transformers can load, or a name on the Hugging Face hub. Only safetensors are read, and
+            code of a repository is never run. `from_model` takes a built model instead.
+        temperature: of log-probabilities, entropies and samples: softmax(logits / temperature).
+        dtype: of the weights; None for the saved dtype. Train float32 weights under mixed precision, because rounding
+            to bfloat16 swallows AdamW's small steps, at a rate of 1e-6 nearly all. With `lora`, "bfloat16" is right
+            for the frozen weights.
+        lora: train low-rank adapters instead of all weights. Needs peft (the extra `lora`).
         gradient_checkpointing: recompute activations in the backward pass: less memory, a third more time.
-        max_prompt_tokens: longer prompts are an error, by default none is.
-        share_prompts: compute the prompt of a group once, wherever the model is known to allow it exactly; see
-            `shared_prefix`.
+        max_prompt_tokens: longer prompts are an error; by default no limit.
+        share_prompts: compute each group's prompt once if the model allows it exactly, see `shared_prefix`.
     """
 
     reads_images = False
@@ -75,12 +71,11 @@ class CausalLMPolicy(Policy):
         share_prompts: bool = True,
     ) -> None:
         super().__init__()
-        if not temperature > 0:
-            raise ValueError(f"Expected temperature to be greater than 0, but got {temperature}.")
-        if dtype is not None and not isinstance(getattr(torch, dtype, None), torch.dtype):
-            raise ValueError(f"Expected dtype to name a dtype of torch, but got '{dtype}', try float32 or bfloat16.")
-        if max_prompt_tokens is not None and max_prompt_tokens < 1:
-            raise ValueError(f"Expected max_prompt_tokens to be at least 1, but got {max_prompt_tokens}.")
+        expect(temperature > 0, "temperature", "greater than 0", temperature)
+        named = dtype is None or isinstance(getattr(torch, dtype, None), torch.dtype)
+        expect(named, "dtype", "a dtype of torch, such as float32 or bfloat16", dtype)
+        positive = max_prompt_tokens is None or max_prompt_tokens >= 1
+        expect(positive, "max_prompt_tokens", "at least 1", max_prompt_tokens)
         self.name = model
         self.temperature = temperature
         self.dtype = dtype
@@ -88,7 +83,7 @@ class CausalLMPolicy(Policy):
         self.gradient_checkpointing = gradient_checkpointing
         self.max_prompt_tokens = max_prompt_tokens
         self.share_prompts = share_prompts
-        # What `load` finds. Any: a transformers model (or peft's around it) and a tokenizer, without their import.
+        # Set by `load`. Any, because importing transformers takes seconds.
         self.model: Any = None
         self.tokenizer: Any = None
         self.pad_token = -1
@@ -99,17 +94,17 @@ class CausalLMPolicy(Policy):
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: Any, **options: Any) -> CausalLMPolicy:
-        """A policy over a transformers model and its tokenizer, used as they are; options as in the constructor."""
+        """A policy over a transformers model and its tokenizer; options as in the constructor."""
         policy = cls(type(model).__name__, dtype=None, **options)
         policy.model, policy.tokenizer = model, tokenizer
         policy.load()
         return policy
 
     def load(self) -> None:
-        """Read the weights and the tokenizer, onto the default device.
+        """Read weights and tokenizer onto the default device.
 
         Raises:
-            UserError: there is no such model, or nothing ends its answers, or peft is wanted and missing.
+            UserError: the model does not exist, no token ends its answers, or peft is needed and missing.
         """
         if self.stop_tokens:
             return
@@ -125,14 +120,14 @@ class CausalLMPolicy(Policy):
             self.model = with_adapters(self.model, self.lora)
         self.train(self.training)
         if self.share_prompts:
-            reason = prepare(self)
+            reason = prepare(self.network, self.packed_log_probs, self.padded_log_probs)
             self.shares_prompts = reason is None
             if reason is not None:
                 self._report_unshared(reason)
-        self.stop_tokens = stops  # last: a load that failed is not taken for done
+        self.stop_tokens = stops  # last, so that a failed load is repeated
 
     def _read_once(self) -> None:
-        """Read the model unless there is one, and report where its weights come from."""
+        """Read the model unless it has been read, and report its origin."""
         if self.model is not None:
             return
         self._read()
@@ -144,24 +139,22 @@ class CausalLMPolicy(Policy):
         self.model, self.tokenizer = read(self.name, self.dtype)
 
     def _report_unshared(self, reason: str) -> None:
-        """Warn that the model can't share prompts."""
         rank_zero_warn(
             f"The answers of a group are computed with a prompt each, because {reason} ('{self.name}'). That is as "
             "exact, and slower."
         )
 
     def train(self, mode: bool = True) -> CausalLMPolicy:
-        """Only says so: the model itself stays in eval mode, see above."""
+        """Set the flag of the policy; the model stays in eval mode."""
         super().train(mode)
         if self.model is not None:
             self.model.eval()
         for layer in self._checkpointed:
-            layer.training = True  # what transformers asks before it checkpoints; its sublayers stay in eval mode
+            layer.training = True  # transformers checkpoints by this flag; sublayers stay in eval mode
         return self
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
         self._check_loaded()
         device: torch.device = next(self.model.parameters()).device
         return device
@@ -172,18 +165,12 @@ class CausalLMPolicy(Policy):
 
     @property
     def network(self) -> Any:
-        """The transformers model, adapters and all, without peft's wrapper around it."""
+        """The transformers model with its adapters, without peft's wrapper."""
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
     @property
-    def dtype_of_weights(self) -> torch.dtype:
-        """Of the embeddings, and so of the hidden states."""
-        dtype: torch.dtype = self.network.get_input_embeddings().weight.dtype
-        return dtype
-
-    @property
     def context_length(self) -> int | None:
-        """Tokens of prompt and answer that the model has positions for, None if it does not say."""
+        """Positions of the model, for prompt and answer; None if its configuration gives no limit."""
         length: int | None = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         return length
 
@@ -193,24 +180,27 @@ class CausalLMPolicy(Policy):
         """The tokens of B prompts.
 
         Args:
-            prompts: texts, or lists of messages (role and content) that go through the tokenizer's chat template.
-            index: ``[B]`` the prompts' numbers, for the errors; by default their rows.
+            prompts: texts, or lists of messages (role and content) for the tokenizer's chat template.
+            index: ``[B]`` numbers of the prompts for errors, by default their rows.
 
         Raises:
-            UserError: a prompt is empty or has more than `max_prompt_tokens` tokens, or there is no chat template.
+            UserError: a prompt is empty or longer than `max_prompt_tokens`, or the tokenizer has no chat template.
         """
         self._check_loaded()
         numbers = range(len(prompts)) if index is None else index.tolist()
-        return [self._tokens(prompt, number) for prompt, number in zip(prompts, numbers, strict=True)]
+        return [
+            self._tokens(prompt, self._text(prompt, number), number)
+            for prompt, number in zip(prompts, numbers, strict=True)
+        ]
 
     def read_prompts(
         self, prompts: Sequence[str | Messages], index: Tensor | None = None
     ) -> tuple[list[list[int]], dict[str, Tensor]]:
-        """The tokens of B prompts, see `tokenize`, and what else the model reads of them: tensors ``[B, ...]``."""
+        """The tokens of B prompts, see `tokenize`, and the model's further inputs: tensors ``[B, ...]``."""
         return self.tokenize(prompts, index), {}
 
     def padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
-        """Tokens ``[B, P]`` int64 and mask ``[B, P]`` bool of prompts, padded on the left."""
+        """Tokens ``[B, P]`` int64 and mask ``[B, P]`` bool, padded on the left."""
         width = max((len(row) for row in prompts), default=1)
         ids = torch.full((len(prompts), width), self.pad_token)
         mask = torch.zeros((len(prompts), width), dtype=torch.bool)
@@ -223,27 +213,25 @@ class CausalLMPolicy(Policy):
         """Tokens and mask ``[B, P]`` of texts or messages, see `tokenize` and `padded`."""
         return self.padded(self.tokenize(prompts))
 
-    def _tokens(self, prompt: str | Messages, number: int) -> list[int]:
+    def _text(self, prompt: str | Messages, number: int) -> str:
         if isinstance(prompt, str):
-            return self._checked(self.tokenizer(prompt).input_ids, number)
-        text = self._templated(prompt, number)  # with special tokens
-        return self._checked(self.tokenizer(text, add_special_tokens=False).input_ids, number)
-
-    def _templated(self, messages: Messages, number: int) -> str:
+            return prompt
         if self.tokenizer.chat_template is None:
             raise UserError(
                 f"Expected prompt {number} to be a text, but got messages, and the tokenizer of '{self.name}' has no "
                 "chat template, try a model tuned for chat, or plain text."
             )
-        if not self.reads_images and any(isinstance(message["content"], list) for message in messages):
+        if not self.reads_images and any(isinstance(message["content"], list) for message in prompt):
             raise UserError(
                 f"Expected prompt {number} to be of text alone for '{self.name}', but got a message of several parts, "
                 "try VisionLanguagePolicy."
             )
-        text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text: str = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
         return text
 
-    def _checked(self, tokens: list[int], number: int) -> list[int]:
+    def _tokens(self, prompt: str | Messages, text: str, number: int) -> list[int]:
+        # A chat template writes the special tokens itself.
+        tokens: list[int] = self.tokenizer(text, add_special_tokens=isinstance(prompt, str)).input_ids
         if not tokens:
             raise UserError(f"Expected prompt {number} to have at least one token, but got an empty one.")
         if self.max_prompt_tokens is not None and len(tokens) > self.max_prompt_tokens:
@@ -254,22 +242,22 @@ class CausalLMPolicy(Policy):
         return tokens
 
     def decode(self, actions: Tensor, mask: Tensor) -> list[str]:
-        """The texts of N answers, special tokens left out, from tokens and mask ``[N, T]``."""
-        rows = [row[kept].tolist() for row, kept in zip(actions, mask, strict=True)]
+        """Texts of N answers without special tokens, from tokens and mask ``[N, T]``."""
         return [
-            self.tokenizer.decode(row, skip_special_tokens=True, clean_up_tokenization_spaces=False) for row in rows
+            self.tokenizer.decode(row[kept].tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            for row, kept in zip(actions, mask, strict=True)
         ]
 
     # --- tokens to probabilities
 
     def new_cache(self) -> DynamicCache:
-        """An empty store of keys and values, for `logits`."""
+        """An empty cache of keys and values for `logits`."""
         from transformers import DynamicCache
 
         return DynamicCache(config=self.model.config)
 
     def logits(self, ids: Tensor, mask: Tensor, keep: int, cache: DynamicCache | None = None) -> Tensor:
-        """Logits ``[N, keep, V]`` that follow the last `keep` of the tokens `ids`, before the temperature.
+        """Logits ``[N, keep, V]`` after each of the last `keep` tokens of `ids`, before the temperature.
 
         Args:
             ids: ``[N, S]``.
@@ -290,7 +278,10 @@ class CausalLMPolicy(Policy):
 
     @contextmanager
     def _checkpointing(self, wanted: bool) -> Iterator[None]:
-        """Without it transformers would silently ignore the cache. Restored after, since backward looks again."""
+        """Switch checkpointing off if not wanted, because transformers would silently ignore the cache.
+
+        The flags are set again afterward, because the backward pass reads them.
+        """
         for layer in self._checkpointed:
             layer.training = wanted
         try:
@@ -300,26 +291,22 @@ class CausalLMPolicy(Policy):
                 layer.training = True
 
     def layers(self) -> list[nn.Module]:
-        """Those of the model, a vision tower's among them."""
         return checkpointed_layers(self.model)
 
     def placeholder(self) -> Examples:
-        """An answer of one token to a prompt of one."""
+        """An answer of one token to a prompt of one token."""
         token = torch.tensor([[self.stop_tokens[0]]], device=self.device)
         mask = torch.ones_like(token, dtype=torch.bool)
         return Examples({}, token, mask, torch.zeros_like(token[0]), {"prompt_ids": token, "prompt_mask": mask})
 
     def examples(self, rollouts: Rollouts) -> Examples:
-        """N = B G answers in the order (b, g), which share the tokens of their prompts."""
+        """N = B G answers in the order (b, g); `shared` holds the prompts' tokens."""
         prompts, group_size, _ = rollouts.actions.shape
         group = torch.arange(prompts, device=rollouts.actions.device).repeat_interleave(group_size)
         return Examples({}, rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), group, rollouts.inputs)
 
     def forward(self, examples: Examples) -> PolicyOutput:
-        """Log-probabilities and entropies ``[N, T]``, at least float32, of answers given their prompts.
-
-        Columns in which no answer has a token are not computed, and come back as 0.
-        """
+        """Log-probabilities and entropies ``[N, T]`` of answers, at least float32; 0 in columns without any token."""
         inputs = dict(examples.shared)
         prompts = inputs.pop("prompt_ids"), inputs.pop("prompt_mask")
         answers = examples.actions, examples.mask, examples.group
@@ -338,13 +325,13 @@ class CausalLMPolicy(Policy):
         group: Tensor,
         inputs: Mapping[str, Tensor] = NO_INPUTS,
     ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies ``[N, T]`` of answers, each prompt being computed once.
+        """Log-probabilities and entropies ``[N, T]`` of answers, with each prompt computed once.
 
         Args:
-            prompt_ids: ``[B, P]``, padded on the left as `prompt_mask` says.
-            actions: ``[N, T]``, of which `mask` are.
+            prompt_ids: ``[B, P]``, like `prompt_mask`, padded on the left.
+            actions: ``[N, T]``, like `mask`.
             group: ``[N]`` int64, the row of each answer's prompt.
-            inputs: tensors ``[B, ...]``, what else is read of the prompts.
+            inputs: tensors ``[B, ...]``, the prompts' further inputs.
         """
         order = group.argsort(stable=True)
         prompts, group = torch.unique(group[order], return_inverse=True)
@@ -353,7 +340,7 @@ class CausalLMPolicy(Policy):
         inputs = {name: tensor[prompts] for name, tensor in inputs.items()}
         read, lengths = prompt_ids[prompts][prompt_mask[prompts]], prompt_mask[prompts].sum(-1)
         layout = Layout.of(lengths, taken.sum(-1), group, self.prompt_positions(read, lengths, inputs))
-        fed = taken & (taken.cumsum(-1) < taken.sum(-1, keepdim=True))  # all but the last ones
+        fed = taken & (taken.cumsum(-1) < taken.sum(-1, keepdim=True))  # all but the last token of each answer
         ids = torch.cat([read, actions[order][fed]])
         hidden = self.hidden(ids, layout.position_ids, PackedAttention(layout), inputs)
         values = linear_log_probs(hidden[layout.predictors], self._output_weight, tokens, self.temperature)
@@ -365,7 +352,7 @@ class CausalLMPolicy(Policy):
         return log_probs, entropy
 
     def prompt_positions(self, ids: Tensor, lengths: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
-        """Positions ``[A, S]`` of n prompts' tokens ``[S]``, one after the other; None for 0, 1, 2, … of each."""
+        """Positions ``[A, S]`` of the tokens ``[S]`` of n prompts in a row; None for 0, 1, 2, … in each prompt."""
         return None
 
     def hidden(
@@ -374,10 +361,10 @@ class CausalLMPolicy(Policy):
         """Last hidden states ``[S, D]`` of a packed row.
 
         Args:
-            ids: ``[S]`` its tokens.
+            ids: ``[S]``, its tokens.
             positions: ``[A, S]``, see `Layout`.
-            attend: how they attend to each other.
-            inputs: tensors ``[n, ...]``, what else is read of the prompts in it, see `read_prompts`.
+            attend: attention of the tokens to each other.
+            inputs: tensors ``[n, ...]``, further inputs of its prompts, see `read_prompts`.
         """
         with self._checkpointing(torch.is_grad_enabled()):
             output = self.network.base_model(
@@ -402,11 +389,11 @@ class CausalLMPolicy(Policy):
     def padded_log_probs(
         self, prompt_ids: Tensor, prompt_mask: Tensor, actions: Tensor, mask: Tensor, group: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The same with a padded row for each answer, prompt and all: for models that `shared_prefix` refuses."""
+        """`packed_log_probs` for models that cannot share prompts: one padded row per answer, its prompt included."""
         steps = max(int(mask.sum(-1).max()), 1)
         prompt_mask = prompt_mask[group]
         width = int(prompt_mask.sum(-1).max())
-        # No input of the model is a tensor of the rollout, which may have been made under inference mode.
+        # `cat` copies the rollout's tensors, which may have been made under inference mode.
         ids = torch.cat([prompt_ids[group][:, -width:], actions[:, :steps]], 1)
         seen = torch.cat([prompt_mask[:, -width:], mask[:, :steps]], 1)
         logits = self.logits(ids[:, :-1], seen[:, :-1], keep=steps)  # [N, steps, V]
@@ -417,21 +404,20 @@ class CausalLMPolicy(Policy):
     # --- copies
 
     def reference(self) -> Reference:
-        """A frozen copy; with LoRA no copy but the base model, which is this one with its adapters off."""
+        """A frozen copy; with LoRA this model with its adapters off."""
         return super().reference() if self.lora is None else _BaseModel(self)
 
     def save_pretrained(
         self, directory: str | Path, merge: bool = False, weights: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Write model and tokenizer as a directory that transformers loads, and this policy too.
+        """Write model and tokenizer as a directory for transformers and for this class.
 
-        Adapters are written alone, in peft's format, with the name of the model that they belong to.
+        Adapters are written alone, in peft's format, with the name of their base model.
 
         Args:
-            directory: is created; use one without another model in it, whose files would be read with these.
-            merge: write a copy of all weights instead, with the adapters added in, which depends on no other directory.
-                The sums are rounded to the weights' dtype.
-            weights: of this policy by name, where it has none itself that can be written, see `sharding.gathered`.
+            directory: new, or without another model, whose files would be read too.
+            merge: write all weights with the adapters added, rounded to the weights' dtype.
+            weights: of a sharded policy by name, see `sharding.full_weights`.
 
         Raises:
             UserError: adapters of a sharded policy are to be merged.
@@ -441,7 +427,7 @@ class CausalLMPolicy(Policy):
             weights = {name.removeprefix("model."): weight for name, weight in weights.items()}
         adapted = hasattr(self.model, "merge_and_unload")
         if adapted and not merge:
-            # The embeddings are the base model's. By default peft asks the hub whether they are.
+            # Otherwise peft asks the hub whether the embeddings are the base model's.
             self.model.save_pretrained(str(directory), save_embedding_layers=False, state_dict=weights)
         elif adapted and weights is not None:
             raise UserError(
@@ -455,7 +441,7 @@ class CausalLMPolicy(Policy):
 
 
 class _BaseModel:
-    """A policy with its adapters off. Not an `nn.Module`: its parameters are the policy's."""
+    """A policy with its adapters off; no `nn.Module`, because its parameters are the policy's."""
 
     def __init__(self, policy: CausalLMPolicy) -> None:
         self._policy = policy

@@ -1,4 +1,4 @@
-"""Where a policy's starting weights come from, with a fingerprint of their content."""
+"""Origin of a policy's starting weights, with a fingerprint of their content."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Origin:
-    """Starting weights.
+    """Source of starting weights.
 
     Args:
-        name: as the user gives it: a directory, a name on the hub, or ``packaged:NAME``.
+        name: given by the user: a directory, a name on the hub, or ``packaged:NAME``.
         path: of the directory on this machine.
-        fingerprint: 12 hexadecimal digits, the same for the same weights wherever they lie.
+        fingerprint: 12 hexadecimal digits, determined by the weights alone.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Origin:
 
 
 def fingerprint(folder: Path) -> str:
-    """A fingerprint of all .safetensors files in a directory, by their names and content."""
+    """12 hexadecimal digits from names and content of all .safetensors files in a directory."""
     digest = hashlib.sha256()
     for file in sorted(folder.glob("*.safetensors")):
         digest.update(file.name.encode())

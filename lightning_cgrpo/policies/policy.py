@@ -1,4 +1,4 @@
-"""Policies: distributions over actions and log-probabilities of actions taken; they know neither reward nor sampler."""
+"""Base class of policies: log-probabilities of actions, without knowledge of reward or sampler."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ class PolicyOutput:
 
 
 Reference = Callable[[Examples], PolicyOutput]
-"""A policy that does not move; give it the same examples."""
+"""A frozen policy, called with the same examples."""
+
+Actor = Callable[[Tensor], Tensor]
+"""Logits ``[M, actions]`` of observations ``[M, size]``."""
 
 
 class Policy(nn.Module, ABC):
     """A policy under training.
 
     Attributes:
-        origin: where the starting weights were read from; None for random weights, and on processes but the first.
+        origin: source of the starting weights; None for random weights, and on all but the first process.
     """
 
     origin: Origin | None = None
 
     def load(self) -> None:
-        """Make the weights, or read them; harmless when called again.
+        """Make or read the weights; a second call has no effect.
 
-        Called before training in the process that will use them, so a wrong objective is reported before gigabytes are
-        read.
+        The constructor reads none, so that a wrong objective is reported before gigabytes are read.
         """
 
     @abstractmethod
     def examples(self, rollouts: Rollouts) -> Examples:
-        """The training units of a rollout: its steps or its answers, without the padding where that is possible."""
+        """The training units of a rollout: steps or answers."""
 
     @abstractmethod
     def forward(self, examples: Examples) -> PolicyOutput:
-        """Log-probabilities of `examples.actions`, differentiable. Entries outside the mask may be anything finite."""
+        """Differentiable log-probabilities of `examples.actions`; entries outside the mask are finite."""
 
     def layers(self) -> list[nn.Module]:
-        """The parts that are gathered one at a time where the weights are spread over processes; outer ones first."""
+        """Parts that sharded training gathers one at a time, outer parts first."""
         return []
 
     def placeholder(self) -> Examples:
-        """A unit of any content, for the passes of a process that has none while the others need it for theirs.
-
-        Only asked for where the weights are spread over processes.
+        """Any training unit, for sharded training, in which every process makes equally many passes.
 
         Raises:
-            UserError: this policy can't be spread so.
+            UserError: the policy cannot be sharded.
         """
         raise UserError(
             f"Expected a policy with a placeholder for sharded training, but {type(self).__name__} has none, try "
@@ -69,11 +69,10 @@ class Policy(nn.Module, ABC):
         )
 
     def reference(self) -> Reference:
-        """This policy as it is now, frozen: what the KL term measures the distance from.
+        """A frozen copy of the policy for the KL term. Call after `load`, and before sharding.
 
-        A copy, with parameters of its own. A policy whose initial weights are still inside it (an adapter that can be
-        switched off) returns a view of itself instead, which is no `nn.Module`, so that assigning it to one registers
-        no parameter twice. Call after `load`, and before the parameters are sharded over processes.
+        A policy with adapters returns a view of itself with the adapters off. The view is no `nn.Module`, so that
+        assigning it to a module registers no parameter twice.
         """
         return copy.deepcopy(self).requires_grad_(False).eval()
 

@@ -1,4 +1,4 @@
-"""Models of Hugging Face transformers, read and prepared for training. Imports transformers and peft where used."""
+"""Models of Hugging Face transformers, read and prepared for training."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from lightning_cgrpo.randomness import random_weights, run_seed
 ADAPTERS = "adapter_config.json"
 NO_PEFT = f"Expected peft to be installed for lora, but it is not, try {installing('lora')}."
 PACKAGED = Path(__file__).parents[1] / "models"
-"""Models that come with the package."""
 PREFIX = "packaged:"
-"""``packaged:NAME`` is a model that comes with the package; no directory of the user's can stand in for it."""
+"""``packaged:NAME`` is the model `NAME` in the folder `PACKAGED`."""
 
 
 @dataclass(frozen=True)
 class LoRA:
-    """Low-rank adapters (Hu et al., 2022), W + alpha / rank B A: the only parameters that are then trained.
+    """Low-rank adapters (Hu et al., 2022), W + alpha / rank B A, as the only trained parameters.
 
     Args:
         rank: rows of A and columns of B.
         alpha: scale of the update.
-        target_modules: names of the linear layers that get one, or "all-linear": all but the output layer.
-        seed: of the random A; by default the seed of `lightning.seed_everything`. B starts at 0, so that the initial
-            policy is the base model.
+        target_modules: names of the adapted linear layers, or "all-linear": all but the output layer.
+        seed: of the random A, by default the seed of `lightning.seed_everything`. B starts at 0, so the initial policy
+            is the base model.
     """
 
     rank: int = 16
@@ -42,15 +41,15 @@ class LoRA:
 def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM") -> tuple[Any, Any]:
     """A model and its tokenizer, from a directory or the hub.
 
-    A directory of adapters gives the model that they were trained on with them in it; they alone are trainable.
+    A directory of adapters gives their base model with the adapters in it, which alone are trainable.
 
     Args:
-        name: of either.
-        dtype: of the weights, None as they were saved.
-        kind: the class of transformers that knows what model it is.
+        name: of the directory, or on the hub.
+        dtype: of the weights, None for the saved dtype.
+        kind: auto class of transformers.
 
     Raises:
-        UserError: there is no such model, here or (where there is a network) on the hub.
+        UserError: the model does not exist or cannot be reached.
     """
     import transformers
     from huggingface_hub.errors import HFValidationError
@@ -63,7 +62,7 @@ def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM") -> tu
         path = directory(name)
         source = str(path or name)
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": path is not None}
-        # sdpa, since eager attention gives NaN for left padding in float64.
+        # sdpa, because eager attention gives NaN for left padding in float64.
         model = getattr(transformers, kind).from_pretrained(
             source, dtype=dtype or "auto", attn_implementation="sdpa", use_safetensors=True, **options
         )
@@ -77,25 +76,24 @@ def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM") -> tu
     if path is not None and not _as_saved(tokenizer, path / "tokenizer.json"):
         tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
     if hasattr(model, "peft_config"):
-        # transformers has put adapters in, frozen, and would train and save everything else.
+        # transformers has added frozen adapters, and would train and save all other weights.
         raise UserError(
             f"Expected '{name}' to be a whole model, or a directory with adapters alone, but got adapters from the hub "
             f"or beside a model, try a directory with {ADAPTERS} and adapter_model.safetensors alone."
         )
-    # What adapters will name as their model, from wherever they are read: no folder of the hub's cache.
+    # The name that saved adapters give their model, never a folder of the hub's cache.
     elsewhere = path is None or path.parent.name == "snapshots"
     model.name_or_path = model.config.name_or_path = name if elsewhere else str(Path(source).resolve())
     return model, tokenizer
 
 
 def _read_adapters(folder: Path, dtype: str | None, kind: str) -> tuple[Any, Any]:
-    """The model that the adapters in a directory name as theirs, with them in it, and its tokenizer."""
     try:
         from peft import PeftConfig, PeftModel
     except ImportError:
         raise UserError(NO_PEFT) from None
     config = PeftConfig.from_pretrained(str(folder))
-    # Others change what goes into the model, too, and not its layers alone.
+    # Other kinds change the model's input too.
     if config.peft_type != "LORA":
         raise UserError(f"Expected the adapters in '{folder}' to be LoRA, but got {config.peft_type.value}.")
     if not (folder / "adapter_model.safetensors").is_file():
@@ -111,12 +109,12 @@ def _read_adapters(folder: Path, dtype: str | None, kind: str) -> tuple[Any, Any
 
 
 def directory(name: str) -> Path | None:
-    """Where a model is on this machine; None if it is to come from the hub.
+    """The directory of a model on this machine; None for a model on a hub that answers.
 
-    Without a network that is the hub's cache: its client would retry for minutes before it looked there.
+    Without a network, the hub's cache is searched at once, because its client would retry for minutes first.
 
     Raises:
-        OSError: it is neither here nor reachable.
+        OSError: the model is neither here nor reachable.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -142,7 +140,7 @@ def directory(name: str) -> Path | None:
 
 
 def origin(name: str) -> Origin:
-    """Where the weights of a model, or of adapters, that has been read come from."""
+    """Origin of a model or of adapters that have been read."""
     from huggingface_hub import snapshot_download
 
     folder = Path(name).expanduser()
@@ -152,10 +150,9 @@ def origin(name: str) -> Origin:
 
 
 def _as_saved(tokenizer: Any, file: Path) -> bool:
-    """Whether it splits text as its file says.
+    """Whether a tokenizer splits text by the rules in its file.
 
-    For some model types (qwen2) AutoTokenizer builds a tokenizer of its own around the file's vocabulary, which differs
-    silently (other ids, or none) if the file is not from that family.
+    For some model types (qwen2) AutoTokenizer keeps the file's vocabulary alone, and silently gives other ids.
     """
     from tokenizers import Tokenizer
 
@@ -167,10 +164,10 @@ def _as_saved(tokenizer: Any, file: Path) -> bool:
 
 
 def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """The tokens that end an answer: the tokenizer's, and those of the generation config.
+    """Tokens that end an answer, of the tokenizer and of the generation config.
 
     Raises:
-        UserError: there is none.
+        UserError: neither names a token.
     """
     configured = model.generation_config.eos_token_id
     named = {tokenizer.eos_token_id, *(configured if isinstance(configured, (list, tuple)) else [configured])} - {None}
@@ -183,18 +180,18 @@ def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 
 def checkpointed_layers(model: Any) -> list[nn.Module]:
-    """Those that transformers can recompute one by one: a decoder's, and a vision tower's."""
+    """Layers that transformers can recompute one by one, of a decoder and of a vision tower."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
 
 
 def enable_checkpointing(model: Any) -> list[nn.Module]:
-    """The layers that recompute themselves when their flag `training` says so."""
+    """Layers that recompute their activations while their flag `training` is set."""
     model.activation_checkpointing_enable({"use_reentrant": False})
     layers = checkpointed_layers(model)
     for layer in layers:
-        # A few families (OPT) apply dropout in the layer itself, which that flag would switch on.
+        # The flag would switch on dropout in the layer itself (OPT).
         for name, value in vars(layer).items():
             if "dropout" in name and isinstance(value, float):
                 setattr(layer, name, 0.0)
@@ -202,10 +199,10 @@ def enable_checkpointing(model: Any) -> list[nn.Module]:
 
 
 def with_adapters(model: Any, lora: LoRA) -> Any:
-    """The model, frozen, with trainable adapters in it.
+    """The frozen model with trainable adapters.
 
     Raises:
-        UserError: peft is not installed.
+        UserError: peft is missing, the model has adapters already, or `target_modules` names no layers.
     """
     try:
         from peft import LoraConfig, get_peft_model

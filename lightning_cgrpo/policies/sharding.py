@@ -1,10 +1,9 @@
-"""A policy's network spread over the processes (FSDP): in shards for training, whole for a rollout, gathered to save.
+"""Sharding of a policy over processes (FSDP): shards for training, whole for a rollout, gathered to save.
 
-`fully_shard` gathers a module's weights in the hooks around its `forward`, frees them after it, and reduces gradients
-in those of the backward pass. Here a layer of the model is such a module, and the policy around all of them is the
-root, which holds what is in no layer: embeddings, the last norm, the output layer. So a pass goes through the policy's
-`forward`, every process has to make as many passes as the others (`RolloutModule.passes`), and what calls other methods
-than `forward`, as generation does, needs the whole network (`unsharded`).
+`fully_shard` gathers a module's weights before its `forward`, frees them afterward, and reduces gradients in the
+backward pass. Each layer of the model is sharded alone. The policy is the root, which holds the embeddings, the last
+norm and the output layer. Every process therefore makes equally many passes through the policy's `forward`
+(`RolloutModule.passes`), and other methods, such as those of generation, need the whole network (`unsharded`).
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.policy import Policy
 
 TIMEOUT = timedelta(minutes=30)
-"""How long processes wait for each other; answers of one may take much longer than those of another."""
+"""Processes wait this long for each other, because their answers may take very different times."""
 
 FIRST_FSDP = "Expected trainer.strategy without the first version of FSDP, but got {}, try --trainer.strategy=fsdp2."
 
 
 class FSDP2Strategy(ModelParallelStrategy):
-    """Lightning's `ModelParallelStrategy` with all processes sharing one copy of the network; short: ``fsdp2``.
+    """Lightning's `ModelParallelStrategy` with one copy of the network over all processes; short: ``fsdp2``.
 
     Args:
-        save_distributed_checkpoint: a checkpoint is a directory, to which every process writes its part; otherwise it
-            is a single file, for which the first one gathers weights and moments in its CPU memory.
-        process_group_backend: nccl on GPUs and gloo on CPUs by default.
-        timeout: how long processes wait for each other.
+        save_distributed_checkpoint: write a checkpoint as a directory, a part per process. If false, the first process
+            gathers weights and moments in its CPU memory and writes a single file.
+        process_group_backend: by default nccl on GPUs and gloo on CPUs.
+        timeout: longest wait of a process for another.
     """
 
     def __init__(
@@ -64,13 +63,12 @@ if "fsdp2" not in StrategyRegistry.available_strategies():
 
 
 def shard(module: LightningModule) -> None:
-    """Spread the weights of a module's policy and reference over the processes, if that is what its strategy does.
+    """Shard a module's policy and reference if its strategy shards; for `configure_model`, once or more often.
 
-    For `configure_model`; harmless when called again. Under ``bf16-mixed`` weights are gathered and computed with as
-    bfloat16; shards, sums of gradients and moments keep their dtype.
+    Under ``bf16-mixed`` weights are gathered as bfloat16; shards, sums of gradients and moments keep their dtype.
 
     Raises:
-        UserError: the strategy is the first version of FSDP, or splits single matrices (tensor parallelism).
+        UserError: the strategy is the first version of FSDP, or uses tensor parallelism.
     """
     if module._trainer is None:
         return
@@ -94,30 +92,27 @@ def _shard(policy: Policy, strategy: Strategy, mixed: bool) -> None:
         precision = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16 if mixed else None,
             reduce_dtype=torch.float32 if mixed else None,
-            cast_forward_inputs=False,  # log-probabilities of the last pass among them
+            cast_forward_inputs=False,  # the inputs include old log-probabilities
         )
-        for module in (*reversed(policy.layers()), policy):  # the inner ones first
+        for module in (*reversed(policy.layers()), policy):  # inner layers first
             fully_shard(module, mesh=mesh["data_parallel"], mp_policy=precision, reshard_after_forward=True)
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether its weights are spread over the processes, also where they happen to be whole at the moment."""
+    """Whether the module has been sharded, even if its weights are whole at the moment."""
     return isinstance(module, FSDPModule)
 
 
 def in_shards(module: nn.Module) -> bool:
-    """Whether its weights are spread over the processes now, so that a pass through it needs all of these."""
+    """Whether the module's weights are in shards now, so that a pass needs all processes."""
     return isinstance(next(module.parameters(), None), DTensor)
 
 
 @contextmanager
 def unsharded(policy: Policy) -> Iterator[None]:
-    """Within it the network is whole and plain on every process, as if it had never been sharded, for inference only.
-
-    Collective: all processes take part when it begins; within it none needs another.
-    """
-    # What FSDP does around every `forward` costs time for each token, and layers that ran before their root would each
-    # take themselves for one.
+    """Make the network whole and plain on every process, for inference. Entering is collective, the body is not."""
+    # The hooks are removed, because they cost time per token, and a layer that runs before the root takes itself for a
+    # root.
     parts = [module for module in policy.modules() if isinstance(module, FSDPModule)] if is_sharded(policy) else []
     hooks = [(part, part._forward_pre_hooks, part._forward_hooks) for part in parts]
     for part in parts:
@@ -132,24 +127,24 @@ def unsharded(policy: Policy) -> Iterator[None]:
 
 
 def total_norm(policy: Policy) -> Tensor:
-    """The norm of a policy's gradients, wherever they are. Collective where it is sharded."""
+    """Norm of a policy's gradients; collective if the policy is sharded."""
     return whole(nn.utils.get_total_norm([p.grad for p in policy.parameters() if p.grad is not None]))
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor that may be spread over the processes, on each. Collective."""
+    """The full tensor on each process; collective if the tensor is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def gathered(policy: Policy) -> dict[str, Tensor] | None:
-    """All weights of a sharded policy, by name, on the first process's CPU, empty on the others; None if it isn't one.
+def full_weights(policy: Policy) -> dict[str, Tensor] | None:
+    """All weights of a sharded policy by name, on the first process's CPU; None if the policy is not sharded.
 
-    Collective.
+    Collective; other processes get an empty dictionary.
     """
     if not is_sharded(policy):
         return None
     weights = get_model_state_dict(policy, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    # Gathered twice, what was one parameter with two names is two.
+    # A parameter with two names has been gathered twice.
     once = {name for name, _ in policy.named_parameters()}
     again = {name for name, _ in policy.named_parameters(remove_duplicate=False)} - once
     return {name: weight for name, weight in weights.items() if isinstance(weight, Tensor) and name not in again}

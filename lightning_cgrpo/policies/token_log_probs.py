@@ -1,4 +1,4 @@
-"""From logits over a vocabulary to what the loss needs of them."""
+"""Log-probabilities and entropies from logits."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ def token_log_probs(logits: Tensor, actions: Tensor, temperature: float = 1.0) -
         actions: ``[...]`` int64.
 
     Returns:
-        Log-probabilities and entropies ``[...]``, computed and returned in float32 (float64 for float64 logits), both
-        differentiable once.
+        Log-probabilities and entropies ``[...]`` in float32 (float64 for float64 logits), differentiable once.
 
     Example:
         >>> token_log_probs(torch.zeros(1, 4), torch.tensor([2]))
@@ -29,10 +28,9 @@ def token_log_probs(logits: Tensor, actions: Tensor, temperature: float = 1.0) -
 
 
 class _TokenLogProbs(torch.autograd.Function):
-    """Keeps only the logits themselves for the backward pass, in the model's dtype.
+    """Keeps only the logits for the backward pass; autograd would keep a float32 copy for each operation.
 
-    Autograd would keep a float32 copy of all the logits for each operation of the entropy. With
-    z = logits / temperature, p = softmax(z), action a and entropy H:
+    Derivatives with z = logits / temperature, p = softmax(z), action a and entropy H:
 
         d log p_a / dz_j = [j = a] - p_j        d H / dz_j = -p_j (log p_j + H)
     """

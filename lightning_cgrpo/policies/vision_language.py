@@ -1,4 +1,4 @@
-"""A vision-language model as a policy: Qwen2.5-VL, as transformers has it."""
+"""A vision-language model as a policy: Qwen2.5-VL of Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -19,29 +19,25 @@ from lightning_cgrpo.policies.shared_prefix.attention import Attend, no_mask
 from lightning_cgrpo.rollout import NO_INPUTS
 
 PLACEHOLDER = "<|image_pad|>"
-"""What the chat template writes for an image; one such token stands for every token of the image."""
+"""Written by the chat template for an image, and repeated here for every token of the image."""
 FAMILY = "qwen2_5_vl"
 
 
 class VisionLanguagePolicy(CausalLMPolicy):
-    """Chooses the next token, given texts and images and its own earlier tokens.
+    """Chooses the next token, given texts and images and the answer's earlier tokens.
 
-    A prompt is a list of messages. The content of one is a text, or a list of parts: ``{"type": "text", "text": …}``
-    and ``{"type": "image", "image": …}``, the image one of PIL's, or an array ``[H, W, 3]`` of bytes. They are scaled,
-    normalized and cut by transformers' own processor, in the version that needs no torchvision.
+    A prompt is a list of messages. Their content is a text, or a list of parts: ``{"type": "text", "text": …}`` and
+    ``{"type": "image", "image": …}`` with a PIL image or an array ``[H, W, 3]`` of bytes. The processor of transformers
+    that needs no torchvision prepares the images. Each pass computes prompts and their images once per group.
 
-    Everything else is `CausalLMPolicy`'s: prompts are computed once for all of their answers, and so are the images in
-    them, by the vision tower, in each pass.
-
-    Rollouts have the further inputs ``patches [B, L, D]`` and ``grids [B, I, 3]``: the patches of a prompt's images one
-    after the other, and each image's numbers of patches in time, height and width; 0 where there are none.
+    Rollouts have two further inputs, padded with 0: ``patches [B, L, D]``, the patches of all images of a prompt, and
+    ``grids [B, I, 3]``, each image's numbers of patches in time, height and width.
 
     Args:
-        model: a directory that transformers can load, or a name on the Hugging Face hub.
-        temperature: as in `CausalLMPolicy`, like `dtype`, `lora`, `gradient_checkpointing` and `max_prompt_tokens`.
-        min_pixels: smaller images are scaled up to this area; None leaves it to the model's processor.
-        max_pixels: larger images are scaled down to this area: it bounds the tokens of an image, by area / 784 where
-            patches are 14 pixels wide.
+        model: as in `CausalLMPolicy`, like the next five arguments.
+        min_pixels: smaller images are scaled up to this area; None for the default of the model's processor.
+        max_pixels: larger images are scaled down to this area. An image has at most area / 784 tokens if patches are 14
+            pixels wide.
     """
 
     reads_images = True
@@ -73,11 +69,10 @@ class VisionLanguagePolicy(CausalLMPolicy):
         return policy
 
     def load(self) -> None:
-        """Read the weights, the tokenizer and the settings of the image processor.
+        """Read weights, tokenizer and settings of the image processor.
 
         Raises:
-            UserError: there is no such model, or it is of another family, or it can't share prompts, or as in
-                `CausalLMPolicy`.
+            UserError: the model is of another family or cannot share prompts, or as in `CausalLMPolicy`.
         """
         self._read_once()
         family = self.network.config.model_type
@@ -96,7 +91,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
         self.model, self.tokenizer = read(self.name, self.dtype, "AutoModelForImageTextToText")
-        # Adapters bring their own settings, which say how many tokens an image has.
+        # A directory of adapters has its own settings, which determine the tokens of an image.
         own = Path(self.name).expanduser() / "preprocessor_config.json"
         source = own.parent if own.is_file() else self.network.name_or_path
         processor = Qwen2VLImageProcessorPil.from_pretrained(source)
@@ -110,10 +105,10 @@ class VisionLanguagePolicy(CausalLMPolicy):
     def read_prompts(
         self, prompts: Sequence[str | Messages], index: Tensor | None = None
     ) -> tuple[list[list[int]], dict[str, Tensor]]:
-        """The tokens of B prompts, images being as many placeholders as they have tokens; their patches and grids.
+        """The tokens of B prompts, with a placeholder for each token of an image; patches and grids.
 
         Raises:
-            UserError: as `tokenize`, or an image can't be read, or a text holds the placeholder of an image.
+            UserError: as `tokenize`, or an image cannot be read, or a text contains the placeholder of an image.
         """
         self._check_loaded()
         numbers = range(len(prompts)) if index is None else index.tolist()
@@ -122,9 +117,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
             of_prompt, grid = self._patches(images_of(prompt), number)
             patches.append(of_prompt)
             grids.append(grid)
-            text = self._expanded(prompt, grid, number)
-            ids = self.tokenizer(text, add_special_tokens=isinstance(prompt, str)).input_ids
-            tokens.append(self._checked(ids, number))
+            tokens.append(self._tokens(prompt, self._expanded(self._text(prompt, number), grid, number), number))
         if not any(len(grid) for grid in grids):
             return tokens, {}
         padded = (pad_sequence(rows, batch_first=True).to(self.device) for rows in (patches, grids))
@@ -145,9 +138,8 @@ class VisionLanguagePolicy(CausalLMPolicy):
         vision = self.network.config.vision_config
         return int(vision.in_channels * vision.temporal_patch_size * vision.patch_size**2)
 
-    def _expanded(self, prompt: str | Messages, grid: Tensor, number: int) -> str:
-        """The prompt's text with as many placeholders as its images have tokens."""
-        text = prompt if isinstance(prompt, str) else self._templated(prompt, number)
+    def _expanded(self, text: str, grid: Tensor, number: int) -> str:
+        """The text with a placeholder for each token of its images."""
         first, *pieces = text.split(PLACEHOLDER)
         if len(pieces) != len(grid):
             raise UserError(
@@ -160,7 +152,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
     # --- passes
 
     def prompt_positions(self, ids: Tensor, lengths: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
-        """Positions ``[3, S]`` in time, height and width: a text's are all the same, those of an image a grid's."""
+        """Positions ``[3, S]`` in time, height and width, the same on all axes for text."""
         if not inputs:
             return None
         positions = []
@@ -173,7 +165,6 @@ class VisionLanguagePolicy(CausalLMPolicy):
     def hidden(
         self, ids: Tensor, positions: Tensor, attend: Attend, inputs: Mapping[str, Tensor] = NO_INPUTS
     ) -> Tensor:
-        """Last hidden states ``[S, D]`` of a packed row, see `CausalLMPolicy.hidden`."""
         with self._checkpointing(torch.is_grad_enabled()):
             embedded = self.network.get_input_embeddings()(ids)
             images = bool(inputs) and bool(inputs["grids"].any())
@@ -181,7 +172,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
                 embedded = embedded + nothing
             if images:
                 features = self._features(inputs).to(embedded.dtype)
-                # Prompts come first. A placeholder in an answer is a token like any other.
+                # Prompts come first; a placeholder in an answer is an ordinary token.
                 places = (ids == self.image_token).nonzero()[: len(features)]
                 embedded = embedded.scatter(0, places.expand(-1, embedded.shape[1]), features)
             output = self.network.model.language_model(
@@ -195,17 +186,17 @@ class VisionLanguagePolicy(CausalLMPolicy):
         return states
 
     def _features(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """What the vision tower makes of all images, one after the other: ``[tokens, D]``."""
+        """The vision tower's output for all images in a row, ``[tokens, D]``."""
         sizes = inputs["grids"].prod(-1)
         taken = torch.arange(inputs["patches"].shape[1], device=sizes.device) < sizes.sum(-1, keepdim=True)
         output = self.network.model.get_image_features(inputs["patches"][taken], inputs["grids"][sizes > 0])
         return torch.cat(list(output.pooler_output))
 
     def _no_images(self) -> Tensor | None:
-        """0 by way of the vision tower, where a pass without images needs it because other processes may have some."""
+        """0 through the vision tower's parameters, for processes without images beside processes with images."""
         tower = self.network.model.visual
         if in_shards(tower.blocks[0]):
-            # The smallest image there is: all processes gather the tower's layers together.
+            # The smallest image, because all processes gather the tower's layers together.
             side = self.network.config.vision_config.spatial_merge_size
             patches = torch.zeros(1, side * side, self._patch_size, device=self.device)
             grids = torch.tensor([[[1, side, side]]], device=self.device)
@@ -216,16 +207,12 @@ class VisionLanguagePolicy(CausalLMPolicy):
     def save_pretrained(
         self, directory: str | Path, merge: bool = False, weights: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Write model, tokenizer and the image processor's settings, see `CausalLMPolicy.save_pretrained`."""
         super().save_pretrained(directory, merge, weights)
         self.image_processor.save_pretrained(directory)
 
 
 def images_of(prompt: str | Messages) -> list[Any]:
-    """The images in a prompt's messages, in their order."""
-    if isinstance(prompt, str):
-        return []
-    parts: list[Any] = [
-        part for message in prompt if isinstance(message["content"], list) for part in message["content"]
-    ]
+    """The images in a prompt's messages, in order."""
+    contents = [] if isinstance(prompt, str) else [message["content"] for message in prompt]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
     return [part["image"] for part in parts if part["type"] == "image"]

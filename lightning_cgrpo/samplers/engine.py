@@ -1,4 +1,4 @@
-"""The narrow surface between sampling text and whatever generates it: this process's own weights, or a server."""
+"""Interface of the engines that generate text: this process's own weights, or a server."""
 
 from __future__ import annotations
 
@@ -9,22 +9,15 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from lightning_cgrpo.errors import expect
+
 if TYPE_CHECKING:
     from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How long answers get, and from which tokens each is chosen. The temperature and the stop tokens are the policy's.
-
-    Args:
-        max_new_tokens: the longest answer, its stop token included.
-        min_new_tokens: before the answer has this many tokens no stop token is chosen.
-        top_p: choose from the nucleus alone, the likeliest tokens that together have this probability (Holtzman et
-            al., 2020).
-        top_k: choose from the k likeliest tokens alone (Fan et al., 2018).
-        min_p: choose only tokens that have this share of the likeliest one's probability (Nguyen et al., 2024).
-    """
+    """Arguments of `GenerationSampler` for the engine; temperature and stop tokens belong to the policy."""
 
     max_new_tokens: int
     min_new_tokens: int = 0
@@ -33,22 +26,13 @@ class Sampling:
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("max_new_tokens", self.max_new_tokens, 1),
-            ("min_new_tokens", self.min_new_tokens, 0),
-            ("top_k", self.top_k, 1),
-        ):
-            if value is not None and value < least:
-                raise ValueError(f"Expected argument `{name}` to be at least {least}, but got {value}.")
-        if self.min_new_tokens > self.max_new_tokens:
-            raise ValueError(
-                f"Expected argument `min_new_tokens` to be at most max_new_tokens, {self.max_new_tokens}, but got "
-                f"{self.min_new_tokens}."
-            )
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"Expected argument `top_p` to be in (0, 1], but got {self.top_p}.")
-        if not 0 <= self.min_p <= 1:
-            raise ValueError(f"Expected argument `min_p` to be in [0, 1], but got {self.min_p}.")
+        longest, least = self.max_new_tokens, self.min_new_tokens
+        expect(longest >= 1, "max_new_tokens", "at least 1", longest)
+        expect(least >= 0, "min_new_tokens", "at least 0", least)
+        expect(self.top_k is None or self.top_k >= 1, "top_k", "at least 1", self.top_k)
+        expect(least <= longest, "min_new_tokens", f"at most max_new_tokens, {longest}", least)
+        expect(0 < self.top_p <= 1, "top_p", "in (0, 1]", self.top_p)
+        expect(0 <= self.min_p <= 1, "min_p", "in [0, 1]", self.min_p)
 
 
 @dataclass(frozen=True)
@@ -56,11 +40,10 @@ class Completions:
     """G answers to each of B prompts, as tokens.
 
     Args:
-        tokens: ``[B, G, T]`` int64 with T = `max_new_tokens`; a stop token is the last one of its answer.
-        mask: ``[B, G, T]`` bool, which of them exist.
-        truncated: ``[B, G]`` bool, answers that no stop token ended.
-        log_probs: ``[B, G, T]`` of the tokens under what they were sampled from, where that isn't the policy as this
-            process computes it; otherwise None.
+        tokens: ``[B, G, T]`` int64 with T = `max_new_tokens`; a stop token is the last token of its answer.
+        mask: ``[B, G, T]`` bool, true for an answer's tokens.
+        truncated: ``[B, G]`` bool, answers without a stop token.
+        log_probs: ``[B, G, T]`` under the engine's sampling distribution; None if the policy itself sampled.
     """
 
     tokens: Tensor
@@ -82,16 +65,15 @@ class RolloutEngine(ABC):
         draws: Tensor,
         inputs: Mapping[str, Tensor],
     ) -> Completions:
-        """Answer every prompt `group_size` times with the policy as it is now.
+        """Answer every prompt `group_size` times with the current policy.
 
         Args:
-            policy: whose weights, temperature and stop tokens count; on its device the results are.
+            policy: source of weights, temperature and stop tokens; results are on its device.
             prompts: B lists of tokens.
-            draws: ``[B, G, T]`` float64 in [0, 1): the only randomness. An engine that chooses tokens itself uses one
-                per token; another one makes a seed of the first.
-            inputs: tensors ``[B, ...]``, what else the policy reads of the prompts.
+            draws: ``[B, G, T]`` float64 in [0, 1), the only randomness: one per token, or a seed from the first.
+            inputs: tensors ``[B, ...]``, the policy's further inputs, see `CausalLMPolicy.read_prompts`.
 
         Raises:
-            FloatingPointError: if the policy's logits are not finite.
-            UserError: if there are inputs that the engine can't read.
+            FloatingPointError: the policy's logits are not finite.
+            UserError: the engine cannot read the inputs.
         """

@@ -1,46 +1,39 @@
-"""Answers by acting in an environment, all episodes of a batch at once."""
+"""Answers by acting in an environment, with all episodes of a batch at once."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.policy import Actor
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
 
 CHECK_EVERY = 4
-"""Steps between looking for episodes that ended, to drop them: what a look costs, a few idle steps cost, too."""
-
-Actor = Callable[[Tensor], Tensor]
-"""Logits ``[M, actions]`` of observations ``[M, size]``."""
+"""Steps between two searches for ended episodes; a search costs about as much as a few idle steps."""
 
 
 class Episodes(Protocol):
-    """A vectorized environment as functions of its states, ``[M]`` integers, one for each episode.
-
-    A state of one episode means nothing to another: it says where and in which episode's world.
-    """
+    """M episodes as functions of their states, ``[M]`` integers that also identify the episode's own world."""
 
     start: Tensor
-    """The states in which the M episodes begin."""
+    """First states of the M episodes."""
 
     def observe(self, states: Tensor) -> Tensor:
         """Observations ``[M, size]``."""
 
     def step(self, states: Tensor, actions: Tensor) -> Tensor:
-        """The states that ``actions [M]`` lead to. From a state in which an episode has ended, the same state."""
+        """Next states after ``actions [M]``; an ended episode keeps its state."""
 
     def ended(self, states: Tensor) -> Tensor:
-        """Whether the episode is over, ``[M]`` bool."""
+        """Whether each episode is over, ``[M]`` bool."""
 
     def report(self, states: Tensor, actions: Tensor, reached: Tensor) -> dict[str, Tensor]:
-        """What happened in M steps from `states` to `reached`, ``[M]`` each by name."""
+        """Facts about M steps from `states` to `reached`, ``[M]`` by name."""
 
 
 class Environment(ABC):
@@ -48,8 +41,8 @@ class Environment(ABC):
 
     Attributes:
         max_steps: length of the longest episode.
-        observation_size: numbers per observation, and
-        actions: number of actions; None where a policy is not to be compared with them.
+        observation_size: numbers per observation; None skips the comparison with the policy.
+        actions: number of actions; None skips the comparison with the policy.
     """
 
     max_steps: int
@@ -62,20 +55,17 @@ class Environment(ABC):
 
 
 class ActingPolicy(Protocol):
-    """What an environment sampler needs of a policy."""
+    """A policy for an environment sampler."""
 
     def actor(self) -> Actor:
-        """The policy as it is now, as a plain function, since a module's calls would take as long as its sums."""
+        """The current policy as a plain function, because calling modules would double the cost of a step."""
 
 
 class EnvironmentSampler(Sampler):
-    """Steps an environment with the policy until every episode ended or the environment's `max_steps` are over.
+    """Steps an environment with the policy until every episode ends or reaches `environment.max_steps`.
 
-    Rollouts have ``inputs["observations"] [B, G, T, size]``, the log-probabilities under which actions were sampled,
-    and in `info` what the environment reported, ``[B, G, T]`` by name, 0 after an episode's end.
-
-    Args:
-        environment: what to act in.
+    Rollouts have ``inputs["observations"] [B, G, T, size]``, exact log-probabilities, and in `info` the environment's
+    report, ``[B, G, T]`` by name, 0 after an episode's end.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -90,75 +80,55 @@ class EnvironmentSampler(Sampler):
 
     def rollout(self, policy: ActingPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         episodes = self.environment.reset(prompts, group_size)
-        # One random number per step, drawn up front.
-        draws = noise(group_size, self.environment.max_steps).flatten(0, 1)
-        return play(policy.actor(), episodes, draws).rollouts(len(prompts), group_size)
+        return play(policy.actor(), episodes, noise(group_size, self.environment.max_steps))
 
 
-@dataclass
-class Record:
-    """What was seen and done: for every step the episodes' rows, states, actions, logits, and the states reached."""
-
-    episodes: Episodes
-    horizon: int
-    steps: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
-
-    def rollouts(self, prompts: int, group_size: int) -> Rollouts:
-        """All steps but those of episodes that were over, laid out as ``[B, G, T]``."""
-        shape = (prompts, group_size, self.horizon)
-        rows, states, actions, logits, reached = (torch.cat(column) for column in zip(*self.steps, strict=True))
-        counts = torch.tensor([len(step[0]) for step in self.steps])
-        step = torch.arange(len(counts)).repeat_interleave(counts).to(states.device)
-        real = (~self.episodes.ended(states)).nonzero().squeeze(-1)
-        place = (rows * self.horizon + step)[real]
-        states, actions, reached = states[real], actions[real], reached[real]
-        log_probs = logits[real].log_softmax(-1).gather(-1, actions[:, None]).squeeze(-1)
-
-        def laid_out(values: Tensor) -> Tensor:
-            full = values.new_zeros((prompts * group_size * self.horizon, *values.shape[1:]))
-            return full.index_copy_(0, place, values).view(*shape, *values.shape[1:])
-
-        happened = self.episodes.report(states, actions, reached)
-        return Rollouts(
-            actions=laid_out(actions),
-            mask=laid_out(torch.ones_like(place, dtype=torch.bool)),
-            inputs={"observations": laid_out(self.episodes.observe(states))},
-            log_probs=laid_out(log_probs),
-            info={name: laid_out(values) for name, values in happened.items()},
-        )
-
-
-def play(actor: Actor, episodes: Episodes, draws: Tensor, blocks: int = 1) -> Record:
+def play(actor: Actor, episodes: Episodes, draws: Tensor, blocks: int = 1) -> Rollouts:
     """Act until all episodes have ended or the draws are used up.
 
     Args:
-        draws: ``[M, T]`` in [0, 1), the randomness of each step.
-        blocks: keep the episodes in this many blocks of equal size, for an actor to whom they mean something.
+        draws: ``[B, G, T]`` in [0, 1), one number per step of each of the B G episodes.
+        blocks: keep the episodes in this many blocks of equal size, for an actor of several stacked policies.
     """
-    record = Record(episodes, draws.shape[1])
+    horizon = draws.shape[-1]
+    steps: list[tuple[Tensor, ...]] = []
     with torch.inference_mode():
         states = episodes.start
         rows = torch.arange(len(states), device=states.device)
-        draws = draws.t().contiguous()  # Steps are read one after the other.
-        for step in range(record.horizon):
+        coming = draws.flatten(0, 1).t().contiguous()  # [T, M], because steps are read one after the other
+        for step in range(horizon):
             if step % CHECK_EVERY == 0:
                 going_on = _going_on(episodes.ended(states), blocks)
                 if going_on is not None:
-                    states, rows, draws = states[going_on], rows[going_on], draws[:, going_on]
+                    states, rows, coming = states[going_on], rows[going_on], coming[:, going_on]
                 if len(rows) == 0 and step:
                     break
             logits = actor(episodes.observe(states))
-            # Inverse CDF; the last action takes what rounding leaves.
-            below = logits.softmax(-1).cumsum(-1)[:, :-1] <= draws[step, :, None]
-            actions = below.sum(-1)
+            # Inverse cumulative distribution; the last action takes the rest that rounding leaves.
+            actions = (logits.softmax(-1).cumsum(-1)[:, :-1] <= coming[step, :, None]).sum(-1)
             reached = episodes.step(states, actions)
-            record.steps.append((rows, states, actions, logits, reached))
+            steps.append((rows * horizon + step, states, actions, logits, reached))
             states = reached
-    return record
+    place, states, actions, logits, reached = (torch.cat(column) for column in zip(*steps, strict=True))
+    real = (~episodes.ended(states)).nonzero().squeeze(-1)
+    place, states, actions, reached = place[real], states[real], actions[real], reached[real]
+    log_probs = logits[real].log_softmax(-1).gather(-1, actions[:, None]).squeeze(-1)
+
+    def laid_out(values: Tensor) -> Tensor:
+        full = values.new_zeros((draws.numel(), *values.shape[1:]))
+        return full.index_copy_(0, place, values).view(*draws.shape, *values.shape[1:])
+
+    return Rollouts(
+        actions=laid_out(actions),
+        mask=laid_out(torch.ones_like(place, dtype=torch.bool)),
+        inputs={"observations": laid_out(episodes.observe(states))},
+        log_probs=laid_out(log_probs),
+        info={name: laid_out(values) for name, values in episodes.report(states, actions, reached).items()},
+    )
 
 
 def _going_on(ended: Tensor, blocks: int) -> Tensor | None:
-    """The rows to keep so that no block loses an episode that goes on and all keep equally many; None: all."""
+    """Rows to keep: every running episode, and equally many rows per block; None for all rows."""
     if not bool(ended.any()):
         return None
     ended = ended.view(blocks, -1)

@@ -5,41 +5,38 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from lightning_cgrpo.distributed import gather_counts, world
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
+from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
 CHECKED_AT_ONCE = 1_000
-"""Prompts."""
+"""Prompts per call of the tokenizer."""
 
 
 class GenerationSampler(Sampler):
     """Continues each prompt G times, until a stop token or `max_new_tokens`.
 
-    Prompts are the column ``prompt``: texts, or lists of chat messages.
+    Prompts are the column ``prompt``: texts, or lists of chat messages. Rollouts have T = `max_new_tokens` and the
+    inputs ``prompt_ids`` and ``prompt_mask`` ``[B, P]``, with the policy's further inputs. The module computes their
+    log-probabilities, because rounding makes generation differ from training, in bfloat16 by up to 0.1. In `info`:
 
-    Rollouts have T = `max_new_tokens` and the inputs ``prompt_ids`` and ``prompt_mask`` ``[B, P]``, with what else the
-    policy reads of prompts; a stop token is the last action of its answer. Log-probabilities are left to the module:
-    those of sampling differ from those of training by rounding, and in bfloat16 by up to a tenth. In `info`:
-
-    - ``text``: B lists of G texts, special tokens left out
-    - ``truncated``: ``[B, G]`` bool, answers that no stop token ended
+    - ``text``: B lists of G texts without special tokens
+    - ``truncated``: ``[B, G]`` bool, answers without a stop token
 
     Args:
         max_new_tokens: the longest answer, its stop token included.
-        min_new_tokens: before the answer has this many tokens no stop token is chosen.
-        top_p: sample from the nucleus alone, the likeliest tokens that together have this probability (Holtzman et
-            al., 2020). The policy's log-probabilities remain those of the full distribution, with this and the others.
-        top_k: sample from the k likeliest tokens alone (Fan et al., 2018).
-        min_p: sample only tokens that have this share of the likeliest one's probability (Nguyen et al., 2024).
+        min_new_tokens: shortest answer; no earlier token is a stop token.
+        top_p: sample from the likeliest tokens that together have this probability (Holtzman et al., 2020). The
+            policy's log-probabilities remain those of the full distribution under this and the next two filters.
+        top_k: sample from the k likeliest tokens (Fan et al., 2018).
+        min_p: sample from tokens with this share of the likeliest token's probability (Nguyen et al., 2024).
         batch_size: answers generated at once, rounded down to whole groups (at least one); by default all.
-        engine: what generates; by default the policy's own weights, in this process.
+        engine: by default the policy's own weights in this process.
     """
 
     def __init__(
@@ -54,13 +51,12 @@ class GenerationSampler(Sampler):
     ) -> None:
         self.longest = max_new_tokens
         self.sampling = Sampling(max_new_tokens, min_new_tokens, top_p, top_k, min_p)
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"Expected argument `batch_size` to be at least 1, but got {batch_size}.")
+        expect(batch_size is None or batch_size >= 1, "batch_size", "at least 1", batch_size)
         self.batch_size = batch_size
         self.engine: RolloutEngine = TransformersEngine() if engine is None else engine
 
     def check(self, policy: CausalLMPolicy, source: Any) -> None:
-        """Of texts in memory, whether the longest fits; each process looks at its share. Collective."""
+        """Check that the longest text in memory fits; each process checks its share. Collective."""
         rows = getattr(source, "rows", None)
         if rows is None or policy.context_length is None or policy.reads_images:
             return
@@ -74,7 +70,7 @@ class GenerationSampler(Sampler):
                 if length > room:
                     found += 1
                     first = first or f" (such as prompt {row}, of {length} tokens)"
-        # All processes end, whoever has them.
+        # Every process raises, also one whose own prompts fit.
         if total := sum(gather_counts(found, policy.device)):
             raise UserError(
                 f"Expected prompts and answers to fit into the {policy.context_length} positions of '{policy.name}', "
@@ -87,7 +83,7 @@ class GenerationSampler(Sampler):
         """Sample ``[B, G]`` answers.
 
         Raises:
-            UserError: a prompt is too long for the policy, or there is no column of that name.
+            UserError: a prompt is too long for the policy, or the column is missing.
             FloatingPointError: the policy's logits are not finite.
         """
         tokens, inputs = policy.read_prompts(prompts.column("prompt", "GenerationSampler"), prompts.index)
@@ -99,32 +95,21 @@ class GenerationSampler(Sampler):
             )
         draws = noise(group_size, self.sampling.max_new_tokens)
         size = max(len(tokens) if self.batch_size is None else self.batch_size // group_size, 1)
-        parts = [
-            self.engine.generate(
-                policy,
-                tokens[i : i + size],
-                group_size,
-                self.sampling,
-                draws[i : i + size],
-                {name: tensor[i : i + size] for name, tensor in inputs.items()},
-            )
-            for i in range(0, max(len(tokens), 1), size)
-        ]
-        ids, mask = policy.padded(tokens)
-        return self._rollouts(policy, {"prompt_ids": ids, "prompt_mask": mask, **inputs}, parts, group_size)
-
-    def _rollouts(
-        self, policy: CausalLMPolicy, inputs: dict[str, Tensor], parts: list[Completions], group_size: int
-    ) -> Rollouts:
+        parts = []
+        for start in range(0, max(len(tokens), 1), size):
+            rows = slice(start, start + size)
+            some = {name: tensor[rows] for name, tensor in inputs.items()}
+            parts.append(self.engine.generate(policy, tokens[rows], group_size, self.sampling, draws[rows], some))
         actions, mask, truncated = (
             torch.cat([getattr(part, name) for part in parts]) for name in ("tokens", "mask", "truncated")
         )
         log_probs = [part.log_probs for part in parts if part.log_probs is not None]
         texts = policy.decode(actions.flatten(0, 1), mask.flatten(0, 1))
+        prompt_ids, prompt_mask = policy.padded(tokens)
         return Rollouts(
             actions=actions,
             mask=mask,
-            inputs=inputs,
+            inputs={"prompt_ids": prompt_ids, "prompt_mask": prompt_mask, **inputs},
             sampling_log_probs=torch.cat(log_probs) if log_probs else None,
             info={
                 "text": [texts[i : i + group_size] for i in range(0, len(texts), group_size)],

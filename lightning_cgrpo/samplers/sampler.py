@@ -1,4 +1,4 @@
-"""How a policy answers prompts: an environment stepped by the policy, or a generation engine."""
+"""Base class of samplers, which answer prompts: by acting in an environment, or by generating text."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lightning_cgrpo.rollout import PromptGroups, Rollouts
 
 
 class Noise(Protocol):
-    """Gives uniform numbers in [0, 1), float64 ``[B, *shape]``: the only randomness of a rollout.
+    """Uniform numbers in [0, 1), float64 ``[B, *shape]``: the only randomness of a rollout.
 
-    They depend on the seed, the update and the prompt's index, so a sampler must draw once, for all its steps.
+    Draw once per rollout, because every call repeats the numbers, which depend on seed, update and prompt.
     """
 
     def __call__(self, *shape: int) -> Tensor: ...
@@ -23,7 +23,7 @@ class Sampler(ABC):
     """Answers every prompt G times.
 
     Attributes:
-        longest: steps or tokens of the longest answer; None if the sampler sets no limit.
+        longest: steps or tokens of the longest answer; None for no limit.
     """
 
     longest: int | None = None
@@ -32,16 +32,16 @@ class Sampler(ABC):
         """Compare with a policy, before its weights are loaded.
 
         Raises:
-            UserError: this policy can't answer here.
+            UserError: the policy does not fit the sampler.
         """
 
     @abstractmethod
     def rollout(self, policy: Any, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         """Sample ``[B, G]`` answers. Runs under inference mode or no_grad, with the policy in eval mode."""
 
-    def check(self, policy: Any, source: Any) -> None:  # noqa: B027 (most can answer whatever there is)
-        """Look at a source of prompts before training, for what would end it when such a prompt is drawn.
+    def check(self, policy: Any, source: Any) -> None:  # noqa: B027 (most samplers can answer any prompt)
+        """Check a source of prompts before training.
 
         Raises:
-            UserError: there is a prompt that can't be answered.
+            UserError: a prompt cannot be answered.
         """

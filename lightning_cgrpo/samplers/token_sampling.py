@@ -1,4 +1,4 @@
-"""Which token is next: filters of a distribution, and the inverse of its cumulative distribution."""
+"""Choice of the next token: filters of a distribution, and the inverse of its cumulative distribution."""
 
 from __future__ import annotations
 
@@ -8,54 +8,53 @@ from torch import Tensor
 BLOCK = 256
 
 
-def nucleus(probabilities: Tensor, top_p: float) -> Tensor:
-    """Probabilities ``[R, V]`` with 0 outside of the smallest set of likeliest tokens that has the mass `top_p`.
+def top_p(probabilities: Tensor, p: float) -> Tensor:
+    """Keep the smallest set of likeliest tokens with the mass `p` (Holtzman et al., 2020), at least one token.
 
-    Not normalized. Among equals, lower token numbers come first; there is always at least one token.
+    Args:
+        probabilities: ``[R, V]``; the result is not normalized. Among equals, lower token numbers come first.
 
     Example:
-        >>> nucleus(torch.tensor([[0.2, 0.5, 0.3]]), 0.6)
+        >>> top_p(torch.tensor([[0.2, 0.5, 0.3]]), 0.6)
         tensor([[0.0000, 0.5000, 0.3000]])
     """
-    if top_p >= 1:
+    if p >= 1:
         return probabilities
     ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
-    inside = before < top_p * ordered.sum(-1, keepdim=True)
+    inside = before < p * ordered.sum(-1, keepdim=True)
     return torch.zeros_like(probabilities).scatter(-1, order, ordered * inside)
 
 
-def likeliest(probabilities: Tensor, top_k: int | None) -> Tensor:
-    """Probabilities ``[R, V]`` with 0 for all but the k largest; equals of the k-th stay.
+def top_k(probabilities: Tensor, k: int | None) -> Tensor:
+    """Keep the k likeliest tokens (Fan et al., 2018), and the equals of the k-th.
 
     Example:
-        >>> likeliest(torch.tensor([[0.2, 0.5, 0.3]]), 2)
+        >>> top_k(torch.tensor([[0.2, 0.5, 0.3]]), 2)
         tensor([[0.0000, 0.5000, 0.3000]])
     """
-    if top_k is None or top_k >= probabilities.shape[-1]:
+    if k is None or k >= probabilities.shape[-1]:
         return probabilities
-    least = probabilities.topk(top_k, dim=-1).values[:, -1:]
-    return probabilities.masked_fill(probabilities < least, 0)
+    return probabilities.masked_fill(probabilities < probabilities.topk(k, dim=-1).values[:, -1:], 0)
 
 
-def not_rare(probabilities: Tensor, min_p: float) -> Tensor:
-    """Probabilities ``[R, V]`` with 0 for less than `min_p` times the largest.
+def min_p(probabilities: Tensor, p: float) -> Tensor:
+    """Keep tokens with at least `p` times the probability of the likeliest (Nguyen et al., 2024).
 
     Example:
-        >>> not_rare(torch.tensor([[0.2, 0.5, 0.3]]), 0.5)
+        >>> min_p(torch.tensor([[0.2, 0.5, 0.3]]), 0.5)
         tensor([[0.0000, 0.5000, 0.3000]])
     """
-    if min_p <= 0:
+    if p <= 0:
         return probabilities
-    return probabilities.masked_fill(probabilities < min_p * probabilities.amax(-1, keepdim=True), 0)
+    return probabilities.masked_fill(probabilities < p * probabilities.amax(-1, keepdim=True), 0)
 
 
 def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
-    """Tokens ``[R]`` by the inverse of the cumulative distribution of weights ``[R, V]`` at draws ``[R]`` in [0, 1).
+    """Tokens ``[R]`` at draws ``[R]`` in [0, 1) of the inverse cumulative distribution of weights ``[R, V]``.
 
-    A token of weight 0 is never chosen. Sums are float64: 1 - 2^-24 is the largest float32 below 1, which would leave
-    less than that to the tail of a large vocabulary. Of a large vocabulary, blocks are summed first, and only the
-    draw's own block token by token.
+    Tokens of weight 0 are never chosen. Sums are float64, because the largest float32 below 1 would cut the tail of a
+    large vocabulary. Large vocabularies are summed in blocks first, then only the draw's own block token by token.
 
     Example:
         >>> sample(torch.tensor([[0.2, 0.5, 0.3]]), torch.tensor([0.69]))
@@ -72,10 +71,10 @@ def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
 
 
 def _inverse(cumulative: Tensor, draws: Tensor | None, target: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Where the running sum first exceeds draws * total (or `target`), and how far into that entry that is."""
+    """The entry whose running sum first exceeds draws * total (or `target`), and the rest within the entry."""
     total = cumulative[:, -1]
     below = torch.nextafter(total, torch.zeros_like(total))
-    # Below the total also where the product rounds up to it, so that what is found has a share of the total.
+    # The target stays below the total where the product rounds up, so that the entry has a positive weight.
     target = torch.minimum(draws * total if target is None else target, below)  # type: ignore[operator]
     found = torch.searchsorted(cumulative, target[:, None], right=True)
     before = torch.where(found > 0, cumulative.gather(-1, (found - 1).clamp(min=0)), 0)

@@ -1,4 +1,4 @@
-"""Generation with the policy's own weights, by transformers' models: prompts read once and shared, where possible."""
+"""Generation with the policy's own weights, in this process."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
 from lightning_cgrpo.rollout import NO_INPUTS
 from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
-from lightning_cgrpo.samplers.token_sampling import likeliest, not_rare, nucleus, sample
+from lightning_cgrpo.samplers.token_sampling import min_p, sample, top_k, top_p
 
 
 class TransformersEngine(RolloutEngine):
     """Reads each prompt once and continues it G times.
 
-    Each token is the inverse of the cumulative distribution at its own draw, so an answer depends neither on the number
-    of processes nor on the other prompts of the batch, except through the rounding of the logits. The padding token is
-    never chosen, unless it is a stop token.
+    Each token is the inverse cumulative distribution at its own draw. Answers therefore depend on other prompts of the
+    batch only through the rounding of logits. The padding token is never chosen, unless it is a stop token.
 
-    Where the policy shares prompts, the G answers attend to one copy of their prompt's keys and values; otherwise these
-    are copied for each answer. Answers that have ended are computed no further.
+    A policy that shares prompts keeps one copy of a prompt's keys and values; other policies keep one per answer.
     """
 
     @torch.no_grad()
@@ -45,11 +43,7 @@ class TransformersEngine(RolloutEngine):
         if prompts:
             choose = _Choice(policy, sampling)
             draws = draws.flatten(0, 1).to(device)
-            steps: _Steps = (
-                _Shared(policy, prompts, group_size, inputs)
-                if policy.shares_prompts
-                else _Padded(policy, prompts, group_size)
-            )
+            steps: _Steps = (_Shared if policy.shares_prompts else _Padded)(policy, prompts, group_size, inputs)
             logits = steps.read().repeat_interleave(group_size, 0)
             for step in range(sampling.max_new_tokens):
                 chosen = choose(logits, draws[going_on, step], step)
@@ -67,7 +61,7 @@ class TransformersEngine(RolloutEngine):
 
 
 class _Choice:
-    """From logits to tokens."""
+    """Maps logits ``[R, V]`` and draws ``[R]`` to tokens ``[R]``."""
 
     def __init__(self, policy: CausalLMPolicy, sampling: Sampling) -> None:
         self.policy, self.sampling = policy, sampling
@@ -75,7 +69,6 @@ class _Choice:
         self.never = [] if policy.pad_token in policy.stop_tokens else [policy.pad_token]
 
     def __call__(self, logits: Tensor, draws: Tensor, step: int) -> Tensor:
-        """Tokens ``[R]`` from logits ``[R, V]`` and draws ``[R]``."""
         sampling = self.sampling
         if not bool(logits.amax(-1).isfinite().all()):
             raise FloatingPointError(
@@ -87,21 +80,21 @@ class _Choice:
             scaled[:, token] = -torch.inf
         if step + 1 < sampling.min_new_tokens:
             scaled[:, self.stops] = -torch.inf
-        probabilities = not_rare(likeliest(scaled.softmax(-1), sampling.top_k), sampling.min_p)
-        return sample(nucleus(probabilities, sampling.top_p), draws)
+        probabilities = min_p(top_k(scaled.softmax(-1), sampling.top_k), sampling.min_p)
+        return sample(top_p(probabilities, sampling.top_p), draws)
 
 
 class _Steps(Protocol):
-    """A batch of answers that grow."""
+    """A batch of growing answers."""
 
     def read(self) -> Tensor:
         """Logits ``[B, V]`` after the prompts."""
 
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
-        """Logits ``[R, V]`` after the ``tokens [R]`` of the answers that go on.
+        """Logits ``[R, V]`` after the next ``tokens [R]`` of the answers that continue.
 
         Args:
-            kept: their numbers ``[R]`` among the answers of the last call (at first all B G), ascending; None for all.
+            kept: ``[R]`` ascending, their rows among the answers of the last call (at first all B G); None for all.
         """
 
 
@@ -115,9 +108,8 @@ class _Shared:
         self.tokens = torch.tensor([token for prompt in prompts for token in prompt], device=policy.device)
         self.lengths = torch.tensor([len(prompt) for prompt in prompts], device=policy.device)
         nothing = self.lengths[:0]
-        self.layout = Layout.of(
-            self.lengths, nothing, nothing, policy.prompt_positions(self.tokens, self.lengths, inputs)
-        )
+        positions = policy.prompt_positions(self.tokens, self.lengths, inputs)
+        self.layout = Layout.of(self.lengths, nothing, nothing, positions)
         self.decoding = Decoding(self.layout, group_size)
         self.positions = self.layout.following.repeat_interleave(group_size)
 
@@ -137,7 +129,9 @@ class _Shared:
 class _Padded:
     """transformers' own cache, a row for every answer."""
 
-    def __init__(self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int) -> None:
+    def __init__(
+        self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, inputs: Mapping[str, Tensor]
+    ) -> None:
         self.policy, self.group_size = policy, group_size
         self.ids, self.mask = policy.padded(prompts)
         self.cache = policy.new_cache()

@@ -1,4 +1,4 @@
-"""Tasks: prompts, and the signals measured of an answer."""
+"""Tasks: prompts, and the signals of an answer."""
 
 from lightning_cgrpo.tasks.task import Task
 

@@ -1,4 +1,4 @@
-"""What every task about generated text reads from rollouts: the texts and their lengths."""
+"""Texts of generated answers, and signals of their lengths."""
 
 from __future__ import annotations
 
@@ -11,35 +11,23 @@ from lightning_cgrpo.objective.objective import SignalKind
 from lightning_cgrpo.rollout import Rollouts, Signal
 
 LENGTH_SIGNALS: Mapping[str, SignalKind] = {"length": "number", "tokens": "number", "truncated": "indicator"}
-"""What `length_signals` measures."""
-
-
-def check_max_completion_tokens(value: int | None) -> None:
-    """Raises:
-    ValueError: if it is no number of tokens.
-    """
-    if value is not None and value < 1:
-        raise ValueError(f"Expected argument `max_completion_tokens` to be at least 1, but got {value}.")
+"""Signals of `length_signals`."""
 
 
 def texts(rollouts: Rollouts) -> list[list[str]]:
-    """The completions, B lists of G texts, decoded without special tokens."""
+    """B lists of G texts without special tokens."""
     answers: list[list[str]] = _info(rollouts, "text")
     return answers
 
 
 def length_signals(rollouts: Rollouts, max_completion_tokens: int | None) -> dict[str, Signal]:
-    """How long the completions are, in tokens with the end token included.
+    """Signals ``[B, G]`` of the completions' lengths in tokens, with the end token.
 
-    ``tokens`` is their number and ``truncated`` whether there was no end within them. ``length``, if
-    `max_completion_tokens` is given, is a reward for brevity: -tokens / max_completion_tokens, and -1 for what was
-    truncated, lest stopping short of the end pay.
-
-    Returns:
-        Signals ``[B, G]``, float32.
+    ``tokens`` is the number of tokens, ``truncated`` marks completions without an end token. ``length`` rewards brevity
+    if `max_completion_tokens` is given: -tokens / max_completion_tokens, or -1 for truncated completions.
 
     Raises:
-        ValueError: if a completion is longer than `max_completion_tokens`.
+        ValueError: a completion is longer than `max_completion_tokens`.
     """
     tokens = rollouts.lengths.float()
     truncated = _info(rollouts, "truncated").to(tokens.device)

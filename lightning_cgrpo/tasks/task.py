@@ -1,8 +1,4 @@
-"""What is asked of a policy: a folder per task with the same files in each.
-
-`prompts.py` makes or reads prompts, `task.py` scores answers into signals, `environment.py` steps an environment
-(where there is one), `render.py` shows an answer to a person.
-"""
+"""Base classes of tasks. A task's folder has the files `prompts.py`, `task.py`, `environment.py` and `render.py`."""
 
 from __future__ import annotations
 
@@ -21,8 +17,8 @@ class Task(ABC):
     """Scores answers.
 
     Attributes:
-        signals: the names of the signals that `score` returns and their kinds, known before any model is loaded.
-        max_completion_tokens: the longest completion that the task can score; None for any.
+        signals: names and kinds of the signals that `score` returns.
+        max_completion_tokens: the longest completion that the task can score; None for no limit.
     """
 
     signals: Mapping[str, SignalKind]
@@ -38,4 +34,4 @@ class Renderer(ABC):
 
     @abstractmethod
     def render(self, prompts: PromptGroups, rollouts: Rollouts, signals: Signals, row: int) -> Figure:
-        """A picture of the answers to prompt `row` of the batch."""
+        """A picture of the answers to prompt `row`."""

@@ -34,15 +34,14 @@ def make_policy(seed):
 def request(seed, prompts=4, group_size=3, horizon=25):
     index = torch.arange(prompts) + 10 * seed
     layouts = Layouts(1000, size=4, lava=3).groups(index)
-    draws = uniform(seed, Stream.ROLLOUT, 0, index, (group_size, horizon)).flatten(0, 1)
+    draws = uniform(seed, Stream.ROLLOUT, 0, index, (group_size, horizon))
     return Request(Gridworld(horizon), make_policy(seed), layouts, group_size, draws)
 
 
 def alone(request):
-    draws = request.draws.view(len(request.prompts), request.group_size, -1)
     with torch.no_grad():
         return EnvironmentSampler(request.environment).rollout(
-            request.policy, request.prompts, request.group_size, lambda *shape: draws
+            request.policy, request.prompts, request.group_size, lambda *shape: request.draws
         )
 
 

@@ -214,7 +214,7 @@ def mixed(folder, strategy):
     left |= fit(module, prompts(folder), strategy, 1, precision="bf16-mixed")
     left["dtype"] = str(next(module.policy.parameters()).dtype)
     with unsharded(module.policy):
-        left["dtype when whole"] = str(module.policy.dtype_of_weights)
+        left["dtype when whole"] = str(module.policy.network.get_input_embeddings().weight.dtype)
     return left
 
 

@@ -365,9 +365,9 @@ def test_a_tokenizer_that_transformers_would_rebuild_is_read_from_its_file(direc
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": 0.0}, "Expected temperature to be greater than 0, but got 0.0"),
-        ({"dtype": "float33"}, "Expected dtype to name a dtype of torch, but got 'float33'"),
-        ({"max_prompt_tokens": 0}, "Expected max_prompt_tokens to be at least 1"),
+        ({"temperature": 0.0}, "Expected argument `temperature` to be greater than 0, but got 0.0"),
+        ({"dtype": "float33"}, "Expected argument `dtype` to be a dtype of torch, .*, but got float33"),
+        ({"max_prompt_tokens": 0}, "Expected argument `max_prompt_tokens` to be at least 1"),
     ],
 )
 def test_arguments_are_checked_before_anything_is_read(options, message):

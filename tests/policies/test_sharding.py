@@ -24,7 +24,7 @@ from lightning_cgrpo.__main__ import main  # noqa: E402
 from lightning_cgrpo.checkpoints.sharded import read_weights  # noqa: E402
 from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.policies.policy import Policy  # noqa: E402
-from lightning_cgrpo.policies.sharding import FSDP2Strategy, gathered, shard, unsharded  # noqa: E402
+from lightning_cgrpo.policies.sharding import FSDP2Strategy, full_weights, shard, unsharded  # noqa: E402
 
 WORKER = Path(__file__).with_name("sharding_worker.py")
 EXACT = ("whole_model", "one_prompt", "adapters", "vision", "supervised")
@@ -143,7 +143,7 @@ def test_without_sharding_nothing_changes():
     module = small_module(SingleDeviceStrategy())
     policy = module.policy
     shard(module)
-    assert module.policy is policy and gathered(policy) is None
+    assert module.policy is policy and full_weights(policy) is None
     with unsharded(policy):
         assert module.policy is policy
 

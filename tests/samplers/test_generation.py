@@ -13,7 +13,7 @@ from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
 from lightning_cgrpo.rollout import PromptGroups  # noqa: E402
 from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
 from lightning_cgrpo.samplers.sampler import Sampler  # noqa: E402
-from lightning_cgrpo.samplers.token_sampling import likeliest, not_rare, nucleus, sample  # noqa: E402
+from lightning_cgrpo.samplers.token_sampling import min_p, sample, top_k, top_p  # noqa: E402
 
 TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day. How many in 5 days?"]
 
@@ -152,8 +152,8 @@ def test_filters_leave_the_likeliest(policy, options, kept):
 
 def test_min_p_is_relative_to_the_likeliest():
     probabilities = torch.tensor([[0.5, 0.26, 0.24, 0.0]])
-    assert not_rare(probabilities, 0.5).tolist() == [[0.5, pytest.approx(0.26), 0.0, 0.0]]
-    assert likeliest(probabilities, None) is not_rare(probabilities, 0.0) is probabilities
+    assert min_p(probabilities, 0.5).tolist() == [[0.5, pytest.approx(0.26), 0.0, 0.0]]
+    assert top_k(probabilities, None) is min_p(probabilities, 0.0) is probabilities
 
 
 def test_large_vocabularies_are_sampled_exactly():
@@ -236,13 +236,13 @@ def test_top_p_support_and_distribution(directory):
     assert (counts[inside == 0] == 0).all()
 
 
-def test_nucleus():
+def test_top_p():
     probabilities = torch.tensor([[0.1, 0.4, 0.4, 0.1], [0.97, 0.01, 0.01, 0.01]], dtype=torch.float64)
-    for top_p, kept in ((0.4, [[1], [0]]), (0.41, [[1, 2], [0]]), (0.85, [[0, 1, 2], [0]]), (1e-9, [[1], [0]])):
-        result = nucleus(probabilities, top_p)
+    for p, kept in ((0.4, [[1], [0]]), (0.41, [[1, 2], [0]]), (0.85, [[0, 1, 2], [0]]), (1e-9, [[1], [0]])):
+        result = top_p(probabilities, p)
         assert [row.nonzero().flatten().tolist() for row in result] == kept
         assert torch.equal(result[result > 0], probabilities[result > 0])
-    assert nucleus(probabilities, 1.0) is probabilities
+    assert top_p(probabilities, 1.0) is probabilities
 
 
 def test_sample_at_the_borders():

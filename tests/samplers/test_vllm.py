@@ -322,9 +322,9 @@ def test_errors_of_the_connection(served, policy, tmp_path, monkeypatch):
         generate(VLLMServer("http://127.0.0.1:1"), policy, rows=(0,))
     with pytest.raises(UserError, match=r"Expected shared to be a folder, but got '.*nowhere'"):
         generate(VLLMServer(served.address, shared=str(tmp_path / "nowhere")), policy)
-    with pytest.raises(ValueError, match=r"address to begin with http:// or https://, but got 'localhost:8000'"):
+    with pytest.raises(ValueError, match=r"`address` to be a URL with http:// or https://, but got localhost:8000"):
         VLLMServer("localhost:8000")
-    with pytest.raises(ValueError, match="timeout to be greater than 0, but got 0"):
+    with pytest.raises(ValueError, match="`timeout` to be greater than 0, but got 0"):
         VLLMServer(timeout=0)
     monkeypatch.setattr(served, "respond", lambda *_: (200, b"<html>hello</html>"))
     with pytest.raises(UserError, match=r"Expected a JSON object from .*weight_info, but got '<html>hello</html>'"):

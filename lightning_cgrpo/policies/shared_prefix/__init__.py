@@ -1,7 +1,6 @@
-"""Answers that share a prompt, computed with the prompt once: in training, and token by token.
+"""Answers computed with their shared prompt once, in training and in generation.
 
-G answers of C tokens to a prompt of P tokens are G (P + C) tokens to a trainer that pads each into a row of its own,
-and P + G C here. `layout` says where what is in one packed row without padding; `attention` is what transformers calls
-in the place of its own; `cascade` is the part of it that needs a backward pass of its own; `decoding` keeps keys and
-values while answers are generated; `support` says which models this is exact for.
+G answers of C tokens to a prompt of P tokens are G (P + C) tokens in padded rows, and P + G C in a packed row.
+`layout` describes a packed row, `attention` replaces the attention of transformers, `cascade` has its backward pass,
+`decoding` keeps keys and values during generation, and `support` tells which models allow this exactly.
 """

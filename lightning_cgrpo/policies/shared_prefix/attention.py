@@ -1,4 +1,4 @@
-"""The attention that transformers calls, under the name `NAME`: its own, except in a packed pass."""
+"""The attention named `NAME` for transformers: unchanged, except in a packed pass."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ NAME = "shared_prefix"
 
 
 class Attend(Protocol):
-    """What a packed pass does for attention. Travels through the model as a keyword argument called `NAME`."""
+    """Attention of a packed pass, handed through the model as a keyword argument called `NAME`."""
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """``[S, H, D]`` of queries ``[S, H, D]``, keys and values ``[S, K, D]`` of a packed row."""
+        """Attended values ``[S, H, D]`` from queries ``[S, H, D]``, keys and values ``[S, K, D]`` of a packed row."""
 
 
 def no_mask(device: torch.device) -> Tensor:
-    """What is given to a model as its mask in a packed pass: of four dimensions, so that it is left alone."""
+    """The mask for a model in a packed pass; four dimensions keep transformers from changing it."""
     return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
 
 
 class UnsupportedAttentionError(Exception):
-    """The model's attention does something that isn't computed here; the message says what."""
+    """The model's attention has a feature, named by the message, that packed passes lack."""
 
 
 def register() -> None:
-    """Make the attention known to transformers; harmless when called again."""
+    """Register the attention with transformers, once or more often."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -51,10 +51,10 @@ def attention(
     shared_prefix: Attend | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """As transformers calls it: ``[1, S, H, D]`` of queries ``[1, H, S, D]``, keys and values ``[1, K, S, D]``.
+    """Attended values ``[1, S, H, D]`` from queries ``[1, H, S, D]``, keys and values ``[1, K, S, D]``.
 
     Raises:
-        UnsupportedAttentionError: if a packed pass reaches a layer that has more to it.
+        UnsupportedAttentionError: a packed pass reaches a layer with another kind of attention.
     """
     if shared_prefix is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -63,7 +63,7 @@ def attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
         return attended, None
-    # Options that change what attention is, all of them None in plain attention.
+    # These options are None in plain attention.
     for name in ("sliding_window", "softcap", "s_aux", "position_bias"):
         if options.get(name) is not None:
             raise UnsupportedAttentionError(f"{type(module).__name__} has {name}")
@@ -73,13 +73,13 @@ def attention(
     layer = getattr(module, "layer_idx", None)
     if layer is None:
         raise UnsupportedAttentionError(f"{type(module).__name__} doesn't know the number of its layer")
-    # Under autocast rotations leave queries and keys in float32, and products are in the values' dtype.
+    # Under autocast, rotations leave queries and keys in float32, but products use the values' dtype.
     q, k, v = (tensor[0].transpose(0, 1).to(value.dtype) for tensor in (query, key, value))
     return shared_prefix(layer, q, k, v, scale)[None], None
 
 
 class PackedAttention:
-    """Attention in a packed row: prompts to themselves, answers to their prompt and to themselves, all causally."""
+    """Causal attention in a packed row: of prompts to themselves, of answers to their prompt and themselves."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -96,7 +96,7 @@ class PackedAttention:
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """``[n, P, H, D]`` of queries alike, keys and values ``[n, P, K, D]``."""
+    """Attended values ``[n, P, H, D]`` from queries of this shape, keys and values ``[n, P, K, D]``."""
     q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
     gqa = q.shape[1] != k.shape[1]
     return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa).transpose(1, 2)

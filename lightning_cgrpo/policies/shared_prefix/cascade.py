@@ -1,4 +1,4 @@
-"""Attention of answers to their prompt, which is not copied for each of them, and to themselves."""
+"""Attention of answers to one copy of their prompt, and to themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
-# Shapes: n prompts, G answers, C tokens of an answer, P of a prompt; H heads of queries, K of keys, R = H / K; D.
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+# Shapes: n prompts, G answers, C tokens of an answer, P of a prompt; H heads of queries, K of keys, R = H / K, width D.
 
 
 def shared_attention(
@@ -24,9 +27,9 @@ def shared_attention(
     """Causal attention ``[n, G, C, H, D]`` of answers that follow their prompt.
 
     Args:
-        query: ``[n, G, C, H, D]``, and alike `key` and `value` with K heads.
-        prompt_key: ``[n, P, K, D]``, and alike `prompt_value`.
-        bias: ``[n, 1, 1, P]``, minus infinity where a prompt has no token.
+        query: ``[n, G, C, H, D]``; `key` and `value` have K heads.
+        prompt_key: ``[n, P, K, D]``, like `prompt_value`.
+        bias: ``[n, 1, 1, P]``, minus infinity for padding.
     """
     if query.device.type == "cpu":
         attended: Tensor = _Cascade.apply(query, key, value, prompt_key, prompt_value, bias, scale)
@@ -43,7 +46,7 @@ def _expanded(
     bias: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """With the prompt's keys and values repeated for every answer, which any backend of PyTorch computes."""
+    """`shared_attention` with the prompt's keys and values repeated per answer, for any backend of PyTorch."""
     n, answers, steps = query.shape[:3]
     size = prompt_key.shape[1]
 
@@ -67,12 +70,11 @@ def _expanded(
 
 
 class _Cascade(torch.autograd.Function):
-    """Attention to the prompt and to the answer itself by the CPU's flash kernel, merged by their normalizers.
+    """Attention to the prompt and to the answer by the CPU's flash kernel, merged by their normalizers.
 
-    With o_b the output and l_b the log-sum-exp of the scores of a block b, the attention over both blocks is
-    sum_b exp(l_b - l) o_b with l = log sum_b exp(l_b). Given the merged output and l, the backward pass of flash
-    attention is exact for each block by itself (as in ring attention, Liu et al., 2023), since it recomputes
-    probabilities as exp(score - l).
+    With output o_b and log-sum-exp l_b of the scores of block b, the attention over both blocks is
+    sum_b exp(l_b - l) o_b with l = log sum_b exp(l_b). The backward pass of flash attention recomputes probabilities as
+    exp(score - l), so given the merged output and l it is exact for each block (ring attention, Liu et al., 2023).
     """
 
     @staticmethod
@@ -89,11 +91,10 @@ class _Cascade(torch.autograd.Function):
         n, answers, steps, heads, _ = query.shape
         kinds = key.shape[3]
         q = query.flatten(0, 1).transpose(1, 2)  # [n G, H, C, D]
-        own, own_norm = _flash(q, _repeated(key, heads), _repeated(value, heads), True, None, scale)
+        own, own_norm = _flash(q, _repeated(key, heads), _repeated(value, heads), 0.0, True, scale=scale)
         folded = _fold(query, kinds)  # [n, K, G C R, D]
-        shared, shared_norm = _flash(
-            folded, prompt_key.transpose(1, 2), prompt_value.transpose(1, 2), False, _spread(bias, folded), scale
-        )
+        keys, values = prompt_key.transpose(1, 2), prompt_value.transpose(1, 2)
+        shared, shared_norm = _flash(folded, keys, values, attn_mask=_spread(bias, folded), scale=scale)
         shared_norm = _unfold(shared_norm[..., None], query.shape)[..., 0]  # [n, G, C, H]
         own_norm = own_norm.transpose(1, 2).reshape(n, answers, steps, heads)
         norm = torch.logaddexp(own_norm, shared_norm)
@@ -123,9 +124,9 @@ class _Cascade(torch.autograd.Function):
             _repeated(value, heads),
             rows(attended),
             rows(norm[..., None])[..., 0],
+            0.0,
             True,
-            None,
-            ctx.scale,
+            scale=ctx.scale,
         )
         folded = _fold(query, kinds)
         of_folded, of_prompt_key, of_prompt_value = _flash_backward(
@@ -135,9 +136,10 @@ class _Cascade(torch.autograd.Function):
             prompt_value.transpose(1, 2),
             _fold(attended, kinds),
             _fold(norm[..., None], kinds)[..., 0],
+            0.0,
             False,
-            _spread(bias, folded),
-            ctx.scale,
+            attn_mask=_spread(bias, folded),
+            scale=ctx.scale,
         )
         of_query = of_query.transpose(1, 2).reshape(query.shape) + _unfold(of_folded, query.shape)
         return (
@@ -152,13 +154,13 @@ class _Cascade(torch.autograd.Function):
 
 
 def _fold(tensor: Tensor, kinds: int) -> Tensor:
-    """``[n, K, G C R, D]`` of ``[n, G, C, H, D]``: the queries of a prompt's answers as if they were one answer's."""
+    """Reshape ``[n, G, C, H, D]`` to ``[n, K, G C R, D]``, with a prompt's answers in one row."""
     parts: Tensor = tensor.flatten(1, 2).unflatten(2, (kinds, -1))
     return parts.permute(0, 2, 1, 3, 4).flatten(2, 3)
 
 
 def _unfold(tensor: Tensor, shape: torch.Size) -> Tensor:
-    """``[n, G, C, H, D]`` of ``[n, K, G C R, D]``."""
+    """Inverse of `_fold`."""
     n, answers, steps, heads, _ = shape
     kinds = tensor.shape[1]
     parts: Tensor = tensor.unflatten(2, (answers * steps, heads // kinds)).permute(0, 2, 1, 3, 4)
@@ -166,37 +168,10 @@ def _unfold(tensor: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _repeated(own: Tensor, heads: int) -> Tensor:
-    """``[n G, H, C, D]`` of ``[n, G, C, K, D]``: keys or values for every head of the queries."""
+    """Keys or values ``[n, G, C, K, D]`` for every head of the queries, ``[n G, H, C, D]``."""
     rows = own.flatten(0, 1).transpose(1, 2)
     return rows if rows.shape[1] == heads else rows.repeat_interleave(heads // rows.shape[1], 1)
 
 
 def _spread(bias: Tensor | None, queries: Tensor) -> Tensor | None:
     return None if bias is None else bias.expand(-1, -1, queries.shape[2], -1)
-
-
-def _flash(
-    query: Tensor, key: Tensor, value: Tensor, causal: bool, bias: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Output ``[…, Q, D]`` and log-sum-exp ``[…, Q]``."""
-    out, norm = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, causal, attn_mask=bias, scale=scale
-    )
-    return out, norm
-
-
-def _flash_backward(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    norm: Tensor,
-    causal: bool,
-    bias: Tensor | None,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        grad, query, key, value, out, norm, 0.0, causal, attn_mask=bias, scale=scale
-    )
-    return gradients

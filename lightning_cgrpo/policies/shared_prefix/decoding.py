@@ -1,4 +1,4 @@
-"""Keys and values while answers are generated: the prompts' once, and each answer's own."""
+"""Keys and values during generation: once per prompt, and once per answer."""
 
 from __future__ import annotations
 
@@ -11,35 +11,25 @@ from lightning_cgrpo.policies.shared_prefix.attention import causal_attention
 from lightning_cgrpo.policies.shared_prefix.layout import Blocks, Layout
 
 ROOM = 64
-"""Tokens by which the room for answers grows."""
+"""Tokens per allocation of keys and values of answers."""
 CROWDED = 0.75
-"""Prompts whose answers have all ended are dropped when no more than this share of the prompts is left."""
+"""Largest share of prompts with running answers at which the other prompts are dropped."""
 
 
 @dataclass
 class _Layer:
-    """Keys and values of a layer, keys multiplied by the attention's scale.
+    """Keys and values of a layer, keys multiplied by the attention's scale."""
 
-    Args:
-        prompt_key: ``[n, K, D, P]``.
-        prompt_value: ``[n, K, P, D]``.
-        key: ``[R, K, room, D]``, and alike `value`.
-    """
-
-    prompt_key: Tensor
-    prompt_value: Tensor
-    key: Tensor
-    value: Tensor
+    prompt_key: Tensor  # [n, K, D, P]
+    prompt_value: Tensor  # [n, K, P, D]
+    key: Tensor  # [R, K, room, D]
+    value: Tensor  # [R, K, room, D]
 
 
 class Decoding:
-    """Attention of a packed row of prompts first (`step` is -1), then of one token of every answer at a time.
+    """Attention of a packed row of prompts (`step` is -1), then of one token of every answer at a time.
 
-    Answers are R rows in the order of their prompts, all at the same `step`; `keep` drops those that have ended.
-
-    Args:
-        layout: of the prompts.
-        group_size: answers of each.
+    Answers are R rows in the order of their prompts, all at the same `step`; `keep` drops ended answers.
     """
 
     def __init__(self, layout: Layout, group_size: int) -> None:
@@ -47,7 +37,7 @@ class Decoding:
         self.step = -1
         prompts = layout.prompts.shape[0]
         self.prompt = torch.arange(prompts, device=layout.position_ids.device).repeat_interleave(group_size)
-        self.slots = Blocks((prompts, group_size), None)  # of the rows, by prompt
+        self.slots = Blocks((prompts, group_size), None)  # the rows by prompt
         self.bias: Tensor | None = None
         self._layers: dict[int, _Layer] = {}
 
@@ -75,7 +65,7 @@ class Decoding:
             layer.key, layer.value = torch.cat([layer.key, room], 2), torch.cat([layer.value, room], 2)
         layer.key[:, :, step] = key * scale
         layer.value[:, :, step] = value
-        q = query.reshape(rows, kinds, -1, size)  # [R, K, heads of a kind, D]
+        q = query.reshape(rows, kinds, -1, size)  # [R, K, H / K, D]
         to_prompt = self._fold(q) @ layer.prompt_key
         if self.bias is not None:
             to_prompt += self.bias
@@ -87,7 +77,7 @@ class Decoding:
         return (own + self._unfold(shared, q.shape[2])).view(rows, heads, size)
 
     def _fold(self, rows: Tensor) -> Tensor:
-        """``[n, K, G H / K, X]`` of ``[R, K, H / K, X]``: the queries of a prompt's answers as if they were one's."""
+        """Reshape ``[R, K, H / K, X]`` to ``[n, K, G H / K, X]``, with a prompt's answers in one row."""
         return self.slots.pad(rows).transpose(1, 2).flatten(2, 3)
 
     def _unfold(self, folded: Tensor, share: int) -> Tensor:
@@ -95,7 +85,7 @@ class Decoding:
         return self.slots.unpad(slots.transpose(1, 2))
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with these rows (numbers of the present ones, ascending)."""
+        """Continue with these rows, ascending numbers of the present rows."""
         self.prompt = self.prompt[rows]
         for layer in self._layers.values():
             layer.key, layer.value = layer.key[rows], layer.value[rows]

@@ -1,4 +1,4 @@
-"""Where what is in a packed row: every prompt once, then the answers, one after the other."""
+"""Layout of a packed row: all prompts, then all answers."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows of different lengths, one after the other, and as a rectangle for attention.
+    """Rows of different lengths, packed one after the other or padded to a rectangle.
 
     Args:
-        shape: of the rectangle, the longest row last.
-        positions: ``[S]`` where each token is in the flattened rectangle; None if there is no padding, and the two are
-            the same.
+        shape: of the rectangle; the longest row is the last dimension.
+        positions: ``[S]``, index of each token in the flattened rectangle; None without padding.
     """
 
     shape: tuple[int, ...]
     positions: Tensor | None
 
     def pad(self, tokens: Tensor) -> Tensor:
-        """``[*shape, ...]`` of ``[S, ...]``, zeros where no token is."""
+        """Tokens ``[S, ...]`` as ``[*shape, ...]`` with zeros for padding."""
         rest = tokens.shape[1:]
         if self.positions is None:
             return tokens.reshape(*self.shape, *rest)
@@ -30,26 +29,25 @@ class Blocks:
         return tokens.new_zeros(size, *rest).index_copy(0, self.positions, tokens).view(*self.shape, *rest)
 
     def unpad(self, rectangle: Tensor) -> Tensor:
-        """``[S, ...]`` of ``[*shape, ...]``."""
+        """The rectangle ``[*shape, ...]`` as tokens ``[S, ...]``."""
         flat = rectangle.flatten(0, len(self.shape) - 1)
         return flat if self.positions is None else flat.index_select(0, self.positions)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A packed row ``[prompt 0 | prompt 1 | … | answer 0 | answer 1 | …]`` of n prompts and N answers, in this order.
+    """A packed row ``[prompt 0 | prompt 1 | … | answer 0 | answer 1 | …]`` of n prompts and N answers.
 
-    An answer's last token is not in it: nothing is predicted from it.
+    The last token of an answer is left out, because it predicts nothing.
 
     Args:
         prompts: ``[n, P]``.
-        answers: ``[n, G, C]``, G the most answers of a prompt; None if no answer has a token here.
-        prompt_tokens: how many there are.
-        position_ids: ``[A, S]`` along the A axes that the model's positions have, every answer's following those of its
-            prompt.
+        answers: ``[n, G, C]`` with G the most answers of a prompt; None if no answer has a token in the row.
+        prompt_tokens: sum of the prompts' lengths.
+        position_ids: ``[A, S]`` along the A axes of the model's positions; an answer continues its prompt's positions.
         following: ``[n]``, the position after each prompt.
-        predictors: ``[M]`` the tokens whose hidden states predict the M tokens of the answers, in their order.
-        prompt_mask: ``[n, P]`` bool, None if all are.
+        predictors: ``[M]``, tokens of the row that predict the answers' M tokens.
+        prompt_mask: ``[n, P]`` bool; None if prompts are equally long.
     """
 
     prompts: Blocks
@@ -64,14 +62,13 @@ class Layout:
     def of(
         cls, prompt_lengths: Tensor, answer_lengths: Tensor, group: Tensor, prompt_positions: Tensor | None = None
     ) -> Layout:
-        """From lengths.
+        """The layout of prompts and answers with these lengths.
 
         Args:
             prompt_lengths: ``[n]`` int64, at least 1.
             answer_lengths: ``[N]`` int64, with the last token.
             group: ``[N]`` int64, each answer's prompt, ascending.
-            prompt_positions: ``[A, S']`` of the prompts' tokens, where they aren't 0, 1, 2, …; answers begin after the
-                largest.
+            prompt_positions: ``[A, S']``, by default 0, 1, 2, …; answers begin after a prompt's largest position.
         """
         device = prompt_lengths.device
         prompts = len(prompt_lengths)
@@ -103,7 +100,7 @@ class Layout:
         axes = prompt_offsets[None] if prompt_positions is None else prompt_positions
         answer_positions = (following[group][of_answer] + answer_offsets).expand(len(axes), -1)
 
-        # The first token is predicted from the prompt's last one, the others from their predecessors.
+        # The prompt's last token predicts the first token; each token predicts its successor.
         ends = prompt_lengths.cumsum(0) - 1
         starts = total + fed.cumsum(0) - fed
         step = _within(answer_lengths)
@@ -119,7 +116,7 @@ class Layout:
         )
 
     def prompt_bias(self, dtype: torch.dtype) -> Tensor | None:
-        """``[n, 1, 1, P]``, minus infinity where a shorter prompt has no token; None if all are of one length."""
+        """``[n, 1, 1, P]``, minus infinity for padding; None if prompts are equally long."""
         if self.prompt_mask is None:
             return None
         bias = torch.zeros(self.prompt_mask.shape, dtype=dtype, device=self.prompt_mask.device)
@@ -127,7 +124,7 @@ class Layout:
 
 
 def _within(lengths: Tensor) -> Tensor:
-    """0 … length - 1 for every length, one after the other."""
+    """0 … length - 1 for each length in turn."""
     total = int(lengths.sum())
     starts = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
     return torch.arange(total, device=lengths.device) - starts

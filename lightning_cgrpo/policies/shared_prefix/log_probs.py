@@ -1,4 +1,4 @@
-"""From hidden states to log-probabilities of tokens, without the logits of all of them at once."""
+"""Log-probabilities of tokens from hidden states, with the logits of a chunk of tokens at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 CHUNK_BYTES = 64 * 2**20
-"""Of logits in float32 that exist at once."""
+"""Largest size of a chunk's logits in float32."""
 
 
 def linear_log_probs(
@@ -17,8 +17,8 @@ def linear_log_probs(
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of tokens, and entropies, of softmax(hidden weight^T / temperature).
 
-    Logits are made in chunks of tokens, and made again in the backward pass (a single chunk's probabilities are kept).
-    The product is taken in autocast's dtype where that is on, the rest in float32 (float64 for float64).
+    The backward pass recomputes the logits, except for a single chunk, whose probabilities are kept. The product has
+    autocast's dtype under autocast; the rest is float32 (float64 for float64).
 
     Args:
         hidden: ``[M, D]``.

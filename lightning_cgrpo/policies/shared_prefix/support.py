@@ -1,47 +1,49 @@
-"""Which models the shared computation is exact for: what is known to differ, by name, and a comparison."""
+"""Models that allow shared prompts exactly: known obstacles by name, and a comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_cgrpo.policies.shared_prefix.attention import NAME, UnsupportedAttentionError, register
 
-if TYPE_CHECKING:
-    from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+LogProbs = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Log-probabilities and entropies ``[N, T]`` of answers, as `CausalLMPolicy.padded_log_probs`."""
 
-# Settings of a model's output layer that are not computed here, and the values with which they do nothing.
+# Settings of the output layer that packed passes ignore, and their neutral values.
 NEUTRAL_OUTPUT = {"final_logit_softcapping": (None,), "logits_scaling": (None, 1), "logit_scale": (None, 1)}
 
 
-def prepare(policy: CausalLMPolicy) -> str | None:
-    """Set the policy's model up for packed rows, or leave it as it was and return why it can't share prompts.
+def prepare(network: Any, packed: LogProbs, padded: LogProbs) -> str | None:
+    """Set a model up for packed rows, or leave the model unchanged and return why it cannot share prompts.
 
-    Only `UnsupportedAttentionError` counts as a reason; any other exception of the comparison is raised.
+    Args:
+        network: the transformers model, adapters in it.
+        packed: its log-probabilities with shared prompts.
+        padded: its log-probabilities with one padded row per answer.
     """
-    model = policy.network
-    reason = obstacle(model)
+    reason = obstacle(network)
     if reason is not None:
         return reason
-    before = model.config._attn_implementation
+    before = network.config._attn_implementation
     register()
-    model.set_attn_implementation(NAME)
+    network.set_attn_implementation(NAME)
     try:
         with _full_precision():
-            reason = _difference(policy)
-    except UnsupportedAttentionError as error:
+            reason = _difference(network, packed, padded)
+    except UnsupportedAttentionError as error:  # any other exception is a fault
         reason = str(error)
     if reason is not None:
-        model.set_attn_implementation(before)
+        network.set_attn_implementation(before)
     return reason
 
 
 def obstacle(model: Any) -> str | None:
-    """What the configuration or the output layer of a model says against it."""
+    """The reason in a model's configuration or output layer against shared prompts; None without a reason."""
     config = model.config.get_text_config()
     layers = getattr(config, "layer_types", None)
     if layers is not None:
@@ -68,7 +70,7 @@ def obstacle(model: Any) -> str | None:
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """Compute float32 products in float32, because the rounding of TF32 exceeds the bound of the comparison."""
+    """Compute float32 products without TF32, whose rounding exceeds the bound of the comparison."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -78,21 +80,19 @@ def _full_precision() -> Iterator[None]:
 
 
 @torch.no_grad()
-def _difference(policy: CausalLMPolicy) -> str | None:
+def _difference(network: Any, packed: LogProbs, padded: LogProbs) -> str | None:
     """Compare both computations on two made-up prompts, to catch unsupported models."""
-    draw = torch.Generator().manual_seed(0)
-    size = policy.network.get_input_embeddings().num_embeddings
+    embeddings = network.get_input_embeddings()
+    device, size = embeddings.weight.device, embeddings.num_embeddings
     # Drawn on the CPU, because a generator draws on its own device alone, and the default device may be a GPU.
-    ids = torch.randint(size, (2, 5), generator=draw, device="cpu").to(policy.device)
-    mask = torch.tensor([[False, True, True, True, True], [True] * 5], device=policy.device)
-    answers = torch.randint(size, (4, 4), generator=draw, device="cpu").to(policy.device)
-    lengths = torch.tensor([4, 2, 3, 4], device=policy.device)
-    taken = torch.arange(4, device=policy.device) < lengths[:, None]
-    group = torch.tensor([0, 0, 1, 1], device=policy.device)
-    shared, _ = policy.packed_log_probs(ids, mask, answers, taken, group)
-    alone, _ = policy.padded_log_probs(ids, mask, answers, taken, group)
-    shared, alone = shared[taken], alone[taken]
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(size, (2, 5), generator=draw, device="cpu").to(device)
+    answers = torch.randint(size, (4, 4), generator=draw, device="cpu").to(device)
+    mask = torch.arange(5, device=device) >= torch.tensor([[1], [0]], device=device)
+    taken = torch.arange(4, device=device) < torch.tensor([[4], [2], [3], [4]], device=device)
+    group = torch.tensor([0, 0, 1, 1], device=device)
+    shared, alone = (of(ids, mask, answers, taken, group)[0][taken] for of in (packed, padded))
     gap = float((shared - alone).abs().max())
     # Rounding of some dozen operations on numbers of this size.
-    bound = 64 * torch.finfo(policy.dtype_of_weights).eps * max(float(alone.abs().max()), 1.0)
+    bound = 64 * torch.finfo(embeddings.weight.dtype).eps * max(float(alone.abs().max()), 1.0)
     return None if gap <= bound else f"its log-probabilities differ by {gap:.2g} when prompts are shared"

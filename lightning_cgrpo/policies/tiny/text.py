@@ -1,9 +1,9 @@
-"""A tiny language model with random weights, to try things out and to test with, made without a network."""
+"""A tiny language model with random weights for trials and tests, made without a network."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ TEXTS = [
     "<think>He sells 8 and gives away 2, so 20 - 8 - 2 = <<20-8-2=10>>10 eggs are left.</think>\n<answer>10</answer>",
     "system\nuser\nassistant\n#### 42",
 ]
-"""What the tokenizer is trained on by default: grade-school questions, and answers in the format of the task gsm8k."""
+"""Default texts to train a tokenizer on: questions of the task gsm8k, and answers in its format."""
 
 
 def make_tiny_model(
@@ -48,21 +48,20 @@ def make_tiny_model(
     context_length: int = 2048,
     seed: int = 0,
 ) -> Path:
-    """Write a Qwen2 with random weights and a tokenizer of its own as a directory that transformers loads.
+    """Write a Qwen2 with random weights and its tokenizer as a directory that transformers loads.
 
-    The defaults give some 130 thousand parameters, and a directory of 0.5 MB.
+    The defaults give about 130 thousand parameters and a directory of 0.5 MB.
 
     Args:
-        directory: is created; it may exist if it is empty.
-        texts: what the tokenizer (byte-level BPE, so that it can write any text) is trained on, by default `TEXTS`.
+        directory: new or empty.
+        texts: to train the tokenizer on, by default `TEXTS`.
         hidden_size: a multiple of twice the heads; the feed-forward layers are three times as wide.
-        heads: query heads; there are half as many for keys and values where their number is even.
-        vocabulary: tokens at most, 259 (the bytes, and three special ones) at least.
-        context_length: positions, for prompt and answer.
-        seed: of the weights.
+        vocabulary: tokens at most; at least 259, the bytes and three special tokens.
+
+    Further arguments are those of `build_model`.
 
     Raises:
-        FileExistsError: the directory has something in it.
+        FileExistsError: the directory is not empty.
     """
     path = empty(directory)
     if hidden_size % (2 * heads):
@@ -80,10 +79,10 @@ def make_tiny_model(
 
 
 def empty(directory: str | Path) -> Path:
-    """A directory to write a model to.
+    """The path of a new or empty directory.
 
     Raises:
-        FileExistsError: it has something in it.
+        FileExistsError: the directory is not empty.
     """
     path = Path(directory)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -96,16 +95,15 @@ def empty(directory: str | Path) -> Path:
 def build_model(
     tokenizer: Any, hidden_size: int, layers: int, heads: int, feed_forward: int, context_length: int, seed: int
 ) -> Any:
-    """A Qwen2 with random weights for a tokenizer whose answers end at `TURN_END` or `END_OF_TEXT`, as of chat models.
+    """A Qwen2 with random weights, whose answers end at `TURN_END` or `END_OF_TEXT`.
 
     Args:
         tokenizer: of transformers.
-        hidden_size: width, a multiple of the heads.
-        layers: number of layers.
-        heads: query heads; there are half as many for keys and values where their number is even.
+        hidden_size: a multiple of the heads.
+        heads: query heads; keys and values have half as many if the number is even.
         feed_forward: width of the feed-forward layers.
         context_length: positions, for prompt and answer.
-        seed: of the weights; the global generator is left alone.
+        seed: of the weights; the global generator is unchanged.
     """
     from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
@@ -130,24 +128,24 @@ def build_model(
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int, special: Sequence[str] = ()) -> Any:
-    """A byte-level BPE that splits text as Qwen2 does, in every detail.
+    """A byte-level BPE of at most `vocabulary` tokens that splits text exactly as Qwen2 does.
 
-    Around the saved vocabulary AutoTokenizer builds just that for any model of this type, whatever the file says.
-
-    Args:
-        texts: what it is trained on.
-        vocabulary: tokens at most.
-        special: further tokens that are no text.
+    AutoTokenizer ignores the saved splitting rule of a Qwen2 tokenizer, so no other rule would survive loading.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
     from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
+
+    return chat_tokenizer(byte_pairs(texts, PRETOKENIZE_REGEX, vocabulary, special))
+
+
+def byte_pairs(texts: Iterable[str], pieces: str, vocabulary: int, special: Sequence[str]) -> Any:
+    """Train a byte-level BPE of the library tokenizers, without merges across `pieces` (a regular expression)."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), behavior="isolated"),
+            pre_tokenizers.Split(Regex(pieces), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -159,6 +157,13 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int, special: Sequence[str
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def chat_tokenizer(tokenizer: Any) -> Any:
+    """A tokenizer of transformers around a tokenizer of the library tokenizers."""
+    from transformers import PreTrainedTokenizerFast
+
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=TURN_END, pad_token=END_OF_TEXT, chat_template=CHAT_TEMPLATE
     )

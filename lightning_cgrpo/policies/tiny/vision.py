@@ -1,4 +1,4 @@
-"""A tiny vision-language model with random weights, of the family Qwen2.5-VL, made without a network."""
+"""A tiny Qwen2.5-VL with random weights, made without a network."""
 
 from __future__ import annotations
 
@@ -42,18 +42,17 @@ def make_tiny_vision_model(
     """Write a Qwen2.5-VL with random weights, a tokenizer and an image processor as a directory.
 
     Args:
-        directory: is created; it may exist if it is empty.
-        texts: what the tokenizer is trained on.
+        directory: new or empty.
+        texts: to train the tokenizer on.
         hidden_size: of both towers, which have 4 heads; a multiple of 16.
         layers: of the language model.
-        vision_layers: of the vision tower; the last one attends to whole images, the others to windows of 4 x 4 tokens.
+        vision_layers: the last one attends to whole images, the others to windows of 4 x 4 tokens.
         patch_size: pixels along each side of a patch; 2 x 2 patches make a token.
         vocabulary: tokens at most.
         context_length: positions, for prompt and answer.
-        seed: of the weights.
 
     Raises:
-        FileExistsError: the directory has something in it.
+        FileExistsError: the directory is not empty.
     """
     path = empty(directory)
     if hidden_size % 16:
@@ -69,12 +68,12 @@ def make_tiny_vision_model(
 
 
 def image_processor(patch_size: int, merge_size: int = 2) -> Any:
-    """Of a model with such patches, so many of which along each side make a token; an image is 4 to 256 tokens."""
+    """The processor for a model whose tokens are `merge_size` patches wide and high; an image has 4 to 256 tokens."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    tokens = (merge_size * patch_size) ** 2  # pixels of one
+    pixels = (merge_size * patch_size) ** 2  # of a token
     return Qwen2VLImageProcessorPil(
-        patch_size=patch_size, merge_size=merge_size, min_pixels=4 * tokens, max_pixels=256 * tokens
+        patch_size=patch_size, merge_size=merge_size, min_pixels=4 * pixels, max_pixels=256 * pixels
     )
 
 
@@ -91,18 +90,18 @@ def build_vision_model(
     rope_theta: float = 10_000.0,
     merge_size: int = 2,
 ) -> Any:
-    """The model alone; see `make_tiny_vision_model`.
+    """The model of `make_tiny_vision_model`.
 
     Args:
         feed_forward: width of the language model's feed-forward layers.
         vision_hidden_size: of the vision tower.
-        rope_theta: base of the language model's position frequencies. Their lowest ones tell columns of an image apart,
-            and with the usual base all columns look alike to a small head.
-        merge_size: patches along each side of what becomes a token.
+        rope_theta: base of the language model's position frequencies. The lowest frequencies tell image columns apart,
+            and the usual base makes all columns look alike to a small head.
+        merge_size: patches along each side of a token.
     """
     from transformers import GenerationConfig, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
-    end_of_text, turn_end, *vision = tokenizer.convert_tokens_to_ids(
+    end_of_text, turn_end, start, end, image, video = tokenizer.convert_tokens_to_ids(
         [END_OF_TEXT, TURN_END, VISION_START, VISION_END, IMAGE, VIDEO]
     )
     axes = hidden_size // 8  # half of a head's width, split over time, height and width
@@ -136,13 +135,10 @@ def build_vision_model(
             "out_hidden_size": hidden_size,
         },
         tie_word_embeddings=True,
-        **dict(
-            zip(
-                ("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id"),
-                vision,
-                strict=True,
-            )
-        ),
+        vision_start_token_id=start,
+        vision_end_token_id=end,
+        image_token_id=image,
+        video_token_id=video,
     )
     with random_weights(seed):
         model = Qwen2_5_VLForConditionalGeneration(config)

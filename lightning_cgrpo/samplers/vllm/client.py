@@ -1,4 +1,4 @@
-"""JSON over HTTP, by the standard library."""
+"""JSON over HTTP."""
 
 from __future__ import annotations
 
@@ -9,41 +9,38 @@ import urllib.request
 from http.client import HTTPException
 from typing import Any
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, expect
 
 PAUSES = (1.0, 4.0)
 """Seconds before the second and the third try."""
 
 
 class Client:
-    """Asks a server.
+    """Sends requests to a server.
 
     Args:
         address: without a path, such as http://localhost:8000.
-        timeout: seconds that an answer may take.
+        timeout: seconds until a request fails.
     """
 
     def __init__(self, address: str, timeout: float) -> None:
-        if not address.startswith(("http://", "https://")):
-            raise ValueError(f"Expected address to begin with http:// or https://, but got '{address}'.")
-        if not timeout > 0:
-            raise ValueError(f"Expected timeout to be greater than 0, but got {timeout}.")
+        expect(address.startswith(("http://", "https://")), "address", "a URL with http:// or https://", address)
+        expect(timeout > 0, "timeout", "greater than 0", timeout)
         self.address = address.rstrip("/")
         self.timeout = timeout
 
     def get(self, path: str) -> dict[str, Any]:
-        """What is at a path."""
         return self._ask(path, None)
 
     def post(self, path: str, body: dict[str, Any], again: bool = False) -> dict[str, Any]:
-        """The answer to a request, {} if it is empty.
+        """The JSON object that the server answers, {} for an empty answer.
 
         Args:
-            again: ask up to three times where the connection breaks, or the server says that it is too busy. Only for a
-                request that may reach it twice.
+            again: try up to three times if the connection breaks or the server is busy, for requests that may be
+                repeated.
 
         Raises:
-            UserError: the server can't be reached, refuses, or answers with something else than a JSON object.
+            UserError: the server cannot be reached, refuses, or answers with anything but a JSON object.
         """
         for pause in PAUSES if again else ():
             try:
@@ -93,7 +90,7 @@ class Client:
 
 
 class _PassingError(UserError):
-    """May be gone in a moment."""
+    """A fault that another try may not meet."""
 
 
 def _start(text: bytes) -> str:

@@ -1,4 +1,4 @@
-"""What to ask vLLM for, and its answers as tensors."""
+"""Requests to vLLM, and its answers as tensors."""
 
 from __future__ import annotations
 
@@ -14,15 +14,12 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.samplers.engine import Completions, Sampling
 
 LOGPROBS_MODE = "processed_logprobs"
-"""vLLM's name for the log-probabilities of what a token was chosen from: after the temperature and every filter."""
+"""vLLM's name for log-probabilities after the temperature and every filter."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer as vLLM gives it: its tokens, their log-probabilities, and why it ended ("stop" or "length").
-
-    A log-probability that vLLM couldn't tell is NaN.
-    """
+    """One answer of vLLM: tokens, log-probabilities (NaN if vLLM gave none), and reason to end ("stop" or "length")."""
 
     tokens: list[int]
     log_probs: list[float]
@@ -30,11 +27,7 @@ class Answer:
 
 
 def check_text(inputs: Mapping[str, Tensor]) -> None:
-    """Prompts are tokens, and nothing else is to be read.
-
-    Raises:
-        UserError: something is.
-    """
+    """Raise a `UserError` if prompts have inputs besides their tokens."""
     if inputs:
         raise UserError(
             f"Expected prompts of text alone for vLLM, but got {', '.join(inputs)} too, try GenerationSampler without "
@@ -43,20 +36,16 @@ def check_text(inputs: Mapping[str, Tensor]) -> None:
 
 
 def seeds(draws: Tensor) -> list[int]:
-    """A seed of each answer, B G ones in the order (b, g), from draws ``[B, G, T]``: the first one's leading 32 bits.
+    """Seeds of B G answers in the order (b, g), from draws ``[B, G, T]``.
 
-    vLLM's generators on a CPU look at no more bits than these.
+    A seed has the leading 32 bits of its answer's first draw, because vLLM's generators on a CPU ignore further bits.
     """
     values: list[int] = (draws[:, :, 0].double() * 2**32).long().flatten().tolist()
     return values
 
 
 def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int) -> dict[str, Any]:
-    """Sampling parameters of a request, by the names of vLLM.
-
-    All that a server could have defaults for (it reads the model's generation config) is given. The end of an answer is
-    the policy's stop tokens alone.
-    """
+    """Sampling parameters of a request, without gaps for the defaults of the model's generation config."""
     return {
         "n": 1,
         "seed": seed,
@@ -68,7 +57,7 @@ def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int) -> dict[st
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "max_tokens": sampling.max_new_tokens,
-        # vLLM counts tokens before the stop token, we count it as well.
+        # vLLM does not count the stop token.
         "min_tokens": max(sampling.min_new_tokens - 1, 0),
         "stop_token_ids": list(policy.stop_tokens),
         "ignore_eos": True,
@@ -79,14 +68,14 @@ def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int) -> dict[st
 def completions(
     policy: CausalLMPolicy, answers: list[Answer], shape: tuple[int, int], sampling: Sampling, where: str
 ) -> Completions:
-    """The answers, in the order (b, g), as tensors on the policy's device.
+    """Answers in the order (b, g) as tensors on the policy's device.
 
     Args:
         shape: (B, G).
-        where: what answered, for the errors.
+        where: name of the server, for errors.
 
     Raises:
-        UserError: an answer isn't one to such a request.
+        UserError: an answer does not fit the request.
     """
     length = sampling.max_new_tokens
     tokens = torch.full((len(answers), length), policy.pad_token)

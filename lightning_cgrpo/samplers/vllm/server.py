@@ -1,4 +1,4 @@
-"""Generation by a vLLM server, on GPUs of its own."""
+"""Generation by a vLLM server on GPUs of its own."""
 
 from __future__ import annotations
 
@@ -21,33 +21,29 @@ from lightning_cgrpo.samplers.vllm.requests import LOGPROBS_MODE, Answer, check_
 from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, checkpoint, version
 
 CONCURRENT = 256
-"""Requests at once, as many as a server works on by default; it batches them, and keeps the prompts that they share."""
+"""Requests at once, a server's default limit; the server batches them and caches shared prompts."""
 
 IN_BETWEEN = "incomplete"
-"""The version of weights that a push has not finished."""
+"""Version of the weights during a push."""
 
 
 class VLLMServer(RolloutEngine):
-    """Has a vLLM server continue the prompts; nothing of vLLM is needed in this process.
+    """Lets a vLLM server continue the prompts, without vLLM in this process.
 
-    Each answer is one request to ``/v1/completions``, tokens in and tokens out, with a seed of its own: answers depend
-    on the draws, and on other requests by rounding only. Where the policy has changed since the last prompts, its
-    weights are first written to the folder `shared`, read there by the server's workers (``reload_weights``), and
-    compared by the log-probabilities of a short answer; the server keeps their name (``weight_version``). With several
-    processes the first one does that, and each sends its own prompts.
-
-    The server must be started for it, with the policy's model and with
+    Start the server with the policy's model, for one run at a time:
 
     ``VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs``
 
-    and used by one run at a time. Its log-probabilities are those of what was sampled from, after the temperature and
-    the filters (`top_p` and the like), which the policy's own do not know of.
+    Each answer is one request with its own seed, so answers depend on other requests by rounding only. Changed weights
+    are pushed first: the first process writes them to the folder `shared`, the server's workers read them
+    (``reload_weights``), and the log-probabilities of a short answer are compared. The server's log-probabilities are
+    those after the temperature and the filters (`top_p`, `top_k`, `min_p`).
 
     Args:
         address: of the server.
-        shared: a folder that this process and the server see under the same name, by default this machine's for
-            temporary files. One in memory (/dev/shm) is the fastest.
-        timeout: seconds that a request may take.
+        shared: a folder with the same name for this process and the server, by default the system's temporary folder.
+            A folder in memory (/dev/shm) is the fastest.
+        timeout: seconds until a request fails.
     """
 
     def __init__(
@@ -71,8 +67,7 @@ class VLLMServer(RolloutEngine):
         """Answer every prompt, see `RolloutEngine`.
 
         Raises:
-            UserError: the server can't be reached, or isn't what it has to be, or somebody else changed its weights; or
-                prompts are more than text.
+            UserError: the server cannot be reached, serves another model or weights, or prompts have images.
             FloatingPointError: weights or the log-probabilities of the short answer are not finite.
         """
         check_text(inputs)
@@ -95,7 +90,7 @@ class VLLMServer(RolloutEngine):
     # --- weights
 
     def _synchronize(self, policy: CausalLMPolicy) -> None:
-        """Have the server's weights be the policy's, if they may have changed since the last time."""
+        """Push the policy's weights unless the server has them."""
         wanted = version(policy)
         if wanted == self._version:
             return
@@ -103,7 +98,7 @@ class VLLMServer(RolloutEngine):
             self._push(policy)
             self._check(policy)
             self._name(wanted)
-        # The other processes wait for the first.
+        # All other processes wait for the first.
         int(all_sum(torch.ones(1, device=policy.device)))
         self._version = wanted
 
@@ -111,7 +106,7 @@ class VLLMServer(RolloutEngine):
         self._name(IN_BETWEEN)
         with checkpoint(policy, self.shared) as directory:
             self.client.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": directory}})
-        # Keys and values of shared prompts are those of the old weights.
+        # The cache holds keys and values of the old weights.
         if self.client.post("/reset_prefix_cache", {}).get("success") is False:
             raise UserError(
                 f"Expected {self._where} to have no other requests, but got some that keep its cache, try a server for "
@@ -138,7 +133,7 @@ class VLLMServer(RolloutEngine):
     # --- answers
 
     def _answer(self, request: dict[str, Any]) -> Answer:
-        """The one answer to a request for one. With the same seed it may be asked for twice."""
+        """The answer to a request, which may be repeated because the request has a seed."""
         reply = self.client.post("/v1/completions", {**request, "return_token_ids": True}, again=True)
         try:
             (choice,) = reply["choices"]

@@ -1,4 +1,4 @@
-"""The policy's weights as vLLM gets them: named by their content, written as a checkpoint, and compared afterward."""
+"""The policy's weights for vLLM: named by their content, written as a checkpoint, compared afterward."""
 
 from __future__ import annotations
 
@@ -18,20 +18,18 @@ from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.vllm.requests import Answer
 
 PROBE_TOKENS = 16
-"""Length of the answer whose log-probabilities are compared."""
+"""Length of the answer with compared log-probabilities."""
 
 TOLERANCE = 0.5
-"""Mean difference of log-probabilities, in nats, beyond which it isn't the same model. Rounding to bfloat16 makes some
-hundredths; a wrong or missing layer makes whole nats."""
+"""Largest mean difference of log-probabilities in nats. bfloat16 rounding makes below 0.1, a wrong layer above 1."""
 
 
 @torch.no_grad()
 def version(policy: CausalLMPolicy) -> str:
-    """A name for the weights as they are: equal for equal ones, another one after an update.
+    """A name for the content of the current weights.
 
-    It depends on their content, since weights also change where no version counter of PyTorch sees it (averaged weights
-    swapped in for evaluation). It takes one pass over them, as generation does for each token: where they are, matrices
-    are reduced to a checksum of each row.
+    PyTorch's version counters would miss averaged weights swapped in for evaluation. Each row's checksum, computed on
+    the weights' device, makes the name cost one pass over the weights, like one generated token.
     """
     digest = hashlib.sha256()
     for name, parameter in policy.model.named_parameters():
@@ -43,14 +41,14 @@ def version(policy: CausalLMPolicy) -> str:
 
 @contextmanager
 def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
-    """A directory with the policy's weights, adapters merged in, that is gone afterward.
+    """A temporary directory with the policy's weights, adapters merged in.
 
     Args:
-        folder: where to make it, by default the system's folder for temporary files.
+        folder: parent of the directory, by default the system's temporary folder.
 
     Raises:
         FloatingPointError: a weight is not finite.
-        UserError: there is no such folder.
+        UserError: `folder` does not exist.
     """
     for name, parameter in policy.model.named_parameters():
         if not bool(parameter.isfinite().all()):
@@ -62,7 +60,7 @@ def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
         raise UserError(f"Expected shared to be a folder, but got '{folder}', which is none, try creating it.")
     with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as directory:
         with _no_progress_bar():
-            # In a rollout a sharded policy is whole, but what transformers would save is its shards.
+            # A sharded policy is whole in a rollout, but transformers would save its shards.
             named = {name: parameter.detach() for name, parameter in policy.named_parameters()}
             weights = named if is_sharded(policy) else None
             policy.save_pretrained(directory, merge=True, weights=weights)
@@ -71,7 +69,6 @@ def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
 
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """A line for each update would say nothing."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -84,14 +81,13 @@ def _no_progress_bar() -> Iterator[None]:
 
 
 def check_agreement(policy: CausalLMPolicy, prompt: list[int], answer: Answer, where: str) -> None:
-    """Compare the log-probabilities that vLLM reports with those that the policy computes.
+    """Compare vLLM's log-probabilities with the policy's.
 
-    Weights that vLLM holds can differ from those it was given without any error: a model with more layers than the
-    checkpoint keeps its own ones.
+    vLLM reports no error if its model has more layers than the checkpoint; those layers keep their old weights.
 
     Raises:
-        UserError: they differ by more than `TOLERANCE` on average.
-        FloatingPointError: some are not finite.
+        UserError: the mean difference exceeds `TOLERANCE`.
+        FloatingPointError: log-probabilities are not finite.
     """
     ids, mask = policy.padded([prompt])
     actions = torch.tensor([[answer.tokens]], device=policy.device)

@@ -1,4 +1,4 @@
-"""Any prompts, scored by functions `f(prompts, completions, completion_ids, **columns)` as TRL's trainers call them."""
+"""Any prompts, scored by reward functions as TRL's trainers call them."""
 
 from lightning_cgrpo.tasks.functions.reward_model import RewardModel
 from lightning_cgrpo.tasks.functions.task import FunctionTask

@@ -1,4 +1,4 @@
-"""Find reward functions by name and call them, asynchronous ones all at once."""
+"""Import and call reward functions, asynchronous functions concurrently."""
 
 from __future__ import annotations
 
@@ -22,14 +22,10 @@ RewardFunction = Callable[..., Any]
 
 
 def import_function(path: str, signal: str) -> RewardFunction:
-    """The function at an import path like ``package.module.function``.
-
-    Args:
-        path: of the function.
-        signal: that it measures, for messages.
+    """The function at an import path like ``package.module.function``; `signal` is its name in errors.
 
     Raises:
-        UserError: if it can't be imported, or isn't a function.
+        UserError: the path cannot be imported, or is no function.
     """
     module, _, name = path.rpartition(".")
     try:
@@ -56,20 +52,17 @@ def import_function(path: str, signal: str) -> RewardFunction:
 def call_functions(
     functions: Mapping[str, RewardFunction], arguments: Mapping[str, Any], time_limit: float | None = None
 ) -> dict[str, Any]:
-    """What each function returns, by signal.
+    """Results of the functions by signal.
 
-    A function gets those of the arguments that it names, or all if it has ``**kwargs``. Functions that return an
-    awaitable run concurrently, also with the ordinary functions after them. An exception is the function's own, with
-    a note that names the signal.
-
-    With a time limit, ordinary functions run in a thread, which Python can't end: after the limit the caller goes on
-    without it, to end the run. What is awaited is cancelled.
+    A function gets the arguments that it names, or all with ``**kwargs``. Awaitables run concurrently with each other
+    and with later functions. A function's exception gets a note that names the signal.
 
     Args:
-        time_limit: seconds that a function may take, or an asynchronous one after the ordinary ones; None for no limit.
+        time_limit: seconds for each function; None for no limit. With a limit, ordinary functions run in threads, which
+            Python cannot end, so the run must end after a timeout.
 
     Raises:
-        UserError: if a function requires an argument that there isn't, or takes too long.
+        UserError: a required argument is missing, or a function takes too long.
     """
     results: dict[str, Any] = {}
     try:
@@ -100,13 +93,13 @@ def _within(time_limit: float, signal: str, function: RewardFunction, arguments:
         except BaseException as error:
             outcome.set_exception(error)
 
-    # Not a pool's, which Python waits for when it ends.
+    # Not a thread of a pool, because Python waits for those at exit.
     threading.Thread(target=call, name=f"signal {signal}", daemon=True).start()
     return _result(outcome, time_limit, signal)
 
 
 def _torch_state() -> Callable[[], AbstractContextManager[None]]:
-    """What torch keeps for each thread, as it is in this one, for another: device, gradients, autocast."""
+    """A context that gives another thread this thread's state of torch: device, gradients, autocast."""
     accelerator, device = _device()
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     types = ["cpu"] if accelerator is None else ["cpu", accelerator]
@@ -126,7 +119,7 @@ def _torch_state() -> Callable[[], AbstractContextManager[None]]:
 
 
 def _device() -> tuple[str | None, int]:
-    """The kind of accelerator, None without one, and which of them is this thread's: one of its own in each process."""
+    """Type of accelerator (None without one) and the index of this thread's device."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return (None, 0) if accelerator is None else (accelerator.type, torch.accelerator.current_device_index())
 
@@ -137,7 +130,7 @@ def _take(device: int) -> None:
 
 
 def _result(future: Future[Any], time_limit: float | None, signal: str) -> Any:
-    # Not by the exception: a function may raise one of the same kind.
+    # Not `result(time_limit)`, because a function may raise a TimeoutError itself.
     if not wait([future], time_limit).done:
         raise UserError(
             f"Expected the function of signal '{signal}' to return within {time_limit:g} s, but it has not, try a "
@@ -148,7 +141,7 @@ def _result(future: Future[Any], time_limit: float | None, signal: str) -> Any:
 
 @contextmanager
 def _named(signal: str, arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Adds to an exception which signal it comes from, and what completions are if they aren't texts."""
+    """Add a note to an exception: the signal, and the form of its arguments."""
     try:
         yield
     except Exception as error:
@@ -191,10 +184,10 @@ def _submit(awaitable: Awaitable[Any]) -> Future[Any]:
 
 @functools.cache
 def _event_loop(process: int) -> asyncio.AbstractEventLoop:
-    """A loop in a thread of its own, so that it runs in a notebook too, where another one is running already.
+    """A running loop in a thread, because a notebook's own loop is busy.
 
-    It lives on, since clients keep connections that belong to their loop; and a thread doesn't survive a fork, so each
-    process has its own.
+    The loop is kept, because clients' connections belong to it. Each process has a loop, because no thread survives a
+    fork.
     """
     loop, (_, device) = asyncio.new_event_loop(), _device()
 

@@ -1,4 +1,4 @@
-"""Prompts of any data set: texts or chats, with whatever else a record holds handed on to the task."""
+"""Prompts of any data set, texts or chats, with all other fields as columns."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ Chat = list[dict[str, Any]]
 
 
 class Prompts:
-    """Prompts in memory. Columns are lists.
-
-    Args:
-        rows: the columns of each prompt; one that a prompt lacks is None there.
-    """
+    """Prompts in memory. Columns are lists, with None where a row lacks the column."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self.rows = rows
@@ -33,15 +29,14 @@ class Prompts:
 
 
 def columns(record: Record, prompt_column: str = "prompt", system_prompt: str | None = None) -> dict[str, Any]:
-    """What sampler and task get of a record: ``prompt``, a text or a chat, and its other fields.
+    """Columns of a record: ``prompt``, a text or a chat, and its other fields.
 
     Args:
-        record: of a data set.
-        prompt_column: the field with the text or the chat.
-        system_prompt: makes a text a chat, whose first message it is, and precedes a chat that has none of its own.
+        prompt_column: the field with the prompt.
+        system_prompt: first message of every prompt, unless a chat has its own; turns texts into chats.
 
     Raises:
-        RecordError: if the prompt is neither text nor chat, or another field is called ``prompt``.
+        RecordError: the prompt is neither text nor chat, or another field is called ``prompt``.
     """
     others = {name: value for name, value in record.values.items() if name != prompt_column}
     if "prompt" in others:
@@ -65,7 +60,7 @@ def _check_chat(record: Record, messages: list[Any], column: str) -> Chat:
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
             raise record.error(f"Expected {what} to be an object with 'role' and 'content', but got {message!r:.80}.")
         record.check_text(message["role"], f"'role' in {what}")
-        # A list holds the parts of a message with images.
+        # A list is the content of a message with images.
         if not isinstance(message["content"], list):
             record.check_text(message["content"], f"'content' in {what}")
         elif not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in message["content"]):

@@ -6,33 +6,33 @@ from typing import Any
 
 import torch
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, expect
 
 
 class RewardModel:
     """Scores completions by a sequence classifier with one output (`AutoModelForSequenceClassification`).
 
-    It is loaded when first called, in each process, and is no part of checkpoints. A chat goes through the chat
-    template of the model's tokenizer; a text prompt is followed by its completion as it is.
+    The first call loads the model in each process; checkpoints exclude it. Chats go through the tokenizer's chat
+    template; text prompts are joined with their completions.
 
     Args:
         model: a folder, or a name on the Hugging Face hub.
         batch_size: completions per forward pass.
-        device: where it runs; by default on the process's accelerator, if there is one.
-        dtype: of its weights, like ``bfloat16``; by default as they are stored.
-
-    Raises:
-        UserError: when called, if there is no such model, it has several outputs, or a text has no tokens.
+        device: by default the process's accelerator, or the CPU.
+        dtype: of the weights, like ``bfloat16``; by default the stored dtype.
     """
 
     def __init__(self, model: str, batch_size: int = 16, device: str | None = None, dtype: str = "auto") -> None:
-        if batch_size < 1:
-            raise ValueError(f"Expected argument `batch_size` to be at least 1, but got {batch_size}.")
+        expect(batch_size >= 1, "batch_size", "at least 1", batch_size)
         self.model, self.batch_size, self.device, self.dtype = model, batch_size, device, dtype
         self._loaded: tuple[Any, Any] | None = None
 
     def __call__(self, prompts: list[Any], completions: list[Any]) -> list[float]:
-        """Rewards of `completions`: texts after texts, or messages after chats."""
+        """Rewards of `completions`: texts after text prompts, or messages after chats.
+
+        Raises:
+            UserError: the model cannot be loaded or has several outputs, or a text has no tokens.
+        """
         network, tokenizer = self._load()
         rewards: list[float] = []
         for first in range(0, len(prompts), self.batch_size):
@@ -43,8 +43,7 @@ class RewardModel:
                 [tokenizer.apply_chat_template(p + c, tokenize=False) if chats else p + c for p, c in pairs],
                 padding=True,
                 padding_side="right",
-                # A chat template writes them itself.
-                add_special_tokens=not chats,
+                add_special_tokens=not chats,  # a chat template writes them itself
                 return_tensors="pt",
             ).to(network.device)
             if bool((batch["attention_mask"].sum(-1) == 0).any()):
@@ -54,7 +53,7 @@ class RewardModel:
         return rewards
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, which loads the model itself."""
+        """The state for another process, which loads the model itself."""
         return {**self.__dict__, "_loaded": None}
 
     def _load(self) -> tuple[Any, Any]:
@@ -66,7 +65,7 @@ class RewardModel:
                     self.model, dtype=self.dtype, use_safetensors=True
                 )
                 tokenizer = AutoTokenizer.from_pretrained(self.model)
-            except (OSError, ValueError) as error:  # ValueError: a name that can't be on the hub.
+            except (OSError, ValueError) as error:  # ValueError for an impossible name
                 raise UserError(
                     f"Expected a folder with a reward model, or its name on the hub, but got '{self.model}': {error}"
                 ) from error
@@ -77,7 +76,7 @@ class RewardModel:
                 )
             if tokenizer.pad_token is None:
                 tokenizer.pad_token = tokenizer.eos_token
-            # Classifiers find a text's last token by it.
+            # Classifiers find a text's last token by the padding.
             network.config.pad_token_id = tokenizer.pad_token_id
             accelerator = torch.accelerator.current_accelerator(check_available=True)
             self._loaded = network.eval().to(self.device or accelerator or "cpu"), tokenizer

@@ -9,10 +9,10 @@ from typing import Any, SupportsFloat
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.objective.objective import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
-from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, check_max_completion_tokens, length_signals, texts
+from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, length_signals, texts
 from lightning_cgrpo.tasks.functions.calls import call_functions, import_function
 from lightning_cgrpo.tasks.task import Task
 
@@ -20,35 +20,29 @@ RESERVED = ("prompts", "completions", "completion_ids")
 
 
 class FunctionTask(Task):
-    """Signals measured by functions ``f(prompts, completions, completion_ids, **columns) -> list[float | None]``.
+    """Signals of functions ``f(prompts, completions, completion_ids, **columns) -> list[float | None]``.
 
-    The functions are called as TRL's `GRPOTrainer` calls its reward functions, with one element per completion, a
-    prompt's G completions one after the other:
+    The functions are called like the reward functions of TRL's `GRPOTrainer`, without ``trainer_state``, ``log_extra``
+    and ``log_metric``. Arguments have one element per completion, with a prompt's G completions in a row:
 
     - ``prompts``: texts, or chats (lists of messages).
-    - ``completions``: texts; for a chat ``[{"role": "assistant", "content": text}]``.
-    - ``completion_ids``: the tokens, lists of int, the end token included.
+    - ``completions``: texts, or for chats ``[{"role": "assistant", "content": text}]``.
+    - ``completion_ids``: lists of tokens with the end token.
     - the other columns of the data, by name.
 
-    A function without ``**kwargs`` gets those that it names. Asynchronous functions (``async def``) are awaited
-    together. None means that the signal doesn't apply to the completion: it enters no rate, no group statistic and no
-    advantage. NaN is a fault, and is passed on as such. TRL's ``trainer_state``, ``log_extra`` and ``log_metric`` are
-    not given.
-
-    Besides, there are the signals ``tokens`` and ``truncated``, and ``length`` if `max_completion_tokens` is given.
+    A function without ``**kwargs`` gets the arguments that it names. Asynchronous functions run concurrently. None
+    means that a signal does not apply to a completion (see `Signal.applicable`). Further signals: `length_signals`.
 
     Args:
-        signals: by name, functions or other callables, as objects or as import paths. A string is always the import
-            path of a function; a reward model is a `RewardModel`.
-        kinds: which signals are an ``indicator`` (0 or 1) or a ``number``; the others are ``any``, and it is up to
-            the user that those with a rate are indicators.
+        signals: by name, callables such as `RewardModel`, or import paths of functions.
+        kinds: of signals: ``indicator`` (0 or 1), ``number``, or by default ``any``. A rate of an ``any`` signal is
+            right only if the function returns 0 or 1.
         max_completion_tokens: the sampler's limit, which scales ``length`` to [-1, 0].
-        time_limit: seconds that a function may take for a batch; one that takes longer ends the run. Functions then run
-            in a thread of their own, in which ``signal.alarm`` (math-verify's timeout) does not work. None: no limit.
+        time_limit: seconds for a function per batch; a timeout ends the run. Functions then run in threads, where
+            ``signal.alarm`` (math-verify's timeout) does not work. None for no limit.
 
     Raises:
-        UserError: if a function can't be imported, or a name is unknown or taken; in scoring, if it takes too long or
-            returns something else.
+        UserError: a function cannot be imported, or a name is unknown or taken.
 
     Example:
         >>> def brief(completions):
@@ -65,8 +59,9 @@ class FunctionTask(Task):
         max_completion_tokens: int | None = None,
         time_limit: float | None = None,
     ) -> None:
-        if time_limit is not None and not time_limit > 0:
-            raise ValueError(f"Expected argument `time_limit` to be greater than 0, but got {time_limit}.")
+        expect(time_limit is None or time_limit > 0, "time_limit", "greater than 0", time_limit)
+        shortest = 1 if max_completion_tokens is None else max_completion_tokens
+        expect(shortest >= 1, "max_completion_tokens", "at least 1", max_completion_tokens)
         self.time_limit = time_limit
         kinds = kinds or {}
         if taken := sorted(LENGTH_SIGNALS.keys() & signals.keys()):
@@ -77,14 +72,13 @@ class FunctionTask(Task):
             name: import_function(function, name) if isinstance(function, str) else function
             for name, function in signals.items()
         }
-        check_max_completion_tokens(max_completion_tokens)
         self.max_completion_tokens = max_completion_tokens
         self.signals: Mapping[str, SignalKind] = {name: kinds.get(name, "any") for name in signals} | {
             name: kind for name, kind in LENGTH_SIGNALS.items() if name != "length" or max_completion_tokens is not None
         }
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
-        # A process may have got no prompts, and a function need not be made for that.
+        # A process may have no prompts, which functions need not expect.
         outputs: Mapping[str, Any] = dict.fromkeys(self.functions, ())
         if len(prompts):
             outputs = call_functions(self.functions, _arguments(prompts, rollouts), self.time_limit)
@@ -108,7 +102,7 @@ class FunctionTask(Task):
 
 
 def _arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
-    """What the functions are given, B * G elements each."""
+    """Arguments of the functions, B * G elements each."""
     asked = prompts.column("prompt", "FunctionTask")
     columns = {name: column for name, column in prompts.columns.items() if name != "prompt"}
     if taken := sorted(columns.keys() & RESERVED):
@@ -129,38 +123,31 @@ def _arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
 
 
 def _repeat(column: list[Any] | Tensor, times: int) -> list[Any]:
-    """Every element `times` times in a row; numbers of a tensor ``[B]`` as such, its rows otherwise."""
+    """Every element `times` times in a row; a tensor ``[B]`` gives numbers."""
     elements = column.tolist() if isinstance(column, Tensor) and column.dim() == 1 else column
     return [element for element in elements for _ in range(times)]
 
 
 def _numbers(name: str, output: Any, count: int) -> list[float | None]:
-    if hasattr(output, "tolist"):  # A tensor or an array.
+    if hasattr(output, "tolist"):  # a tensor or an array
         output = output.tolist()
     if not isinstance(output, (list, tuple)) or len(output) != count:
-        got = f"{len(output)}" if isinstance(output, (list, tuple)) else f"a {type(output).__name__}"
+        got = len(output) if isinstance(output, (list, tuple)) else f"a {type(output).__name__}"
         raise UserError(
             f"Expected the function of signal '{name}' to return a list of {count} numbers, one per completion, "
             f"but got {got}."
         )
     values: list[float | None] = []
     for position, value in enumerate(output):
-        if value is not None and not isinstance(value, SupportsFloat):
+        try:
+            if value is not None and not isinstance(value, SupportsFloat):  # float() takes strings
+                raise TypeError("no number")
+            values.append(None if value is None else float(value))
+        except OverflowError:  # an integer beyond all floats, a fault like infinity
+            values.append(math.inf)
+        except (TypeError, ValueError) as error:  # such as a tensor of several numbers
             raise UserError(
                 f"Expected the function of signal '{name}' to return numbers or None, but got {value!r:.80} "
-                f"for completion {position}."
-            )
-        values.append(None if value is None else _number(name, value, position))
+                f"for completion {position} ({error})."
+            ) from None
     return values
-
-
-def _number(name: str, value: SupportsFloat, position: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # an integer beyond all floats, a fault like infinity
-        return math.inf
-    except (TypeError, ValueError) as error:  # such as a tensor of several
-        raise UserError(
-            f"Expected the function of signal '{name}' to return numbers or None, but got {value!r:.80} "
-            f"for completion {position} ({error})."
-        ) from None

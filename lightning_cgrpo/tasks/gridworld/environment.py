@@ -1,4 +1,4 @@
-"""The dynamics of the gridworld: move or recharge, mind the lava, reach the goal."""
+"""Dynamics of the gridworld: move or recharge, avoid lava, reach the goal."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from lightning_cgrpo.samplers.environment import Environment
 
 ACTIONS = ("up", "down", "left", "right", "stay")
 STAY = ACTIONS.index("stay")
-OBSERVATION_SIZE = 30
 FULL_CHARGE = 20
-"""In units of 5 %."""
+"""In units of 5 %, because floating point gets the threshold of 10 % wrong."""
 CHARGES = FULL_CHARGE + 1
 LOW_CHARGE = 2
-"""Charges below this violate."""
 
 
 class Gridworld(Environment):
     """The paper's gridworld (appendix C), vectorized over episodes.
 
-    Five actions: four moves (against a wall the agent stays put, and still drains) and stay, which recharges. An
-    observation has 30 numbers: x, y, goal x, goal y in [0, 1], the battery's charge in [0, 1], and the 5x5 lava map
-    around the agent (outside of the grid there is no lava). An episode ends only at the goal, or after `max_steps`.
-
-    The battery is counted in units of 5 %, since floating point gets the 10 % threshold wrong.
-
-    Reports per step: ``goal``, ``lava`` (the step ended on lava, standing still included), ``battery`` (the charge
-    after the step is below 10 %).
+    Observations:
+        30 numbers: x, y, goal x, goal y and charge in [0, 1], and the 5x5 lava map around the agent, 0 off the grid.
+    Actions:
+        up, down, left, right: one cell, or none against a wall; drains 5 % of the charge.
+        stay: recharges.
+    Reward:
+        ``goal``: the step reached the goal.
+    Costs:
+        ``lava``: the step ended on lava, standing still included.
+        ``battery``: the charge after the step is below 10 %.
+    Ends when:
+        the agent reaches the goal, or after `max_steps`.
 
     Args:
         max_steps: longest episode.
-        recharge: charge gained by staying, in units of 5 %; nothing drains in that step. The paper's text also admits
-            a net gain of 15 %, `recharge=3`.
+        recharge: charge gained by staying, in units of 5 %. The paper's text also admits `recharge=3`.
     """
 
     observation_size = 30
@@ -52,9 +53,9 @@ class Gridworld(Environment):
 
 
 class GridworldEpisodes:
-    """Episodes as tables over all states: a state counts through layouts, their cells, and the charges in a cell.
+    """Episodes as tables over all states; a state is (layout * cells + cell) * `CHARGES` + charge.
 
-    Looking things up costs one operation where computing them costs many, and an update has more operations than sums.
+    A table turns many small operations per step into one lookup.
     """
 
     def __init__(self, start: Tensor, goal: Tensor, lava: Tensor, group_size: int, recharge: int) -> None:
@@ -63,7 +64,7 @@ class GridworldEpisodes:
         self._lava = lava.flatten()
         self._goal = torch.zeros_like(lava).scatter_(1, goal[:, None], True).flatten()
         self._observations = _observations(lava, goal)
-        # [B, cells * charges, actions]; nothing leads away from the goal.
+        # [B, cells * charges, actions]; the goal is absorbing
         local = transitions(math.isqrt(cells), recharge).to(lava.device)
         reached = local + (layouts * len(local))[:, None, None]
         at_goal = (layouts * cells + goal)[:, None] * CHARGES + torch.arange(CHARGES, device=lava.device)
@@ -91,14 +92,14 @@ class GridworldEpisodes:
 
 @lru_cache(maxsize=16)
 def transitions(size: int, recharge: int) -> Tensor:
-    """The state reached from each state, ``cell * CHARGES + charge``, by each action, ``[states, actions]``."""
+    """Next states ``[states, actions]``; a state is ``cell * CHARGES + charge``."""
     change = torch.tensor([recharge if action == STAY else -1 for action in range(len(ACTIONS))])
     charge = (torch.arange(CHARGES)[:, None] + change).clamp_(0, FULL_CHARGE)
     return (moves(size)[:, None] * CHARGES + charge).flatten(0, 1)
 
 
 def moves(size: int) -> Tensor:
-    """The cell reached from each cell by each action, ``[cells, actions]``."""
+    """Next cells ``[cells, actions]``."""
     cell = torch.arange(size * size)
     y, x = cell // size, cell % size
     up, down = (y - 1).clamp(min=0) * size + x, (y + 1).clamp(max=size - 1) * size + x
@@ -117,7 +118,7 @@ def _observations(lava: Tensor, goal: Tensor) -> Tensor:
     def position(index: Tensor) -> Tensor:
         return torch.stack([index % size, index // size], dim=-1).to(dtype) / (size - 1)
 
-    table = torch.empty(batch, cells, CHARGES, OBSERVATION_SIZE, dtype=dtype, device=lava.device)
+    table = torch.empty(batch, cells, CHARGES, Gridworld.observation_size, dtype=dtype, device=lava.device)
     table[..., 0:2] = position(cell)[:, None]
     table[..., 2:4] = position(goal)[:, None, None]
     table[..., 4] = torch.arange(CHARGES, device=lava.device) / FULL_CHARGE

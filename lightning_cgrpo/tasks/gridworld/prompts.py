@@ -1,4 +1,4 @@
-"""Layouts: where the agent, the goal and the lava are."""
+"""Layouts: positions of the agent, the goal and the lava."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from lightning_cgrpo.rollout import PromptGroups
 class Layouts:
     """Random layouts, each determined by its index, the split and the seed.
 
-    Columns: ``start [B]`` and ``goal [B]``, cells counted row by row, and ``lava [B, size * size]`` bool. Lava never
-    lies under start or goal, which differ.
+    Columns: ``start [B]`` and ``goal [B]``, different cells counted row by row, and ``lava [B, size * size]`` bool on
+    other cells.
 
     Args:
         count: number of layouts.
-        split: layouts of different splits are drawn independently.
-        seed: of the whole data set.
+        split: number of the split; splits are drawn independently.
         size: side of the square grid.
         lava: number of lava tiles.
 
     Raises:
-        UserError: if the grid is too small for its lava.
+        UserError: the grid is too small for its lava.
     """
 
     def __init__(self, count: int, split: int = 0, seed: int = 0, size: int = 10, lava: int = 20) -> None:

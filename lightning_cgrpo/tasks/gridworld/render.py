@@ -1,4 +1,4 @@
-"""A picture of episodes on their layout."""
+"""Picture of episodes on their layout."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.artist import Artist
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from lightning_cgrpo.errors import expect
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signals
 from lightning_cgrpo.tasks.gridworld.environment import moves
 from lightning_cgrpo.tasks.task import Renderer
@@ -24,18 +24,10 @@ LETTER: dict[str, Any] = {"color": "black", "markeredgewidth": 0, "linestyle": "
 
 
 class GridworldRenderer(Renderer):
-    """The group's episodes on their layout, with a legend.
-
-    Green paths reach the goal, gray paths don't. A cross marks a step that ends on lava, a ring a step that ends with
-    a low battery.
-
-    Args:
-        episodes: draw at most this many of the group.
-    """
+    """Draws at most `episodes` episodes of a group on their layout, with a legend."""
 
     def __init__(self, episodes: int = 8) -> None:
-        if episodes < 1:
-            raise ValueError(f"Expected argument `episodes` to be at least 1, but got {episodes}.")
+        expect(episodes >= 1, "episodes", "at least 1", episodes)
         self.episodes = episodes
 
     def render(self, prompts: PromptGroups, rollouts: Rollouts, signals: Signals, row: int) -> Figure:
@@ -46,11 +38,14 @@ class GridworldRenderer(Renderer):
         axes = figure.add_subplot()
         axes.imshow(lava.view(size, size).numpy(), cmap=ListedColormap(["white", LAVA]), vmin=0, vmax=1)
         reached = signals["goal"].value[row].bool()
-        count = min(self.episodes, len(reached))
+        count, table = min(self.episodes, len(reached)), moves(size)
         for episode in range(count):
             steps = rollouts.mask[row, episode].cpu()
-            path = self._path(rollouts.actions[row, episode].cpu(), steps, start, size)
-            # A little apart, so that paths over the same cells can be told from each other.
+            cells = [start]
+            for action in rollouts.actions[row, episode].cpu()[steps].tolist():
+                cells.append(int(table[cells[-1], action]))
+            path = np.array(cells)
+            # Paths are shifted, because several may lead over the same cells.
             shift = 0.5 * ((episode + 0.5) / count - 0.5)
             y, x = path // size + shift, path % size + shift
             axes.plot(x, y, color=REACHED if bool(reached[episode]) else MISSED, linewidth=1.3, alpha=0.8)
@@ -72,21 +67,11 @@ class GridworldRenderer(Renderer):
         figure.legend(handles=_legend(), loc="outside lower center", ncols=2, fontsize=8, frameon=False)
         return figure
 
-    @staticmethod
-    def _path(actions: torch.Tensor, mask: torch.Tensor, start: int, size: int) -> np.ndarray:
-        table = moves(size)
-        cells = [start]
-        for action in actions[mask].tolist():
-            cells.append(int(table[cells[-1], action]))
-        return np.array(cells)
-
 
 def _legend() -> list[Artist]:
     return [
-        Line2D(
-            [], [], color="black", marker=r"$\mathbf{S}$", markeredgewidth=0, linestyle="", label="start of the agent"
-        ),
-        Line2D([], [], color="black", marker=r"$\mathbf{G}$", markeredgewidth=0, linestyle="", label="goal"),
+        Line2D([], [], marker=r"$\mathbf{S}$", label="start of the agent", **LETTER),
+        Line2D([], [], marker=r"$\mathbf{G}$", label="goal", **LETTER),
         Line2D([], [], color=REACHED, label="path to the goal"),
         Line2D([], [], color=MISSED, label="path that misses the goal"),
         Patch(color=LAVA, label="lava"),

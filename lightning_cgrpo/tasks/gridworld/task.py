@@ -7,31 +7,28 @@ from typing import Literal
 
 from torch import Tensor
 
+from lightning_cgrpo.errors import expect
 from lightning_cgrpo.objective.objective import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.tasks.task import Task
 
 
 class GridworldTask(Task):
-    """Signals: ``goal`` (reached it), ``lava`` (stood on it), ``battery`` (ran low).
+    """Signals of `Gridworld`: ``goal``, ``lava`` and ``battery``.
 
     Args:
-        cost: what enters the advantage for lava and battery: the episode's ``sum`` of penalties, its ``mean`` over
-            steps, or the ``indicator`` that there was any.
-        rate: what the rate counts: ``steps`` in violation among all steps, or ``episodes`` with any violation.
+        cost: value of lava and battery: an episode's ``sum`` of penalties, their ``mean`` over steps, or an
+            ``indicator`` of any.
+        rate: share of ``steps`` in violation, or of ``episodes`` with any violation.
     """
 
     signals: Mapping[str, SignalKind] = {"goal": "indicator", "lava": "indicator", "battery": "indicator"}
 
     def __init__(
-        self,
-        cost: Literal["sum", "mean", "indicator"] = "sum",
-        rate: Literal["steps", "episodes"] = "steps",
+        self, cost: Literal["sum", "mean", "indicator"] = "sum", rate: Literal["steps", "episodes"] = "steps"
     ) -> None:
-        if cost not in ("sum", "mean", "indicator"):
-            raise ValueError(f"Expected argument `cost` to be sum, mean or indicator, but got '{cost}'.")
-        if rate not in ("steps", "episodes"):
-            raise ValueError(f"Expected argument `rate` to be steps or episodes, but got '{rate}'.")
+        expect(cost in ("sum", "mean", "indicator"), "cost", "sum, mean or indicator", f"'{cost}'")
+        expect(rate in ("steps", "episodes"), "rate", "steps or episodes", f"'{rate}'")
         self.cost, self.rate = cost, rate
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:

@@ -1,4 +1,4 @@
-"""GSM8K: grade-school arithmetic, answered inside tags, correctly and briefly."""
+"""GSM8K: grade-school arithmetic, answered inside tags."""
 
 from lightning_cgrpo.tasks.gsm8k.prompts import chat
 from lightning_cgrpo.tasks.gsm8k.scoring import Profile, gold_answer, score_completion

@@ -1,4 +1,4 @@
-"""Worked answers to learn from: GSM8K's own, and imperfect ones that leave something to improve."""
+"""Worked answers for supervised learning: GSM8K's own, and imperfect answers to generated problems."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ _ANNOTATION = re.compile(r"<<[^<>]*>>")
 
 
 def completion(thoughts: str, answer: str) -> str:
-    r"""The text that the format asks for.
-
-    Example:
-        >>> completion("3+4=7", "7")
-        '<think>3+4=7</think>\n<answer>7</answer>'
-    """
+    """A text in the requested format."""
     return f"<think>{thoughts}</think>\n<answer>{answer}</answer>"
 
 
@@ -35,13 +30,13 @@ def gold_completion(answer: str) -> str:
 
 @dataclass(frozen=True)
 class Manners:
-    """How often demonstrations have which flaw; what no share is left for is verbose.
+    """Shares of demonstrations with a flaw.
 
     Args:
-        short: share whose thoughts are equations alone.
-        none: share without thoughts, hence with answers that a small model can only guess.
+        short: share with equations as reasoning.
+        none: share without reasoning; the remaining reasoning is verbose.
         damaged: share with a fault in the format.
-        unclean: share whose answer is right but no plain integer: it has decimals, or a unit.
+        unclean: share with decimals or a unit after the right answer.
     """
 
     short: float = 0.22
@@ -51,11 +46,10 @@ class Manners:
 
 
 CLEAN = Manners(short=1.0, none=0.0, damaged=0.0, unclean=0.0)
-"""Short and without a flaw: what arithmetic is learned from first."""
 
 
 def demonstrate(problem: Problem, manners: Manners, draw: np.random.Generator) -> str:
-    """A completion of a problem, drawn from what `manners` says."""
+    """A random completion of a problem."""
     kind, flaw, unclean = draw.random(3)
     if kind < manners.short:
         thoughts = ", ".join(f"{s.left}{s.operation}{s.right}={s.result}" for s in problem.steps)

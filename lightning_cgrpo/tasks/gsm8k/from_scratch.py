@@ -1,4 +1,4 @@
-"""A tiny language model to be trained from random weights, on generated word problems."""
+"""A tiny language model with random weights for generated word problems."""
 
 from __future__ import annotations
 
@@ -16,18 +16,12 @@ TOKENIZER_TEXTS = 2_000
 
 
 class FromScratch(CausalLMPolicy):
-    """A Qwen2 with random weights, to which numbers are single tokens; see `number_tokens`.
+    """A Qwen2 with random weights and single tokens for numbers, see `number_tokens` and `build_model`.
 
-    The defaults have 355 thousand parameters. What it learns is kept by `save_pretrained`, as a directory for
-    `CausalLMPolicy`.
+    The defaults have 355 thousand parameters. `save_pretrained` writes a directory for `CausalLMPolicy`.
 
     Args:
-        hidden_size: a multiple of the heads.
-        layers: number of layers.
-        heads: query heads; there are half as many for keys and values.
-        feed_forward: width of the feed-forward layers.
         vocabulary: tokens.
-        context_length: positions, for prompt and answer.
         seed: of the weights; by default the seed of `lightning.seed_everything`.
     """
 

@@ -8,7 +8,7 @@ from lightning_cgrpo.records import Record
 from lightning_cgrpo.tasks.gsm8k.demonstrations import gold_completion
 from lightning_cgrpo.tasks.gsm8k.scoring import GOLD_MARK, gold_answer, read_number
 
-# What the recipe behind the paper's experiment asks for, in our words.
+# The request of the recipe behind the paper's experiment, reworded.
 SYSTEM_PROMPT = """\
 You solve math problems. Work through the problem step by step first, then give the final answer, which is an integer.
 
@@ -18,16 +18,15 @@ Reply in exactly this format:
 
 
 def chat(question: str) -> list[dict[str, str]]:
-    """The messages that ask `question`; the model's own chat template makes a text of them."""
+    """Messages that ask `question`."""
     return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": question}]
 
 
 def columns(record: Record) -> dict[str, Any]:
-    """What is made of a record: ``prompt``, the chat; ``answer``, the gold answer alone; and ``completion``, the
-    record's solution in the format asked for, for supervised fine-tuning.
+    """Columns of a record: ``prompt``, ``answer`` (gold), and ``completion`` (the solution in the requested format).
 
     Raises:
-        RecordError: if a field is missing, or its answer does not end in ``#### <a number>``.
+        RecordError: a field is missing, or the answer does not end in ``#### <a number>``.
     """
     question, answer = record.text("question"), record.text("answer")
     if GOLD_MARK not in answer:

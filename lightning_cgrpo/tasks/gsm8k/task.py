@@ -7,22 +7,20 @@ from typing import get_args
 
 import torch
 
+from lightning_cgrpo.errors import expect
 from lightning_cgrpo.objective.objective import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
-from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, check_max_completion_tokens, length_signals, texts
+from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, length_signals, texts
 from lightning_cgrpo.tasks.gsm8k.scoring import Profile, score_completion
 from lightning_cgrpo.tasks.task import Task
 
 
 class GSM8KTask(Task):
-    """Signals: ``correctness``, ``format``, ``integer``; ``length``, ``tokens``, ``truncated``.
-
-    The paper maximizes brevity (``length``) and constrains the first three. A limit on tokens is a constraint on
-    ``tokens`` with ``violated_above: 200``.
+    """Signals ``correctness``, ``format`` and ``integer``, constrained in the paper, and those of `length_signals`.
 
     Args:
         max_completion_tokens: the sampler's limit, which scales ``length`` to [-1, 0].
-        profile: the rules of scoring, ``robust`` or ``authors``; see `scoring`.
+        profile: rules of scoring, ``robust`` or ``authors``, see `scoring`.
     """
 
     signals: Mapping[str, SignalKind] = {
@@ -33,9 +31,8 @@ class GSM8KTask(Task):
     }
 
     def __init__(self, max_completion_tokens: int, profile: Profile = "robust") -> None:
-        if profile not in get_args(Profile):
-            raise ValueError(f"Expected argument `profile` to be one of {get_args(Profile)}, but got '{profile}'.")
-        check_max_completion_tokens(max_completion_tokens)
+        expect(profile in get_args(Profile), "profile", f"one of {get_args(Profile)}", f"'{profile}'")
+        expect(max_completion_tokens >= 1, "max_completion_tokens", "at least 1", max_completion_tokens)
         self.max_completion_tokens, self.profile = max_completion_tokens, profile
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:

@@ -1,4 +1,4 @@
-"""Generated grade-school word problems, in the format of GSM8K's records: small enough to be learned in minutes."""
+"""Generated word problems in the format of GSM8K's records, learned by a tiny model in minutes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.tasks.gsm8k.scoring import GOLD_MARK
 
 LARGEST = 99
-"""No number of a problem, given or computed, is larger."""
+"""Largest number in a problem and its solution."""
 SPLITS = {"train": range(2, 16), "val": range(1), "test": range(1, 2)}
-"""The classes of questions, by their checksum, that each split takes: so no question is in two of them."""
+"""Checksums (modulo `CLASSES`) of a split's questions, so that splits share no question."""
 CLASSES = 16
 
 NAMES = ["Tom", "Ann", "Ben", "Mia", "Sam", "Eva", "Leo", "Zoe", "Max", "Ida", "Kim", "Ali"]
@@ -45,7 +45,7 @@ OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 @dataclass(frozen=True)
 class Step:
-    """``left operation right``, and who then has how many."""
+    """``left operation right``, the number of things that `name` then has."""
 
     left: int
     operation: str
@@ -59,7 +59,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Problem:
-    """A question, and the one to three steps that answer it."""
+    """A question and its solution in one to three steps."""
 
     question: str
     steps: tuple[Step, ...]
@@ -70,7 +70,7 @@ class Problem:
         return self.steps[-1].result
 
     def record(self) -> dict[str, str]:
-        r"""As GSM8K has it: every calculation annotated by ``<<a+b=c>>``, and ``#### <gold>`` at the end.
+        r"""GSM8K's record: calculations annotated by ``<<a+b=c>>``, and ``#### <gold>`` at the end.
 
         Example:
             >>> Problem("…?", (Step(3, "+", 4, "Tom"),), "apples").record()["answer"]
@@ -85,12 +85,11 @@ class Problem:
 
 
 def problem(seed: int, split: str, index: int) -> Problem:
-    """The problem of a number in a split, always the same.
+    """The problem at an index of a split.
 
     Args:
-        seed: of the whole data set.
-        split: ``train``, ``val`` or ``test``, which share no question, whatever the seeds.
-        index: in the split, from 0; within a split questions may repeat.
+        split: ``train``, ``val`` or ``test``; splits share no question, whatever the seeds.
+        index: from 0; questions may repeat within a split.
     """
     draw = generator(seed, Stream.PROMPTS, list(SPLITS).index(split), index)
     while True:

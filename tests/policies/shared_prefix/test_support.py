@@ -38,9 +38,9 @@ def test_the_comparison_has_full_precision(directory, monkeypatch, fast_products
     during = []
     compare = support._difference
 
-    def spy(policy):
+    def spy(*given):
         during.append(torch.get_float32_matmul_precision())
-        return compare(policy)
+        return compare(*given)
 
     monkeypatch.setattr(support, "_difference", spy)
     policy = CausalLMPolicy(str(directory))
