@@ -31,7 +31,7 @@ from lightning.pytorch import Trainer, seed_everything
 
 from benchmarks.plan_models import CONFIGURATIONS, configuration, make_model, small_model
 from lightning_cgrpo import ConstrainedGRPO
-from lightning_cgrpo.memory import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+from lightning_cgrpo.cli.preparation import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 from lightning_cgrpo.planning.plan import Given, plan
 from lightning_cgrpo.planning.workload import instantiate
 
@@ -103,7 +103,7 @@ def fit(module: Any, data: Any, updates: int) -> None:
 
 
 def give_back() -> None:
-    """Have the C library return freed blocks at once; the command line has it keep them (`memory.reuse_blocks`)."""
+    """Have the C library return freed blocks at once, unlike the command line (`preparation.reuse_blocks`)."""
     for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
         ctypes.CDLL(None).mallopt(option, 1 << 16)
     gc.collect()

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from lightning_cgrpo.callbacks.run_folder import run_folder
@@ -21,6 +20,7 @@ from lightning_cgrpo.navsim.evaluation import Drive, Result, Stage, as_json, dri
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
+from lightning_cgrpo.output import print_table
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
 from lightning_cgrpo.tasks.driving.task import DrivingTask
@@ -47,6 +47,8 @@ class DrivingScores(Callback):
     Raises:
         UserError: (at the start) if the task isn't driving.
     """
+
+    changes_learning = False
 
     def __init__(
         self,
@@ -124,10 +126,7 @@ class DrivingScores(Callback):
         results = {name: summary([drive for part in everywhere for drive in part[name]]) for name in everywhere[0]}
         results = {name: result for name, result in results.items() if result.first.scenes}
         table = scores_table(results)
-        console = Console()
-        needed = console.measure(table, options=console.options.update(width=1000)).minimum
-        # Rather lines that the terminal breaks than columns without their ends.
-        Console(width=max(console.width, needed)).print(table)
+        print_table(table)
         written = {
             "traffic": type(self.traffic).__name__,
             "human_filter": self.human_filter,

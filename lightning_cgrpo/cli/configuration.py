@@ -1,8 +1,8 @@
-"""Configuration files and overrides become one plain configuration, before anything heavy is imported.
+"""Configuration files and overrides become one plain configuration, without importing torch or Lightning.
 
-Files are stacked by name: a later file, and after all files the command line, changes single values of what came
-before. Where a `class_path` changes, the old class's `init_args` go with it. Interpolations ``${a.b}`` are resolved at
-the very end, so they follow overrides.
+Layers are stacked by name: a later file, and then the command line, changes single values of earlier files. A new
+`class_path` drops the `init_args` of the old class. Interpolations ``${a.b}`` are resolved last, so they follow
+overrides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lightning_cgrpo.errors import UserError, did_you_mean
 
 PACKAGED = Path(__file__).parents[1] / "configs"
 DEFAULTS = PACKAGED / "defaults.yaml"
-"""What a configuration need not say: every configuration is laid over this one."""
+"""The first layer of every configuration."""
 CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
 
 Config = dict[str, Any]
@@ -29,11 +29,11 @@ class ConfigError(UserError):
 
 @dataclass(frozen=True)
 class Layer:
-    """A file, or one override, to be laid over the layers before.
+    """A file or an override.
 
     Args:
-        config: what the layer sets.
-        label: names the layer in the name of a run: a file's stem, or ``key=value``.
+        config: the settings.
+        label: the layer's part of a run's name: a file's stem, or ``key=value``.
         is_override: whether the layer comes from the command line.
     """
 
@@ -56,7 +56,7 @@ def override(key: str, text: str) -> Layer:
     """The layer of ``--KEY=TEXT``; ``--KEY+=TEXT`` appends to a list.
 
     Raises:
-        ConfigError: if the text isn't YAML that OmegaConf reads.
+        ConfigError: if OmegaConf can't read the text.
     """
     value = _parse_value(key, text)
     nested: Any = value
@@ -67,7 +67,7 @@ def override(key: str, text: str) -> Layer:
 
 
 def stacked(layers: Iterable[Layer]) -> Config:
-    """Layers merged in their order, interpolations unresolved.
+    """Merge layers in their order; interpolations stay unresolved.
 
     Raises:
         ConfigError: if a layer misspells a callback.
@@ -80,16 +80,28 @@ def stacked(layers: Iterable[Layer]) -> Config:
 
 
 def build(layers: Iterable[Layer]) -> Config:
-    """The configuration that layers make, interpolations resolved.
+    """Merge layers and resolve interpolations.
 
     Raises:
         ConfigError: if a layer misspells a callback, or an interpolation is wrong.
     """
-    return _resolve(stacked(layers))
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    config = stacked(layers)
+    try:
+        resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None) or "?"
+        missing = str(error).split("'")[1] if "'" in str(error) else ""
+        hint = did_you_mean(missing, _all_keys(config))
+        raise ConfigError(f"The value of '{key}' can't be resolved: {_one_line(error)}.{hint}") from error
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
 
 
 def _check_callbacks(config: Config, layer: Config) -> None:
-    """Any name adds a callback, so a misspelled one would leave the callback that is meant as it was."""
+    """Refuse a misspelled name of a callback: it would add a callback beside the callback that is meant."""
     known, names = config.get("callbacks"), layer.get("callbacks")
     if isinstance(names, (list, str)):
         raise ConfigError(
@@ -100,7 +112,7 @@ def _check_callbacks(config: Config, layer: Config) -> None:
         return
     for name in map(str, names):
         similar = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-        # Longer names ("checkpoints_best" beside "checkpoints") are meant as others.
+        # A longer name, such as "checkpoints_best" beside "checkpoints", means another callback.
         if similar and name not in known and not name.startswith(similar[0]):
             raise ConfigError(
                 f"Unknown key '{name}' in callbacks. Did you mean '{similar[0]}'? (To add another callback, give it "
@@ -109,7 +121,7 @@ def _check_callbacks(config: Config, layer: Config) -> None:
 
 
 def find(name: str) -> Path:
-    """The file of that name, or the packaged one where there is none: ``configs/gridworld.yaml`` works anywhere."""
+    """The file of that name, or else the packaged file: ``configs/gridworld.yaml`` works in any folder."""
     path = Path(name)
     if path.is_file():
         return path
@@ -124,7 +136,7 @@ def read(path: Path) -> Config:
     """A YAML file as plain containers.
 
     Raises:
-        ConfigError: if it isn't YAML or not a mapping.
+        ConfigError: if the file isn't YAML, or not a mapping.
     """
     import yaml
     from omegaconf import OmegaConf
@@ -150,7 +162,7 @@ def merge(base: Any, override: Any) -> Any:
         return override
     if "class_path" in base and override.keys().isdisjoint(CLASS_KEYS):
         override = {"init_args": override}
-    if _class_name(override, base) != _class_name(base, base):
+    if short_class(override.get("class_path", base.get("class_path"))) != short_class(base.get("class_path")):
         return dict(override)
     merged = dict(base)
     for key, value in override.items():
@@ -161,11 +173,11 @@ def merge(base: Any, override: Any) -> Any:
     return merged
 
 
-def _listed(value: Any) -> list[Any]:
-    """A list that something can be appended to; a logger that is only switched on or off is none."""
-    if isinstance(value, list):
-        return value
-    return [] if value is None or isinstance(value, bool) else [value]
+def get(config: Any, path: str) -> Any:
+    """The value at a dotted path, or None."""
+    for key in path.split("."):
+        config = config.get(key) if isinstance(config, Mapping) else None
+    return config
 
 
 def is_class(value: Any) -> bool:
@@ -174,9 +186,17 @@ def is_class(value: Any) -> bool:
     return name.isidentifier() and name[0].isupper()
 
 
-def _class_name(config: Mapping[str, Any], default: Mapping[str, Any]) -> str:
-    """Short, since a class may be given by its full path in one place and by its name in another."""
-    return str(config.get("class_path", default.get("class_path"))).rpartition(".")[2]
+def short_class(value: Any) -> str:
+    """A class's name without its module, from its path or its configuration; empty for None."""
+    value = value.get("class_path") if isinstance(value, Mapping) else value
+    return str(value).rpartition(".")[2] if value else ""
+
+
+def _listed(value: Any) -> list[Any]:
+    """A list to append to; a logger that is only switched on or off is no element."""
+    if isinstance(value, list):
+        return value
+    return [] if value is None or isinstance(value, bool) else [value]
 
 
 def _parse_value(key: str, text: str) -> Any:
@@ -191,22 +211,6 @@ def _parse_value(key: str, text: str) -> Any:
         return text
     except OmegaConfBaseException as error:
         raise ConfigError(f"The value of '{key}' can't be read: {_one_line(error)}.") from error
-
-
-def _resolve(config: Config) -> Config:
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
-    except OmegaConfBaseException as error:
-        key = getattr(error, "full_key", None) or "?"
-        words = list(_all_keys(config))
-        missing = str(error).split("'")[1] if "'" in str(error) else ""
-        hint = did_you_mean(missing, words)
-        raise ConfigError(f"The value of '{key}' can't be resolved: {_one_line(error)}.{hint}") from error
-    assert isinstance(resolved, dict)
-    return {str(key): value for key, value in resolved.items()}
 
 
 def _all_keys(config: Any, prefix: str = "") -> Iterable[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.navsim.aggregation import EXTENDED_COMFORT
 from lightning_cgrpo.navsim.command.results import label
+from lightning_cgrpo.output import print_table
 
 if TYPE_CHECKING:
     from lightning_cgrpo.navsim.aggregation import TwoStageScores
@@ -56,10 +57,8 @@ def show(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         table.add_column(short, mean, justify="right", no_wrap=True)
     for line in lines[:MOST_LINES]:
         table.add_row(*map(escape, line))
+    print_table(table)
     console = Console()
-    needed = console.measure(table, options=console.options.update(width=1000)).minimum
-    # Rather lines that the terminal breaks than columns without their ends.
-    Console(width=max(console.width, needed)).print(table)
     if len(lines) > MOST_LINES:
         console.print(f"- {len(lines) - MOST_LINES} more lines are not shown.", markup=False, highlight=False)
     wrong = [
