@@ -1,4 +1,4 @@
-"""From command-line arguments to a checked configuration, without importing torch or Lightning."""
+"""Command-line arguments, read and checked without importing torch or Lightning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPTIONS = {"validate": ("verbose",), "test": ("verbose",), "predict": ("return_p
 
 
 def read_arguments(command: str, arguments: list[str]) -> tuple[Config, list[str]]:
-    """The merged, resolved and checked configuration, and the flags for jsonargparse (``--help``, ``--print_config``).
+    """The checked configuration, and the flags for jsonargparse (``--help``, ``--print_config``).
 
     Raises:
         ConfigError: for a wrong argument, file, key or interpolation.

@@ -1,4 +1,4 @@
-"""LightningCLI with stacked configuration files, named callbacks and short errors."""
+"""LightningCLI with stacked files, named callbacks and short errors."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ GRACE = 10.0
 
 
 class CommandLine(LightningCLI):
-    """Runs a subcommand (fit, validate, test or predict) with a configuration that is already merged and resolved.
+    """Runs a subcommand (fit, validate, test or predict) with a merged and resolved configuration.
 
-    ``callbacks`` maps names to callbacks or null. Flags such as ``--help`` go to jsonargparse.
+    ``callbacks`` maps names to callbacks or null.
     """
 
     def __init__(self, subcommand: str, config: Config, flags: list[str]) -> None:
@@ -71,7 +71,7 @@ class CommandLine(LightningCLI):
             raise ConfigError(explain(error)) from error
 
     def _parse_ckpt_path(self) -> None:
-        """Do nothing: Lightning would read the whole checkpoint for hyperparameters, and ours hold none."""
+        """Skip Lightning's search of the whole checkpoint for hyperparameters: ours hold none."""
 
     def instantiate_classes(self) -> None:
         try:
@@ -109,7 +109,7 @@ def main(subcommand: str, config: Config, flags: list[str]) -> None:
 
 
 def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """End the processes that a failed process started, because Lightning ends them only after Ctrl-C."""
+    """End a failed process's children, because Lightning does so only after Ctrl-C."""
     until = time.monotonic() + GRACE
     for process in processes:
         try:

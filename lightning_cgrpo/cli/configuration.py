@@ -1,8 +1,7 @@
 """Configuration files and overrides become one plain configuration, without importing torch or Lightning.
 
-Layers are stacked by name: a later file, and then the command line, changes single values of earlier files. A new
-`class_path` drops the `init_args` of the old class. Interpolations ``${a.b}`` are resolved last, so they follow
-overrides.
+A later layer changes single values of earlier layers. A new `class_path` drops the `init_args` of the old class.
+Interpolations ``${a.b}`` are resolved last, so they follow overrides.
 """
 
 from __future__ import annotations
@@ -24,17 +23,15 @@ Config = dict[str, Any]
 
 
 class ConfigError(UserError):
-    """A configuration can't be read or doesn't fit together."""
+    """A wrong configuration."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A file or an override.
+    """A file, or an override from the command line.
 
     Args:
-        config: the settings.
         label: the layer's part of a run's name: a file's stem, or ``key=value``.
-        is_override: whether the layer comes from the command line.
     """
 
     config: Config
@@ -43,21 +40,13 @@ class Layer:
 
 
 def file_layer(name: str) -> Layer:
-    """The layer of a configuration file, see `find`.
-
-    Raises:
-        ConfigError: if there is no such file, or it isn't YAML.
-    """
+    """The layer of a configuration file, see `find` and `read`."""
     path = find(name)
     return Layer(read(path), path.stem)
 
 
 def override(key: str, text: str) -> Layer:
-    """The layer of ``--KEY=TEXT``; ``--KEY+=TEXT`` appends to a list.
-
-    Raises:
-        ConfigError: if OmegaConf can't read the text.
-    """
+    """The layer of ``--KEY=TEXT``; ``--KEY+=TEXT`` appends to a list."""
     value = _parse_value(key, text)
     nested: Any = value
     for part in reversed(key.split(".")):
@@ -67,11 +56,7 @@ def override(key: str, text: str) -> Layer:
 
 
 def stacked(layers: Iterable[Layer]) -> Config:
-    """Merge layers in their order; interpolations stay unresolved.
-
-    Raises:
-        ConfigError: if a layer misspells a callback.
-    """
+    """Merge layers in their order, without resolving interpolations."""
     config: Config = {}
     for layer in layers:
         _check_callbacks(config, layer.config)
@@ -83,7 +68,7 @@ def build(layers: Iterable[Layer]) -> Config:
     """Merge layers and resolve interpolations.
 
     Raises:
-        ConfigError: if a layer misspells a callback, or an interpolation is wrong.
+        ConfigError: for a misspelled callback or a wrong interpolation.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -101,7 +86,7 @@ def build(layers: Iterable[Layer]) -> Config:
 
 
 def _check_callbacks(config: Config, layer: Config) -> None:
-    """Refuse a misspelled name of a callback: it would add a callback beside the callback that is meant."""
+    """Refuse a misspelled name, which would add another callback."""
     known, names = config.get("callbacks"), layer.get("callbacks")
     if isinstance(names, (list, str)):
         raise ConfigError(
@@ -121,7 +106,7 @@ def _check_callbacks(config: Config, layer: Config) -> None:
 
 
 def find(name: str) -> Path:
-    """The file of that name, or else the packaged file: ``configs/gridworld.yaml`` works in any folder."""
+    """The file of that name, or else the packaged file."""
     path = Path(name)
     if path.is_file():
         return path
@@ -136,7 +121,7 @@ def read(path: Path) -> Config:
     """A YAML file as plain containers.
 
     Raises:
-        ConfigError: if the file isn't YAML, or not a mapping.
+        ConfigError: if the file isn't a YAML mapping.
     """
     import yaml
     from omegaconf import OmegaConf
@@ -153,7 +138,7 @@ def read(path: Path) -> Config:
 
 
 def merge(base: Any, override: Any) -> Any:
-    """`override` laid over `base`, by name; a key that ends with ``+`` appends to the list of that name."""
+    """`override` laid over `base` by name; a key that ends with ``+`` appends to a list."""
     if isinstance(override, str) and isinstance(base, Mapping) and "class_path" in base:
         override = {"class_path": override}
     if isinstance(override, Mapping) and is_class(base) and base not in override:
@@ -181,13 +166,13 @@ def get(config: Any, path: str) -> Any:
 
 
 def is_class(value: Any) -> bool:
-    """Whether a value looks like the name or the path of a class."""
+    """Whether a value looks like a class's name or path."""
     name = value.rpartition(".")[2] if isinstance(value, str) else ""
     return name.isidentifier() and name[0].isupper()
 
 
 def short_class(value: Any) -> str:
-    """A class's name without its module, from its path or its configuration; empty for None."""
+    """A class's name without its module."""
     value = value.get("class_path") if isinstance(value, Mapping) else value
     return str(value).rpartition(".")[2] if value else ""
 

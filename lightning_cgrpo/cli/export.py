@@ -1,4 +1,4 @@
-"""``python -m lightning_cgrpo export``: the policy of a checkpoint as a Hugging Face directory."""
+"""The command ``export``: the policy of a checkpoint as a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _export(config: Config, directory: Path, merge: bool) -> None:
-    """Write the policy of the checkpoint `ckpt_path`; `merge` is that of `CausalLMPolicy.save_pretrained`."""
     from lightning_cgrpo.cli.loading import instantiate, put_weights, read_checkpoint
     from lightning_cgrpo.cli.preparation import prepare
     from lightning_cgrpo.policies.policy import Policy

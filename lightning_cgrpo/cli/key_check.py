@@ -1,6 +1,6 @@
-"""Checks a configuration's keys against the signatures of its classes, reading source files only.
+"""Checks a configuration's keys against the signatures of its classes.
 
-Importing Lightning takes seconds; a misspelled key is answered without that import.
+Signatures are read from source files, because importing Lightning takes seconds.
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ ROOT_KEYS = ("seed_everything", "threads", "trainer", "model", "data", "callback
 
 @dataclass
 class Parameter:
-    """A parameter of a constructor.
+    """A constructor's parameter.
 
     Args:
-        type: the dataclass that the annotation names, if any.
+        type: the dataclass of the annotation, if any.
         values_type: the dataclass of a mapping's values.
-        required: whether the parameter has no default.
     """
 
     type: str | None = None
@@ -52,7 +51,7 @@ class Parameter:
 
 @dataclass
 class Signature:
-    """A constructor's parameters; `open` if it takes ``**kwargs`` too."""
+    """A constructor's parameters."""
 
     parameters: dict[str, Parameter] = field(default_factory=dict)
     open: bool = False
@@ -62,7 +61,7 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
     """Check all keys; `extra` are further keys at the top.
 
     Raises:
-        ConfigError: for the first key that its class doesn't take, with a suggestion.
+        ConfigError: for the first wrong key, with a suggestion.
     """
     known = (*ROOT_KEYS, *extra)
     for key in config:
@@ -81,7 +80,6 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
 
 
 def _section_of(key: str, config: Config) -> str | None:
-    """The section whose class takes an argument of this name."""
     for section in ("model", "data", "trainer"):
         name = TRAINER if section == "trainer" else get(config, f"{section}.class_path") or config.get(section)
         signature = signature_of(str(name))
@@ -131,7 +129,7 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) 
 
 
 def _check_required(where: str, arguments: Mapping[str, Any], class_path: str) -> None:
-    """Only for this package's classes: the program may give arguments to others, as to optimizers."""
+    """Only for this package's classes: programs pass arguments to others, such as optimizers."""
     located = _locate(class_path)
     signature = signature_of(class_path)
     if located is None or signature is None or not located[0].name.startswith("lightning_cgrpo"):
@@ -145,7 +143,6 @@ def _check_required(where: str, arguments: Mapping[str, Any], class_path: str) -
 
 
 def _check_class(where: str, class_path: str) -> None:
-    """Check that a class path inside this package exists."""
     module_name, _, name = class_path.rpartition(".")
     module = _module(module_name) if module_name.partition(".")[0] == "lightning_cgrpo" else None
     if module is not None and _locate(class_path) is None:
@@ -154,7 +151,7 @@ def _check_class(where: str, class_path: str) -> None:
 
 @cache
 def signature_of(class_path: str) -> Signature | None:
-    """The constructor's signature, or None where the source can't be found without importing."""
+    """The constructor's signature, or None without a source file."""
     located = _locate(class_path)
     if located is None:
         return None
@@ -176,7 +173,7 @@ def signature_of(class_path: str) -> Signature | None:
 
 
 def constant_of(class_path: str, name: str) -> Any:
-    """The constant that a class's own body assigns to a name, read from the source; None without one."""
+    """The constant that a class's own body assigns to a name, or None."""
     located = _locate(class_path)
     for item in located[1].body if located is not None else ():
         if isinstance(item, ast.Assign) and ast.unparse(item.targets[0]) == name:
@@ -225,7 +222,6 @@ def _names(module: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _locate(class_path: str) -> tuple[_Module, ast.ClassDef] | None:
-    """A class's module and definition."""
     module_name, _, name = class_path.rpartition(".")
     if not module_name:
         found = (_locate(f"{namespace}.{name}") for namespace in NAMESPACES)

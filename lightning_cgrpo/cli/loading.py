@@ -1,4 +1,4 @@
-"""Builds parts of a run from its configuration, and loads trained weights from its checkpoints."""
+"""Builds parts of a run from its configuration, and loads weights from its checkpoints."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ PREFIX = "policy."
 
 
 def load(checkpoint: str | Path) -> RolloutModule:
-    """The module of a run, built from the run's ``config.yaml``, with a checkpoint's policy weights, on the CPU.
+    """The module of a run, from the run's ``config.yaml`` and a checkpoint's policy weights, on the CPU.
 
     Raises:
-        UserError: if the checkpoint is missing or damaged, or has no configuration beside it.
+        UserError: if the checkpoint is damaged, or it or its configuration is missing.
 
     Example::
 
@@ -53,10 +53,7 @@ def load(checkpoint: str | Path) -> RolloutModule:
 
 
 def instantiate(config: Config, **kinds: type) -> dict[str, Any]:
-    """Make the objects of a configuration, which load and read nothing yet.
-
-    Args:
-        kinds: base classes by key of the configuration.
+    """Make the objects of a configuration; `kinds` are their base classes, by key.
 
     Raises:
         ConfigError: if a key is missing, or its value can't be parsed.
@@ -94,7 +91,7 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
 
 
 def put_weights(policy: Policy, weights: dict[str, Tensor], checkpoint: Path) -> None:
-    """Load a policy, and give it a checkpoint's weights in the dtype of training.
+    """Load a policy, and give it a checkpoint's weights in their own dtype.
 
     Raises:
         UserError: if the weights are another policy's.

@@ -1,4 +1,4 @@
-"""Short messages for the errors of libraries and of users' own code."""
+"""Short messages for libraries' and users' errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 
 
 def explain(error: BaseException) -> str:
-    """One line for jsonargparse's many: the innermost user error, or the key and its first real complaint."""
+    """The innermost user error, or jsonargparse's key and first real complaint, in one line."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, UserError):
@@ -43,7 +43,7 @@ def explain(error: BaseException) -> str:
 
 
 def of_the_disk(error: OSError) -> str | None:
-    """Advice for a full disk or a folder that can't be written to; None for any other error."""
+    """Advice for a full disk or a closed folder; None for any other error."""
     if error.errno in FULL:
         return f"Expected room on the disk, but got: {error}; try to free space. Checkpoints written before are whole."
     if error.errno in CLOSED and error.filename is not None:
@@ -55,7 +55,7 @@ def of_the_disk(error: OSError) -> str | None:
 
 
 def unexpected(error: Exception) -> str:
-    """At most three lines about an unexpected error: its text, its place, and a file with the traceback."""
+    """At most three lines: the error, its place, and a file with the traceback."""
     lines = [f"{type(error).__name__}: {first_line(error)}{_place(error)}", *getattr(error, "__notes__", [])[:1]]
     with tempfile.NamedTemporaryFile("w", prefix="lightning_cgrpo_", suffix=".txt", delete=False) as file:
         file.write("".join(traceback.format_exception(error)))
@@ -63,7 +63,6 @@ def unexpected(error: Exception) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost line outside of libraries."""
     own = [
         frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((*LIBRARIES, "<"))
     ]

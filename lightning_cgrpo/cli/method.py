@@ -1,4 +1,4 @@
-"""The method of a run: the part of its configuration that changes learning, without the seed."""
+"""The method of a run: all of its configuration that changes learning, except for the seed."""
 
 from __future__ import annotations
 
@@ -51,8 +51,6 @@ Method = dict[str, Any]
 def method_of(config: Config, weights: str | None = None) -> Method:
     """The parts of a resolved configuration that two runs of one method share.
 
-    Null settings are left out, and classes are named without their modules.
-
     Args:
         weights: fingerprint of the saved weights that the policy began from.
     """
@@ -79,7 +77,7 @@ def method_of(config: Config, weights: str | None = None) -> Method:
 
 
 def key_of(method: Mapping[str, Any]) -> str:
-    """The same text for the same method."""
+    """Equal text for equal methods."""
     return json.dumps(method, sort_keys=True)
 
 
@@ -92,7 +90,7 @@ def seed_of(config: Config) -> int | None:
 
 
 def constraints_of(method: Mapping[str, Any]) -> dict[str, Constraint] | None:
-    """The constraints that a method's objective declares; None if the objective can't be read."""
+    """The declared constraints; None if the objective can't be read."""
     objective = get(method, "model.init_args.objective")
     if isinstance(objective, Mapping) and isinstance(objective.get("init_args"), Mapping):
         objective = objective["init_args"]
@@ -106,7 +104,7 @@ def constraints_of(method: Mapping[str, Any]) -> dict[str, Constraint] | None:
 
 @cache
 def only_shows(class_path: str) -> bool:
-    """Whether a class only shows or saves, see `MARK`. By name first, because modules may have moved since a run."""
+    """Whether a class only shows or saves, see `MARK`. Modules may have moved since a run, so names come first."""
     name = short_class(class_path)
     return name in LIGHTNINGS or any(constant_of(path, MARK) is False for path in (name, class_path))
 

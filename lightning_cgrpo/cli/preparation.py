@@ -1,4 +1,4 @@
-"""Before a run: find its checkpoint, tell its beginning, and set up the process."""
+"""Before a run: find its checkpoint and set up the process."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def prepare(command: str, config: Config) -> None:
     """Resolve ``ckpt_path``, print what the run begins with, and set up the process.
 
     Raises:
-        ConfigError: if there is no such checkpoint, or the strategy is the first version of FSDP.
-        UserError: if the checkpoint is damaged.
+        ConfigError: for a missing checkpoint, or the first version of FSDP.
+        UserError: for a damaged checkpoint.
     """
     _check_strategy(config)
     config.setdefault("weights_only", True)
@@ -60,7 +60,7 @@ def prepare(command: str, config: Config) -> None:
 
 
 def import_names() -> None:
-    """Import the classes that a configuration may give by name alone: jsonargparse finds only imported classes."""
+    """Import all classes with short names, because jsonargparse finds only imported classes."""
     for namespace in NAMESPACES:
         module = importlib.import_module(namespace)
         for name in module.__all__:
@@ -74,10 +74,7 @@ def _check_strategy(config: Config) -> None:
 
 
 def _check_processes(config: Config) -> None:
-    """Refuse devices and nodes that differ from the processes of torchrun or SLURM.
-
-    Such processes would train separately, or wait for nodes that nobody starts.
-    """
+    """Refuse processes of torchrun or SLURM that would train separately or wait forever."""
     devices, nodes = get(config, "trainer.devices"), get(config, "trainer.num_nodes") or 1
     launched = os.environ.get("WORLD_SIZE"), os.environ.get("SLURM_NTASKS")
     for launcher, count in zip(("torchrun", "SLURM"), launched, strict=True):
@@ -95,7 +92,7 @@ def _check_processes(config: Config) -> None:
 
 
 def _resolve_checkpoint(config: Config) -> None:
-    """Replace ``last`` and ``best`` by a path, and check the file before any model is loaded."""
+    """Replace ``last`` and ``best`` by a path, and check it before any model is loaded."""
     checkpoint = config.get("ckpt_path")
     if checkpoint is None or checkpoint in ("hpc", "registry"):
         return
@@ -111,7 +108,6 @@ def _resolve_checkpoint(config: Config) -> None:
 
 
 def _beginning(command: str, config: Config) -> str | None:
-    """The sentence about a checkpoint and its differing settings, or about the starting weights."""
     checkpoint = config.get("ckpt_path")
     if checkpoint is None:
         if command not in EVALUATIONS:
@@ -132,7 +128,7 @@ def _beginning(command: str, config: Config) -> str | None:
 def _differences(before: Any, now: Any, path: str = "") -> list[str]:
     """``key: before -> now`` for each setting in which two methods differ.
 
-    Settings that `now` leaves out have their defaults in `before`. Only constraints have no defaults.
+    Settings missing in `now` have their defaults in `before`, except for constraints.
     """
     before, now = ({"class_path": value} if is_class(value) else value for value in (before, now))
     both = isinstance(before, Mapping) and isinstance(now, Mapping)
@@ -150,9 +146,9 @@ def _short(value: Any) -> str:
 
 
 def reuse_blocks() -> None:
-    """Have glibc keep up to 256 MiB of freed blocks of at most 32 MiB for the next tensors.
+    """Have glibc keep freed blocks (each up to 32 MiB, together 256 MiB) for the next tensors.
 
-    By default glibc returns them to the system, and every new page costs a fault: a small model's updates slow down.
+    New pages cost faults, which slow a small model's updates down.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -163,7 +159,7 @@ def reuse_blocks() -> None:
 
 
 def quiet() -> None:
-    """Silence Lightning's warnings about intended settings, and its advertisements."""
+    """Silence Lightning's advertisements, and warnings about intended settings."""
     for message in (
         "Using ModelCheckpoint with manual optimization",  # Resuming needs a checkpoint after the update.
         "`isinstance\\(treespec, LeafSpec\\)` is deprecated",

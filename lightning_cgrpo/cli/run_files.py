@@ -1,4 +1,4 @@
-"""The files that a run keeps about its beginning: its configuration, and the origin of its weights."""
+"""The files about the beginning of a run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from lightning_cgrpo.output import write_whole
 class RunFiles(SaveConfigCallback):
     """Writes ``config.yaml`` and ``weights.json`` into the run's folder once training begins.
 
-    Evaluations and failed starts therefore leave no folder behind. `report` reads both files: ``ckpt_path`` in the
-    configuration tells which run this run continues. ``weights.json`` has name, path and fingerprint of the weights
-    that a pretrained policy began with.
+    Evaluations and failed starts thus leave no folder behind. ``weights.json`` has name, path and fingerprint of the
+    weights that a pretrained policy began with.
     """
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        """Check the folder. Lightning's method would write before the run has been checked.
+        """Check the folder.
 
         Raises:
             UserError: if another run is in the folder.
@@ -49,7 +48,7 @@ class RunFiles(SaveConfigCallback):
         self._remove_empty(trainer)
 
     def _remove_empty(self, trainer: Trainer) -> None:
-        """Remove the folder that Lightning's logger makes before any check, if no training began."""
+        """Remove the folder of Lightning's logger, if no training began."""
         if self.already_saved or trainer.state.fn != "fit" or not trainer.is_global_zero:
             return
         for logger in trainer.loggers:
@@ -72,7 +71,6 @@ class RunFiles(SaveConfigCallback):
 
 
 def _only_of_this_process(folder: Path) -> bool:
-    """Whether a folder holds no files but this process's logs."""
     if not folder.is_dir():
         return False
     others = [file.name for file in folder.iterdir() if file.name != "hparams.yaml"]

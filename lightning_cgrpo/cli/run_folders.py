@@ -1,4 +1,4 @@
-"""Where runs lie: their folders and checkpoints, and the logs of evaluations beside them."""
+"""The folders, checkpoints and logs of runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def last_checkpoint(config: Config) -> Path:
     """The newest `last.ckpt` of the runs with this configuration's logger, folder and name.
 
     Raises:
-        ConfigError: if there is none; names checkpoints of other runs in the same folder.
+        ConfigError: if there is none.
     """
     places = list(_places(config))
     for place in places:
@@ -38,16 +38,12 @@ def last_checkpoint(config: Config) -> Path:
 
 
 def best_checkpoint(config: Config) -> Path:
-    """The best checkpoint of the newest run, by the `monitor` of the run's checkpoint callback.
-
-    Raises:
-        UserError: if there is no run, or the run monitors nothing.
-    """
+    """The best checkpoint of the newest run, by its checkpoint callback's `monitor`."""
     return best_of(last_checkpoint(config))
 
 
 def existing(checkpoint: str) -> bool:
-    """Whether a checkpoint exists; True for every remote checkpoint."""
+    """Whether a checkpoint exists; always True for a remote checkpoint."""
     if is_remote(checkpoint):
         return True
     put_back(Path(checkpoint).parent)
@@ -55,7 +51,7 @@ def existing(checkpoint: str) -> bool:
 
 
 def checkpoints_below(folder: str) -> list[Path]:
-    """The last checkpoints of the runs in a folder, the newest at the end; none if the folder is a checkpoint."""
+    """The last checkpoints of the runs in a folder, the newest at the end."""
     path = Path(folder)
     if is_remote(folder) or not path.is_dir() or path.suffix == ".ckpt":
         return []
@@ -64,7 +60,7 @@ def checkpoints_below(folder: str) -> list[Path]:
 
 
 def configuration_beside(checkpoint: str | Path) -> Config | None:
-    """The configuration of the run that wrote a checkpoint, if the run has kept one."""
+    """The configuration of a checkpoint's run, if kept."""
     path = Path(checkpoint).parent.parent / "config.yaml"
     try:
         return read(path) if not is_remote(checkpoint) and path.is_file() else None
@@ -73,9 +69,9 @@ def configuration_beside(checkpoint: str | Path) -> Config | None:
 
 
 def log_beside(config: Config, command: str) -> None:
-    """Have an evaluation log into the folder of its checkpoint's run instead of a new version.
+    """Have an evaluation log into its checkpoint's run instead of a new version.
 
-    The evaluation of starting weights logs into the version ``start``.
+    Starting weights log into the version ``start``.
     """
     checkpoint = config.get("ckpt_path")
     run = Path(checkpoint).parent.parent if checkpoint and Path(checkpoint).parent.name == CHECKPOINTS else None
@@ -95,16 +91,13 @@ def log_beside(config: Config, command: str) -> None:
 
 
 def _loggers(config: Config) -> list[Config]:
-    """The configured loggers; an empty configuration stands for any other value, such as False."""
+    """The configured loggers; {} stands for any other value, such as False."""
     logger = get(config, "trainer.logger")
     return [one if isinstance(one, dict) else {} for one in (logger if isinstance(logger, list) else [logger])] or [{}]
 
 
 def _folder(config: Config) -> Path:
-    """The folder with the versions of a run: the first logger's `save_dir` and `name` (W&B's `project`).
-
-    Lightning keeps checkpoints with the first of several loggers.
-    """
+    """The folder with the versions of a run, by the first logger, which has the checkpoints."""
     first = _loggers(config)[0]
     arguments: dict[str, Any] = first.get("init_args") or {}
     root = arguments.get("save_dir") or get(config, "trainer.default_root_dir") or "."
@@ -113,7 +106,6 @@ def _folder(config: Config) -> Path:
 
 
 def _places(config: Config) -> Iterator[Path]:
-    """Folders with checkpoints of runs with the same name."""
     given = get(config, "callbacks.checkpoints.init_args.dirpath")
     if given:
         yield Path(given)

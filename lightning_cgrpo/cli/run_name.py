@@ -1,4 +1,4 @@
-"""The name of a run's folder: the first file, and all further files and overrides that change learning."""
+"""The name of a run's folder."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ LONGEST = 100
 def run_name(layers: Sequence[Layer]) -> Layer:
     """The layer that gives loggers the name of the run.
 
-    The name begins with the first file's, or the logger's own name in a file. The labels of further layers that change
-    learning follow: ``gridworld,scalarized_rewards,seed=1``. Different configurations thus have different folders, and
-    ``--ckpt_path=last`` finds the run of the same command. A logger's name on the command line stays as given.
+    The name begins with the first file's, or the logger's own name in a file. Labels of further layers that change
+    learning follow: ``gridworld,scalarized_rewards,seed=1``. A logger's name on the command line stays as given.
 
     Args:
         layers: the defaults, the files, the overrides.
@@ -50,14 +49,13 @@ def run_name(layers: Sequence[Layer]) -> Layer:
 
 
 def _gives_name(layer: Config) -> bool:
-    """Whether a layer gives a name to a logger."""
     logger = get(layer, "trainer.logger")
     given = [one for one in (logger if isinstance(logger, list) else [logger]) if isinstance(one, dict)]
     return any((one.get("init_args") or one).get("name") is not None for one in given)
 
 
 def _with_name(logger: Any, first: str, labels: Sequence[str]) -> Any:
-    """A logger of `NAMED` with folder and name; any other logger as it is."""
+    """A logger of `NAMED` with folder and name; any other logger unchanged."""
     given = {"class_path": logger} if isinstance(logger, str) else logger
     if not isinstance(given, dict) or short_class(given) not in NAMED:
         return logger

@@ -1,6 +1,6 @@
-"""Bytes that a forward pass keeps for the backward pass, layer by layer.
+"""Bytes that a forward pass keeps for the backward pass.
 
-Tests compare the counts with the tensors that autograd saves. Numbers per layer and token, all in one dtype:
+Numbers per layer and token, all in one dtype:
 
     norms           2 (h, h / rms, and their product with the weight)          6 D
     attention       queries H d, keys and values 2 K d, its result twice       3 H d + 2 K d, and H log-sum-exps
@@ -24,8 +24,8 @@ class Arithmetic:
 
     Args:
         element: bytes of one number of the (base model's) weights.
-        autocast: whether matrix products are bfloat16 nevertheless.
-        cuda: whether attention repeats a prompt's keys and values for its answers (`cascade._expanded`).
+        autocast: whether matrix products are bfloat16.
+        cuda: whether attention repeats a prompt's keys and values for its answers.
     """
 
     element: int
@@ -39,7 +39,7 @@ class Arithmetic:
 
     @property
     def full(self) -> int:
-        """Bytes of one number computed from products with more digits."""
+        """Bytes of one number with float32's digits or more."""
         return max(self.product, FULL)
 
     @property
@@ -50,7 +50,7 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Row:
-    """A packed row of `prompts` (n) prompts with P tokens and `answers` (N) answers with C tokens.
+    """A packed row of n prompts with P tokens and N answers with C tokens.
 
     Args:
         shared: whether the row has each prompt once, instead of once per answer.
@@ -69,7 +69,7 @@ class Row:
 
     @property
     def fed(self) -> int:
-        """Tokens of answers that the model reads: all but the last ones."""
+        """Tokens of answers that the model reads."""
         return self.answers * (self.answer_tokens - 1)
 
     @property
@@ -83,8 +83,6 @@ class Saved:
     """Bytes kept between the forward and the backward pass.
 
     Args:
-        decoder: of the language model's layers.
-        vision: of the vision tower.
         ends: of embedding, last norm and predicting hidden states.
         recomputed: of one layer that a checkpoint computes again.
     """
@@ -96,12 +94,11 @@ class Saved:
 
     @property
     def total(self) -> int:
-        """Bytes at the start of the backward pass."""
         return self.decoder + self.vision + self.ends
 
 
 def saved(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arithmetic, checkpointed: bool) -> Saved:
-    """Bytes kept by a pass over a row whose images have `patches` patches together."""
+    """Bytes kept by a pass over a row whose images have `patches` patches."""
     tower, base, stream = sizes.decoder, sizes.trains_base, arithmetic.element
     # On CUDA the expanded keys and values include the answers'.
     expands = arithmetic.cuda and row.shared
@@ -138,7 +135,7 @@ def _layer(
 
     Args:
         stream: bytes of one number of the residual stream.
-        fused: whether queries, keys and values are one tensor, which values keep alive (in the vision tower).
+        fused: whether queries, keys and values are one tensor (in the vision tower).
         bare: tokens without keys and values of their own.
     """
     attended, product = tower.heads * tower.head_size, arithmetic.product
@@ -154,7 +151,7 @@ def _layer(
 
 
 def _linear_inputs(tower: Tower, arithmetic: Arithmetic, trains_base: bool, fused: bool) -> int:
-    """Bytes per token of the linear layers' inputs."""
+    """Bytes per token."""
     wide, attended, inner = tower.width, tower.heads * tower.head_size, tower.feed_forward
     if not trains_base and tower.adapters:
         ranks = tower.adapters * (HALF if arithmetic.autocast else FULL)
@@ -174,8 +171,8 @@ def _vision(
 ) -> tuple[int, int]:
     """Bytes that the vision tower keeps, and bytes of one of its layers.
 
-    Under autocast the residual stream is bfloat16, because it begins with a product. The merger keeps its norm's input
-    and quotient, its own input, and its activation twice.
+    Its residual stream begins with a product. The merger keeps its norm's input and quotient, its own input, and its
+    activation twice.
     """
     tower, stream = vision.tower, arithmetic.product
     block = _layer(tower, patches, arithmetic, trains_base, stream, fused=True)

@@ -1,7 +1,7 @@
 """Bytes that a GPU sends in an update.
 
-NCCL sends large messages by rings (Patarasuk and Yuan, 2009). To gather shares or to scatter sums, each of N GPUs sends
-(N - 1) / N of the bytes; to have all sums everywhere, twice as many.
+NCCL sends by rings (Patarasuk and Yuan, 2009). To gather shares or to scatter sums, each of N GPUs sends (N - 1) / N
+of the bytes; to have all sums everywhere, twice as many.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lightning_cgrpo.planning.workload import Workload
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that a GPU sends in an update, and receives too."""
+    """Bytes that a GPU sends in an update."""
 
     all_gather: int = 0
     reduce_scatter: int = 0
@@ -22,7 +22,6 @@ class Traffic:
 
     @property
     def total(self) -> int:
-        """The sum of all three."""
         return self.all_gather + self.reduce_scatter + self.all_reduce
 
 
@@ -37,14 +36,14 @@ def ring(size: int, gpus: int) -> int:
 
 
 def traffic(parameters: int, trainable_bytes: int, work: Workload, how: Execution, element: int) -> Traffic:
-    """Bytes of an update, without the few kilobytes of rates and counts.
+    """Bytes of an update.
 
     - DDP sums gradients once per optimizer step: 2 (N - 1) / N of their bytes.
-    - FSDP2 gathers the weights once for the rollout, once for each pass without gradients, and twice (forward and
-      backward) for each training pass, whose gradients it sums to shares.
+    - FSDP2 gathers the weights once for the rollout and for each pass without gradients, twice for each training pass
+      (forward and backward), and sums gradients to shares after it.
 
     Args:
-        element: bytes of each number that FSDP2 gathers, see `memory.arithmetic_of`.
+        element: bytes of each number that FSDP2 gathers.
     """
     gpus, steps = how.gpus, work.epochs * len(work.passes)
     if how.sharding == "none" or gpus == 1:

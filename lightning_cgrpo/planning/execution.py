@@ -15,17 +15,16 @@ from lightning_cgrpo.cli.configuration import Config, ConfigError, get
 
 @dataclass(frozen=True)
 class Execution:
-    """The form and the place of a run's numbers.
+    """Precision, strategy and optimizer of a run.
 
     Args:
-        gpus: processes, one GPU each.
         device: "cuda" or "cpu".
         autocast: whether matrix products are bfloat16.
-        sharding: "none", "ddp" (replicas) or "fsdp" (shares of weights, gradients and the optimizer's state).
-        strategy: the configuration's name for it.
+        sharding: "none", "ddp" (replicas) or "fsdp" (shares).
+        strategy: the configuration's name for the sharding.
         state_bytes: the optimizer's bytes per byte of trainable weights.
-        temporaries: the kind of the optimizer's step: "fused", "foreach" (all tensors at once) or "single".
-        double: whether all weights are float64 (64-true).
+        temporaries: "fused", "foreach" (all tensors at once) or "single".
+        double: whether all weights are float64.
     """
 
     gpus: int
@@ -67,10 +66,7 @@ def execution(config: Config, module: LightningModule, gpus: int) -> Execution:
 
 
 def optimizer_state(module: Any, cpu: bool) -> tuple[float, str]:
-    """The optimizer's bytes per byte of weights, measured on a small matrix, and the kind of its step.
-
-    AdamW keeps two moments of the weights' dtype: 2.
-    """
+    """The bytes per byte of weights, measured on a small matrix (AdamW: 2), and the kind of the step."""
     weight = nn.Parameter(torch.ones(64, 64))
     optimizer = module.make_optimizer([weight])
     weight.grad = torch.ones(64, 64)

@@ -1,8 +1,8 @@
 """Floating-point operations of an update, by part.
 
-A matrix product costs 2 operations per weight and token (Kaplan et al., 2020, section 2.1). Attention of a query to one
-key costs 4 H d (score and weighted sum). The backward pass costs twice the forward pass, or once with frozen weights
-(adapters). Layers with checkpoints are computed once more.
+A matrix product costs 2 operations per weight and token (Kaplan et al., 2020, section 2.1), attention 4 H d per pair of
+query and key. The backward pass costs twice the forward pass, or once with frozen weights (adapters). Layers with
+checkpoints are computed once more.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ Flops = dict[str, int]
 
 
 def row_flops(sizes: ModelSizes, row: Row) -> tuple[int, int]:
-    """Operations of a forward pass over a packed row: in the layers, and in the output layer.
+    """Operations of a forward pass over a packed row: in the layers, and in the output layer (2 M V D).
 
-    Layers: S tokens through `linear` weights each, and attention between pairs of tokens: P (P + 1) / 2 for each of n
-    prompts, (C - 1) P + (C - 1) C / 2 for each answer. Output: 2 M V D.
+    Pairs of tokens: P (P + 1) / 2 per prompt, (C - 1) P + (C - 1) C / 2 per answer.
     """
     tower, length, answer = sizes.decoder, row.prompt_tokens, row.answer_tokens
     prompts = row.prompts if row.shared else row.answers
@@ -36,7 +35,7 @@ def row_flops(sizes: ModelSizes, row: Row) -> tuple[int, int]:
 
 
 def _vision_flops(sizes: ModelSizes, patches: int, images: int) -> int:
-    """Operations of a forward pass over a prompt's equal images: all weights, attention within windows or images."""
+    """Operations of a forward pass over a prompt's images, which attend within windows or images."""
     if sizes.vision is None or not patches:
         return 0
     vision, tower = sizes.vision, sizes.vision.tower
@@ -79,7 +78,7 @@ def language_model_flops(sizes: ModelSizes, work: Workload, checkpointed: bool) 
 
 
 def small_policy_flops(policy: Policy, work: Workload) -> Flops:
-    """Operations of a policy of linear layers: 2 per weight and step, 6 in training."""
+    """Operations of linear layers: 2 per weight and step, 6 in training."""
     weights = sum(layer.weight.numel() for layer in policy.modules() if isinstance(layer, nn.Linear))
     once = 2 * weights * work.all_prompts * work.group_size * work.answer_tokens
     reference = {"reference": once} if work.reference_passes else {}

@@ -1,4 +1,4 @@
-"""Lengths of prompts and answers: as given, or as long as a run allows, and never longer."""
+"""Lengths of prompts and answers: as given, or as long as a run allows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PROMPT_TOKENS = 512
 
 
 def answer_length(module: LightningModule, given: int | None) -> int:
-    """Tokens of an answer, or steps of a small policy's episode; `given` by the command line, or the longest.
+    """Tokens of an answer, or steps of an episode: `given`, or the longest.
 
     Raises:
-        UserError: if sampled answers can't be that long (in supervised fine-tuning the data has the answers).
+        UserError: if sampled answers can't be that long.
     """
     longest = longest_answer(module)
     if given is not None and given > longest and not isinstance(module, SupervisedFineTuning):
@@ -42,11 +42,11 @@ def prompt_length(
     notes: list[str],
     images: int = 0,
 ) -> int:
-    """Tokens of a prompt, its images' tokens included.
+    """Tokens of a prompt with its images.
 
     Args:
         answer: tokens of an answer.
-        given: tokens of the text by the command line; None for the longest.
+        given: tokens of the text; None for the longest.
         notes: gets the assumption.
         images: tokens of images.
 
@@ -79,7 +79,7 @@ def prompt_length(
 
 
 def pixel_bounds(policy: VisionLanguagePolicy) -> tuple[int, int]:
-    """Least and most pixels of a scaled image: the policy's, its image processor's, or transformers' defaults."""
+    """Least and most pixels of an image, by the policy, its image processor or transformers' defaults."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     folder = Path(policy.name).expanduser()
@@ -95,11 +95,11 @@ def image_patches(vision: Vision, images: Sequence[tuple[int, int]], bounds: tup
     """Patches of images after Qwen2-VL's scaling; a token is `merge` squared patches.
 
     Args:
-        images: height and width of each, pixels.
+        images: heights and widths in pixels.
         bounds: least and most pixels of a scaled image.
 
     Raises:
-        UserError: if an image is too long and narrow to be scaled.
+        UserError: if an image is too long and narrow.
     """
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 

@@ -1,7 +1,4 @@
-"""Memory of a GPU in each phase of an update.
-
-Weights, reference and optimizer state are there in all phases. Kept activations, gradients, KV cache, logits and
-working memory belong to single phases. A phase counts with its fullest moment, and the peak is the fullest phase.
+"""Memory of a GPU in each phase of an update, at the phase's fullest moment.
 
 Not counted: the CUDA context and its libraries (0.5 to 1 GB), and the allocator's fragments.
 """
@@ -33,12 +30,10 @@ class Memory:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Bytes of each phase."""
         return {name: sum(parts.values()) for name, parts in self.phases.items()}
 
     @property
     def peak(self) -> int:
-        """Bytes of the fullest phase."""
         return max(self.totals.values())
 
 
@@ -79,8 +74,7 @@ def language_model_memory(sizes: ModelSizes, work: Workload, how: Execution, che
 def standing(sizes: ModelSizes, how: Execution, reference: bool) -> Parts:
     """The parts of every phase; under FSDP a process has its share of them.
 
-    The reference is a copy of the weights, except with adapters, which the reference only switches off. DDP sends
-    gradients from buckets, a copy of all gradients.
+    The reference is a copy of the weights, except with adapters. DDP's buckets are a copy of all gradients.
     """
     weights = _share(sizes.weight_bytes, how)
     return {
@@ -98,8 +92,7 @@ def _share(size: int, how: Execution) -> int:
 def _unsharded(sizes: ModelSizes, how: Execution, everything: bool) -> int:
     """Bytes of the weights that a process gathers under FSDP (`sharding.shard`).
 
-    The rollout gathers everything once. A pass gathers two layers at a time (the current and the next layer), and
-    parameters outside of layers for the whole pass.
+    The rollout gathers everything, a pass two layers at a time and all parameters outside of layers.
     """
     if how.sharding != "fsdp":
         return 0
@@ -115,10 +108,9 @@ def _unsharded(sizes: ModelSizes, how: Execution, everything: bool) -> int:
 
 
 def cache_bytes(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic, shared: bool) -> int:
-    """Keys and values of all layers: 2 L K d (n P + n G room), each prompt's once.
+    """Keys and values of all layers: 2 L K d (n P + n G room), or 2 L K d n G (P + C - 1) without sharing.
 
-    Room for answers grows by `decoding.ROOM` tokens; the last token is never read. Without sharing transformers' own
-    cache has 2 L K d n G (P + C - 1).
+    Room for answers grows by `decoding.ROOM` tokens. The last token is never read.
     """
     tower, fed = sizes.decoder, work.answer_tokens - 1
     answers = work.generated * work.group_size
@@ -132,8 +124,8 @@ def cache_bytes(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic, share
 def _rollout_working(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic) -> int:
     """The larger of reading prompts and choosing tokens.
 
-    Per answer, choosing needs logits, scaled logits, probabilities, and a padded and a float64 copy of these
-    (`token_sampling.sample`): V (product + 3 * 4 + 8) bytes. top_p and top_k add sorted probabilities and their order.
+    Choosing needs logits, scaled logits, probabilities, and a padded and a float64 copy (`token_sampling.sample`), with
+    top_p and top_k also sorted probabilities and their order.
     """
     row = Row(work.generated, 0, work.prompt_tokens, 1)
     reading = _forward_working(sizes, row, work.generated * work.patches, arithmetic)
@@ -145,7 +137,7 @@ def _rollout_working(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic) 
 
 
 def _forward_working(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arithmetic) -> int:
-    """The fullest moment of a pass that keeps nothing: S (3 D + 3 F) numbers in a feed-forward layer.
+    """The fullest moment of a pass that keeps nothing, in a feed-forward layer: S (3 D + 3 F) numbers.
 
     3 D are the layer's input, the sum after attention and its norm; 3 F both branches and their product.
     """
@@ -163,8 +155,8 @@ def _forward_working(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arit
 def logits_kept(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> int:
     """Bytes of logits kept for the backward pass.
 
-    With shared prompts (`shared_prefix.log_probs`): M V probabilities if one chunk holds them, otherwise none; under
-    autocast also a copy of the output layer's weight. Without (`token_log_probs`): the logits.
+    Shared prompts (`shared_prefix.log_probs`) keep M V probabilities of a single chunk. Autocast adds a copy of the
+    output layer's weight.
     """
     if not row.shared:
         return row.predicted * sizes.vocabulary * arithmetic.product
@@ -176,8 +168,7 @@ def logits_kept(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> int:
 def _logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backward: bool) -> int:
     """Bytes of logits beside the kept ones.
 
-    A single chunk: logits in the forward pass, their gradient in the backward pass. Several chunks: three chunks,
-    because two of the last chunk still exist when the next chunk begins.
+    Of several chunks three exist: two of the last chunk, and the next.
     """
     if not row.shared:
         return (3 if backward else 2) * row.predicted * sizes.vocabulary * arithmetic.full
@@ -207,8 +198,7 @@ def _training_phases(
     """The beginning and the end of the backward pass, and the optimizer's step.
 
     Layer by layer, kept activations go and gradients come, so one of the two ends is the fullest moment. Accumulated
-    gradients are all there from the second pass on. A tied embedding has two gradients of V D numbers, which are added
-    in place; the output layer's is there from the start.
+    gradients are there from the second pass on. A tied embedding has two gradients, the output layer's from the start.
     """
     gradients = _share(sizes.trainable_bytes, how)
     table = sizes.vocabulary * sizes.decoder.width * arithmetic.full if sizes.trains_base else 0
@@ -227,7 +217,7 @@ def _training_phases(
 
 
 def _step_working(sizes: ModelSizes, how: Execution) -> int:
-    """Bytes of AdamW's step: none (fused), roots of all second moments (foreach), or two tensors (single)."""
+    """Bytes of AdamW's step: roots of all second moments (foreach), or two tensors (single)."""
     if how.temporaries == "fused" or not how.state_bytes:
         return 0
     every = how.temporaries == "foreach"
@@ -240,8 +230,8 @@ def _step_working(sizes: ModelSizes, how: Execution) -> int:
 def small_policy_memory(policy: Policy, work: Workload, how: Execution) -> Memory:
     """Memory of an update of linear layers that train on steps.
 
-    A minibatch keeps its observations, and every layer's result and activation. The rollout keeps these for one step
-    of every episode, and logits and observations of every step.
+    A minibatch keeps observations, and every layer's result and activation. The rollout keeps them for one step of each
+    episode, and logits and observations of every step.
     """
     weights = sum(p.nbytes for p in policy.parameters())
     share = _share(weights, how)

@@ -26,16 +26,7 @@ from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
 @dataclass(frozen=True)
 class Plan:
-    """The needs of a run.
-
-    Args:
-        policy: class and model.
-        memory: of one GPU.
-        tokens: of an update.
-        traffic: bytes that one GPU sends in an update.
-        flops: operations of all GPUs in an update.
-        notes: assumptions.
-    """
+    """The needs of a run; `memory` and `traffic` are of one GPU, `tokens` and `flops` of all GPUs, per update."""
 
     policy: str
     parameters: int
@@ -63,14 +54,14 @@ def plan(
     Args:
         config: merged, resolved and checked.
         gpus: processes; by default the trainer's devices and nodes.
-        prompt_tokens: tokens of a prompt's text; with `patches`, tokens of its images too. By default all allowed.
-        answer_tokens: tokens of an answer; by default all allowed.
-        images: height and width of a prompt's images; by default from the data's settings.
+        prompt_tokens: of a prompt's text; with `patches`, of its images too. By default all allowed.
+        answer_tokens: of an answer; by default all allowed.
+        images: heights and widths of a prompt's images; by default from the data.
         patches: of a prompt's images, if known.
         model_config: a config.json instead of the model's own.
 
     Raises:
-        UserError: if configuration or model can't be read or can't be planned.
+        UserError: if configuration or model can't be read or planned.
     """
     module, data = instantiate(config)
     notes: list[str] = []
@@ -110,7 +101,6 @@ def plan(
 
 
 def _small(policy: Policy, work: Workload, how: Execution, notes: list[str]) -> Plan:
-    """The plan of a policy that is no language model."""
     if how.double:
         policy.double()
     weights = list(policy.parameters())
@@ -146,7 +136,6 @@ def _uneven(work: Workload, gpus: int) -> list[str]:
 def _images(
     policy: CausalLMPolicy, sizes: ModelSizes, data: Any, images: Sequence[tuple[int, int]] | None, notes: list[str]
 ) -> tuple[int, int]:
-    """Patches and number of a prompt's images."""
     if sizes.vision is None:
         if images:
             raise UserError(f"Expected no images for {type(policy).__name__}, which reads none, but got --images.")

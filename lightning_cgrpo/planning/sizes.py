@@ -1,4 +1,4 @@
-"""A model's sizes, from its configuration: built on the meta device, where tensors have shapes and no memory."""
+"""A model's sizes: it is built on the meta device, where tensors have shapes and no memory."""
 
 from __future__ import annotations
 
@@ -19,21 +19,15 @@ from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 
 @dataclass(frozen=True)
 class Tower:
-    """A stack of equal transformer layers.
+    """A stack of equal transformer layers. Counts are of one layer, without adapters.
 
     Args:
-        layers: L.
-        width: D.
-        feed_forward: F.
-        heads: H.
-        kv_heads: K.
-        head_size: d.
         gated: whether feed-forward layers multiply two branches (SwiGLU).
-        linear: weights of one layer's linear maps, without adapters.
-        layer: parameters of one layer, without adapters.
-        adapters: sum of the ranks of one layer's adapters.
-        adapted: sum of the input widths of one layer's adapters.
-        adapter_weights: parameters of one layer's adapters.
+        linear: weights of linear maps.
+        layer: parameters.
+        adapters: sum of the adapters' ranks.
+        adapted: sum of the adapters' input widths.
+        adapter_weights: parameters of the adapters.
     """
 
     layers: int
@@ -55,12 +49,11 @@ class Vision:
     """The vision tower of Qwen2.5-VL.
 
     Args:
-        tower: its layers.
         patch: numbers of a patch.
         patch_size: pixels along a patch's side.
         merge: patches along a token's side.
         window: patches of an attention window.
-        full: layers that attend to the whole image instead of windows.
+        full: layers that attend to the whole image.
         parameters: including embedding and merger.
     """
 
@@ -75,20 +68,15 @@ class Vision:
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """A model's counts.
+    """A model's counts, including adapters.
 
     Args:
-        parameters: including adapters.
-        trainable: parameters with a gradient.
-        weight_bytes: of all parameters.
-        trainable_bytes: of trainable parameters, and of their gradients.
         largest: numbers of the largest trainable tensor.
         element: bytes of one number of the (base model's) weights.
-        vocabulary: V.
         tied: whether embedding and output layer share their weight.
-        trains_base: whether the base model is trained, and not adapters alone.
-        context: positions for prompt and answer; None if the model doesn't say.
-        obstacle: the reason why answers can't share their prompt's computation; None if they can.
+        trains_base: whether more than adapters is trained.
+        context: positions for prompt and answer, if known.
+        obstacle: the reason why answers can't share their prompt's computation, if any.
     """
 
     name: str
@@ -111,11 +99,11 @@ def language_model_sizes(policy: CausalLMPolicy, model_config: Path | None = Non
     """Sizes of a policy that isn't loaded.
 
     Args:
-        model_config: a config.json, or a directory with one, instead of the model's own.
-        double: whether all weights become float64, as under Lightning's 64-true.
+        model_config: a config.json, or its directory, instead of the model's own.
+        double: whether all weights become float64.
 
     Raises:
-        UserError: if the configuration is missing, or no dense causal model that transformers knows.
+        UserError: if the configuration is missing, or of no dense causal model.
     """
     config, adapters = _configuration(policy, model_config)
     model = _build(config, policy.dtype, policy.reads_images, policy.name)
@@ -154,7 +142,6 @@ def language_model_sizes(policy: CausalLMPolicy, model_config: Path | None = Non
 
 
 def _build(config: Any, dtype: str | None, reads_images: bool, name: str) -> Any:
-    """The transformers model of a configuration, on the meta device."""
     import transformers
 
     kind = transformers.AutoModelForImageTextToText if reads_images else transformers.AutoModelForCausalLM
@@ -172,7 +159,7 @@ def _build(config: Any, dtype: str | None, reads_images: bool, name: str) -> Any
 
 
 def _configuration(policy: CausalLMPolicy, given: Path | None) -> tuple[Any, Path | None]:
-    """The model's configuration, and the directory of the adapters that the policy starts from, if any."""
+    """The model's configuration, and the directory of its saved adapters, if any."""
     if given is not None:
         return read_config(given), None
     if type(policy).load not in (CausalLMPolicy.load, VisionLanguagePolicy.load):
@@ -201,10 +188,10 @@ def _config_of(name: str) -> Any:
 
 
 def read_config(path: Path) -> Any:
-    """A transformers configuration from a config.json, or a directory with one.
+    """A transformers configuration from a config.json, or its directory.
 
     Raises:
-        UserError: if there is none, or transformers doesn't know its model_type.
+        UserError: if there is none, or transformers doesn't know it.
     """
     from transformers import AutoConfig
 

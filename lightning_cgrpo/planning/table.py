@@ -12,7 +12,7 @@ from lightning_cgrpo.planning.plan import Plan
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """All numbers: bytes, tokens, operations."""
+    """All numbers."""
     return {
         "policy": plan.policy,
         "parameters": plan.parameters,

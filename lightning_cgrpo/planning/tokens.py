@@ -12,8 +12,7 @@ from lightning_cgrpo.planning.workload import Workload
 def rows_of(work: Workload, passes: Sequence[int], shared: bool) -> list[Row]:
     """The packed row of every pass, given the answers of each.
 
-    A pass over the answers [i, j) has the prompts floor(i / G) … floor((j - 1) / G), each once. Two passes over one
-    prompt's answers both compute the prompt.
+    A pass over the answers [i, j) has the prompts floor(i / G) … floor((j - 1) / G), each once.
     """
     rows, start = [], 0
     for size in passes:
@@ -35,10 +34,10 @@ class Tokens:
 
     Args:
         sampled: B G C.
-        prompts: B P, each prompt once.
+        prompts: B P.
         trained: in training passes of all epochs.
         reference: in the reference's passes.
-        unshared: in training passes if each answer had its own prompt, B G (P + C) per epoch.
+        unshared: in training passes with a prompt per answer, B G (P + C) per epoch.
     """
 
     sampled: int

@@ -1,4 +1,4 @@
-"""The work of an update, from a run's configuration: modules are made, but load nothing."""
+"""The work of an update, from a run's configuration."""
 
 from __future__ import annotations
 
@@ -24,20 +24,18 @@ class Workload:
     """An update of the process with the most prompts. Passes count answers, or steps of a small policy.
 
     Args:
-        prompts: B, of this process.
+        prompts: B.
         all_prompts: of all processes.
         group_size: G; 1 in supervised fine-tuning.
         prompt_tokens: P, images included.
-        answer_tokens: C, including the last token, which is predicted and never read.
-        passes: sizes of forward and backward passes, for each optimizer step of an epoch.
-        epochs: passes over the rollout.
-        reference_passes: sizes of the reference's passes; empty without a KL term.
-        old_passes: sizes of passes for old log-probabilities, if the first training pass doesn't compute them.
-        generated: prompts that this process generates answers for at once, or 0.
-        samples: whether answers are sampled at all.
+        answer_tokens: C.
+        passes: sizes of training passes, for each optimizer step of an epoch.
+        reference_passes: sizes; none without a KL term.
+        old_passes: sizes of passes for old log-probabilities.
+        generated: prompts that this process generates answers for at once.
+        samples: whether answers are sampled.
         filtered: whether sampling sorts the vocabulary (top_p, top_k).
         patches: of a prompt's images.
-        images: of a prompt.
     """
 
     prompts: int
@@ -57,21 +55,15 @@ class Workload:
 
     @property
     def answers(self) -> int:
-        """Answers of this process."""
         return self.prompts * self.group_size
 
     @property
     def accumulates(self) -> bool:
-        """Whether an optimizer step has several passes."""
         return any(len(step) > 1 for step in self.passes)
 
 
 def instantiate(config: Config) -> tuple[LightningModule, LightningDataModule]:
-    """The module and the data module of a run, before they load or read anything.
-
-    Raises:
-        ConfigError: if the configuration can't be parsed.
-    """
+    """The module and the data module of a run, before they load or read anything."""
     config = {**config, "ckpt_path": None}
     prepare("plan", config)
     made = build(config, model=LightningModule, data=LightningDataModule)
@@ -87,10 +79,10 @@ def workload(
     patches: int = 0,
     images: int = 0,
 ) -> Workload:
-    """The work of an update, shared by `gpus` processes.
+    """The work of an update on `gpus` processes.
 
     Raises:
-        ConfigError: for classes of module or data that can't be planned.
+        ConfigError: for classes that can't be planned.
     """
     every = getattr(data, "prompts_per_update", None)
     if not isinstance(every, int):
@@ -159,9 +151,8 @@ def optimizer_steps(total: int, units: int, group_size: int, minibatch_size: int
 
     Args:
         total: units of all processes.
-        units: of this process.
-        group_size: units that stay together if a minibatch has room for them.
-        minibatch_size: units of a minibatch over all processes; None for one minibatch.
+        group_size: units that stay together if possible.
+        minibatch_size: units over all processes; None for one minibatch.
 
     Example:
         >>> optimizer_steps(32, 16, 4, 16)
@@ -176,7 +167,7 @@ def optimizer_steps(total: int, units: int, group_size: int, minibatch_size: int
 
 
 def _shares(total: int, count: int) -> tuple[int, ...]:
-    """Sizes of `torch.Tensor.tensor_split`, at least 1, because a process without rows makes an empty pass."""
+    """Sizes of `torch.Tensor.tensor_split`, at least 1: a process without rows makes an empty pass."""
     whole, rest = divmod(total, count)
     return tuple(max(whole + (number < rest), 1) for number in range(count))
 
@@ -194,7 +185,7 @@ def policy_of(module: LightningModule) -> Policy:
 
 
 def images_of_prompts(data: Any) -> Sequence[tuple[int, int]]:
-    """Height and width in pixels of a prompt's images, if the data's settings have them (`PromptFormat`)."""
+    """Heights and widths in pixels of a prompt's images, from the data's `PromptFormat`."""
     form = getattr(data, "form", None)
     if form is None:
         return []

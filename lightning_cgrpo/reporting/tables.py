@@ -13,12 +13,7 @@ from lightning_cgrpo.reporting.summary import Statistic
 
 @dataclass(frozen=True)
 class Column:
-    """A column.
-
-    Args:
-        title: of one line.
-        decimals: shown.
-    """
+    """A column."""
 
     title: str
     decimals: int = 3
@@ -26,12 +21,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value over seeds; none where there is nothing to show.
+    """A value over seeds, or None.
 
     Args:
-        bold: the best of its column.
-        marked: a rate that violates its threshold.
-        note: what follows the value in parentheses.
+        bold: whether the value is the best.
+        marked: whether a rate violates its threshold.
+        note: in parentheses after the value.
     """
 
     value: Statistic | None
@@ -42,11 +37,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of methods (rows) by measures.
+    """A table of methods by measures.
 
     Args:
-        name: of its files.
-        caption: says what the values are and what bold and marks mean.
         rows: label, number of seeds, and a cell per column.
     """
 
@@ -57,7 +50,7 @@ class Table:
 
 
 def markdown(table: Table) -> str:
-    """A table of GitHub's Markdown, under its caption."""
+    """A table in GitHub's Markdown, under its caption."""
     heads = ["method", "seeds", *(column.title for column in table.columns)]
     lines = [table.caption, "", _row(plain(head) for head in heads), "|---|" + "---:|" * (len(heads) - 1)]
     for label, seeds, cells in table.rows:
@@ -71,7 +64,7 @@ def markdown(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """All digits: mean, standard deviation and number of seeds, and marks and notes where there are any."""
+    """Means, standard deviations and numbers of seeds with all digits."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     columns = range(len(table.columns))
@@ -94,7 +87,7 @@ def comma_separated(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """A float with a booktabs table, ready to be included; as wide as the line at most."""
+    """A float with a booktabs table, at most as wide as the line."""
     heads = ["method", "seeds", *(column.title for column in table.columns)]
     lines = [
         "% \\usepackage{booktabs, graphicx}",
@@ -132,7 +125,7 @@ ESCAPES = {
 
 
 def escaped(text: str) -> str:
-    """As LaTeX's plain text."""
+    """Text with LaTeX's special characters escaped."""
     return "".join(ESCAPES.get(letter, letter) for letter in text)
 
 
@@ -158,5 +151,5 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """What Markdown would take for its own."""
+    """Text with Markdown's special characters escaped."""
     return text.replace("|", "\\|").replace("*", "\\*").replace("_", "\\_")
