@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 
-from lightning_cgrpo.checkpoints.files import check_checkpoint
+from lightning_cgrpo.checkpoints.files import best_of, check_checkpoint
 from lightning_cgrpo.cli.configuration import Config, ConfigError, get, is_class, short_class
 from lightning_cgrpo.cli.key_check import NAMESPACES
 from lightning_cgrpo.cli.method import method_of
 from lightning_cgrpo.cli.run_folders import (
-    best_checkpoint,
     checkpoints_below,
     configuration_beside,
     existing,
@@ -97,7 +96,8 @@ def _resolve_checkpoint(config: Config) -> None:
     if checkpoint is None or checkpoint in ("hpc", "registry"):
         return
     if checkpoint in ("last", "best"):
-        config["ckpt_path"] = str((last_checkpoint if checkpoint == "last" else best_checkpoint)(config))
+        last = last_checkpoint(config)
+        config["ckpt_path"] = str(last if checkpoint == "last" else best_of(last))
     elif not existing(checkpoint):
         raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
     elif inside := checkpoints_below(checkpoint):

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.checkpoints.files import best_of, is_remote, put_back
+from lightning_cgrpo.checkpoints.files import is_remote, put_back
 from lightning_cgrpo.cli.configuration import Config, ConfigError, get, read, short_class
-from lightning_cgrpo.cli.run_name import VERSIONED
+from lightning_cgrpo.cli.run_name import VERSIONED, loggers
 
 CHECKPOINTS = "checkpoints"
 """The folder of checkpoints within the folder of a run."""
@@ -35,11 +35,6 @@ def last_checkpoint(config: Config) -> Path:
     others = sorted(folder.parent.glob(f"*/*/{CHECKPOINTS}/last.ckpt"), key=_age, reverse=True)[:NEAREST]
     hint = f", try --ckpt_path={' or '.join(map(str, others))}" if others else ""
     raise ConfigError(f"Expected a checkpoint {folder}/*/{CHECKPOINTS}/last.ckpt, but found none{hint}.")
-
-
-def best_checkpoint(config: Config) -> Path:
-    """The best checkpoint of the newest run, by its checkpoint callback's `monitor`."""
-    return best_of(last_checkpoint(config))
 
 
 def existing(checkpoint: str) -> bool:
@@ -92,8 +87,7 @@ def log_beside(config: Config, command: str) -> None:
 
 def _loggers(config: Config) -> list[Config]:
     """The configured loggers; {} stands for any other value, such as False."""
-    logger = get(config, "trainer.logger")
-    return [one if isinstance(one, dict) else {} for one in (logger if isinstance(logger, list) else [logger])] or [{}]
+    return [one if isinstance(one, dict) else {} for one in loggers(config)] or [{}]
 
 
 def _folder(config: Config) -> Path:

@@ -42,16 +42,21 @@ def run_name(layers: Sequence[Layer]) -> Layer:
             labels.append(layer.label)
         before = after
     first = layers[1].label if len(layers) > 1 else "run"
-    logger = get(stacked(layers), "trainer.logger")
-    several = isinstance(logger, list)
-    loggers = [_with_name(one, first, labels) for one in (logger if several else [logger])]
-    return Layer({"trainer": {"logger": loggers if several else loggers[0]}}, "")
+    config = stacked(layers)
+    named = [_with_name(logger, first, labels) for logger in loggers(config)]
+    several = isinstance(get(config, "trainer.logger"), list)
+    return Layer({"trainer": {"logger": named if several else named[0]}}, "")
+
+
+def loggers(config: Config) -> list[Any]:
+    """The values of `trainer.logger`, a list or a single value."""
+    logger = get(config, "trainer.logger")
+    return logger if isinstance(logger, list) else [logger]
 
 
 def _gives_name(layer: Config) -> bool:
-    logger = get(layer, "trainer.logger")
-    given = [one for one in (logger if isinstance(logger, list) else [logger]) if isinstance(one, dict)]
-    return any((one.get("init_args") or one).get("name") is not None for one in given)
+    given = [logger for logger in loggers(layer) if isinstance(logger, dict)]
+    return any((logger.get("init_args") or logger).get("name") is not None for logger in given)
 
 
 def _with_name(logger: Any, first: str, labels: Sequence[str]) -> Any:

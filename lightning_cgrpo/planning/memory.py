@@ -187,13 +187,7 @@ def _chunk(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> tuple[int, bo
 
 
 def _training_phases(
-    sizes: ModelSizes,
-    row: Row,
-    kept: Saved,
-    always: Parts,
-    how: Execution,
-    arithmetic: Arithmetic,
-    accumulates: bool,
+    sizes: ModelSizes, row: Row, kept: Saved, always: Parts, how: Execution, arithmetic: Arithmetic, accumulates: bool
 ) -> dict[str, Parts]:
     """The beginning and the end of the backward pass, and the optimizer's step.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.cli.configuration import Config
+from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.planning.communication import Traffic, traffic
 from lightning_cgrpo.planning.execution import Execution, execution
@@ -16,7 +16,7 @@ from lightning_cgrpo.planning.lengths import answer_length, image_patches, pixel
 from lightning_cgrpo.planning.memory import Memory, arithmetic_of, language_model_memory, small_policy_memory
 from lightning_cgrpo.planning.sizes import ModelSizes, language_model_sizes
 from lightning_cgrpo.planning.tokens import Tokens, steps, tokens
-from lightning_cgrpo.planning.workload import Workload, images_of_prompts, instantiate, policy_of, workload
+from lightning_cgrpo.planning.workload import Workload, instantiate, workload
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
@@ -66,7 +66,10 @@ def plan(
     module, data = instantiate(config)
     notes: list[str] = []
     gpus = gpus or _gpus(config, notes)
-    policy, how = policy_of(module), execution(config, module, gpus)
+    policy = getattr(module, "policy", None)
+    if not isinstance(policy, Policy):
+        raise ConfigError(f"Expected {type(module).__name__} to have a policy, but it has none.")
+    how = execution(config, module, gpus)
     answer = answer_length(module, answer_tokens)
     if not isinstance(policy, CausalLMPolicy):
         unread = {"prompt-tokens": prompt_tokens, "images": images, "model-config": model_config}
@@ -140,7 +143,9 @@ def _images(
         if images:
             raise UserError(f"Expected no images for {type(policy).__name__}, which reads none, but got --images.")
         return 0, 0
-    images = images_of_prompts(data) if images is None else images
+    form = getattr(data, "form", None)
+    if images is None:
+        images = [(form.height, form.width)] * (form.frames * len(form.cameras)) if form is not None else []
     if not images:
         notes.append("Nothing says how many images a prompt has: taken to have none (--images 3x224x448).")
     assert isinstance(policy, VisionLanguagePolicy)

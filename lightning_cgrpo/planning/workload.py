@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,6 @@ from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 from lightning_cgrpo.modules.supervised import SupervisedFineTuning
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
@@ -170,23 +168,3 @@ def _shares(total: int, count: int) -> tuple[int, ...]:
     """Sizes of `torch.Tensor.tensor_split`, at least 1: a process without rows makes an empty pass."""
     whole, rest = divmod(total, count)
     return tuple(max(whole + (number < rest), 1) for number in range(count))
-
-
-def policy_of(module: LightningModule) -> Policy:
-    """A module's policy.
-
-    Raises:
-        ConfigError: if the module has none.
-    """
-    policy = getattr(module, "policy", None)
-    if not isinstance(policy, Policy):
-        raise ConfigError(f"Expected {type(module).__name__} to have a policy, but it has none.")
-    return policy
-
-
-def images_of_prompts(data: Any) -> Sequence[tuple[int, int]]:
-    """Heights and widths in pixels of a prompt's images, from the data's `PromptFormat`."""
-    form = getattr(data, "form", None)
-    if form is None:
-        return []
-    return [(int(form.height), int(form.width))] * (int(form.frames) * len(form.cameras))

@@ -5,24 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lightning_cgrpo.reporting import summary
 from lightning_cgrpo.reporting.results import REWARD, measured
 from lightning_cgrpo.reporting.runs import MethodRuns, Run
-from lightning_cgrpo.reporting.summary import (
-    KEPT,
-    NEAR_BEST,
-    REST,
-    TOLERANCE,
-    WINDOW,
-    Statistic,
-    compliance,
-    control,
-    kept_from,
-    near_best,
-    spread,
-    statistic,
-    time_to,
-    together,
-)
+from lightning_cgrpo.reporting.summary import KEPT, NEAR_BEST, REST, TOLERANCE, WINDOW
 from lightning_cgrpo.reporting.tables import Cell, Column, Table
 
 MEASURES = {"feasible from": 0, "overshoot": 4, "oscillation": 4, "held": 2}
@@ -33,16 +19,16 @@ def control_table(methods: Sequence[MethodRuns]) -> Table:
     """The speed and spread of learning, and the measures of every enforced constraint."""
     names = list(dict.fromkeys(name for method in methods for name in method.enforced))
     best = [measured(method, REWARD, lambda run: run.final) for method in methods]
-    level = max((near_best(value.mean) for value in best if value is not None), default=math.inf)
+    level = max((summary.near_best(value.mean) for value in best if value is not None), default=math.inf)
     columns = [Column("time to reward", 0), Column("time to feasibility", 0), Column("reward spread", 3)]
     columns += [Column(f"{name}: {measure}", digits) for name in names for measure, digits in MEASURES.items()]
     rows = []
     for method in methods:
         found = [_measures(run, method, names, level) for run in method.runs]
-        cells = [Cell(statistic(seeds)) for seeds in zip(*found, strict=True)]
+        cells = [Cell(summary.statistic(seeds)) for seeds in zip(*found, strict=True)]
         rewards = method.series(REWARD)
-        apart = spread(rewards)
-        cells.insert(2, Cell(None if apart is None else Statistic(apart, math.nan, len(rewards))))
+        apart = summary.spread(rewards)
+        cells.insert(2, Cell(None if apart is None else summary.Statistic(apart, math.nan, len(rewards))))
         rows.append((method.title, len(method.runs), cells))
     return Table("control", _caption(level), columns, rows)
 
@@ -50,16 +36,16 @@ def control_table(methods: Sequence[MethodRuns]) -> Table:
 def _measures(run: Run, method: MethodRuns, names: Sequence[str], level: float) -> list[float | None]:
     """A run's row, without the spread."""
     reward = run.smooth(REWARD)
-    start = time_to(reward, level)
+    start = summary.time_to(reward, level)
     rates = {name: run.smooth(f"rate/{name}") for name in method.enforced}
-    met = {name: compliance(rates[name], constraint) for name, constraint in method.enforced.items()}
-    values = [start, together(list(met.values()), reward, level) if met else None]
+    met = {name: summary.compliance(rates[name], constraint) for name, constraint in method.enforced.items()}
+    values = [start, summary.together(list(met.values()), reward, level) if met else None]
     for name in names:
-        kept = control(rates[name], method.enforced[name], run.updates) if name in method.enforced else None
+        kept = summary.control(rates[name], method.enforced[name], run.updates) if name in method.enforced else None
         if kept is None:
             values += [None] * len(MEASURES)
         else:
-            values += [kept_from(met[name], start, run.updates), kept.overshoot, kept.oscillation, kept.held]
+            values += [summary.kept_from(met[name], start, run.updates), kept.overshoot, kept.oscillation, kept.held]
     return values
 
 

@@ -32,13 +32,14 @@ KINDS: dict[str, Any] = {
     "final": dict,
     "evaluations": dict,
     "faults": dict,
+    "collapsed": (int, NoneType),
     "pooled": (int, float),
     "distributions": dict,
     "width": (int, float),
     "steps": list,
     "series": dict,
 }
-"""Types of the values of a saved run. `collapsed`, an int, may be missing."""
+"""The keys of a saved run and their types. `collapsed` may be missing."""
 
 
 def write_all(labeled: Sequence[tuple[str, Run]], last: float, folder: Path) -> None:
@@ -66,27 +67,12 @@ def _known(path: Path) -> Run | None:
 
 def write(run: Run, last: float, path: Path) -> None:
     """Write a run; `last` is the share that its final values are over."""
-    record = {
-        "format": FORMAT,
-        "method": run.method,
-        "seed": run.seed,
-        "folders": list(run.folders),
-        "updates": run.updates,
-        "max_updates": run.max_updates,
-        "begins": run.begins,
-        "last": last,
-        "final": run.final,
-        "evaluations": run.evaluations,
-        "faults": run.faults,
-        **({} if run.collapsed is None else {"collapsed": run.collapsed}),
-        "pooled": run.pooled,
-        "distributions": {name: _trimmed(shares) for name, shares in run.distributions.items()},
-        "width": run.width,
-        **_series_record(run.series),
-    }
+    trimmed = {name: _trimmed(shares) for name, shares in run.distributions.items()}
+    values = {**vars(run), "last": last, "distributions": trimmed, **_series_record(run.series)}
+    kept = {key: values[key] for key in KINDS if key != "collapsed" or run.collapsed is not None}
     # A line per key and per series, for readable differences.
     lines = []
-    for key, value in record.items():
+    for key, value in {"format": FORMAT, **kept}.items():
         if key in ("series", "distributions") and value:
             inner = ",\n".join(f"{json.dumps(name)}:{_compact(part)}" for name, part in value.items())
             lines.append(f"{json.dumps(key)}:{{\n{inner}}}")
@@ -114,6 +100,7 @@ def read(path: Path, last: float) -> Run | None:
     record = json.loads(text)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise ValueError(f"its format isn't '{FORMAT}'")
+    record.setdefault("collapsed", None)
     for key, kinds in KINDS.items():
         if key not in record:
             raise ValueError(f"it has no '{key}'")
@@ -122,26 +109,19 @@ def read(path: Path, last: float) -> Run | None:
 
 
 def _run(record: Mapping[str, Any], last: float) -> Run:
-    updates, series = record["updates"], _series(record)
-    final = _numbers(record["final"])
+    series, final = _series(record), _numbers(record["final"])
     if not math.isclose(record["last"], last):
         end = max((s.steps[-1] for s in series.values()), default=0.0)
-        final = final_values(series, last_part(updates, last, end))
+        final = final_values(series, last_part(record["updates"], last, end))
+    same = ("method", "seed", "updates", "max_updates", "width", "pooled", "begins", "collapsed")
     return Run(
-        record["method"],
-        record["seed"],
-        updates,
-        record["max_updates"],
-        series,
-        final,
-        {name: _padded(_checked(name, shares, list)) for name, shares in record["distributions"].items()},
-        _numbers(record["evaluations"]),
-        tuple(map(str, record["folders"])),
-        float(record["width"]),
-        float(record["pooled"]),
-        record["begins"],
-        {name: int(count) for name, count in _numbers(record["faults"]).items()},
-        _checked("collapsed", record.get("collapsed"), (int, NoneType)),
+        **{key: record[key] for key in same},
+        series=series,
+        final=final,
+        distributions={n: _padded(_checked(n, shares, list)) for n, shares in record["distributions"].items()},
+        evaluations=_numbers(record["evaluations"]),
+        folders=tuple(map(str, record["folders"])),
+        faults={name: int(count) for name, count in _numbers(record["faults"]).items()},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from lightning_cgrpo.reporting.summary import Statistic
@@ -53,13 +53,7 @@ def markdown(table: Table) -> str:
     """A table in GitHub's Markdown, under its caption."""
     heads = ["method", "seeds", *(column.title for column in table.columns)]
     lines = [table.caption, "", _row(plain(head) for head in heads), "|---|" + "---:|" * (len(heads) - 1)]
-    for label, seeds, cells in table.rows:
-        texts = []
-        for cell, column in zip(cells, table.columns, strict=True):
-            text = _text(cell, column, seeds)
-            text = f"**{text}**" if cell.bold else text
-            texts.append(text + (" !" if cell.marked else ""))
-        lines.append(_row([plain(label), str(seeds), *texts]))
+    lines += [_row(texts) for texts in _rows(table, plain, "**{}**", " !")]
     return "\n".join(lines) + "\n"
 
 
@@ -101,13 +95,7 @@ def latex(table: Table) -> str:
         " & ".join(escaped(head) for head in heads) + " \\\\",
         "\\midrule",
     ]
-    for label, seeds, cells in table.rows:
-        texts = []
-        for cell, column in zip(cells, table.columns, strict=True):
-            text = escaped(_text(cell, column, seeds))
-            text = f"\\textbf{{{text}}}" if cell.bold else text
-            texts.append(text + ("$^{!}$" if cell.marked else ""))
-        lines.append(" & ".join([escaped(label), str(seeds), *texts]) + " \\\\")
+    lines += [" & ".join(texts) + " \\\\" for texts in _rows(table, escaped, "\\textbf{{{}}}", "$^{!}$")]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}}", "\\end{table}"]) + "\n"
 
 
@@ -127,6 +115,16 @@ ESCAPES = {
 def escaped(text: str) -> str:
     """Text with LaTeX's special characters escaped."""
     return "".join(ESCAPES.get(letter, letter) for letter in text)
+
+
+def _rows(table: Table, escape: Callable[[str], str], bold: str, mark: str) -> Iterator[list[str]]:
+    """The texts of each row; `bold` is the format of the best values, `mark` follows marked values."""
+    for label, seeds, cells in table.rows:
+        texts = [escape(label), str(seeds)]
+        for cell, column in zip(cells, table.columns, strict=True):
+            text = escape(_text(cell, column, seeds))
+            texts.append((bold.format(text) if cell.bold else text) + mark * cell.marked)
+        yield texts
 
 
 def _text(cell: Cell, column: Column, seeds: int) -> str:

@@ -24,12 +24,7 @@ from lightning_cgrpo.reporting.figures.style import (
 )
 from lightning_cgrpo.reporting.runs import MethodRuns
 
-COLUMNS = {
-    "reward/": "reward",
-    "rate/": "rate",
-    "multiplier/": "multiplier λ",
-    "effective_weight/": "effective weight",
-}
+COLUMNS = {"reward/": "reward", "rate/": "rate", "multiplier/": "multiplier λ", "effective_weight/": "effective weight"}
 INFORMATIVE = "groups/informative/"
 SMALL_BOUND = 0.1
 """If all thresholds are upper bounds up to this, the axis is logarithmic beyond them."""
