@@ -31,8 +31,8 @@ from lightning.pytorch import Trainer, seed_everything
 
 from benchmarks.plan_models import CONFIGURATIONS, configuration, make_model, small_model
 from lightning_cgrpo import ConstrainedGRPO
-from lightning_cgrpo.memory import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
-from lightning_cgrpo.planning.plan import Given, plan
+from lightning_cgrpo.cli.preparation import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+from lightning_cgrpo.planning.plan import plan
 from lightning_cgrpo.planning.workload import instantiate
 
 RESULTS = Path(__file__).parent / "results" / "plan.json"
@@ -103,7 +103,7 @@ def fit(module: Any, data: Any, updates: int) -> None:
 
 
 def give_back() -> None:
-    """Have the C library return freed blocks at once; the command line has it keep them (`memory.reuse_blocks`)."""
+    """Have the C library return freed blocks at once, unlike the command line (`preparation.reuse_blocks`)."""
     for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
         ctypes.CDLL(None).mallopt(option, 1 << 16)
     gc.collect()
@@ -126,8 +126,8 @@ def measure(of: dict[str, Any], folder: Path) -> dict[str, Any]:
     before = memory("VmRSS")
     module.policy.load()
     tokens, inputs = module.policy.read_prompts([data._prompt(0)])
-    given = Given(prompt_tokens=len(tokens[0]), patches=inputs["patches"].shape[1] if inputs else None)
-    predicted = plan(config, given)
+    patches = inputs["patches"].shape[1] if inputs else None
+    predicted = plan(config, prompt_tokens=len(tokens[0]), patches=patches)
     give_back()
     fit(module, data, UPDATES)
     measured = {phase: size - before for phase, size in Watched.peaks.of_phase.items()}

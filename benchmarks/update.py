@@ -27,8 +27,7 @@ from lightning.pytorch import Callback
 
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.command_line import CommandLine
-from lightning_cgrpo.cli.preparation import prepare
-from lightning_cgrpo.memory import reuse_blocks
+from lightning_cgrpo.cli.preparation import prepare, reuse_blocks
 
 BOUND = 1.5
 ROOT = Path(__file__).parents[1]

@@ -46,6 +46,8 @@ class Checkpoints(ModelCheckpoint):
     - ``ckpt_path="last"`` is the newest ``last.ckpt`` of all versions of the run.
     """
 
+    changes_learning = False
+
     _began = 0.0
     _validation_due = False
     _unranked = False

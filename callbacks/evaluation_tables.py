@@ -104,6 +104,8 @@ class InitialRates(Callback):
         batches: training batches to measure on.
     """
 
+    changes_learning = False
+
     def __init__(self, batches: int = 1) -> None:
         if batches < 1:
             raise ValueError(f"Expected argument `batches` to be at least 1, but got {batches}.")
@@ -131,6 +133,8 @@ class EvaluationTable(Callback):
     A test with training prompts (`test_train_prompts` of the DataModule) shows both, since thresholds that are met in
     training can be missed in the test.
     """
+
+    changes_learning = False
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         # Lightning's own table says the same in tags.

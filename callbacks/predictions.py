@@ -24,6 +24,8 @@ class WritePredictions(Callback):
             several processes appends its rank to the name.
     """
 
+    changes_learning = False
+
     def __init__(self, path: str | None = None) -> None:
         self.path = None if path is None else Path(path).expanduser()
         self._file = Path()

@@ -20,6 +20,8 @@ class ObjectiveProgressBar(RichProgressBar):
         refresh_rate: redraws per second.
     """
 
+    changes_learning = False
+
     def __init__(self, refresh_rate: int = 10) -> None:
         super().__init__(refresh_rate=refresh_rate, theme=RichProgressBarTheme(metrics_text_delimiter=" | "))
 

@@ -52,6 +52,8 @@ class SampleAnswers(Callback):
             another column; (in the first update) if answers aren't texts.
     """
 
+    changes_learning = False
+
     def __init__(
         self,
         every_n_updates: int = 50,

@@ -28,6 +28,8 @@ class SavePretrained(Callback):
             whole models have different ones: give each a directory of its own.
     """
 
+    changes_learning = False
+
     def __init__(self, directory: str) -> None:
         self.directory = Path(directory).expanduser()
 

@@ -37,6 +37,8 @@ def custom_scalars(objective: Objective) -> dict[str, dict[str, list[Any]]]:
 class TensorBoardLayout(Callback):
     """Writes `custom_scalars` when training starts."""
 
+    changes_learning = False
+
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         for writer in writers(trainer):
             writer.add_custom_scalars(custom_scalars(pl_module.objective))
@@ -49,6 +51,8 @@ class EffectiveWeights(Callback):
     means are the scalars ``effective_weight/<component>``, but under scalarized rewards a weight is near 0 in some
     groups and near 1 in others, and its mean is that of no group.
     """
+
+    changes_learning = False
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if not outputs:  # Supervised fine-tuning has no weights.
@@ -67,6 +71,8 @@ class Pictures(Callback):
         every_n_updates: how often.
         prompts: how many prompts.
     """
+
+    changes_learning = False
 
     def __init__(self, renderer: Renderer, every_n_updates: int = 500, prompts: int = 1) -> None:
         for name, value in (("every_n_updates", every_n_updates), ("prompts", prompts)):

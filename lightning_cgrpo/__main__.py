@@ -1,9 +1,9 @@
-"""``python -m lightning_cgrpo``: reads the command line, and imports what the command needs."""
+"""``python -m lightning_cgrpo``: runs a command, and imports only its modules."""
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Callable
 from typing import NoReturn
 
 from lightning_cgrpo.cli.arguments import read_arguments
@@ -22,6 +22,13 @@ TOOLS = {
     "report": "draw figures and tables of runs, grouped by their configurations",
     "export": "write the policy of a checkpoint as a Hugging Face directory",
     "score": "score driving trajectories as NAVSIM v2 does (EPDMS)",
+}
+MODULES = {
+    "tiny-model": "lightning_cgrpo.policies.tiny.text",
+    "plan": "lightning_cgrpo.planning.command",
+    "report": "lightning_cgrpo.reporting.command",
+    "export": "lightning_cgrpo.cli.export",
+    "score": "lightning_cgrpo.navsim.command",
 }
 HELP = """usage: python -m lightning_cgrpo COMMAND [-c FILE]... [--KEY=VALUE]...
 
@@ -53,7 +60,7 @@ def main(arguments: list[str]) -> None:
     """Run a command.
 
     Raises:
-        UserError: if something that the user gave is wrong.
+        UserError: for wrong arguments, configurations or files.
     """
     commands = {**RUNS, **TOOLS}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -68,11 +75,11 @@ def main(arguments: list[str]) -> None:
     command, rest = arguments[0], arguments[1:]
     if command not in commands:
         raise ConfigError(f"Unknown command '{command}'.{did_you_mean(command, commands)} Try --help.")
-    # A user's own classes and functions are found in the folder where the command runs, as with python -m.
+    # Users' own classes lie in the folder where the command runs, as with python -m.
     if "" not in sys.path:
         sys.path.insert(0, "")
     if command in TOOLS:
-        _tool(command)(rest)
+        importlib.import_module(MODULES[command]).main(rest)
         return
     config, flags = read_arguments(command, rest)
     from lightning_cgrpo.cli.command_line import main as run_command
@@ -80,30 +87,8 @@ def main(arguments: list[str]) -> None:
     run_command(command, config, flags)
 
 
-def _tool(name: str) -> Callable[[list[str]], None]:
-    if name == "report":
-        from lightning_cgrpo.reporting import command
-
-        return command.main
-    if name == "plan":
-        from lightning_cgrpo.planning import command as plan
-
-        return plan.main
-    if name == "export":
-        from lightning_cgrpo.cli import export
-
-        return export.main
-    if name == "score":
-        from lightning_cgrpo.navsim import command as score
-
-        return score.main
-    from lightning_cgrpo.policies.tiny import text as tiny
-
-    return tiny.main
-
-
 def run() -> None:
-    """The entry point: an error is one line, or three with the file that has the traceback."""
+    """The entry point: prints one line for a user's error, three for an unexpected error."""
     try:
         main(sys.argv[1:])
     except UserError as error:

@@ -14,8 +14,7 @@ from typing import Any
 
 from benchmarks.runner.experiment import Run
 from lightning_cgrpo.cli.arguments import read_arguments
-from lightning_cgrpo.cli.configuration import is_class
-from lightning_cgrpo.cli.method import get
+from lightning_cgrpo.cli.configuration import get, is_class
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.pretrained import directory
 from lightning_cgrpo.reporting.runs import LAST

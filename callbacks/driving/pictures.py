@@ -33,6 +33,8 @@ class DrivePictures(Callback):
         UserError: (when training starts) if the task is not driving.
     """
 
+    changes_learning = False
+
     def __init__(self, every_n_updates: int = 50, scenes: int = 1) -> None:
         for name, value in (("every_n_updates", every_n_updates), ("scenes", scenes)):
             if value < 1:

@@ -15,10 +15,11 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.baselines import BASELINES
 from lightning_cgrpo.navsim.evaluation import drives, planned_drives
 from lightning_cgrpo.navsim.scorer import Scorer
-from lightning_cgrpo.navsim.tables import print_table, scores_table
+from lightning_cgrpo.navsim.tables import scores_table
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
 from lightning_cgrpo.navsim.two_stage import Drive, summary
+from lightning_cgrpo.output import print_table
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
 from lightning_cgrpo.tasks.driving.task import DrivingTask
@@ -44,6 +45,8 @@ class DrivingScores(Callback):
     Raises:
         UserError: (at the start) if the task is not driving.
     """
+
+    changes_learning = False
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""The command line: from arguments to a run, and errors of one line."""
+"""From command-line arguments to a run."""

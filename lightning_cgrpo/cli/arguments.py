@@ -1,58 +1,51 @@
-"""Command-line arguments become a checked configuration, before anything heavy is imported."""
+"""Command-line arguments, read and checked without importing torch or Lightning."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Any
 
-from lightning_cgrpo.cli.configuration import DEFAULTS, Config, ConfigError, build, file_layer, find, override
+from lightning_cgrpo.cli.configuration import DEFAULTS, Config, ConfigError, build, file_layer, find, get, override
 from lightning_cgrpo.cli.key_check import check_keys
 from lightning_cgrpo.cli.run_name import run_name
 from lightning_cgrpo.objective.objective import Objective
 
-OPTIONS = {
-    "fit": (),
-    "validate": ("verbose",),
-    "test": ("verbose",),
-    "predict": ("return_predictions",),
-    "export": (),
-    "plan": (),
-}
-"""Settings at the top of a configuration that one command alone has."""
+OPTIONS = {"validate": ("verbose",), "test": ("verbose",), "predict": ("return_predictions",)}
+"""Top-level settings that only one command has."""
 
 
 def read_arguments(command: str, arguments: list[str]) -> tuple[Config, list[str]]:
-    """The configuration that defaults, files and overrides make, and flags for jsonargparse.
+    """The checked configuration, and the flags for jsonargparse (``--help``, ``--print_config``).
 
     Raises:
-        ConfigError: for an argument, a file, a key or an interpolation that is wrong.
-        ObjectiveError: for an objective that is wrong.
+        ConfigError: for a wrong argument, file, key or interpolation.
+        ObjectiveError: for a wrong objective.
     """
     files, overrides, flags = _split(arguments)
     if not files and not flags:
         raise ConfigError("Expected a configuration, but got none, try -c configs/gridworld.yaml.")
     for name in files:
-        _add_to_path(find(name).parent)
+        # A configuration may name modules beside it. The end of the path, because libraries' modules come first.
+        folder = str(find(name).parent.resolve())
+        if folder not in sys.path:
+            sys.path.append(folder)
     layers = [file_layer(name) for name in (str(DEFAULTS), *files)]
     layers += [override(key, text) for key, text in overrides]
     config = build([*layers, run_name(layers)])
     if not flags and "model" not in config:
         raise ConfigError("Expected a configuration with a model, but got none, try -c configs/gridworld.yaml.")
-    objective = _objective(config)
-    if objective is not None:
-        # A constraint is removed like a callback, by null.
-        constraints = objective.get("constraints") or {}
-        if isinstance(constraints, dict):
-            objective["constraints"] = {name: c for name, c in constraints.items() if c is not None}
-    check_keys(config, OPTIONS[command])
-    if objective is not None:
+    objective = get(config, "model.init_args.objective")
+    declared = isinstance(objective, dict) and "class_path" not in objective
+    if declared and isinstance(constraints := objective.get("constraints") or {}, dict):
+        # null removes a constraint, as it removes a callback.
+        objective["constraints"] = {name: c for name, c in constraints.items() if c is not None}
+    check_keys(config, OPTIONS.get(command, ()))
+    if declared:
         Objective.declared(objective)
     return config, flags
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, str]], list[str]]:
-    """Files, overrides ``(key, text)``, and flags such as ``--help``."""
+    """Files, overrides ``(key, text)`` and flags."""
     files, overrides, flags = [], [], []
     queue = list(arguments)
     while queue:
@@ -76,19 +69,3 @@ def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, str]], list
         else:
             overrides.append((key, value))
     return files, overrides, flags
-
-
-def _add_to_path(folder: Path) -> None:
-    """Let a configuration name modules that lie beside it."""
-    # At the end: a file there must not stand in for a library's module.
-    place = str(folder.resolve())
-    if place not in sys.path:
-        sys.path.append(place)
-
-
-def _objective(config: Config) -> Config | None:
-    """The part of a configuration that declares the objective, if there is one."""
-    part: Any = config
-    for key in ("model", "init_args", "objective"):
-        part = part.get(key) if isinstance(part, dict) else None
-    return part if isinstance(part, dict) and "class_path" not in part else None

@@ -1,4 +1,4 @@
-"""The command line: LightningCLI, with stacked files, named callbacks and short errors."""
+"""LightningCLI with stacked files, named callbacks and short errors."""
 
 from __future__ import annotations
 
@@ -24,20 +24,15 @@ from lightning_cgrpo.cli.run_files import RunFiles
 from lightning_cgrpo.errors import first_line
 
 SWITCHES = {"enable_progress_bar": ProgressBar, "enable_checkpointing": ModelCheckpoint}
-"""Of the trainer, and the callbacks that they switch off."""
+"""The trainer's switches, and the callbacks that they turn off."""
 GRACE = 10.0
-"""Seconds for other processes to say what is wrong with them, once one has failed."""
+"""Seconds in which the other processes can report their own errors, after one process failed."""
 
 
 class CommandLine(LightningCLI):
-    """Runs a subcommand with a configuration that is already merged and resolved.
+    """Runs a subcommand (fit, validate, test or predict) with a merged and resolved configuration.
 
-    Callbacks are a mapping from names to callbacks (or null), under ``callbacks``.
-
-    Args:
-        subcommand: fit, validate, test or predict.
-        config: merged files and overrides.
-        flags: what jsonargparse answers itself, such as ``--help`` or ``--print_config``.
+    ``callbacks`` maps names to callbacks or null.
     """
 
     def __init__(self, subcommand: str, config: Config, flags: list[str]) -> None:
@@ -51,7 +46,7 @@ class CommandLine(LightningCLI):
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             save_config_callback=RunFiles,
-            # Prompts are dealt to processes by the DataModules, a group never being split.
+            # DataModules deal prompts to processes themselves and keep groups together.
             trainer_defaults={"use_distributed_sampler": False},
         )
 
@@ -76,7 +71,7 @@ class CommandLine(LightningCLI):
             raise ConfigError(explain(error)) from error
 
     def _parse_ckpt_path(self) -> None:
-        """Nothing: Lightning's reads all of the checkpoint, for hyperparameters that ours don't hold."""
+        """Skip Lightning's search of the whole checkpoint for hyperparameters: ours hold none."""
 
     def instantiate_classes(self) -> None:
         try:
@@ -89,18 +84,18 @@ class CommandLine(LightningCLI):
             super()._run_subcommand(subcommand)
         except BaseException:
             launcher = self.trainer.strategy.launcher
-            if isinstance(launcher, _SubprocessScriptLauncher):  # others end theirs
+            if isinstance(launcher, _SubprocessScriptLauncher):  # Other launchers end their processes.
                 end(launcher.procs)
             raise
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         named = self._get(self.config_init, "callbacks") or {}
-        extra = [callback for callback in named.values() if callback is not None]
         config = {**self._get(self.config_init, "trainer", default={}), **kwargs}
-        # Lightning refuses those that it is told to leave out.
+        # Lightning refuses callbacks that a switch of the trainer turns off.
         off = tuple(kind for flag, kind in SWITCHES.items() if config.get(flag) is False)
+        extra = [callback for callback in named.values() if callback is not None and not isinstance(callback, off)]
         try:
-            return self._instantiate_trainer(config, [callback for callback in extra if not isinstance(callback, off)])
+            return self._instantiate_trainer(config, extra)
         except MisconfigurationException as error:
             given = {key: config.get(key) for key in ("accelerator", "devices", "strategy", "precision")}
             told = ", ".join(f"trainer.{key}={value}" for key, value in given.items() if value not in (None, "auto"))
@@ -114,10 +109,7 @@ def main(subcommand: str, config: Config, flags: list[str]) -> None:
 
 
 def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """End those that this one started, after it has failed: they may wait for it, or work, for long.
-
-    Lightning does so for an interrupt from the keyboard alone.
-    """
+    """End a failed process's children, because Lightning does so only after Ctrl-C."""
     until = time.monotonic() + GRACE
     for process in processes:
         try:

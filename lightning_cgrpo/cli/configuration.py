@@ -1,8 +1,7 @@
-"""Configuration files and overrides become one plain configuration, before anything heavy is imported.
+"""Configuration files and overrides become one plain configuration, without importing torch or Lightning.
 
-Files are stacked by name: a later file, and after all files the command line, changes single values of what came
-before. Where a `class_path` changes, the old class's `init_args` go with it. Interpolations ``${a.b}`` are resolved at
-the very end, so they follow overrides.
+A later layer changes single values of earlier layers. A new `class_path` drops the `init_args` of the old class.
+Interpolations ``${a.b}`` are resolved last, so they follow overrides.
 """
 
 from __future__ import annotations
@@ -17,24 +16,22 @@ from lightning_cgrpo.errors import UserError, did_you_mean
 
 PACKAGED = Path(__file__).parents[1] / "configs"
 DEFAULTS = PACKAGED / "defaults.yaml"
-"""What a configuration need not say: every configuration is laid over this one."""
+"""The first layer of every configuration."""
 CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
 
 Config = dict[str, Any]
 
 
 class ConfigError(UserError):
-    """A configuration can't be read or doesn't fit together."""
+    """A wrong configuration."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A file, or one override, to be laid over the layers before.
+    """A file, or an override from the command line.
 
     Args:
-        config: what the layer sets.
-        label: names the layer in the name of a run: a file's stem, or ``key=value``.
-        is_override: whether the layer comes from the command line.
+        label: the layer's part of a run's name: a file's stem, or ``key=value``.
     """
 
     config: Config
@@ -66,11 +63,7 @@ def _over_base(path: Path, above: tuple[Path, ...]) -> Config:
 
 
 def override(key: str, text: str) -> Layer:
-    """The layer of ``--KEY=TEXT``; ``--KEY+=TEXT`` appends to a list.
-
-    Raises:
-        ConfigError: if the text isn't YAML that OmegaConf reads.
-    """
+    """The layer of ``--KEY=TEXT``; ``--KEY+=TEXT`` appends to a list."""
     value = _parse_value(key, text)
     nested: Any = value
     for part in reversed(key.split(".")):
@@ -80,11 +73,7 @@ def override(key: str, text: str) -> Layer:
 
 
 def stacked(layers: Iterable[Layer]) -> Config:
-    """Layers merged in their order, interpolations unresolved.
-
-    Raises:
-        ConfigError: if a layer misspells a callback.
-    """
+    """Merge layers in their order, without resolving interpolations."""
     config: Config = {}
     for layer in layers:
         _check_callbacks(config, layer.config)
@@ -93,16 +82,28 @@ def stacked(layers: Iterable[Layer]) -> Config:
 
 
 def build(layers: Iterable[Layer]) -> Config:
-    """The configuration that layers make, interpolations resolved.
+    """Merge layers and resolve interpolations.
 
     Raises:
-        ConfigError: if a layer misspells a callback, or an interpolation is wrong.
+        ConfigError: for a misspelled callback or a wrong interpolation.
     """
-    return _resolve(stacked(layers))
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    config = stacked(layers)
+    try:
+        resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None) or "?"
+        missing = str(error).split("'")[1] if "'" in str(error) else ""
+        hint = did_you_mean(missing, _all_keys(config))
+        raise ConfigError(f"The value of '{key}' can't be resolved: {_one_line(error)}.{hint}") from error
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
 
 
 def _check_callbacks(config: Config, layer: Config) -> None:
-    """Any name adds a callback, so a misspelled one would leave the callback that is meant as it was."""
+    """Refuse a misspelled name, which would add another callback."""
     known, names = config.get("callbacks"), layer.get("callbacks")
     if isinstance(names, (list, str)):
         raise ConfigError(
@@ -113,7 +114,7 @@ def _check_callbacks(config: Config, layer: Config) -> None:
         return
     for name in map(str, names):
         similar = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-        # Longer names ("checkpoints_best" beside "checkpoints") are meant as others.
+        # A longer name, such as "checkpoints_best" beside "checkpoints", means another callback.
         if similar and name not in known and not name.startswith(similar[0]):
             raise ConfigError(
                 f"Unknown key '{name}' in callbacks. Did you mean '{similar[0]}'? (To add another callback, give it "
@@ -122,7 +123,7 @@ def _check_callbacks(config: Config, layer: Config) -> None:
 
 
 def find(name: str) -> Path:
-    """The file of that name, or the packaged one where there is none: ``configs/gridworld.yaml`` works anywhere."""
+    """The file of that name, or else the packaged file."""
     path = Path(name)
     if path.is_file():
         return path
@@ -137,7 +138,7 @@ def read(path: Path) -> Config:
     """A YAML file as plain containers.
 
     Raises:
-        ConfigError: if it isn't YAML or not a mapping.
+        ConfigError: if the file isn't a YAML mapping.
     """
     import yaml
     from omegaconf import OmegaConf
@@ -154,7 +155,7 @@ def read(path: Path) -> Config:
 
 
 def merge(base: Any, override: Any) -> Any:
-    """`override` laid over `base`, by name; a key that ends with ``+`` appends to the list of that name."""
+    """`override` laid over `base` by name; a key that ends with ``+`` appends to a list."""
     if isinstance(override, str) and isinstance(base, Mapping) and "class_path" in base:
         override = {"class_path": override}
     if isinstance(override, Mapping) and is_class(base) and base not in override:
@@ -163,7 +164,7 @@ def merge(base: Any, override: Any) -> Any:
         return override
     if "class_path" in base and override.keys().isdisjoint(CLASS_KEYS):
         override = {"init_args": override}
-    if _class_name(override, base) != _class_name(base, base):
+    if short_class(override.get("class_path", base.get("class_path"))) != short_class(base.get("class_path")):
         return dict(override)
     merged = dict(base)
     for key, value in override.items():
@@ -174,22 +175,30 @@ def merge(base: Any, override: Any) -> Any:
     return merged
 
 
-def _listed(value: Any) -> list[Any]:
-    """A list that something can be appended to; a logger that is only switched on or off is none."""
-    if isinstance(value, list):
-        return value
-    return [] if value is None or isinstance(value, bool) else [value]
+def get(config: Any, path: str) -> Any:
+    """The value at a dotted path, or None."""
+    for key in path.split("."):
+        config = config.get(key) if isinstance(config, Mapping) else None
+    return config
 
 
 def is_class(value: Any) -> bool:
-    """Whether a value looks like the name or the path of a class."""
+    """Whether a value looks like a class's name or path."""
     name = value.rpartition(".")[2] if isinstance(value, str) else ""
     return name.isidentifier() and name[0].isupper()
 
 
-def _class_name(config: Mapping[str, Any], default: Mapping[str, Any]) -> str:
-    """Short, since a class may be given by its full path in one place and by its name in another."""
-    return str(config.get("class_path", default.get("class_path"))).rpartition(".")[2]
+def short_class(value: Any) -> str:
+    """A class's name without its module."""
+    value = value.get("class_path") if isinstance(value, Mapping) else value
+    return str(value).rpartition(".")[2] if value else ""
+
+
+def _listed(value: Any) -> list[Any]:
+    """A list to append to; a logger that is only switched on or off is no element."""
+    if isinstance(value, list):
+        return value
+    return [] if value is None or isinstance(value, bool) else [value]
 
 
 def _parse_value(key: str, text: str) -> Any:
@@ -204,22 +213,6 @@ def _parse_value(key: str, text: str) -> Any:
         return text
     except OmegaConfBaseException as error:
         raise ConfigError(f"The value of '{key}' can't be read: {_one_line(error)}.") from error
-
-
-def _resolve(config: Config) -> Config:
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
-    except OmegaConfBaseException as error:
-        key = getattr(error, "full_key", None) or "?"
-        words = list(_all_keys(config))
-        missing = str(error).split("'")[1] if "'" in str(error) else ""
-        hint = did_you_mean(missing, words)
-        raise ConfigError(f"The value of '{key}' can't be resolved: {_one_line(error)}.{hint}") from error
-    assert isinstance(resolved, dict)
-    return {str(key): value for key, value in resolved.items()}
 
 
 def _all_keys(config: Any, prefix: str = "") -> Iterable[str]:

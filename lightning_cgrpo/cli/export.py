@@ -1,4 +1,4 @@
-"""``python -m lightning_cgrpo export``: the policy of a checkpoint as a Hugging Face directory."""
+"""The command ``export``: the policy of a checkpoint as a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_cgrpo.cli.configuration import Config, ConfigError
+from lightning_cgrpo.cli.configuration import Config, ConfigError, get
 from lightning_cgrpo.errors import UserError
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command.
+    """Run the command.
 
     Raises:
         UserError: if the configuration, the checkpoint or the directory can't be used.
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="what to write; must be new or empty")
-    # Not from the configuration: a run that was resumed keeps in it where it went on from.
+    # Never from the configuration, because a resumed run's config.yaml names the checkpoint that it resumed from.
     parser.add_argument("--ckpt_path", metavar="FILE", default="last", help="the checkpoint (default: the run's last)")
     parser.add_argument("--merge", action="store_true", help="add adapters to the weights, and write those")
     given, rest = parser.parse_known_args(argv)
@@ -39,28 +39,16 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"Expected --out to be a new or empty directory, but got '{given.out}', which has something in it, try "
             "another name."
         )
-    export({**config, "ckpt_path": given.ckpt_path}, given.out, given.merge)
+    _export({**config, "ckpt_path": given.ckpt_path}, given.out, given.merge)
 
 
-def export(config: Config, directory: Path, merge: bool = False) -> None:
-    """Write the policy of a checkpoint.
-
-    Args:
-        config: of the run, merged and resolved, and `ckpt_path`, a file or "last".
-        directory: new or empty.
-        merge: see `CausalLMPolicy.save_pretrained`.
-
-    Raises:
-        UserError: the policy is no language model, or the checkpoint isn't there or is another policy's.
-    """
+def _export(config: Config, directory: Path, merge: bool) -> None:
     from lightning_cgrpo.cli.loading import instantiate, put_weights, read_checkpoint
     from lightning_cgrpo.cli.preparation import prepare
     from lightning_cgrpo.policies.policy import Policy
 
     prepare("export", config)
-    model = config["model"]
-    arguments = model.get("init_args") if isinstance(model, dict) else None
-    policy: Policy = instantiate(arguments or {}, policy=Policy)["policy"]
+    policy: Policy = instantiate(get(config, "model.init_args") or {}, policy=Policy)["policy"]
     save = getattr(policy, "save_pretrained", None)
     if save is None:
         raise UserError(f"Expected a policy that is a language model, but got {type(policy).__name__}.")

@@ -1,6 +1,6 @@
-"""Checks a configuration's keys against the signatures of the classes it names, reading their source only.
+"""Checks a configuration's keys against the signatures of its classes.
 
-Importing Lightning takes seconds; a misspelled key is answered without.
+Signatures are read from source files, because importing Lightning takes seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.cli.configuration import CLASS_KEYS, Config, ConfigError, is_class
+from lightning_cgrpo.cli.configuration import CLASS_KEYS, Config, ConfigError, get, is_class, short_class
 from lightning_cgrpo.errors import did_you_mean
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"
@@ -26,22 +26,22 @@ NAMESPACES = (
     "lightning.pytorch.callbacks",
     "lightning.pytorch.loggers",
 )
-"""Where a class is looked for that is given by its name alone."""
+"""Modules in which a class is looked up by its name alone."""
 INSTEAD = {
     "gradient_clip_val": (None, "gradients are clipped by model.optimization.max_grad_norm"),
     "accumulate_grad_batches": (1, "gradients accumulate over a minibatch by model.optimization.micro_batch_size"),
 }
-"""Settings of the Trainer that Lightning refuses under manual optimization: their default, and what to use."""
-
+"""Settings of the Trainer that Lightning refuses under manual optimization: default and replacement."""
 ROOT_KEYS = ("seed_everything", "threads", "trainer", "model", "data", "callbacks", "ckpt_path", "weights_only")
 
 
 @dataclass
 class Parameter:
-    """A parameter's class, where its annotation names one: of the value itself, or of a mapping's values.
+    """A constructor's parameter.
 
-    Attributes:
-        required: whether the parameter has no default.
+    Args:
+        type: the dataclass of the annotation, if any.
+        values_type: the dataclass of a mapping's values.
     """
 
     type: str | None = None
@@ -51,15 +51,17 @@ class Parameter:
 
 @dataclass
 class Signature:
-    """What a class accepts, or that nobody can tell (`**kwargs`)."""
+    """A constructor's parameters."""
 
     parameters: dict[str, Parameter] = field(default_factory=dict)
     open: bool = False
 
 
 def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
-    """Raises:
-    ConfigError: for the first key that its class doesn't take, with a suggestion.
+    """Check all keys; `extra` are further keys at the top.
+
+    Raises:
+        ConfigError: for the first wrong key, with a suggestion.
     """
     known = (*ROOT_KEYS, *extra)
     for key in config:
@@ -81,11 +83,9 @@ def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
 
 
 def _section_of(key: str, config: Config) -> str | None:
-    """The section whose class takes an argument of this name."""
     for section in ("model", "data", "trainer"):
-        value = config.get(section)
-        name = value.get("class_path") if isinstance(value, Mapping) else value
-        signature = signature_of(TRAINER if section == "trainer" else str(name))
+        name = TRAINER if section == "trainer" else get(config, f"{section}.class_path") or config.get(section)
+        signature = signature_of(str(name))
         if signature is not None and key in signature.parameters:
             return section
     return None
@@ -93,16 +93,17 @@ def _section_of(key: str, config: Config) -> str | None:
 
 def _check_value(where: str, value: Any, parameter: Parameter) -> None:
     if isinstance(value, Mapping) and "class_path" in value:
-        _check_class(where, str(value["class_path"]))
+        class_path = str(value["class_path"])
+        _check_class(where, class_path)
         for key in value:
             if key not in CLASS_KEYS:
                 hint = did_you_mean(str(key), CLASS_KEYS) or " Arguments of the class belong under init_args."
                 raise ConfigError(f"Unknown key '{key}' in {where}, beside class_path.{hint}")
         arguments = value.get("init_args") or {}
         if isinstance(arguments, Mapping):
-            _check_required(where, arguments, str(value["class_path"]))
-            _check_arguments(where, arguments, str(value["class_path"]))
-    elif isinstance(value, str) and is_class(value):
+            _check_required(where, arguments, class_path)
+            _check_arguments(where, arguments, class_path)
+    elif is_class(value):
         _check_required(where, {}, value)
     elif isinstance(value, Mapping) and parameter.type is not None:
         _check_arguments(where, value, parameter.type)
@@ -124,36 +125,36 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) 
         return
     for key, value in arguments.items():
         if key not in signature.parameters and not signature.open:
-            name = class_path.rpartition(".")[2]
             takes = f" It takes: {', '.join(signature.parameters) or 'nothing'}."
             hint = did_you_mean(str(key), [*signature.parameters, *CLASS_KEYS]) or takes
-            raise ConfigError(f"Unknown key '{key}' in {where} ({name}).{hint}")
+            raise ConfigError(f"Unknown key '{key}' in {where} ({short_class(class_path)}).{hint}")
         _check_value(f"{where}.{key}", value, signature.parameters.get(key, Parameter()))
 
 
 def _check_required(where: str, arguments: Mapping[str, Any], class_path: str) -> None:
-    """Of this package's classes alone: those of libraries may be given arguments by the program, as optimizers are."""
+    """Only for this package's classes: programs pass arguments to others, such as optimizers."""
     located = _locate(class_path)
     signature = signature_of(class_path)
     if located is None or signature is None or not located[0].name.startswith("lightning_cgrpo"):
         return
     missing = [name for name, parameter in signature.parameters.items() if parameter.required and name not in arguments]
     if missing:
-        name = class_path.rpartition(".")[2]
-        raise ConfigError(f"Expected {where} ({name}) to have {', '.join(missing)}, try --{where}.{missing[0]}=VALUE.")
+        raise ConfigError(
+            f"Expected {where} ({short_class(class_path)}) to have {', '.join(missing)}, try "
+            f"--{where}.{missing[0]}=VALUE."
+        )
 
 
 def _check_class(where: str, class_path: str) -> None:
-    """Of this package's modules all names are known."""
     module_name, _, name = class_path.rpartition(".")
     module = _module(module_name) if module_name.partition(".")[0] == "lightning_cgrpo" else None
     if module is not None and _locate(class_path) is None:
-        raise ConfigError(f"There is no class '{class_path}' for {where}.{did_you_mean(name, _names(module))}")
+        raise ConfigError(f"There is no class '{class_path}' for {where}.{did_you_mean(name, module.names)}")
 
 
 @cache
 def signature_of(class_path: str) -> Signature | None:
-    """The constructor's signature, or None where the source can't be found without importing."""
+    """The constructor's signature, or None without a source file."""
     located = _locate(class_path)
     if located is None:
         return None
@@ -166,22 +167,29 @@ def signature_of(class_path: str) -> Signature | None:
             pairs += zip(item.args.kwonlyargs, item.args.kw_defaults, strict=True)
             parameters = {a.arg: _parameter(a.annotation, module, default is None) for a, default in pairs}
             return Signature(parameters, item.args.kwarg is not None)
-    if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+    if _is_dataclass(node):
         fields = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
         return Signature({ast.unparse(f.target): _parameter(f.annotation, module, f.value is None) for f in fields})
-    bases = [base for base in node.bases if ast.unparse(base) not in ("ABC", "object")]
-    for base in bases:
-        inherited = signature_of(_absolute(ast.unparse(base), module) or "")
-        if inherited is not None:
-            return inherited
-    return Signature() if not bases else None
+    bases = [name for base in node.bases if (name := ast.unparse(base)) not in ("ABC", "object")]
+    inherited = (signature_of(module.names.get(base, "")) for base in bases)
+    return next((signature for signature in inherited if signature is not None), None if bases else Signature())
+
+
+def constant_of(class_path: str, name: str) -> Any:
+    """The constant that a class's own body assigns to a name, or None."""
+    located = _locate(class_path)
+    for item in located[1].body if located is not None else ():
+        if isinstance(item, ast.Assign) and ast.unparse(item.targets[0]) == name:
+            return ast.literal_eval(item.value)
+    return None
 
 
 @dataclass(frozen=True)
 class _Module:
     name: str
-    is_package: bool
     tree: ast.Module
+    names: dict[str, str]
+    """Full paths of the names that the module defines or imports."""
 
 
 @cache
@@ -190,12 +198,30 @@ def _module(name: str) -> _Module | None:
     spec = importlib.util.find_spec(top) if top.isidentifier() else None
     if spec is None or spec.origin is None:
         return None
-    path = Path(spec.origin).parent.joinpath(*rest) if rest else Path(spec.origin)
-    package = not rest or (path / "__init__.py").is_file()
-    file = path if not rest else (path / "__init__.py" if package else path.with_suffix(".py"))
+    file = Path(spec.origin)
+    if rest:
+        place = file.parent.joinpath(*rest)
+        file = place / "__init__.py" if (place / "__init__.py").is_file() else place.with_suffix(".py")
     if not file.is_file() or file.suffix != ".py":
         return None
-    return _Module(name, package, ast.parse(file.read_bytes()))
+    tree = ast.parse(file.read_bytes())
+    names: dict[str, str] = {}
+    for known, path in _names(name, tree):
+        names.setdefault(known, path)
+    return _Module(name, tree, names)
+
+
+def _names(module: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.ClassDef):
+            yield node.name, f"{module}.{node.name}"
+        elif isinstance(node, ast.Dict):  # The table of lazily imported names in lightning_cgrpo/__init__.py.
+            for key, value in zip(node.keys, node.values, strict=True):
+                name, place = (part.value if isinstance(part, ast.Constant) else None for part in (key, value))
+                if isinstance(name, str) and isinstance(place, str):
+                    yield name, f"{place}.{name}"
 
 
 def _locate(class_path: str) -> tuple[_Module, ast.ClassDef] | None:
@@ -209,42 +235,12 @@ def _locate(class_path: str) -> tuple[_Module, ast.ClassDef] | None:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.ClassDef) and node.name == name:
             return module, node
-    target = _absolute(name, module)
-    return _locate(target) if target is not None and target != class_path else None
-
-
-def _absolute(name: str, module: _Module) -> str | None:
-    """The full path of a name as it is used in a module: defined there, or imported."""
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.ImportFrom) and node.level == 0:
-            for alias in node.names:
-                if (alias.asname or alias.name) == name:
-                    return f"{node.module}.{alias.name}"
-        # The table of lazily imported names in lightning_cgrpo/__init__.py.
-        if isinstance(node, ast.Dict):
-            for key, value in zip(node.keys, node.values, strict=True):
-                place = value.value if isinstance(value, ast.Constant) else None
-                if isinstance(key, ast.Constant) and key.value == name and isinstance(place, str):
-                    return f"{place}.{name}"
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            return f"{module.name}.{name}"
-    return None
-
-
-def _names(module: _Module) -> Iterator[str]:
-    """Names that `_absolute` finds."""
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.ImportFrom):
-            yield from (alias.asname or alias.name for alias in node.names)
-        elif isinstance(node, ast.Dict):
-            keys = (key.value for key in node.keys if isinstance(key, ast.Constant))
-            yield from (key for key in keys if isinstance(key, str))
-        elif isinstance(node, ast.ClassDef):
-            yield node.name
+    target = module.names.get(name, class_path)
+    return _locate(target) if target != class_path else None
 
 
 def _parameter(annotation: ast.expr | None, module: _Module, required: bool) -> Parameter:
-    """Classes of this package that an annotation names: ``X``, ``X | None``, ``dict[str, X]``."""
+    """Dataclasses of this package that an annotation names: ``X``, ``X | None``, ``dict[str, X]``."""
     parameter = Parameter(required=required)
     for part in _alternatives(annotation):
         if isinstance(part, ast.Name):
@@ -265,8 +261,10 @@ def _alternatives(annotation: ast.expr | None) -> Iterator[ast.expr]:
 
 
 def _dataclass_path(name: str, module: _Module) -> str | None:
-    path = _absolute(name, module)
-    located = _locate(path) if path and path.startswith("lightning_cgrpo.") else None
-    if located is None or not any("dataclass" in ast.unparse(d) for d in located[1].decorator_list):
-        return None
-    return path
+    path = module.names.get(name, "")
+    located = _locate(path) if path.startswith("lightning_cgrpo.") else None
+    return path if located is not None and _is_dataclass(located[1]) else None
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)

@@ -1,4 +1,4 @@
-"""Parts of a run from its configuration, and trained weights from its checkpoints."""
+"""Builds parts of a run from its configuration, and loads weights from its checkpoints."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.policies.policy import Policy
 
 PREFIX = "policy."
-"""Of the policy's weights in the checkpoint of a module."""
+"""The prefix of the policy's weights in a checkpoint."""
 
 
 def load(checkpoint: str | Path) -> RolloutModule:
-    """The module of a run that the command line trained, with the policy's weights of a checkpoint, on the CPU.
-
-    The module is built from ``config.yaml``, which the run keeps beside its checkpoints.
+    """The module of a run, from the run's ``config.yaml`` and a checkpoint's policy weights, on the CPU.
 
     Raises:
-        UserError: if there is no such checkpoint, it is damaged, or has no configuration beside it.
+        UserError: if the checkpoint is damaged, or it or its configuration is missing.
 
     Example::
 
@@ -55,10 +53,7 @@ def load(checkpoint: str | Path) -> RolloutModule:
 
 
 def instantiate(config: Config, **kinds: type) -> dict[str, Any]:
-    """Make the objects that a configuration describes, before they load or read anything.
-
-    Args:
-        kinds: by key of the configuration, the base class of the object there.
+    """Make the objects of a configuration; `kinds` are their base classes, by key.
 
     Raises:
         ConfigError: if a key is missing, or its value can't be parsed.
@@ -79,11 +74,11 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
     """The number of updates, and the policy's weights by name.
 
     Raises:
-        UserError: if the file is no checkpoint of a run.
+        UserError: if the path is no checkpoint of a run.
     """
     sharded = path.is_dir()
     try:
-        # Mapped: the optimizer's state, most of the file, is never read.
+        # Mapped, because most of the file is the optimizer's state, which is never read.
         file = path / _METADATA_FILENAME if sharded else path
         saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         state = read_weights(path, "state_dict.") if sharded else saved["state_dict"]
@@ -96,7 +91,7 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
 
 
 def put_weights(policy: Policy, weights: dict[str, Tensor], checkpoint: Path) -> None:
-    """Load a policy, and give it the weights of a checkpoint, in the dtype that they were trained in.
+    """Load a policy, and give it a checkpoint's weights in their own dtype.
 
     Raises:
         UserError: if the weights are another policy's.

@@ -1,4 +1,4 @@
-"""Errors of libraries and of users' own code, told in one line or three."""
+"""Short messages for libraries' and users' errors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from lightning_cgrpo.errors import UserError, did_you_mean, first_line
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
-"""Where a folder can't be made or written to."""
+"""Errors of a folder that can't be made or written to."""
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def explain(error: BaseException) -> str:
-    """One line of what jsonargparse wraps in many: the innermost error, or its key and first real complaint."""
-    for link in _chain(error):
+    """The innermost user error, or jsonargparse's key and first real complaint, in one line."""
+    link: BaseException | None = error
+    while link is not None:
         if isinstance(link, UserError):
             return str(link)
+        link = link.__cause__ or link.__context__
     keys: list[str] = []
     for line in (line.strip(" -") for line in str(error).splitlines()):
         if key := re.match(r'(?:Type .*: )?Parser key "([^"]*)":', line):
@@ -41,7 +43,7 @@ def explain(error: BaseException) -> str:
 
 
 def of_the_disk(error: OSError) -> str | None:
-    """What to do about a disk that is full, or a folder that can't be written to; None about other errors."""
+    """Advice for a full disk or a closed folder; None for any other error."""
     if error.errno in FULL:
         return f"Expected room on the disk, but got: {error}; try to free space. Checkpoints written before are whole."
     if error.errno in CLOSED and error.filename is not None:
@@ -53,7 +55,7 @@ def of_the_disk(error: OSError) -> str | None:
 
 
 def unexpected(error: Exception) -> str:
-    """At most three lines about an error that nobody expected: what, where, and a file with the traceback."""
+    """At most three lines: the error, its place, and a file with the traceback."""
     lines = [f"{type(error).__name__}: {first_line(error)}{_place(error)}", *getattr(error, "__notes__", [])[:1]]
     with tempfile.NamedTemporaryFile("w", prefix="lightning_cgrpo_", suffix=".txt", delete=False) as file:
         file.write("".join(traceback.format_exception(error)))
@@ -61,20 +63,12 @@ def unexpected(error: Exception) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost line that is no library's."""
     own = [
         frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((*LIBRARIES, "<"))
     ]
     if not own:
         return ""
     return f" ({Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name})"
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    chain = [error]
-    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(inner)
-    return chain
 
 
 def _class_names() -> list[str]:

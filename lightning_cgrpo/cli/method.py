@@ -1,43 +1,34 @@
-"""What of a run's configuration makes its method: everything that changes learning, but the seed."""
+"""The method of a run: all of its configuration that changes learning, except for the seed."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import PurePath
 from typing import Any
 
-from lightning_cgrpo.cli.configuration import Config
+from lightning_cgrpo.cli.configuration import Config, get, short_class
+from lightning_cgrpo.cli.key_check import constant_of
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.objective import Objective
 
-SHOWING = {
-    "Checkpoints",
+MARK = "changes_learning"
+"""A class whose body sets this to False only shows or saves, and is no part of a method."""
+LIGHTNINGS = {
     "DeviceStatsMonitor",
-    "EffectiveWeights",
-    "DrivePictures",
-    "DrivingScores",
-    "EvaluationTable",
-    "InitialRates",
     "LearningRateMonitor",
     "ModelCheckpoint",
     "ModelSummary",
-    "ObjectiveProgressBar",
     "OnExceptionCheckpoint",
-    "Pictures",
     "ProgressBar",
     "RichModelSummary",
     "RichProgressBar",
-    "SampleAnswers",
-    "SavePretrained",
-    "StallDetector",
     "TQDMProgressBar",
-    "TensorBoardLayout",
     "ThroughputMonitor",
-    "WritePredictions",
 }
-"""Classes that only show or save. Any other callback counts."""
+"""Lightning's callbacks that only show or save."""
 EVALUATING = {
     "eval_group_size",
     "eval_prompts",
@@ -46,12 +37,12 @@ EVALUATING = {
     "test_train_prompts",
     "val_prompts",
 }
-"""Settings of model and data that only evaluations know."""
+"""Settings of model and data for evaluations only."""
 COMPUTING = {"foreach", "fused", "micro_batch_size"}
-"""Settings by which the same is computed in another way."""
+"""Settings that change the way of computing, and not the result."""
 SEEDS = {"seed", "seed_everything"}
 PLACES = {"path", "model"}
-"""Settings that name a folder or a hub's model, which lies elsewhere on another machine: their last part counts."""
+"""Settings that name a folder or a hub's model: only the last part counts, because places differ between machines."""
 PRECISION = "32-true"
 
 Method = dict[str, Any]
@@ -59,8 +50,6 @@ Method = dict[str, Any]
 
 def method_of(config: Config, weights: str | None = None) -> Method:
     """The parts of a resolved configuration that two runs of one method share.
-
-    Settings that are null are left out, as if they weren't there, and classes are named without their modules.
 
     Args:
         weights: fingerprint of the saved weights that the policy began from.
@@ -70,14 +59,14 @@ def method_of(config: Config, weights: str | None = None) -> Method:
         if (part := _reduced(config.get(key))) not in (None, {}):
             parts[key] = part
     trainer = config.get("trainer") or {}
-    callbacks = [*_listed(config.get("callbacks")), *_listed(trainer.get("callbacks"))]
-    counting = [reduced for callback in callbacks if (reduced := _reduced(callback)) is not None]
-    if counting:
-        # By class: the name that a configuration gives to a callback changes nothing.
-        named: dict[str, Any] = {}
-        for callback in counting:
-            name = str(callback.get("class_path", "callback")) if isinstance(callback, dict) else str(callback)
-            named[name if name not in named else f"{name}_{len(named)}"] = callback
+    # By class, because the name that a configuration gives to a callback changes nothing.
+    named: dict[str, Any] = {}
+    for callback in [*_listed(config.get("callbacks")), *_listed(trainer.get("callbacks"))]:
+        reduced = _reduced(callback)
+        if reduced is not None:
+            name = str(reduced.get("class_path", "callback")) if isinstance(reduced, dict) else str(reduced)
+            named[name if name not in named else f"{name}_{len(named)}"] = reduced
+    if named:
         parts["callbacks"] = dict(sorted(named.items()))
     precision = trainer.get("precision")
     if precision not in (None, PRECISION, 32, "32"):
@@ -88,21 +77,20 @@ def method_of(config: Config, weights: str | None = None) -> Method:
 
 
 def key_of(method: Mapping[str, Any]) -> str:
-    """The same text for the same method."""
+    """Equal text for equal methods."""
     return json.dumps(method, sort_keys=True)
 
 
 def seed_of(config: Config) -> int | None:
-    """The run's seed: ``seed_everything``, or the model's where that isn't a number."""
-    model = config.get("model") or {}
-    for seed in (config.get("seed_everything"), (model.get("init_args") or {}).get("seed")):
+    """The run's seed: ``seed_everything`` if that is a number, otherwise the model's."""
+    for seed in (config.get("seed_everything"), get(config, "model.init_args.seed")):
         if isinstance(seed, int) and not isinstance(seed, bool):
             return seed
     return None
 
 
 def constraints_of(method: Mapping[str, Any]) -> dict[str, Constraint] | None:
-    """The constraints that a method's objective declares; none if it can't be told."""
+    """The declared constraints; None if the objective can't be read."""
     objective = get(method, "model.init_args.objective")
     if isinstance(objective, Mapping) and isinstance(objective.get("init_args"), Mapping):
         objective = objective["init_args"]
@@ -114,11 +102,11 @@ def constraints_of(method: Mapping[str, Any]) -> dict[str, Constraint] | None:
         return None
 
 
-def get(config: Any, path: str) -> Any:
-    """The value at a dotted path, or none."""
-    for key in path.split("."):
-        config = config.get(key) if isinstance(config, Mapping) else None
-    return config
+@cache
+def only_shows(class_path: str) -> bool:
+    """Whether a class only shows or saves, see `MARK`. Modules may have moved since a run, so names come first."""
+    name = short_class(class_path)
+    return name in LIGHTNINGS or any(constant_of(path, MARK) is False for path in (name, class_path))
 
 
 def _listed(callbacks: Any) -> Iterable[Any]:
@@ -128,15 +116,15 @@ def _listed(callbacks: Any) -> Iterable[Any]:
 
 
 def _reduced(value: Any, key: str = "") -> Any:
-    """Without seeds, nulls and what only shows; None for what is left out altogether."""
+    """A setting's part of a method; None if it has none."""
     if isinstance(value, Mapping):
-        if str(value.get("class_path")).rpartition(".")[2] in SHOWING:
+        if "class_path" in value and only_shows(str(value["class_path"])):
             return None
         kept = {}
         for name, part in value.items():
             if name not in SEEDS | EVALUATING | COMPUTING and (reduced := _reduced(part, str(name))) is not None:
                 kept[str(name)] = reduced
-        # A class without arguments is written with empty ones, or without.
+        # Empty arguments and no arguments are the same.
         if kept.get("init_args") == {}:
             del kept["init_args"]
         return kept
@@ -147,6 +135,6 @@ def _reduced(value: Any, key: str = "") -> Any:
     if not isinstance(value, str):
         return value
     if key == "class_path":
-        return value.rpartition(".")[2]
-    # A prefix such as "packaged:" tells where the model lies, too.
+        return short_class(value)
+    # A prefix such as "packaged:" is a part of the place.
     return PurePath(value).name.rpartition(":")[2] if key in PLACES else value

@@ -1,7 +1,8 @@
-"""Before a run: find its checkpoint, say what the run begins with, and set the process up."""
+"""Before a run: find its checkpoint and set up the process."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import logging
 import os
@@ -12,33 +13,33 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 
-from lightning_cgrpo.checkpoints.files import check_checkpoint
-from lightning_cgrpo.cli.configuration import Config, ConfigError, is_class
+from lightning_cgrpo.checkpoints.files import best_of, check_checkpoint
+from lightning_cgrpo.cli.configuration import Config, ConfigError, get, is_class, short_class
 from lightning_cgrpo.cli.key_check import NAMESPACES
-from lightning_cgrpo.cli.method import get, method_of
+from lightning_cgrpo.cli.method import method_of
 from lightning_cgrpo.cli.run_folders import (
-    best_checkpoint,
     checkpoints_below,
     configuration_beside,
     existing,
     last_checkpoint,
     log_beside,
 )
-from lightning_cgrpo.memory import reuse_blocks
 from lightning_cgrpo.policies.sharding import FIRST_FSDP
 
 EVALUATIONS = {"validate": "Validating", "test": "Testing", "predict": "Predicting with"}
 BEGINNINGS = {"fit": "Resuming from", "export": "Exporting", **EVALUATIONS}
 TOLD = 3
-"""Settings that are named, of those in which a checkpoint's configuration differs."""
+"""Differing settings of a checkpoint's configuration that are named."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Constants of glibc's malloc.h."""
 
 
 def prepare(command: str, config: Config) -> None:
-    """Resolve ``ckpt_path``, tell what the run begins with, and set up the process.
+    """Resolve ``ckpt_path``, print what the run begins with, and set up the process.
 
     Raises:
-        ConfigError: if there is no such checkpoint, or the strategy is the first version of FSDP.
-        UserError: if the checkpoint is damaged.
+        ConfigError: for a missing checkpoint, or the first version of FSDP.
+        UserError: for a damaged checkpoint.
     """
     _check_strategy(config)
     config.setdefault("weights_only", True)
@@ -58,7 +59,7 @@ def prepare(command: str, config: Config) -> None:
 
 
 def import_names() -> None:
-    """Import the classes that a configuration may give by their names alone: jsonargparse finds imported ones."""
+    """Import all classes with short names, because jsonargparse finds only imported classes."""
     for namespace in NAMESPACES:
         module = importlib.import_module(namespace)
         for name in module.__all__:
@@ -67,17 +68,12 @@ def import_names() -> None:
 
 def _check_strategy(config: Config) -> None:
     strategy = get(config, "trainer.strategy")
-    name = str(strategy.get("class_path") if isinstance(strategy, Mapping) else strategy)
-    if name.rpartition(".")[2].lower() in ("fsdp", "fsdp_cpu_offload", "fsdpstrategy"):
-        raise ConfigError(FIRST_FSDP.format(name))
+    if short_class(strategy).lower() in ("fsdp", "fsdp_cpu_offload", "fsdpstrategy"):
+        raise ConfigError(FIRST_FSDP.format(get(strategy, "class_path") or strategy))
 
 
 def _check_processes(config: Config) -> None:
-    """Compare the trainer's devices and nodes with the processes that torchrun or SLURM started.
-
-    Raises:
-        ConfigError: if processes would train by themselves, or wait for nodes that nobody starts.
-    """
+    """Refuse processes of torchrun or SLURM that would train separately or wait forever."""
     devices, nodes = get(config, "trainer.devices"), get(config, "trainer.num_nodes") or 1
     launched = os.environ.get("WORLD_SIZE"), os.environ.get("SLURM_NTASKS")
     for launcher, count in zip(("torchrun", "SLURM"), launched, strict=True):
@@ -95,12 +91,13 @@ def _check_processes(config: Config) -> None:
 
 
 def _resolve_checkpoint(config: Config) -> None:
-    """Put a path in the place of ``last`` and ``best``, and look at the file before a model is loaded for it."""
+    """Replace ``last`` and ``best`` by a path, and check it before any model is loaded."""
     checkpoint = config.get("ckpt_path")
     if checkpoint is None or checkpoint in ("hpc", "registry"):
         return
     if checkpoint in ("last", "best"):
-        config["ckpt_path"] = str((last_checkpoint if checkpoint == "last" else best_checkpoint)(config))
+        last = last_checkpoint(config)
+        config["ckpt_path"] = str(last if checkpoint == "last" else best_of(last))
     elif not existing(checkpoint):
         raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
     elif inside := checkpoints_below(checkpoint):
@@ -111,7 +108,6 @@ def _resolve_checkpoint(config: Config) -> None:
 
 
 def _beginning(command: str, config: Config) -> str | None:
-    """What a command begins with: a checkpoint, and in what its configuration differs; or the starting weights."""
     checkpoint = config.get("ckpt_path")
     if checkpoint is None:
         if command not in EVALUATIONS:
@@ -130,9 +126,9 @@ def _beginning(command: str, config: Config) -> str | None:
 
 
 def _differences(before: Any, now: Any, path: str = "") -> list[str]:
-    """``key: before -> now`` of the settings in which two methods differ.
+    """``key: before -> now`` for each setting in which two methods differ.
 
-    `before` is complete: settings that `now` leaves out have their defaults there. Constraints have no defaults.
+    Settings missing in `now` have their defaults in `before`, except for constraints.
     """
     before, now = ({"class_path": value} if is_class(value) else value for value in (before, now))
     both = isinstance(before, Mapping) and isinstance(now, Mapping)
@@ -149,15 +145,27 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
+def reuse_blocks() -> None:
+    """Have glibc keep freed blocks (each up to 32 MiB, together 256 MiB) for the next tensors.
+
+    New pages cost faults, which slow a small model's updates down.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return  # Another C library.
+    mallopt(M_MMAP_THRESHOLD, 32 << 20)
+    mallopt(M_TRIM_THRESHOLD, 256 << 20)
+
+
 def quiet() -> None:
-    """Silence what Lightning says of things that are meant to be as they are here."""
+    """Silence Lightning's advertisements, and warnings about intended settings."""
     for message in (
-        "Using ModelCheckpoint with manual optimization",  # Saving after the update is what resuming needs.
+        "Using ModelCheckpoint with manual optimization",  # Resuming needs a checkpoint after the update.
         "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
         "The '.*_dataloader' does not have many workers",
     ):
         warnings.filterwarnings("ignore", message=message)
-    # Advertisements.
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda record: "Tip:" not in record.getMessage()
     )

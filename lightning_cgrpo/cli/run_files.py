@@ -1,4 +1,4 @@
-"""What a run keeps of its beginning: its configuration, and the weights that it began with."""
+"""The files about the beginning of a run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_cgrpo.callbacks.run_folder import run_folder
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.output import write_whole
 
 WEIGHTS = "weights.json"
 HEADER = b"# lightning"
@@ -25,13 +26,12 @@ HEADER = b"# lightning"
 class RunFiles(SaveConfigCallback):
     """Writes ``config.yaml`` and ``weights.json`` into the run's folder once training begins.
 
-    So neither an evaluation nor a start that fails leaves a folder behind. `report` reads both files: ``ckpt_path`` in
-    the configuration tells which run this one continues, ``weights.json`` (name, path and fingerprint) what a
-    pretrained policy began with.
+    Evaluations and failed starts thus leave no folder behind. ``weights.json`` has name, path and fingerprint of the
+    weights that a pretrained policy began with.
     """
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        """In the place of Lightning's, which writes before the run has been checked.
+        """Check the folder.
 
         Raises:
             UserError: if another run is in the folder, or a file of the user's has the name of the configuration.
@@ -58,14 +58,14 @@ class RunFiles(SaveConfigCallback):
         self._remove_empty(trainer)
 
     def _remove_empty(self, trainer: Trainer) -> None:
-        """Remove the folder that Lightning's logger makes before anything is checked, if no training began."""
+        """Remove the folder of Lightning's logger, if no training began."""
         if self.already_saved or trainer.state.fn != "fit" or not trainer.is_global_zero:
             return
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger) and _only_of_this_process(Path(logger.log_dir)):
                 logger.finalize("failed")
                 shutil.rmtree(logger.log_dir)
-                with contextlib.suppress(OSError):  # It has other versions.
+                with contextlib.suppress(OSError):  # Other versions are in it.
                     Path(logger.log_dir).parent.rmdir()
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -77,13 +77,10 @@ class RunFiles(SaveConfigCallback):
         self.parser.save(self.config, str(folder / self.config_filename), skip_none=False, overwrite=True)
         origin = pl_module.policy.origin
         if origin is not None:
-            unfinished = folder / f".{WEIGHTS}.{os.getpid()}"
-            unfinished.write_text(json.dumps(asdict(origin)) + "\n", encoding="utf-8")
-            os.replace(unfinished, folder / WEIGHTS)
+            write_whole(folder / "weights.json", json.dumps(asdict(origin)) + "\n")
 
 
 def _only_of_this_process(folder: Path) -> bool:
-    """Whether a folder of logs holds nothing but what this process has begun to write."""
     if not folder.is_dir():
         return False
     others = [file.name for file in folder.iterdir() if file.name != "hparams.yaml"]

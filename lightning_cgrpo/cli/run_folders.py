@@ -1,4 +1,4 @@
-"""Where runs lie: their folders, their checkpoints, and what an evaluation writes beside them."""
+"""The folders, checkpoints and logs of runs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.checkpoints.files import best_of, is_remote, put_back
-from lightning_cgrpo.cli.configuration import Config, ConfigError, read
-from lightning_cgrpo.cli.method import get
-from lightning_cgrpo.cli.run_name import VERSIONED, logger_class
+from lightning_cgrpo.checkpoints.files import is_remote, put_back
+from lightning_cgrpo.cli.configuration import Config, ConfigError, get, read, short_class
+from lightning_cgrpo.cli.run_name import VERSIONED, loggers
 
 CHECKPOINTS = "checkpoints"
 """The folder of checkpoints within the folder of a run."""
 START = "start"
-"""The version of an evaluation of starting weights."""
+"""The version under which the evaluation of starting weights logs."""
 NEAREST = 2
 """Checkpoints of other runs that an error names."""
 
@@ -24,7 +23,7 @@ def last_checkpoint(config: Config) -> Path:
     """The newest `last.ckpt` of the runs with this configuration's logger, folder and name.
 
     Raises:
-        ConfigError: if there is none; names those of other runs in the same folder.
+        ConfigError: if there is none.
     """
     places = list(_places(config))
     for place in places:
@@ -38,17 +37,8 @@ def last_checkpoint(config: Config) -> Path:
     raise ConfigError(f"Expected a checkpoint {folder}/*/{CHECKPOINTS}/last.ckpt, but found none{hint}.")
 
 
-def best_checkpoint(config: Config) -> Path:
-    """The best checkpoint of the newest run, by the `monitor` of the run's checkpoint callback.
-
-    Raises:
-        UserError: if there is no run, or the run monitors nothing.
-    """
-    return best_of(last_checkpoint(config))
-
-
 def existing(checkpoint: str) -> bool:
-    """Whether there is such a checkpoint; assumed of a remote one."""
+    """Whether a checkpoint exists; always True for a remote checkpoint."""
     if is_remote(checkpoint):
         return True
     put_back(Path(checkpoint).parent)
@@ -56,18 +46,16 @@ def existing(checkpoint: str) -> bool:
 
 
 def checkpoints_below(folder: str) -> list[Path]:
-    """The last checkpoints of the runs in a folder, the newest at the end; none if it is a checkpoint itself."""
+    """The last checkpoints of the runs in a folder, the newest at the end."""
     path = Path(folder)
     if is_remote(folder) or not path.is_dir() or path.suffix == ".ckpt":
         return []
-    found = {
-        file for level in ("", "*/", f"{CHECKPOINTS}/", f"*/{CHECKPOINTS}/") for file in path.glob(f"{level}last.ckpt")
-    }
-    return sorted(found, key=_age)
+    levels = ("", "*/", f"{CHECKPOINTS}/", f"*/{CHECKPOINTS}/")
+    return sorted({file for level in levels for file in path.glob(f"{level}last.ckpt")}, key=_age)
 
 
 def configuration_beside(checkpoint: str | Path) -> Config | None:
-    """The configuration of the run that wrote a checkpoint, if the run has kept one."""
+    """The configuration of a checkpoint's run, if kept."""
     path = Path(checkpoint).parent.parent / "config.yaml"
     try:
         return read(path) if not is_remote(checkpoint) and path.is_file() else None
@@ -76,41 +64,42 @@ def configuration_beside(checkpoint: str | Path) -> Config | None:
 
 
 def log_beside(config: Config, command: str) -> None:
-    """Have an evaluation log into the folder of the run whose checkpoint is evaluated, rather than a new version.
+    """Have an evaluation log into its checkpoint's run instead of a new version.
 
-    The evaluation of starting weights logs into the version ``start``.
+    Starting weights log into the version ``start``.
     """
     checkpoint = config.get("ckpt_path")
     run = Path(checkpoint).parent.parent if checkpoint and Path(checkpoint).parent.name == CHECKPOINTS else None
-    logger = get(config, "trainer.logger")
-    for one in logger if isinstance(logger, list) else [logger]:
-        if not isinstance(one, dict) or logger_class(one) not in VERSIONED:
+    for logger in _loggers(config):
+        if short_class(logger) not in VERSIONED:
             continue
-        arguments = one.setdefault("init_args", {})
+        arguments = logger.setdefault("init_args", {})
         if arguments.get("version") is not None:
             continue
         if run is not None:
             arguments |= {"save_dir": str(run.parent.parent), "name": run.parent.name, "version": run.name}
         else:
             arguments["version"] = START if checkpoint is None else Path(checkpoint).stem
-        if logger_class(one) == "CSVLogger":
+        if short_class(logger) == "CSVLogger":
             # A CSVLogger removes the metrics that it finds in its folder.
             arguments["version"] += f"/{command}"
 
 
+def _loggers(config: Config) -> list[Config]:
+    """The configured loggers; {} stands for any other value, such as False."""
+    return [one if isinstance(one, dict) else {} for one in loggers(config)] or [{}]
+
+
 def _folder(config: Config) -> Path:
-    """The folder with the versions of a run: the logger's `save_dir` and `name` (W&B's `project`)."""
-    logger = get(config, "trainer.logger")
-    # Lightning keeps checkpoints with the first of several loggers.
-    first = logger[0] if isinstance(logger, list) and logger else logger
-    arguments: dict[str, Any] = (first.get("init_args") or {}) if isinstance(first, dict) else {}
+    """The folder with the versions of a run, by the first logger, which has the checkpoints."""
+    first = _loggers(config)[0]
+    arguments: dict[str, Any] = first.get("init_args") or {}
     root = arguments.get("save_dir") or get(config, "trainer.default_root_dir") or "."
-    key = "project" if isinstance(first, dict) and logger_class(first) == "WandbLogger" else "name"
+    key = "project" if short_class(first) == "WandbLogger" else "name"
     return Path(root) / str(arguments.get(key) or "lightning_logs")
 
 
 def _places(config: Config) -> Iterator[Path]:
-    """Folders with checkpoints of runs with the same name."""
     given = get(config, "callbacks.checkpoints.init_args.dirpath")
     if given:
         yield Path(given)
@@ -120,15 +109,13 @@ def _places(config: Config) -> Iterator[Path]:
         return
     for place in _folder(config).glob(f"*/{CHECKPOINTS}"):
         kept = configuration_beside(place / "last.ckpt")
-        # Runs of a W&B project share its folder, whatever their names.
+        # Runs of different names share the folder of a W&B project.
         if kept is None or _name(kept) == _name(config):
             yield place
 
 
 def _name(config: Config) -> Any:
-    logger = get(config, "trainer.logger")
-    first = logger[0] if isinstance(logger, list) and logger else logger
-    return get(first, "init_args.name")
+    return get(_loggers(config)[0], "init_args.name")
 
 
 def _age(path: Path) -> float:

@@ -177,6 +177,8 @@ class StallDetector(nn.Module):
         improvement: relative decrease of the violation that counts as progress.
     """
 
+    changes_learning = False
+
     count: Tensor
     first_half: Tensor
     second_half: Tensor

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from lightning_cgrpo.navsim.two_stage import Result, StageMeans
 
 SHOWN = ("NC", "DAC", "DDC", "TLC", "EP", "HC", "EPDMS", "ADE@4s")
-
-
-def print_table(table: Table) -> None:
-    """Print a table with all of its columns; a narrow terminal breaks the lines instead."""
-    console = Console()
-    needed = console.measure(table, options=console.options.update(width=1000)).minimum
-    Console(width=max(console.width, needed)).print(table)
 
 
 def scores_table(results: Mapping[str, Result]) -> Table:

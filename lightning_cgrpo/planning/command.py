@@ -1,4 +1,4 @@
-"""``python -m lightning_cgrpo plan``: what a run needs, before it is run."""
+"""The command ``plan``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.configuration import ConfigError
-from lightning_cgrpo.planning.plan import Given, plan
+from lightning_cgrpo.planning.plan import plan
 from lightning_cgrpo.planning.table import as_json, show
 
 EXAMPLES = """examples:
@@ -26,13 +27,11 @@ What is counted, and how well that agrees with what was measured, is in docs/pla
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command.
+    """Run the command.
 
     Raises:
         UserError: if the configuration or the model can't be read, or can't be planned.
     """
-    from lightning_cgrpo.cli.arguments import read_arguments
-
     parser = argparse.ArgumentParser(
         prog="python -m lightning_cgrpo plan",
         description="Say what a run needs: memory of a GPU, tokens, traffic between GPUs, and operations.",
@@ -70,9 +69,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     config, flags = read_arguments("plan", rest)
     if flags:
         raise ConfigError(f"Expected no {flags[0]} for plan, try it with fit.")
-    wanted = Given(given.gpus, given.prompt_tokens, given.answer_tokens, given.images, None, given.model_config)
-    found = plan(config, wanted)
-    if given.json:
+    options = vars(given)
+    writes_json = options.pop("json")
+    found = plan(config, **options)
+    if writes_json:
         print(json.dumps(as_json(found), indent=1))
     else:
         show(found, Console())

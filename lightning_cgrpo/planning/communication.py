@@ -1,7 +1,7 @@
-"""What a GPU sends in an update.
+"""Bytes that a GPU sends in an update.
 
-By rings (Patarasuk and Yuan, 2009), which NCCL uses for large messages, each of N GPUs sends (N - 1) / N of the bytes
-to gather shares of all GPUs or to scatter sums, and twice that to have all sums everywhere.
+NCCL sends by rings (Patarasuk and Yuan, 2009). To gather shares or to scatter sums, each of N GPUs sends (N - 1) / N
+of the bytes; to have all sums everywhere, twice as many.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lightning_cgrpo.planning.workload import Workload
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that a GPU sends in an update (and receives as many)."""
+    """Bytes that a GPU sends in an update."""
 
     all_gather: int = 0
     reduce_scatter: int = 0
@@ -22,7 +22,6 @@ class Traffic:
 
     @property
     def total(self) -> int:
-        """Of all three."""
         return self.all_gather + self.reduce_scatter + self.all_reduce
 
 
@@ -39,19 +38,12 @@ def ring(size: int, gpus: int) -> int:
 def traffic(parameters: int, trainable_bytes: int, work: Workload, how: Execution, element: int) -> Traffic:
     """Bytes of an update.
 
-    - DDP sums gradients once an optimizer step, at its last pass: 2 (N - 1) / N of their bytes.
-    - FSDP2 gathers the weights once for the rollout, once for a pass without gradients, and twice for one with (in the
-      forward and in the backward pass); after every such pass it sums gradients to their shares. The reference's
-      weights are gathered for its own passes.
-
-    Rates, counts and other scalars are some kilobytes, and not counted.
+    - DDP sums gradients once per optimizer step: 2 (N - 1) / N of their bytes.
+    - FSDP2 gathers the weights once for the rollout and for each pass without gradients, twice for each training pass
+      (forward and backward), and sums gradients to shares after it.
 
     Args:
-        parameters: of the policy.
-        trainable_bytes: of its gradients.
-        work: the update.
-        how: strategy and GPUs.
-        element: bytes of each number that FSDP gathers, see `memory.arithmetic_of`.
+        element: bytes of each number that FSDP2 gathers.
     """
     gpus, steps = how.gpus, work.epochs * len(work.passes)
     if how.sharding == "none" or gpus == 1:
@@ -59,8 +51,7 @@ def traffic(parameters: int, trainable_bytes: int, work: Workload, how: Executio
     if how.sharding == "ddp":
         return Traffic(all_reduce=2 * ring(trainable_bytes, gpus) * steps)
     passes = work.epochs * sum(len(step) for step in work.passes)
-    without = len(work.reference_passes) + len(work.old_passes)
-    gathers = bool(work.generated) + without + 2 * passes
+    gathers = bool(work.generated) + len(work.reference_passes) + len(work.old_passes) + 2 * passes
     return Traffic(
         all_gather=gathers * ring(parameters * element, gpus), reduce_scatter=passes * ring(trainable_bytes, gpus)
     )

@@ -1,4 +1,4 @@
-"""How a run keeps and spreads its numbers: precision, strategy and optimizer."""
+"""Precision, strategy and optimizer of a run."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import nn
 
-from lightning_cgrpo.cli.configuration import Config, ConfigError
+from lightning_cgrpo.cli.configuration import Config, ConfigError, get
 
 
 @dataclass(frozen=True)
 class Execution:
-    """How the numbers are kept and spread.
+    """Precision, strategy and optimizer of a run.
 
     Args:
-        gpus: processes, a GPU each.
         device: "cuda" or "cpu".
-        autocast: whether products are taken in bfloat16 (bf16-mixed).
-        sharding: "none", "ddp" (replicas) or "fsdp" (weights, gradients and the optimizer's state in shares).
-        strategy: as the configuration names it.
-        state_bytes: that the optimizer keeps for every byte of trainable weights.
-        temporaries: how its step works: "fused", "foreach" (all tensors at once) or "single" (one after the other).
-        double: whether all weights are float64 (64-true).
+        autocast: whether matrix products are bfloat16.
+        sharding: "none", "ddp" (replicas) or "fsdp" (shares).
+        strategy: the configuration's name for the sharding.
+        state_bytes: the optimizer's bytes per byte of trainable weights.
+        temporaries: "fused", "foreach" (all tensors at once) or "single".
+        double: whether all weights are float64.
     """
 
     gpus: int
@@ -41,11 +40,8 @@ class Execution:
 def execution(config: Config, module: LightningModule, gpus: int) -> Execution:
     """Precision, strategy and optimizer of a configuration.
 
-    Args:
-        gpus: processes.
-
     Raises:
-        ConfigError: for a strategy or precision that this can't tell of.
+        ConfigError: for a strategy or precision that can't be planned.
     """
     trainer: dict[str, Any] = config.get("trainer") or {}
     precision = str(trainer.get("precision") or "32-true")
@@ -53,47 +49,31 @@ def execution(config: Config, module: LightningModule, gpus: int) -> Execution:
         raise ConfigError(f"Expected precision 32-true, bf16-mixed or 64-true, but got {precision}.")
     cpu = trainer.get("accelerator") == "cpu"
     states, temporaries = optimizer_state(module, cpu)
-    sharding, name = _sharding(trainer.get("strategy", "auto"), gpus)
+    strategy = trainer.get("strategy", "auto")
+    name = str(get(strategy, "class_path") or strategy)
+    short = name.rpartition(".")[2].lower()
+    sharding = "none" if gpus == 1 else "ddp"
+    if "fsdp" in short or "modelparallel" in short or "shard" in short:
+        sharding = "fsdp"
+    elif short not in ("auto", "singledevicestrategy") and not short.startswith("ddp"):
+        raise ConfigError(f"Expected a strategy that is auto, DDP or FSDP, but got '{name}'.")
     double = precision.startswith("64")
-    if double and sharding == "fsdp" and name != "fsdp2":  # Lightning refuses it, too
+    if double and sharding == "fsdp" and name != "fsdp2":  # Lightning refuses it, too.
         raise ConfigError(f"Expected precision 32-true or bf16-mixed with {name}, but got {precision}, try fsdp2.")
     return Execution(
         gpus, "cpu" if cpu else "cuda", precision.startswith("bf16"), sharding, name, states, temporaries, double
     )
 
 
-def _sharding(strategy: Any, gpus: int) -> tuple[str, str]:
-    name = str(strategy.get("class_path") if isinstance(strategy, dict) else strategy)
-    short = name.rpartition(".")[2].lower()
-    if "fsdp" in short or "modelparallel" in short or "shard" in short:
-        return "fsdp", name
-    if short not in ("auto", "singledevicestrategy") and not short.startswith("ddp"):
-        raise ConfigError(f"Expected a strategy that is auto, DDP or FSDP, but got '{name}'.")
-    return ("none" if gpus == 1 else "ddp"), name
-
-
 def optimizer_state(module: Any, cpu: bool) -> tuple[float, str]:
-    """Bytes that the optimizer keeps per byte of weights, tried on a small matrix, and how its step works.
-
-    AdamW keeps two moments of the weights' dtype: 2.
-    """
-    size = 64
-    weight = nn.Parameter(torch.ones(size, size))
+    """The bytes per byte of weights, measured on a small matrix (AdamW: 2), and the kind of the step."""
+    weight = nn.Parameter(torch.ones(64, 64))
     optimizer = module.make_optimizer([weight])
-    weight.grad = torch.ones(size, size)
+    weight.grad = torch.ones(64, 64)
     optimizer.step()
-    state = sum(
-        v.numel() * v.element_size() for v in optimizer.state[weight].values() if torch.is_tensor(v) and v.dim()
-    )
+    state = sum(v.nbytes for v in optimizer.state[weight].values() if torch.is_tensor(v) and v.dim())
     group = optimizer.param_groups[0]
-    if group.get("fused"):
-        how = "fused"
-    elif group.get("foreach") or (group.get("foreach") is None and not cpu and _has_foreach(optimizer)):
-        how = "foreach"
-    else:
-        how = "single"
-    return state / (weight.numel() * weight.element_size()), how
-
-
-def _has_foreach(optimizer: torch.optim.Optimizer) -> bool:
-    return "foreach" in inspect.signature(type(optimizer)).parameters
+    foreach = group.get("foreach")
+    if foreach is None:
+        foreach = not cpu and "foreach" in inspect.signature(type(optimizer)).parameters
+    return state / weight.nbytes, "fused" if group.get("fused") else "foreach" if foreach else "single"

@@ -1,13 +1,11 @@
-"""How many floating-point operations an update takes, and where.
+"""Floating-point operations of an update, by part.
 
-A matrix product costs 2 operations per weight and token (Kaplan et al., 2020, section 2.1), attention of a query to one
-key 4 H d (scores and weighted sum). The backward pass costs twice the forward pass, or once where weights are frozen
-(adapters), and layers with checkpoints are computed once more.
+A matrix product costs 2 operations per weight and token (Kaplan et al., 2020, section 2.1), attention 4 H d per pair of
+query and key. The backward pass costs twice the forward pass, or once with frozen weights (adapters). Layers with
+checkpoints are computed once more.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from torch import nn
 
@@ -18,24 +16,14 @@ from lightning_cgrpo.planning.workload import Workload
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.shared_prefix.log_probs import CHUNK_BYTES
 
-
-@dataclass(frozen=True)
-class Flops:
-    """Operations of an update of all processes, by what they are for; the vision tower's of all passes are one part."""
-
-    parts: dict[str, int]
-
-    @property
-    def total(self) -> int:
-        """Of all parts."""
-        return sum(self.parts.values())
+Flops = dict[str, int]
+"""Operations of all processes by part; the vision tower is one part for all passes."""
 
 
 def row_flops(sizes: ModelSizes, row: Row) -> tuple[int, int]:
-    """Operations of a forward pass over a packed row: in the layers, and in the output layer.
+    """Operations of a forward pass over a packed row: in the layers, and in the output layer (2 M V D).
 
-    Layers: S tokens through `linear` weights each, n prompts of P (P + 1) / 2 pairs of tokens, and answers of
-    (C - 1) P + (C - 1) C / 2. Output: M V D products.
+    Pairs of tokens: P (P + 1) / 2 per prompt, (C - 1) P + (C - 1) C / 2 per answer.
     """
     tower, length, answer = sizes.decoder, row.prompt_tokens, row.answer_tokens
     prompts = row.prompts if row.shared else row.answers
@@ -46,14 +34,8 @@ def row_flops(sizes: ModelSizes, row: Row) -> tuple[int, int]:
     return layers, 2 * row.predicted * sizes.vocabulary * tower.width
 
 
-def vision_flops(sizes: ModelSizes, patches: int, images: int) -> int:
-    """Operations of a forward pass of the vision tower: all weights, and attention within windows, or images.
-
-    Args:
-        sizes: of the model.
-        patches: of a prompt.
-        images: which they are of, all alike.
-    """
+def _vision_flops(sizes: ModelSizes, patches: int, images: int) -> int:
+    """Operations of a forward pass over a prompt's images, which attend within windows or images."""
     if sizes.vision is None or not patches:
         return 0
     vision, tower = sizes.vision, sizes.vision.tower
@@ -65,44 +47,39 @@ def vision_flops(sizes: ModelSizes, patches: int, images: int) -> int:
 
 
 def language_model_flops(sizes: ModelSizes, work: Workload, checkpointed: bool) -> Flops:
-    """Operations of an update. The first token of an answer is chosen with the prompt's operations."""
+    """Operations of an update. An answer's first token counts as a part of its prompt."""
     shared = sizes.obstacle is None
-    scale = work.all_prompts / work.prompts
-    base = 2 if sizes.trains_base else 1  # of the backward pass, in forward passes
+    backward = 2 if sizes.trains_base else 1  # In forward passes.
+    images = _vision_flops(sizes, work.patches, work.images)
     vision = 0
-    parts: dict[str, int] = {}
+    parts: Flops = {}
     if work.generated:
-        prompts = Row(work.prompts, 0, work.prompt_tokens, 1)
         answers = Row(work.prompts, work.answers, work.prompt_tokens, work.answer_tokens)
         layers, output = row_flops(sizes, answers)
-        first = 2 * work.prompts * sizes.vocabulary * sizes.decoder.width
-        reading = row_flops(sizes, prompts)[0]
-        parts["rollout: prompts"] = reading + first
+        reading = row_flops(sizes, Row(work.prompts, 0, work.prompt_tokens, 1))[0]
+        parts["rollout: prompts"] = reading + 2 * work.prompts * sizes.vocabulary * sizes.decoder.width
         parts["rollout: answers"] = layers - reading + output * (work.answer_tokens - 1) // work.answer_tokens
-        vision += vision_flops(sizes, work.patches, work.images) * work.prompts
+        vision += images * work.prompts
     for name, passes in (("reference", work.reference_passes), ("old log-probabilities", work.old_passes)):
         rows = rows_of(work, passes, shared)
         if rows:
             parts[name] = sum(sum(row_flops(sizes, row)) for row in rows)
-            vision += sum(vision_flops(sizes, work.patches, work.images) * row.prompts for row in rows)
+            vision += sum(images * row.prompts for row in rows)
     training = 0
-    for row in (row for step in training_rows(work, shared) for row in step):
+    for row in training_rows(work, shared):
         layers, output = row_flops(sizes, row)
         again = row.predicted > CHUNK_BYTES // (FULL * sizes.vocabulary) and shared
-        training += layers * (1 + base + checkpointed) + output * (1 + base + again)
-        vision += work.epochs * vision_flops(sizes, work.patches, work.images) * row.prompts * (1 + base + checkpointed)
+        training += layers * (1 + backward + checkpointed) + output * (1 + backward + again)
+        vision += work.epochs * images * row.prompts * (1 + backward + checkpointed)
     parts["training"] = work.epochs * training
     if vision:
         parts["vision tower"] = vision
-    return Flops({name: round(value * scale) for name, value in parts.items()})
+    return {name: round(value * (work.all_prompts / work.prompts)) for name, value in parts.items()}
 
 
 def small_policy_flops(policy: Policy, work: Workload) -> Flops:
-    """Operations of a policy that is all linear layers: 2 per weight and step, 6 in training."""
+    """Operations of linear layers: 2 per weight and step, 6 in training."""
     weights = sum(layer.weight.numel() for layer in policy.modules() if isinstance(layer, nn.Linear))
-    steps = work.all_prompts * work.group_size * work.answer_tokens
-    parts = {"rollout: answers": 2 * weights * steps}
-    if work.reference_passes:
-        parts["reference"] = 2 * weights * steps
-    parts["training"] = 6 * weights * steps * work.epochs
-    return Flops(parts)
+    once = 2 * weights * work.all_prompts * work.group_size * work.answer_tokens
+    reference = {"reference": once} if work.reference_passes else {}
+    return {"rollout: answers": once, **reference, "training": 3 * once * work.epochs}

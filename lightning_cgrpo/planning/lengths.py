@@ -1,35 +1,36 @@
-"""How long prompts and answers are: as said, or as long as a run allows; never longer, since the run would end."""
+"""Lengths of prompts and answers: as given, or as long as a run allows."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
 
 from lightning.pytorch import LightningModule
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.supervised import SupervisedFineTuning
-from lightning_cgrpo.planning.sizes import ModelSizes
+from lightning_cgrpo.planning.sizes import ModelSizes, Vision
 from lightning_cgrpo.planning.workload import longest_answer
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 
 PROMPT_TOKENS = 512
-"""Assumed where nothing says how long prompts are."""
+"""Assumed if no setting bounds prompts."""
 
 
-def answer_length(module: LightningModule, said: int | None) -> int:
-    """Tokens of an answer, or a small policy's steps.
-
-    Args:
-        said: by the command line; None for as many as are allowed.
+def answer_length(module: LightningModule, given: int | None) -> int:
+    """Tokens of an answer, or steps of an episode: `given`, or the longest.
 
     Raises:
-        UserError: more are said than are sampled (in supervised fine-tuning the data has the answers).
+        UserError: if sampled answers can't be that long.
     """
     longest = longest_answer(module)
-    if said is not None and said > longest and not isinstance(module, SupervisedFineTuning):
+    if given is not None and given > longest and not isinstance(module, SupervisedFineTuning):
         raise UserError(
             f"Expected --answer-tokens to be at most {longest}, which the sampler's max_new_tokens (or the "
-            f"environment's max_steps) allows, but got {said}, try less, or more of that."
+            f"environment's max_steps) allows, but got {given}, try less, or more of that."
         )
-    return longest if said is None else said
+    return longest if given is None else given
 
 
 def prompt_length(
@@ -37,29 +38,26 @@ def prompt_length(
     policy: CausalLMPolicy,
     sizes: ModelSizes,
     answer: int,
-    said: int | None,
+    given: int | None,
     notes: list[str],
     images: int = 0,
 ) -> int:
-    """Tokens of a prompt, those of its images included.
+    """Tokens of a prompt with its images.
 
     Args:
-        module: samples, or trains on given answers.
-        policy: its max_prompt_tokens bounds all tokens.
-        sizes: of its model, which has positions for prompt and answer.
-        answer: its tokens.
-        said: tokens by the command line, without those of `images`; None for as many as are allowed.
-        notes: gets what was assumed.
+        answer: tokens of an answer.
+        given: tokens of the text; None for the longest.
+        notes: gets the assumption.
         images: tokens of images.
 
     Raises:
-        UserError: the prompt is longer than allowed.
+        UserError: if the prompt is longer than allowed.
     """
     longest = answer if isinstance(module, SupervisedFineTuning) else longest_answer(module)
     room = None if sizes.context is None else sizes.context - longest
     allowed = min((limit for limit in (policy.max_prompt_tokens, room) if limit is not None), default=None)
-    if said is not None:
-        tokens = said + images
+    if given is not None:
+        tokens = given + images
     elif allowed is None or (policy.max_prompt_tokens is None and allowed > PROMPT_TOKENS):
         notes.append(f"Nothing says how long prompts are: taken to have {PROMPT_TOKENS} tokens (--prompt-tokens).")
         tokens = max(PROMPT_TOKENS, images)
@@ -78,3 +76,40 @@ def prompt_length(
             f"of {tokens} tokens{seen} and answers of up to {longest}, try less of either."
         )
     return tokens
+
+
+def pixel_bounds(policy: VisionLanguagePolicy) -> tuple[int, int]:
+    """Least and most pixels of an image, by the policy, its image processor or transformers' defaults."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    folder = Path(policy.name).expanduser()
+    processor = policy.image_processor
+    if processor is None:
+        saved = (folder / "preprocessor_config.json").is_file()
+        processor = Qwen2VLImageProcessorPil.from_pretrained(folder) if saved else Qwen2VLImageProcessorPil()
+    size = processor.size
+    return policy.min_pixels or size["shortest_edge"], policy.max_pixels or size["longest_edge"]
+
+
+def image_patches(vision: Vision, images: Sequence[tuple[int, int]], bounds: tuple[int, int]) -> int:
+    """Patches of images after Qwen2-VL's scaling; a token is `merge` squared patches.
+
+    Args:
+        images: heights and widths in pixels.
+        bounds: least and most pixels of a scaled image.
+
+    Raises:
+        UserError: if an image is too long and narrow.
+    """
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+    factor, patches = vision.patch_size * vision.merge, 0
+    for height, width in images:
+        try:
+            scaled = smart_resize(height, width, factor, *bounds)
+        except ValueError as error:
+            raise UserError(
+                f"Expected images that can be scaled, but got {height} x {width} pixels ({error})."
+            ) from None
+        patches += (scaled[0] // vision.patch_size) * (scaled[1] // vision.patch_size)
+    return patches

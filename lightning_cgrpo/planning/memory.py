@@ -1,10 +1,6 @@
-"""What a GPU holds in each phase of an update.
+"""Memory of a GPU in each phase of an update, at the phase's fullest moment.
 
-Some of it is there in all phases (weights, reference, the optimizer's state), some in one: what a pass keeps for its
-backward pass (`activations`), gradients, the cache of keys and values, logits, and what an operation works with. A
-phase's bytes are those of its fullest moment; the peak is the fullest phase's.
-
-Not counted: the CUDA context and its libraries (0.5 to 1 GB), and what the allocator loses to fragments.
+Not counted: the CUDA context and its libraries (0.5 to 1 GB), and the allocator's fragments.
 """
 
 from __future__ import annotations
@@ -23,86 +19,80 @@ from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.shared_prefix.decoding import ROOM
 from lightning_cgrpo.policies.shared_prefix.log_probs import CHUNK_BYTES
 
+Parts = dict[str, int]
+
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one GPU, by phase and by what they are for."""
+    """Bytes on one GPU, by phase and part."""
 
-    phases: dict[str, dict[str, int]]
+    phases: dict[str, Parts]
 
     @property
     def totals(self) -> dict[str, int]:
-        """Of each phase."""
         return {name: sum(parts.values()) for name, parts in self.phases.items()}
 
     @property
     def peak(self) -> int:
-        """Of the fullest phase."""
         return max(self.totals.values())
 
 
 def arithmetic_of(sizes: ModelSizes, how: Execution) -> Arithmetic:
-    """In which dtypes passes are computed: under autocast FSDP gathers weights as bfloat16."""
+    """The dtypes of passes. Under autocast FSDP gathers weights as bfloat16."""
     element = HALF if how.sharding == "fsdp" and how.autocast else sizes.element
     return Arithmetic(element, how.autocast, how.device == "cuda")
 
 
 def language_model_memory(sizes: ModelSizes, work: Workload, how: Execution, checkpointed: bool) -> Memory:
-    """Memory of an update of a language model."""
+    """Memory of a language model's update."""
     arithmetic = arithmetic_of(sizes, how)
     shared = sizes.obstacle is None
     always = standing(sizes, how, bool(work.reference_passes))
-    phases: dict[str, dict[str, int]] = {}
+    phases: dict[str, Parts] = {}
     if work.generated:
         phases["rollout"] = {
             **always,
-            "unsharded weights": unsharded(sizes, how, everything=True),
+            "unsharded weights": _unsharded(sizes, how, everything=True),
             "KV cache": cache_bytes(sizes, work, arithmetic, shared),
-            "working memory": rollout_working(sizes, work, arithmetic),
+            "working memory": _rollout_working(sizes, work, arithmetic),
         }
-    per_prompt = work.patches
     for name, passes in (("reference", work.reference_passes), ("old log-probabilities", work.old_passes)):
         if passes:
             row = max(rows_of(work, passes, shared), key=lambda row: row.tokens)
             phases[name] = {
                 **always,
-                "unsharded weights": unsharded(sizes, how, everything=False),
-                "activations": forward_working(sizes, row, row.prompts * per_prompt, arithmetic),
-                "logits": logits_working(sizes, row, arithmetic, backward=False),
+                "unsharded weights": _unsharded(sizes, how, everything=False),
+                "activations": _forward_working(sizes, row, row.prompts * work.patches, arithmetic),
+                "logits": _logits_working(sizes, row, arithmetic, backward=False),
             }
-    row = max((row for step in training_rows(work, shared) for row in step), key=lambda row: row.tokens)
-    kept = saved(sizes, row, row.prompts * per_prompt, arithmetic, checkpointed)
-    phases |= training_phases(sizes, row, kept, always, how, arithmetic, work.accumulates)
+    row = max(training_rows(work, shared), key=lambda row: row.tokens)
+    kept = saved(sizes, row, row.prompts * work.patches, arithmetic, checkpointed)
+    phases |= _training_phases(sizes, row, kept, always, how, arithmetic, work.accumulates)
     return Memory({name: {part: size for part, size in parts.items() if size} for name, parts in phases.items()})
 
 
-def standing(sizes: ModelSizes, how: Execution, reference: bool) -> dict[str, int]:
-    """What is there in every phase.
+def standing(sizes: ModelSizes, how: Execution, reference: bool) -> Parts:
+    """The parts of every phase; under FSDP a process has its share of them.
 
-    - weights: parameters times their bytes
-    - reference: the same again, a copy; none with adapters, which are switched off instead, or without a KL term
-    - optimizer: AdamW keeps two moments of each trained parameter, in its dtype
-    - buckets of gradients: DDP keeps a copy of all gradients, from which they are sent
-    Under FSDP each process has its share of all.
+    The reference is a copy of the weights, except with adapters. DDP's buckets are a copy of all gradients.
     """
-    share = how.gpus if how.sharding == "fsdp" else 1
+    weights = _share(sizes.weight_bytes, how)
     return {
-        "weights": _part(sizes.weight_bytes, share),
-        "reference": _part(sizes.weight_bytes, share) if reference and sizes.trains_base else 0,
-        "optimizer": _part(round(sizes.trainable_bytes * how.state_bytes), share),
+        "weights": weights,
+        "reference": weights if reference and sizes.trains_base else 0,
+        "optimizer": _share(round(sizes.trainable_bytes * how.state_bytes), how),
         "buckets of gradients": sizes.trainable_bytes if how.sharding == "ddp" else 0,
     }
 
 
-def _part(size: int, share: int) -> int:
-    return -(-size // share)
+def _share(size: int, how: Execution) -> int:
+    return -(-size // how.gpus) if how.sharding == "fsdp" else size
 
 
-def unsharded(sizes: ModelSizes, how: Execution, everything: bool) -> int:
+def _unsharded(sizes: ModelSizes, how: Execution, everything: bool) -> int:
     """Bytes of the weights that a process gathers under FSDP (`sharding.shard`).
 
-    The rollout gathers all of them once; a pass two layers at a time (the one that is computed, and the next one on its
-    way) and what is in no layer, for the whole pass.
+    The rollout gathers everything, a pass two layers at a time and all parameters outside of layers.
     """
     if how.sharding != "fsdp":
         return 0
@@ -118,43 +108,38 @@ def unsharded(sizes: ModelSizes, how: Execution, everything: bool) -> int:
 
 
 def cache_bytes(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic, shared: bool) -> int:
-    """Keys and values of all layers: 2 L K d (n P + n G room), the prompts' once for all of their answers.
+    """Keys and values of all layers: 2 L K d (n P + n G room), or 2 L K d n G (P + C - 1) without sharing.
 
-    Room for answers grows by `decoding.ROOM` tokens; the last token is never read. Without sharing it is
-    2 L K d n G (P + C - 1), transformers' own cache.
+    Room for answers grows by `decoding.ROOM` tokens. The last token is never read.
     """
-    tower = sizes.decoder
-    fed = work.max_new_tokens - 1 if shared else work.answer_tokens - 1
-    fed = min(fed, work.answer_tokens - 1)
+    tower, fed = sizes.decoder, work.answer_tokens - 1
     answers = work.generated * work.group_size
     if shared:
         tokens = work.generated * work.prompt_tokens + answers * ROOM * math.ceil(fed / ROOM)
     else:
         tokens = answers * (work.prompt_tokens + fed)
-    return 2 * tower.layers * tower.kinds * tower.head_size * tokens * arithmetic.product
+    return 2 * tower.layers * tower.kv_heads * tower.head_size * tokens * arithmetic.product
 
 
-def rollout_working(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic) -> int:
-    """Either reading the prompts, or choosing tokens from R V probabilities, whichever is more.
+def _rollout_working(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic) -> int:
+    """The larger of reading prompts and choosing tokens.
 
-    Of each answer there are the logits, scaled ones, probabilities, and of these a padded and a float64 copy
-    (`choice.sample`): V (product + 3 * 4 + 8) bytes; with top_p or top_k sorted ones and their order besides.
+    Choosing needs logits, scaled logits, probabilities, and a padded and a float64 copy (`token_sampling.sample`), with
+    top_p and top_k also sorted probabilities and their order.
     """
-    answers = work.generated * work.group_size
     row = Row(work.generated, 0, work.prompt_tokens, 1)
-    reading = forward_working(sizes, row, work.generated * work.patches, arithmetic)
+    reading = _forward_working(sizes, row, work.generated * work.patches, arithmetic)
     each = arithmetic.product + 3 * arithmetic.full + 8 + (28 if work.filtered else 0)
-    return max(reading, answers * sizes.vocabulary * each)
+    return max(reading, work.generated * work.group_size * sizes.vocabulary * each)
 
 
 # ---------------------------------------------------------------------- passes
 
 
-def forward_working(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arithmetic) -> int:
-    """The fullest moment of a pass that keeps nothing: in a feed-forward layer, S (3 D + 3 F) numbers.
+def _forward_working(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arithmetic) -> int:
+    """The fullest moment of a pass that keeps nothing, in a feed-forward layer: S (3 D + 3 F) numbers.
 
-    Of the residual stream there are the layer's input, the sum after attention and its norm; of the wide ones both
-    branches and their product.
+    3 D are the layer's input, the sum after attention and its norm; 3 F both branches and their product.
     """
     towers = [(sizes.decoder, row.tokens)]
     if sizes.vision is not None and patches:
@@ -170,21 +155,20 @@ def forward_working(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arith
 def logits_kept(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> int:
     """Bytes of logits kept for the backward pass.
 
-    Shared prompts (`shared_prefix.log_probs`): probabilities M V, at least float32, if that is one chunk, else none;
-    and under autocast a copy of the output layer's weight. Otherwise (`token_log_probs`) the logits themselves.
+    Shared prompts (`shared_prefix.log_probs`) keep M V probabilities of a single chunk. Autocast adds a copy of the
+    output layer's weight.
     """
     if not row.shared:
         return row.predicted * sizes.vocabulary * arithmetic.product
-    single = _chunk(sizes, row, arithmetic)[1]
+    _, single = _chunk(sizes, row, arithmetic)
     weight = HALF * sizes.vocabulary * sizes.decoder.width if arithmetic.casts else 0
     return weight + (row.predicted * sizes.vocabulary * arithmetic.full if single else 0)
 
 
-def logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backward: bool) -> int:
-    """Bytes of logits that exist at once beside those kept.
+def _logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backward: bool) -> int:
+    """Bytes of logits beside the kept ones.
 
-    Of a single chunk: in the forward pass logits (and the probabilities that are kept), in the backward pass their
-    gradient. Of several chunks three: two of the last chunk when the next one is made.
+    Of several chunks three exist: two of the last chunk, and the next.
     """
     if not row.shared:
         return (3 if backward else 2) * row.predicted * sizes.vocabulary * arithmetic.full
@@ -197,88 +181,71 @@ def logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backward
 
 
 def _chunk(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> tuple[int, bool]:
-    """Bytes of a chunk of logits, as many as are 64 MB in float32, and whether there is only one."""
+    """Bytes of a chunk of logits (64 MB in float32), and whether there is only one."""
     rows = max(CHUNK_BYTES // (FULL * sizes.vocabulary), 1)
     return min(row.predicted, rows) * sizes.vocabulary * arithmetic.full, row.predicted <= rows
 
 
-def training_phases(
-    sizes: ModelSizes,
-    row: Row,
-    kept: Saved,
-    always: dict[str, int],
-    how: Execution,
-    arithmetic: Arithmetic,
-    accumulates: bool,
-) -> dict[str, dict[str, int]]:
-    """The backward pass when it begins, when it ends, and the optimizer's step.
+def _training_phases(
+    sizes: ModelSizes, row: Row, kept: Saved, always: Parts, how: Execution, arithmetic: Arithmetic, accumulates: bool
+) -> dict[str, Parts]:
+    """The beginning and the end of the backward pass, and the optimizer's step.
 
-    In between, what was kept goes and gradients come, layer by layer, so that one of the two ends is the fullest. Where
-    gradients accumulate over passes they are all there from the second one on.
-
-    The gradient of a weight that is both embedding and output layer has two parts of V D numbers, the output layer's
-    there from the start; they are added up in one of them.
+    Layer by layer, kept activations go and gradients come, so one of the two ends is the fullest moment. Accumulated
+    gradients are there from the second pass on. A tied embedding has two gradients, the output layer's from the start.
     """
-    share = how.gpus if how.sharding == "fsdp" else 1
-    gradients = _part(sizes.trainable_bytes, share)
+    gradients = _share(sizes.trainable_bytes, how)
     table = sizes.vocabulary * sizes.decoder.width * arithmetic.full if sizes.trains_base else 0
-    gathered = {"unsharded weights": unsharded(sizes, how, everything=False)}
-    layer = 2 * row.tokens * sizes.decoder.feed_forward * arithmetic.product  # of gradients of the wide tensors
+    gathered = {**always, "unsharded weights": _unsharded(sizes, how, everything=False)}
+    layer = 2 * row.tokens * sizes.decoder.feed_forward * arithmetic.product  # Gradients of the wide tensors.
     begins = {
-        **always,
         **gathered,
-        "gradients": (gradients if accumulates else 0) + (table if accumulates or sizes.tied else 0),
+        "gradients": gradients * accumulates + table,
         "activations": kept.total,
         "logits": logits_kept(sizes, row, arithmetic),
-        "working memory": max(kept.recomputed + layer, logits_working(sizes, row, arithmetic, backward=True)),
+        "working memory": max(kept.recomputed + layer, _logits_working(sizes, row, arithmetic, backward=True)),
     }
-    if not accumulates and not sizes.tied:
-        begins["gradients"] = table
-    embedding = table * (1 if accumulates or sizes.tied else 0) + (table if accumulates and sizes.tied else 0)
-    ends = {**always, **gathered, "gradients": gradients, "working memory": embedding}
-    step = {**always, "gradients": gradients, "working memory": step_working(sizes, how, share)}
+    ends = {**gathered, "gradients": gradients, "working memory": table * (accumulates + sizes.tied)}
+    step = {**always, "gradients": gradients, "working memory": _step_working(sizes, how)}
     return {"backward begins": begins, "backward ends": ends, "optimizer step": step}
 
 
-def step_working(sizes: ModelSizes, how: Execution, share: int) -> int:
-    """Bytes that AdamW's step works with: none if fused, roots of second moments (foreach), or two of one tensor."""
+def _step_working(sizes: ModelSizes, how: Execution) -> int:
+    """Bytes of AdamW's step: roots of all second moments (foreach), or two tensors (single)."""
     if how.temporaries == "fused" or not how.state_bytes:
         return 0
-    if how.temporaries == "foreach":
-        return _part(sizes.trainable_bytes, share)
-    return _part(2 * max(sizes.element, FULL) * sizes.largest, share)
+    every = how.temporaries == "foreach"
+    return _share(sizes.trainable_bytes if every else 2 * max(sizes.element, FULL) * sizes.largest, how)
 
 
 # ---------------------------------------------------------------------- small policies
 
 
 def small_policy_memory(policy: Policy, work: Workload, how: Execution) -> Memory:
-    """Memory of an update of a stack of linear layers that trains on steps.
+    """Memory of an update of linear layers that train on steps.
 
-    Of a minibatch of steps there are kept its observations, and every layer's outcome and activation.
-
-    The rollout keeps the same of one step of every episode, and every step's logits and observations.
+    A minibatch keeps observations, and every layer's result and activation. The rollout keeps them for one step of each
+    episode, and logits and observations of every step.
     """
-    weights = sum(p.numel() * p.element_size() for p in policy.parameters())
-    share = how.gpus if how.sharding == "fsdp" else 1
+    weights = sum(p.nbytes for p in policy.parameters())
+    share = _share(weights, how)
     layers = [layer for layer in policy.modules() if isinstance(layer, nn.Linear)]
     widths = sum(layer.out_features for layer in layers)
     element = next(policy.parameters()).element_size()
     always = {
-        "weights": _part(weights, share),
-        "reference": _part(weights, share) if work.reference_passes else 0,
-        "optimizer": _part(round(weights * how.state_bytes), share),
+        "weights": share,
+        "reference": share if work.reference_passes else 0,
+        "optimizer": _share(round(weights * how.state_bytes), how),
         "buckets of gradients": weights if how.sharding == "ddp" else 0,
     }
     always = {name: size for name, size in always.items() if size}
     episodes = work.answers * work.answer_tokens
     ends = layers[0].in_features + layers[-1].out_features if layers else 0
-    rollout = {**always, "rollout": element * (episodes * ends + work.answers * widths)}
-    steps = work.largest_pass
     training = {
         **always,
         "rollout": element * episodes * ends,
-        "gradients": _part(weights, share),
-        "activations": element * steps * (2 * widths + ends),
+        "gradients": share,
+        "activations": element * max(max(step) for step in work.passes) * (2 * widths + ends),
     }
+    rollout = {**always, "rollout": element * (episodes * ends + work.answers * widths)}
     return Memory({"rollout": rollout, "backward begins": training})

@@ -1,23 +1,22 @@
-"""All that is planned of a run."""
+"""The plan of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.cli.configuration import Config
+from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.planning.communication import Traffic, traffic
 from lightning_cgrpo.planning.execution import Execution, execution
 from lightning_cgrpo.planning.flops import Flops, language_model_flops, small_policy_flops
-from lightning_cgrpo.planning.images import image_patches, pixel_bounds
-from lightning_cgrpo.planning.lengths import answer_length, prompt_length
+from lightning_cgrpo.planning.lengths import answer_length, image_patches, pixel_bounds, prompt_length
 from lightning_cgrpo.planning.memory import Memory, arithmetic_of, language_model_memory, small_policy_memory
 from lightning_cgrpo.planning.sizes import ModelSizes, language_model_sizes
 from lightning_cgrpo.planning.tokens import Tokens, steps, tokens
-from lightning_cgrpo.planning.workload import Workload, images_of_prompts, instantiate, policy_of, workload
+from lightning_cgrpo.planning.workload import Workload, instantiate, workload
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
@@ -26,42 +25,8 @@ from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
 
 @dataclass(frozen=True)
-class Given:
-    """What the command line adds to the configuration.
-
-    Args:
-        gpus: processes; by default the trainer's devices and nodes, if it says how many.
-        prompt_tokens: of a prompt's text, and of its images if `patches` or none are given.
-        answer_tokens: of an answer; by default all are as long as allowed.
-        images: height and width of a prompt's images; by default what the data's settings say.
-        patches: of a prompt's images, if known better than from their sizes; their tokens are in `prompt_tokens`.
-        model_config: a config.json, in the place of the model's own.
-    """
-
-    gpus: int | None = None
-    prompt_tokens: int | None = None
-    answer_tokens: int | None = None
-    images: Sequence[tuple[int, int]] | None = None
-    patches: int | None = None
-    model_config: Path | None = None
-
-
-@dataclass(frozen=True)
 class Plan:
-    """What a run needs.
-
-    Args:
-        policy: its class and model.
-        parameters: of it.
-        trainable: those that are trained.
-        work: an update.
-        how: precision, strategy and GPUs.
-        memory: of a GPU.
-        tokens: of an update.
-        traffic: of a GPU in an update.
-        flops: of all GPUs in an update.
-        notes: what was assumed.
-    """
+    """The needs of a run; `memory` and `traffic` are of one GPU, `tokens` and `flops` of all GPUs, per update."""
 
     policy: str
     parameters: int
@@ -72,34 +37,56 @@ class Plan:
     tokens: Tokens
     traffic: Traffic
     flops: Flops
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
 
-def plan(config: Config, given: Given) -> Plan:
+def plan(
+    config: Config,
+    gpus: int | None = None,
+    prompt_tokens: int | None = None,
+    answer_tokens: int | None = None,
+    images: Sequence[tuple[int, int]] | None = None,
+    patches: int | None = None,
+    model_config: Path | None = None,
+) -> Plan:
     """Plan a run.
 
     Args:
-        config: merged, resolved and checked, as `fit` would get it.
+        config: merged, resolved and checked.
+        gpus: processes; by default the trainer's devices and nodes.
+        prompt_tokens: of a prompt's text; with `patches`, of its images too. By default all allowed.
+        answer_tokens: of an answer; by default all allowed.
+        images: heights and widths of a prompt's images; by default from the data.
+        patches: of a prompt's images, if known.
+        model_config: a config.json instead of the model's own.
 
     Raises:
-        UserError: configuration or model can't be read or can't be planned.
+        UserError: if configuration or model can't be read or planned.
     """
     module, data = instantiate(config)
     notes: list[str] = []
-    gpus = given.gpus or _gpus(config, notes)
-    policy, how = policy_of(module), execution(config, module, gpus)
-    answer = answer_length(module, given.answer_tokens)
+    gpus = gpus or _gpus(config, notes)
+    policy = getattr(module, "policy", None)
+    if not isinstance(policy, Policy):
+        raise ConfigError(f"Expected {type(module).__name__} to have a policy, but it has none.")
+    how = execution(config, module, gpus)
+    answer = answer_length(module, answer_tokens)
     if not isinstance(policy, CausalLMPolicy):
-        return _small(policy, workload(module, data, gpus, 0, answer), how, given, notes)
-    sizes = language_model_sizes(policy, given.model_config, how.double)
-    patches, images = _images(policy, sizes, data, given, notes)
+        unread = {"prompt-tokens": prompt_tokens, "images": images, "model-config": model_config}
+        for option in (name for name, value in unread.items() if value is not None):
+            raise UserError(f"Expected no --{option} for {type(policy).__name__}, which reads no text, but got one.")
+        if answer_tokens is None:
+            notes.append(f"All episodes are taken to be as long as allowed, {answer} steps (--answer-tokens).")
+        return _small(policy, workload(module, data, gpus, 0, answer), how, notes)
+    sizes = language_model_sizes(policy, model_config, how.double)
+    given = patches
+    patches, number = (patches, 1) if patches is not None else _images(policy, sizes, data, images, notes)
     seen = 0 if sizes.vision is None else patches // sizes.vision.merge**2
-    text = given.prompt_tokens
-    if text is not None and given.patches is not None:
-        text = max(text - seen, 0)
-    prompt = prompt_length(module, policy, sizes, answer, text, notes, seen)
-    work = workload(module, data, gpus, prompt, answer, patches, images)
-    if given.answer_tokens is None:
+    if prompt_tokens is not None and given is not None:
+        prompt_tokens = max(prompt_tokens - seen, 0)
+    prompt = prompt_length(module, policy, sizes, answer, prompt_tokens, notes, seen)
+    work = workload(module, data, gpus, prompt, answer, patches, number)
+    if answer_tokens is None:
         notes.append(f"All answers are taken to be as long as allowed, {work.answer_tokens} tokens (--answer-tokens).")
     notes += _uneven(work, gpus) + _remarks(module, sizes)
     return Plan(
@@ -116,21 +103,15 @@ def plan(config: Config, given: Given) -> Plan:
     )
 
 
-def _small(policy: Policy, work: Workload, how: Execution, given: Given, notes: list[str]) -> Plan:
-    """The plan of a policy that is no language model."""
-    unread = {"prompt-tokens": given.prompt_tokens, "images": given.images, "model-config": given.model_config}
-    for option in (name for name, value in unread.items() if value is not None):
-        raise UserError(f"Expected no --{option} for {type(policy).__name__}, which reads no text, but got one.")
+def _small(policy: Policy, work: Workload, how: Execution, notes: list[str]) -> Plan:
     if how.double:
         policy.double()
     weights = list(policy.parameters())
     count, size = sum(p.numel() for p in weights), sum(p.nbytes for p in weights)
-    if given.answer_tokens is None:
-        notes.append(f"All episodes are taken to be as long as allowed, {work.answer_tokens} steps (--answer-tokens).")
-    notes += _uneven(work, how.gpus)
     return Plan(
         type(policy).__name__, count, count, work, how, small_policy_memory(policy, work, how), steps(work),
-        traffic(count, size, work, how, size // count), small_policy_flops(policy, work), notes,
+        traffic(count, size, work, how, size // count), small_policy_flops(policy, work),
+        notes + _uneven(work, how.gpus),
     )  # fmt: skip
 
 
@@ -155,20 +136,20 @@ def _uneven(work: Workload, gpus: int) -> list[str]:
     ]
 
 
-def _images(policy: CausalLMPolicy, sizes: ModelSizes, data: Any, given: Given, notes: list[str]) -> tuple[int, int]:
-    """Patches of a prompt's images, and the number of these."""
+def _images(
+    policy: CausalLMPolicy, sizes: ModelSizes, data: Any, images: Sequence[tuple[int, int]] | None, notes: list[str]
+) -> tuple[int, int]:
     if sizes.vision is None:
-        if given.images:
+        if images:
             raise UserError(f"Expected no images for {type(policy).__name__}, which reads none, but got --images.")
         return 0, 0
-    if given.patches is not None:
-        return given.patches, 1
-    images = list(images_of_prompts(data) if given.images is None else given.images)
+    form = getattr(data, "form", None)
+    if images is None:
+        images = [(form.height, form.width)] * (form.frames * len(form.cameras)) if form is not None else []
     if not images:
         notes.append("Nothing says how many images a prompt has: taken to have none (--images 3x224x448).")
     assert isinstance(policy, VisionLanguagePolicy)
-    patches = image_patches(sizes.vision, images, pixel_bounds(policy))
-    return patches, len(images)
+    return image_patches(sizes.vision, images, pixel_bounds(policy)), len(images)
 
 
 def _remarks(module: Any, sizes: ModelSizes) -> list[str]:

@@ -1,4 +1,4 @@
-"""A model's sizes, from its configuration: built on the meta device, where tensors have shapes and no memory."""
+"""A model's sizes: it is built on the meta device, where tensors have shapes and no memory."""
 
 from __future__ import annotations
 
@@ -19,35 +19,29 @@ from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 
 @dataclass(frozen=True)
 class Tower:
-    """A stack of transformer layers, all alike.
+    """A stack of equal transformer layers. Counts are of one layer, without adapters.
 
     Args:
-        layers: L.
-        width: D, of the residual stream.
-        feed_forward: F.
-        heads: H, of queries.
-        kinds: K, heads of keys and values.
-        head_size: d.
-        gated: whether the feed-forward layers multiply two branches (SwiGLU), or have one.
-        linear: weights of one layer's linear maps, adapters left out.
-        layer: all parameters of one layer, adapters left out.
-        adapters: numbers that adapters of one layer keep per token, the sum of their ranks.
-        adapted: likewise the sum of the widths of what adapters read.
-        adapter_weights: parameters of one layer's adapters.
+        gated: whether feed-forward layers multiply two branches (SwiGLU).
+        linear: weights of linear maps.
+        layer: parameters.
+        adapters: sum of the adapters' ranks.
+        adapted: sum of the adapters' input widths.
+        adapter_weights: parameters of the adapters.
     """
 
     layers: int
     width: int
     feed_forward: int
     heads: int
-    kinds: int
+    kv_heads: int
     head_size: int
     gated: bool
     linear: int
     layer: int
-    adapters: int = 0
-    adapted: int = 0
-    adapter_weights: int = 0
+    adapters: int
+    adapted: int
+    adapter_weights: int
 
 
 @dataclass(frozen=True)
@@ -55,13 +49,12 @@ class Vision:
     """The vision tower of Qwen2.5-VL.
 
     Args:
-        tower: its layers.
-        patch: numbers of a patch of pixels.
-        patch_size: pixels along its sides.
-        merge: patches along the sides of a token.
-        window: patches of a window, in which all layers but `full` attend.
+        patch: numbers of a patch.
+        patch_size: pixels along a patch's side.
+        merge: patches along a token's side.
+        window: patches of an attention window.
         full: layers that attend to the whole image.
-        parameters: of the tower with embedding and merger.
+        parameters: including embedding and merger.
     """
 
     tower: Tower
@@ -75,23 +68,15 @@ class Vision:
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """What is counted of a model.
+    """A model's counts, including adapters.
 
     Args:
-        name: as the configuration has it.
-        parameters: all, adapters included.
-        trainable: those that get a gradient.
-        weight_bytes: of all parameters.
-        trainable_bytes: of those that get a gradient, and so of the gradients.
         largest: numbers of the largest trainable tensor.
-        element: bytes of one number of the weights (of the base model's, where there are adapters).
-        vocabulary: V.
-        tied: whether the output layer's weight is the embedding's.
-        trains_base: whether the weights of the base model are trained, not adapters alone.
-        decoder: the language model's layers.
-        vision: of a vision-language model.
-        context: positions, for prompt and answer; None if the model does not say.
-        obstacle: why answers can't share their prompt's computation, see `shared_prefix`; None if they can.
+        element: bytes of one number of the (base model's) weights.
+        tied: whether embedding and output layer share their weight.
+        trains_base: whether more than adapters is trained.
+        context: positions for prompt and answer, if known.
+        obstacle: the reason why answers can't share their prompt's computation, if any.
     """
 
     name: str
@@ -114,15 +99,14 @@ def language_model_sizes(policy: CausalLMPolicy, model_config: Path | None = Non
     """Sizes of a policy that isn't loaded.
 
     Args:
-        policy: names the model, its dtype and adapters.
-        model_config: a config.json, or a directory with one, in the place of the model.
-        double: all weights are made float64, whatever the policy's dtype, as Lightning does under 64-true.
+        model_config: a config.json, or its directory, instead of the model's own.
+        double: whether all weights become float64.
 
     Raises:
-        UserError: there is no such configuration, or transformers doesn't know it, or it is no dense causal model.
+        UserError: if the configuration is missing, or of no dense causal model.
     """
     config, adapters = _configuration(policy, model_config)
-    model = build(config, policy.dtype, policy.reads_images, policy.name)
+    model = _build(config, policy.dtype, policy.reads_images, policy.name)
     text = config.get_text_config()
     if any(getattr(text, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
         raise UserError(f"Expected a dense model, but '{policy.name}' is a mixture of experts, which is not planned.")
@@ -131,22 +115,25 @@ def language_model_sizes(policy: CausalLMPolicy, model_config: Path | None = Non
     if policy.lora is not None:
         model = with_adapters(model, policy.lora).get_base_model()
     elif adapters is not None:
-        model = _with_saved_adapters(model, adapters)
+        from peft import PeftConfig, get_peft_model
+
+        saved = PeftConfig.from_pretrained(str(adapters))
+        saved.inference_mode = False  # Training continues, as after `pretrained.read`.
+        model = get_peft_model(model, saved).get_base_model()
     if double:
         model.double()
     trained = [p for p in model.parameters() if p.requires_grad]
-    has_adapters = policy.lora is not None or adapters is not None
     return ModelSizes(
         name=policy.name,
         parameters=sum(p.numel() for p in model.parameters()),
         trainable=sum(p.numel() for p in trained),
-        weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
-        trainable_bytes=sum(p.numel() * p.element_size() for p in trained),
+        weight_bytes=sum(p.nbytes for p in model.parameters()),
+        trainable_bytes=sum(p.nbytes for p in trained),
         largest=max(p.numel() for p in trained),
         element=model.get_input_embeddings().weight.element_size(),
         vocabulary=model.get_output_embeddings().weight.shape[0],
         tied=tied,
-        trains_base=not has_adapters,
+        trains_base=policy.lora is None and adapters is None,
         decoder=_decoder(model, text),
         vision=_vision(model, config.vision_config) if policy.reads_images else None,
         context=getattr(text, "max_position_embeddings", None),
@@ -154,12 +141,7 @@ def language_model_sizes(policy: CausalLMPolicy, model_config: Path | None = Non
     )
 
 
-def build(config: Any, dtype: str | None, reads_images: bool, name: str) -> Any:
-    """The transformers model of a configuration, on the meta device.
-
-    Raises:
-        UserError: transformers has no such model.
-    """
+def _build(config: Any, dtype: str | None, reads_images: bool, name: str) -> Any:
     import transformers
 
     kind = transformers.AutoModelForImageTextToText if reads_images else transformers.AutoModelForCausalLM
@@ -177,11 +159,11 @@ def build(config: Any, dtype: str | None, reads_images: bool, name: str) -> Any:
 
 
 def _configuration(policy: CausalLMPolicy, given: Path | None) -> tuple[Any, Path | None]:
-    """The model's configuration, and the directory of the adapters that the policy starts from, if it does."""
+    """The model's configuration, and the directory of its saved adapters, if any."""
     if given is not None:
         return read_config(given), None
     if type(policy).load not in (CausalLMPolicy.load, VisionLanguagePolicy.load):
-        policy.load()  # it makes a model of its own, which is small
+        policy.load()  # The policy makes a small model of its own.
         return policy.network.config, None
     folder = Path(policy.name).expanduser()
     if (folder / ADAPTERS).is_file() and not (folder / "config.json").is_file():
@@ -198,18 +180,18 @@ def _config_of(name: str) -> Any:
         path = directory(name)
         return AutoConfig.from_pretrained(str(path or name), local_files_only=path is not None)
     except (OSError, ValueError, HFValidationError) as error:
-        reason = first_line(error)
         raise UserError(
-            f"Expected the config.json of '{name}', but it can't be read ({reason}), try --model-config FILE with the "
-            "config.json of the model's page on the Hugging Face hub, or --model.policy.model=DIR with it alone in DIR."
+            f"Expected the config.json of '{name}', but it can't be read ({first_line(error)}), try --model-config "
+            "FILE with the config.json of the model's page on the Hugging Face hub, or --model.policy.model=DIR with "
+            "it alone in DIR."
         ) from None
 
 
 def read_config(path: Path) -> Any:
-    """A transformers configuration from a config.json, or a directory with one.
+    """A transformers configuration from a config.json, or its directory.
 
     Raises:
-        UserError: there is none, or transformers doesn't know its model_type.
+        UserError: if there is none, or transformers doesn't know it.
     """
     from transformers import AutoConfig
 
@@ -227,36 +209,25 @@ def read_config(path: Path) -> Any:
         ) from None
 
 
-def _with_saved_adapters(model: Any, folder: Path) -> Any:
-    from peft import PeftConfig, get_peft_model
-
-    config = PeftConfig.from_pretrained(str(folder))
-    config.inference_mode = False  # as `pretrained.read` goes on training them
-    return get_peft_model(model, config).get_base_model()
-
-
 def _decoder(model: Any, text: Any) -> Tower:
-    width, heads = int(text.hidden_size), int(text.num_attention_heads)
-    feed_forward = next(
-        (int(size) for name in ("intermediate_size", "ffn_dim", "n_inner") if (size := getattr(text, name, None))),
-        4 * width,
+    width, heads, count = int(text.hidden_size), int(text.num_attention_heads), int(text.num_hidden_layers)
+    sizes = (getattr(text, name, None) for name in ("intermediate_size", "ffn_dim", "n_inner"))
+    stacks = (
+        module
+        for name, module in model.base_model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == count and "visual" not in name.split(".")
     )
+    layers = next(stacks, None)
+    if layers is None:
+        raise UserError(f"Expected {type(model.base_model).__name__} to have a list of {count} layers, but found none.")
     return _tower(
-        _stack(model.base_model, int(text.num_hidden_layers)),
+        layers,
         width,
-        feed_forward,
+        next((int(size) for size in sizes if size), 4 * width),
         heads,
         int(getattr(text, "num_key_value_heads", None) or heads),
         int(getattr(text, "head_dim", None) or width // heads),
     )
-
-
-def _stack(model: nn.Module, layers: int) -> nn.ModuleList:
-    """The decoder's layers: the list of that many modules which isn't in a vision tower."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) and len(module) == layers and "visual" not in name.split("."):
-            return module
-    raise UserError(f"Expected {type(model).__name__} to have a list of {layers} layers, but found none.")
 
 
 def _vision(model: Any, config: Any) -> Vision:
@@ -273,21 +244,22 @@ def _vision(model: Any, config: Any) -> Vision:
     )
 
 
-def _tower(layers: nn.ModuleList, width: int, feed_forward: int, heads: int, kinds: int, head_size: int) -> Tower:
-    first = layers[0]
-    adapters = [p for name, p in first.named_parameters() if "lora_A" in name]
-    own = {name: p for name, p in first.named_parameters() if "lora_" not in name}
+def _tower(layers: nn.ModuleList, width: int, feed_forward: int, heads: int, kv_heads: int, head_size: int) -> Tower:
+    parameters = dict(layers[0].named_parameters())
+    lora = {name: p for name, p in parameters.items() if "lora_" in name}
+    own = {name: p for name, p in parameters.items() if "lora_" not in name}
+    inputs = [p for name, p in lora.items() if "lora_A" in name]
     return Tower(
         layers=len(layers),
         width=width,
         feed_forward=feed_forward,
         heads=heads,
-        kinds=kinds,
+        kv_heads=kv_heads,
         head_size=head_size,
         gated=any("gate" in name for name in own),
         linear=sum(p.numel() for p in own.values() if p.dim() == 2),
         layer=sum(p.numel() for p in own.values()),
-        adapters=sum(p.shape[0] for p in adapters),
-        adapted=sum(p.shape[1] for p in adapters),
-        adapter_weights=sum(p.numel() for name, p in first.named_parameters() if "lora_" in name),
+        adapters=sum(p.shape[0] for p in inputs),
+        adapted=sum(p.shape[1] for p in inputs),
+        adapter_weights=sum(p.numel() for p in lora.values()),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from lightning_cgrpo.planning.plan import Plan
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """All numbers: bytes, tokens, operations."""
+    """All numbers."""
     return {
         "policy": plan.policy,
         "parameters": plan.parameters,
@@ -25,14 +26,14 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "phases": plan.memory.phases,
         "tokens_per_update": vars(plan.tokens),
         "bytes_sent_per_gpu_and_update": {**vars(plan.traffic), "total": plan.traffic.total},
-        "flops_per_update": {**plan.flops.parts, "total": plan.flops.total},
+        "flops_per_update": {**plan.flops, "total": sum(plan.flops.values())},
         "notes": plan.notes,
     }
 
 
 def show(plan: Plan, console: Console) -> None:
-    """The same for people."""
-    how, work = plan.how, plan.work
+    """Print tables and notes."""
+    how, work, tokens = plan.how, plan.work, plan.tokens
     trained = "" if plan.trainable == plan.parameters else f", {count(plan.trainable)} trained"
     spread = {"none": "", "ddp": ", DDP", "fsdp": ", FSDP2"}[how.sharding]
     console.print(f"{plan.policy}: {count(plan.parameters)} parameters{trained}")
@@ -43,15 +44,26 @@ def show(plan: Plan, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    unit = "Tokens" if work.prompt_tokens else "Steps"
+    counts = {
+        "sampled": tokens.sampled,
+        "of prompts, each once": tokens.prompts,
+        "through training passes": tokens.trained,
+        "if every answer had its own prompt": tokens.unshared if tokens.prompts else 0,
+        "through the reference": tokens.reference,
+    }
+    sent = {name.replace("_", "-"): size for name, size in vars(plan.traffic).items()}
     tables = {
         "Memory of a GPU, GB": _memory(plan),
-        f"{unit} of an update, all GPUs": _tokens(plan),
-        "Sent by each GPU in an update, GB": _traffic(plan) if plan.traffic.total else None,
+        f"{'Tokens' if work.prompt_tokens else 'Steps'} of an update, all GPUs": _pairs(
+            {name: f"{value:,}" for name, value in counts.items() if value}
+        ),
+        "Sent by each GPU in an update, GB": _pairs(
+            {name: giga(size) for name, size in {**sent, "together": plan.traffic.total}.items() if size}
+        ),
         "Operations of an update, all GPUs": _operations(plan),
     }
     for title, table in tables.items():
-        if table is not None:
+        if table.row_count:
             console.print(title, style="bold", highlight=False)
             console.print(table)
     for note in plan.notes:
@@ -59,9 +71,9 @@ def show(plan: Plan, console: Console) -> None:
 
 
 def _memory(plan: Plan) -> Table:
-    phases = plan.memory.phases
+    phases, totals = plan.memory.phases, plan.memory.totals
     parts = list(dict.fromkeys(part for phase in phases.values() for part in phase))
-    peak = max(plan.memory.totals, key=lambda name: plan.memory.totals[name])
+    peak = max(totals, key=lambda name: totals[name])
     table = Table(show_edge=False, header_style="")
     table.add_column("")
     for name in phases:
@@ -69,35 +81,16 @@ def _memory(plan: Plan) -> Table:
     for part in parts:
         table.add_row(part, *(giga(phase[part]) if part in phase else "" for phase in phases.values()))
     table.add_section()
-    table.add_row("together", *(giga(total) for total in plan.memory.totals.values()))
+    table.add_row("together", *(giga(total) for total in totals.values()))
     return table
 
 
-def _tokens(plan: Plan) -> Table:
-    found = plan.tokens
+def _pairs(rows: Mapping[str, str]) -> Table:
     table = Table(show_header=False, show_edge=False)
     table.add_column()
     table.add_column(justify="right")
-    rows = {
-        "sampled": found.sampled,
-        "of prompts, each once": found.prompts,
-        "through training passes": found.trained,
-        "if every answer had its own prompt": found.unshared if found.prompts else 0,
-        "through the reference": found.reference,
-    }
-    for name, value in rows.items():
-        if value:
-            table.add_row(name, f"{value:,}")
-    return table
-
-
-def _traffic(plan: Plan) -> Table:
-    table = Table(show_header=False, show_edge=False)
-    table.add_column()
-    table.add_column(justify="right")
-    for name, size in {**vars(plan.traffic), "together": plan.traffic.total}.items():
-        if size:
-            table.add_row(name.replace("_", "-"), giga(size))
+    for row in rows.items():
+        table.add_row(*row)
     return table
 
 
@@ -105,8 +98,8 @@ def _operations(plan: Plan) -> Table:
     table = Table(show_edge=False, header_style="")
     for name in ("", "TFLOP", "share"):
         table.add_column(name, justify="right" if name else "left")
-    total = max(plan.flops.total, 1)
-    for name, value in plan.flops.parts.items():
+    total = max(sum(plan.flops.values()), 1)
+    for name, value in plan.flops.items():
         table.add_row(name, f"{value / 1e12:,.4g}", f"{value / total:.0%}")
     table.add_section()
     table.add_row("together", f"{total / 1e12:,.4g}", "")
@@ -119,7 +112,7 @@ def giga(size: int) -> str:
 
 
 def count(number: int) -> str:
-    """Parameters in thousands, millions or billions.
+    """A number in thousands, millions or billions.
 
     Example:
         >>> count(494_032_768)

@@ -1,4 +1,4 @@
-"""The rows that an update is computed in, and the tokens in them."""
+"""The packed rows of an update, and their tokens."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from lightning_cgrpo.planning.workload import Workload
 
 
 def rows_of(work: Workload, passes: Sequence[int], shared: bool) -> list[Row]:
-    """The packed row of every pass: answers in the order of their prompts, cut as the passes say.
+    """The packed row of every pass, given the answers of each.
 
-    A pass over the answers [i, j) has the prompts of floor(i / G) … floor((j - 1) / G), each once. A prompt whose
-    answers are in two passes is computed in both.
+    A pass over the answers [i, j) has the prompts floor(i / G) … floor((j - 1) / G), each once.
     """
     rows, start = [], 0
     for size in passes:
@@ -24,9 +23,9 @@ def rows_of(work: Workload, passes: Sequence[int], shared: bool) -> list[Row]:
     return rows
 
 
-def training_rows(work: Workload, shared: bool) -> list[list[Row]]:
-    """Of every optimizer step of an epoch the rows of its passes."""
-    return [rows_of(work, passes, shared) for passes in work.passes]
+def training_rows(work: Workload, shared: bool) -> list[Row]:
+    """The rows of an epoch."""
+    return [row for passes in work.passes for row in rows_of(work, passes, shared)]
 
 
 @dataclass(frozen=True)
@@ -34,11 +33,11 @@ class Tokens:
     """Tokens of one update of all processes.
 
     Args:
-        sampled: by the rollout, B G C.
-        prompts: of distinct prompts, B P.
-        trained: that training passes compute, all epochs together.
-        reference: that the reference computes.
-        unshared: that training would compute with a prompt for every answer, B G (P + C) in every epoch.
+        sampled: B G C.
+        prompts: B P.
+        trained: in training passes of all epochs.
+        reference: in the reference's passes.
+        unshared: in training passes with a prompt per answer, B G (P + C) per epoch.
     """
 
     sampled: int
@@ -49,12 +48,12 @@ class Tokens:
 
 
 def tokens(work: Workload, shared: bool) -> Tokens:
-    """Tokens of an update, of all prompts, whoever computes them, as passes of one process's share cut them."""
+    """Tokens of an update, computed from one process's passes."""
     scale = work.all_prompts / work.prompts
-    trained = work.epochs * sum(row.tokens for step in training_rows(work, shared) for row in step)
+    trained = work.epochs * sum(row.tokens for row in training_rows(work, shared))
     answers = work.all_prompts * work.group_size
     return Tokens(
-        sampled=answers * work.answer_tokens if work.max_new_tokens else 0,
+        sampled=answers * work.answer_tokens if work.samples else 0,
         prompts=work.all_prompts * work.prompt_tokens,
         trained=round(scale * trained),
         reference=round(scale * sum(row.tokens for row in rows_of(work, work.reference_passes, shared))),
@@ -63,6 +62,6 @@ def tokens(work: Workload, shared: bool) -> Tokens:
 
 
 def steps(work: Workload) -> Tokens:
-    """Likewise the steps of a small policy, which reads no prompts."""
+    """Steps of a small policy's update, without prompts."""
     sampled = work.all_prompts * work.group_size * work.answer_tokens
     return Tokens(sampled, 0, work.epochs * sampled, sampled if work.reference_passes else 0, work.epochs * sampled)

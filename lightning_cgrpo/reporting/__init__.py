@@ -1,1 +1,1 @@
-"""Finished and running runs as figures and tables: ``python -m lightning_cgrpo report``. Without torch."""
+"""Figures and tables of finished and running runs, without torch."""

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lightning_cgrpo.cli.method import Method, get, key_of
+from lightning_cgrpo.cli.configuration import get
+from lightning_cgrpo.cli.method import Method, key_of
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.reporting import logs
-from lightning_cgrpo.reporting import saved_runs as saved
+from lightning_cgrpo.reporting import logs, saved_runs
 from lightning_cgrpo.reporting.folders import EVENTS, Track, found, read_folders
 from lightning_cgrpo.reporting.groups import grouped
 from lightning_cgrpo.reporting.labels import labels_of
 from lightning_cgrpo.reporting.notes import notes_of
-from lightning_cgrpo.reporting.runs import MethodRuns, Run, constraints_of_runs, run_of_log
+from lightning_cgrpo.reporting.runs import Identity, MethodRuns, Run, constraints_of_runs, run_of_log
 from lightning_cgrpo.reporting.starts import Chain, chains_of, shared_beginnings
 
 SAVED = "*.json"
@@ -22,12 +22,7 @@ SAVED = "*.json"
 
 @dataclass(frozen=True)
 class TaskRuns:
-    """The methods of a task, which are compared with each other.
-
-    Args:
-        name: of the task.
-        notes: faults and gaps that a reader should know of, the gravest first.
-    """
+    """The methods of a task, and notes, the gravest first."""
 
     name: str
     methods: list[MethodRuns]
@@ -36,12 +31,7 @@ class TaskRuns:
 
 @dataclass(frozen=True)
 class Collection:
-    """All runs of a report.
-
-    Args:
-        tasks: in the order in which their runs were found.
-        notes: on the sources: files and folders that were skipped, runs that share a beginning.
-    """
+    """All runs of a report, and notes on their sources."""
 
     tasks: list[TaskRuns]
     notes: list[str] = field(default_factory=list)
@@ -56,15 +46,15 @@ def collect(sources: Sequence[tuple[str | None, Path]], last: float, track: Trac
     """Read all runs below the sources.
 
     Args:
-        sources: folders or files, with the names that the user gives to what is found there.
-        last: share of a run's updates that final values are over.
+        sources: folders or files, with the user's names for their runs.
+        last: share of the updates that final values are over.
         track: shows the progress of reading.
 
     Raises:
         UserError: for a path that doesn't exist, or without any run.
     """
     notes: list[str] = []
-    # Found below two of the sources, a file is read once, and has the first's name.
+    # A file below two sources is read once, under the first source's name.
     events: dict[Path, tuple[Path, str | None]] = {}
     files: dict[Path, tuple[Path, str | None]] = {}
     for name, path in sources:
@@ -75,11 +65,13 @@ def collect(sources: Sequence[tuple[str | None, Path]], last: float, track: Trac
                 seen.setdefault(file.resolve(), (file, name))
     chains = chains_of(read_folders(dict(events.values()), track, notes))
     notes += shared_beginnings([starts[0] for starts in chains.values()])
-    runs = {identity: [_run(chain, last) for chain in starts] for identity, starts in chains.items()}
+    runs: dict[Identity, list[Run]] = {
+        identity: [_run(chain, last) for chain in starts] for identity, starts in chains.items()
+    }
     records = _records(files, last, notes)
     for run in records.values():
         if run is not None:
-            _add_saved(runs.setdefault(saved.identity(run), []), run)
+            _add_saved(runs.setdefault(run.identity, []), run)
     if not runs:
         where = ", ".join(str(path) for _, path in sources)
         raise UserError(f"Found no run in {where}. " + (notes[0] if notes else "Expected TensorBoard logs of fit."))
@@ -91,11 +83,11 @@ def collect(sources: Sequence[tuple[str | None, Path]], last: float, track: Trac
 
 
 def _records(files: Mapping[Path, tuple[Path, str | None]], last: float, notes: list[str]) -> dict[Path, Run | None]:
-    """Saved runs, with the user's names in their methods; none for a saved run that can't be read."""
+    """Saved runs with the user's names; None if unreadable."""
     records: dict[Path, Run | None] = {}
     for resolved, (path, name) in files.items():
         try:
-            run = saved.read(path, last)
+            run = saved_runs.read(path, last)
         except ValueError as error:
             notes.append(f"Skipped {path}: this saved run can't be read ({error}).")
             records[resolved] = None
@@ -118,9 +110,9 @@ def _run(chain: Chain, last: float) -> Run:
 
 
 def _add_saved(starts: list[Run], run: Run) -> None:
-    """Add a saved run to the starts of its method and seed, which stay sorted: the run that went furthest comes first.
+    """Add a saved run to the starts of its method and seed, the furthest start first.
 
-    A saved run of the folders of a known run is the same run: the state with more updates stays.
+    A saved run with a known run's folder is the same run: the state with more updates stays.
     """
     same = next((n for n, known in enumerate(starts) if set(known.folders) & set(run.folders)), None)
     if same is None:
@@ -135,7 +127,7 @@ def _add_saved(starts: list[Run], run: Run) -> None:
 
 
 def _tasks(runs: Sequence[list[Run]], last: float) -> list[TaskRuns]:
-    """Runs by task and method; of several starts of a method and seed the first counts."""
+    """Runs by task and method; only the first start of a method and seed counts."""
     together: dict[str, list[list[Run]]] = {}
     for starts in runs:
         together.setdefault(key_of(starts[0].method), []).append(starts)
@@ -153,7 +145,7 @@ def _tasks(runs: Sequence[list[Run]], last: float) -> list[TaskRuns]:
 
 
 def _labels(methods: Sequence[Method]) -> list[str]:
-    """A name that the user gave stands for its method, or before the labels of several; a folder for itself."""
+    """Labels with the user's names: alone for one method, before the labels of several."""
     labels = [str(method.get("folder", "")) for method in methods]
     for name in dict.fromkeys(method.get("name") for method in methods):
         rows = [n for n, method in enumerate(methods) if method.get("name") == name]

@@ -1,4 +1,4 @@
-"""``python -m lightning_cgrpo report``: figures and tables of runs."""
+"""The command ``report``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.reporting import saved_runs as saved
+from lightning_cgrpo.output import print_table
+from lightning_cgrpo.reporting import saved_runs
 from lightning_cgrpo.reporting.collect import Collection, TaskRuns, collect
 from lightning_cgrpo.reporting.control import control_table
 from lightning_cgrpo.reporting.labels import slug
@@ -18,15 +18,12 @@ from lightning_cgrpo.reporting.results import final_table, test_table
 from lightning_cgrpo.reporting.runs import LAST, MethodRuns, progress
 from lightning_cgrpo.reporting.tables import Cell, Column, Table, comma_separated, latex, markdown
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command.
+    """Run the command.
 
     Raises:
-        UserError: if there is nothing to report, or it can't be written.
+        UserError: if there is nothing to report, or the report can't be written.
     """
     parser = argparse.ArgumentParser(
         prog="python -m lightning_cgrpo report",
@@ -59,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def write(collection: Collection, last: float, folder: Path) -> None:
-    """Write figures, tables, saved runs and the page about them, and show a summary."""
+    """Write figures, tables, saved runs and the page, and print a summary."""
     folder.mkdir(parents=True, exist_ok=True)
     several = len(collection.tasks) > 1
     labeled = [
@@ -68,21 +65,18 @@ def write(collection: Collection, last: float, folder: Path) -> None:
         for method in task.methods
         for run in method.runs
     ]
-    saved.write_all(labeled, last, folder / "runs")
+    saved_runs.write_all(labeled, last, folder / "runs")
     sections = [_section(task, f"{slug(task.name)}_" if several else "", last, folder) for task in collection.tasks]
     (folder / "report.md").write_text(page(sections, collection.notes), encoding="utf-8")
     _show(sections, collection.notes, folder)
 
 
 def _section(task: TaskRuns, prefix: str, last: float, folder: Path) -> Section:
-    """The tables and figures of a task, written."""
     from lightning_cgrpo.reporting.figures import draw_all
 
     methods = task.methods
-    tables = [final_table(methods, last), control_table(methods)]
-    tested = test_table(methods)
-    if tested is not None:
-        tables.append(tested)
+    found = (final_table(methods, last), control_table(methods), test_table(methods))
+    tables = [table for table in found if table is not None]
     for table in tables:
         named = replace(table, name=f"{prefix}{table.name}")
         for suffix, render in (("md", markdown), ("csv", comma_separated), ("tex", latex)):
@@ -91,11 +85,9 @@ def _section(task: TaskRuns, prefix: str, last: float, folder: Path) -> Section:
 
 
 def _source(argument: str) -> tuple[str | None, Path]:
-    """A path, or a name and a path; a path that exists is one, whatever signs are in it."""
-    name, equals, path = argument.partition("=")
-    if not equals or not name or not path or Path(argument).exists():
-        return None, Path(argument)
-    return name, Path(path)
+    """A path and its name; an existing path may contain "="."""
+    name, _, path = argument.partition("=")
+    return (None, Path(argument)) if not name or not path or Path(argument).exists() else (name, Path(path))
 
 
 def _fraction(text: str) -> float:
@@ -118,7 +110,6 @@ def _track(files: Sequence[Path]) -> Iterable[Path]:
 
 
 def _show(sections: Sequence[Section], notes: Sequence[str], folder: Path) -> None:
-    """A short summary on the screen: means only, the tables have the rest."""
     from rich.console import Console
 
     console = Console()
@@ -126,31 +117,26 @@ def _show(sections: Sequence[Section], notes: Sequence[str], folder: Path) -> No
         if len(sections) > 1:
             console.print(section.task.name, style="bold", markup=False)
         _show_table(section.task.methods, section.tables[0])
-        _show_notes(console, section.task.notes)
-    _show_notes(console, notes)
-    console.print(f"Wrote {folder / 'report.md'}, with figures, tables and runs beside it.", markup=False)
-
-
-def _show_notes(console: Console, notes: Sequence[str]) -> None:
+        for note in section.task.notes:
+            console.print(f"- {note}", markup=False, highlight=False)
     for note in notes:
         console.print(f"- {note}", markup=False, highlight=False)
+    console.print(f"Wrote {folder / 'report.md'}, with figures, tables and runs beside it.", markup=False)
 
 
 def _show_table(methods: Sequence[MethodRuns], table: Table) -> None:
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table as Screen
 
     shown = [n for n, column in enumerate(table.columns) if column.title.startswith(("reward", "rate"))]
     screen = Screen(box=SIMPLE)
     screen.add_column("method", min_width=_longest(word for method in methods for word in method.label.split()))
-    # Narrow: a bound is below its name.
+    # A bound stands below its name, to save width.
     heads = [table.columns[n].title.removeprefix("rate ").replace(" ", "\n", 1) for n in shown]
-    texts = [[_mean(cells[n], table.columns[n]) for n in shown] for _, _, cells in table.rows]
     rows = [
-        [str(seeds), progress(method.runs), *found]
-        for method, (_, seeds, _), found in zip(methods, table.rows, texts, strict=True)
+        [str(seeds), progress(method.runs), *(_mean(cells[n], table.columns[n]) for n in shown)]
+        for method, (_, seeds, cells) in zip(methods, table.rows, strict=True)
     ]
     for head, column in zip(("seeds", "updates", *heads), zip(*rows, strict=True), strict=True):
         # Rich takes the longest word for the least width, and would cut marks off.
@@ -159,10 +145,7 @@ def _show_table(methods: Sequence[MethodRuns], table: Table) -> None:
     for method, row, (_, _, cells) in zip(methods, rows, table.rows, strict=True):
         bold = [False, False, *(cells[n].bold for n in shown)]
         screen.add_row(escape(method.label), *(f"[bold]{t}[/]" if b else t for t, b in zip(row, bold, strict=True)))
-    console = Console()
-    # Rather lines that the terminal breaks than columns without their ends.
-    needed = console.measure(screen, options=console.options.update(width=1000)).minimum
-    Console(width=max(console.width, needed)).print(screen)
+    print_table(screen)
 
 
 def _mean(cell: Cell, column: Column) -> str:

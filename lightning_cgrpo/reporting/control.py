@@ -1,71 +1,51 @@
-"""The table of how fast methods learned, and how they kept their constraints."""
+"""The table of control: how fast methods learned, and how they kept constraints."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+from lightning_cgrpo.reporting import summary
 from lightning_cgrpo.reporting.results import REWARD, measured
 from lightning_cgrpo.reporting.runs import MethodRuns, Run
-from lightning_cgrpo.reporting.summary import (
-    KEPT,
-    NEAR_BEST,
-    REST,
-    TOLERANCE,
-    WINDOW,
-    Statistic,
-    compliance,
-    control,
-    kept_from,
-    near_best,
-    spread,
-    statistic,
-    time_to,
-    together,
-)
+from lightning_cgrpo.reporting.summary import KEPT, NEAR_BEST, REST, TOLERANCE, WINDOW
 from lightning_cgrpo.reporting.tables import Cell, Column, Table
 
 MEASURES = {"feasible from": 0, "overshoot": 4, "oscillation": 4, "held": 2}
-"""Of a constraint, and their decimals."""
-Values = list[float | None]
+"""A constraint's measures, and their decimals."""
 
 
 def control_table(methods: Sequence[MethodRuns]) -> Table:
-    """How fast and how alike the seeds learned, and how constraints were kept."""
+    """The speed and spread of learning, and the measures of every enforced constraint."""
     names = list(dict.fromkeys(name for method in methods for name in method.enforced))
-    level = _level(methods)
+    best = [measured(method, REWARD, lambda run: run.final) for method in methods]
+    level = max((summary.near_best(value.mean) for value in best if value is not None), default=math.inf)
     columns = [Column("time to reward", 0), Column("time to feasibility", 0), Column("reward spread", 3)]
     columns += [Column(f"{name}: {measure}", digits) for name in names for measure, digits in MEASURES.items()]
     rows = []
     for method in methods:
         found = [_measures(run, method, names, level) for run in method.runs]
-        cells = [Cell(statistic(seeds)) for seeds in zip(*found, strict=True)]
+        cells = [Cell(summary.statistic(seeds)) for seeds in zip(*found, strict=True)]
         rewards = method.series(REWARD)
-        apart = spread(rewards)
-        cells.insert(2, Cell(None if apart is None else Statistic(apart, math.nan, len(rewards))))
+        apart = summary.spread(rewards)
+        cells.insert(2, Cell(None if apart is None else summary.Statistic(apart, math.nan, len(rewards))))
         rows.append((method.title, len(method.runs), cells))
     return Table("control", _caption(level), columns, rows)
 
 
-def _level(methods: Sequence[MethodRuns]) -> float:
-    """The reward that is near the best final one; infinite without any."""
-    values = [measured(method, REWARD, lambda run: run.final) for method in methods]
-    return max((near_best(value.mean) for value in values if value is not None), default=math.inf)
-
-
-def _measures(run: Run, method: MethodRuns, names: Sequence[str], level: float) -> Values:
+def _measures(run: Run, method: MethodRuns, names: Sequence[str], level: float) -> list[float | None]:
     """A run's row, without the spread."""
     reward = run.smooth(REWARD)
-    start = time_to(reward, level)
+    start = summary.time_to(reward, level)
     rates = {name: run.smooth(f"rate/{name}") for name in method.enforced}
-    met = {name: compliance(rates[name], constraint) for name, constraint in method.enforced.items()}
-    values: Values = [start, together(list(met.values()), reward, level) if met else None]
+    met = {name: summary.compliance(rates[name], constraint) for name, constraint in method.enforced.items()}
+    values = [start, summary.together(list(met.values()), reward, level) if met else None]
     for name in names:
-        kept = control(rates[name], method.enforced[name], run.updates) if name in method.enforced else None
+        kept = summary.control(rates[name], method.enforced[name], run.updates) if name in method.enforced else None
         if kept is None:
             values += [None] * len(MEASURES)
         else:
-            values += [kept_from(met[name], start, run.updates), kept.overshoot, kept.oscillation, kept.held]
+            values += [summary.kept_from(met[name], start, run.updates), kept.overshoot, kept.oscillation, kept.held]
     return values
 
 

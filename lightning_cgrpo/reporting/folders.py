@@ -1,4 +1,4 @@
-"""Find and read folders of logs, with the configurations beside them."""
+"""Folders of logs, with the configurations beside them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ class Folder:
     """A folder with a log of training.
 
     Args:
-        name: the user's name for the source of the folder, if there is one.
-        config: none without a readable configuration.
-        weights: fingerprint of the saved weights that the policy began from; none for random weights.
-        files: of training and of evaluations.
+        name: the user's name for its source, if any.
+        config: None without a readable configuration.
+        weights: fingerprint of the saved weights that the policy began from, if any.
     """
 
     path: Path
@@ -38,17 +37,14 @@ class Folder:
 
     @property
     def short(self) -> str:
-        """``name/version_N``, as Lightning builds it."""
         return _short(self.path)
 
     @property
     def reached(self) -> float:
-        """The last logged update."""
         return max(file.span[1] for file in self.files if file.span is not None)
 
     @property
     def started(self) -> float:
-        """When training started, on the clock."""
         return max(file.started for file in self.files if file.span is not None)
 
     @property
@@ -62,24 +58,28 @@ class Folder:
 
 
 def found(path: Path, pattern: str) -> list[Path]:
-    """The files below a folder, or the file itself, in natural order: version_10 comes after version_9."""
+    """The files below a folder, or the file itself; version_10 comes after version_9."""
     if path.is_file():
         return [path] if path.match(pattern) else []
     return sorted(path.rglob(pattern), key=lambda file: [_natural(part) for part in file.parts])
 
 
 def read_folders(events: Mapping[Path, str | None], track: Track, notes: list[str]) -> list[Folder]:
-    """The folders of events files, which come with the names that the user gave."""
-    together: dict[Path, list[Path]] = {}
-    for file in events:
-        together.setdefault(file.parent, []).append(file)
-    read = _read_files(list(events), track, notes)
+    """The folders of events files, given with the user's names."""
+    together: dict[Path, list[EventsFile]] = {}
+    names: dict[Path, str | None] = {}
+    for file in track(list(events)):
+        names.setdefault(file.parent, events[file])
+        known = together.setdefault(file.parent, [])
+        try:
+            known.append(logs.read(file))
+        except OSError as error:
+            notes.append(f"Skipped {file}: it can't be read ({error.strerror or error}).")
     folders = []
-    for path, files in together.items():
-        known = [read[file] for file in files if file in read]
+    for path, known in together.items():
         if any(file.span is not None for file in known):
             weights = _weights(path, notes)
-            folders.append(Folder(path, events[files[0]], _config(path, notes), weights, known))
+            folders.append(Folder(path, names[path], _config(path, notes), weights, known))
         else:
             only = ", only an evaluation" if any(file.evaluations for file in known) else ""
             notes.append(f"Skipped {path}: its log holds no updates{only}.")
@@ -92,16 +92,6 @@ def _short(folder: Path) -> str:
 
 def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
-
-
-def _read_files(files: Sequence[Path], track: Track, notes: list[str]) -> dict[Path, EventsFile]:
-    read = {}
-    for file in track(files):
-        try:
-            read[file] = logs.read(file)
-        except OSError as error:
-            notes.append(f"Skipped {file}: it can't be read ({error.strerror or error}).")
-    return read
 
 
 def _config(folder: Path, notes: list[str]) -> Config | None:

@@ -1,13 +1,13 @@
-"""Group methods by task: methods of different tasks share neither axes nor tables."""
+"""Group methods by task."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from lightning_cgrpo.cli.method import get
-from lightning_cgrpo.reporting.labels import TASK, numbered, short_class
+from lightning_cgrpo.cli.configuration import get, short_class
+from lightning_cgrpo.reporting.labels import TASK, numbered
 from lightning_cgrpo.reporting.runs import MethodRuns
 
 UNKNOWN = "unknown task"
@@ -16,8 +16,8 @@ UNKNOWN = "unknown task"
 @dataclass
 class _Group:
     task: str
-    constraints: set[str] = field(default_factory=set)
-    members: list[int] = field(default_factory=list)
+    constraints: set[str]
+    members: list[int]
 
     def takes(self, task: str, constraints: set[str]) -> bool:
         shared = bool(self.constraints & constraints)
@@ -29,8 +29,8 @@ class _Group:
 def grouped(methods: Sequence[MethodRuns]) -> list[tuple[str, list[MethodRuns]]]:
     """Methods by task, with the names of the groups.
 
-    Methods of one task class without a constraint in common are groups of their own: the class may be general, such as
-    a task of reward functions. A method without a configuration joins a group that has one of its constraints.
+    Methods of one task class without a common constraint are different groups, because the class may be general. A
+    method without a configuration joins a group with one of its constraints.
     """
     groups: list[_Group] = []
     about = [(short_class(get(method.method, TASK)), set(method.constraints)) for method in methods]
@@ -52,7 +52,7 @@ def grouped(methods: Sequence[MethodRuns]) -> list[tuple[str, list[MethodRuns]]]
 
 
 def _names(groups: Sequence[_Group], found: Sequence[Sequence[MethodRuns]]) -> list[str]:
-    """The tasks' classes without the word "Task"; with constraints where several groups are of one task."""
+    """Tasks' classes, with constraints if several groups are of one task."""
     tasks = [group.task.removesuffix("Task") or group.task or UNKNOWN for group in groups]
     counts = Counter(tasks)
     declared = [

@@ -1,4 +1,4 @@
-"""The distribution of a component's effective weight over groups, pooled over updates (and seeds)."""
+"""The distribution of effective weights over groups."""
 
 from __future__ import annotations
 
@@ -10,21 +10,14 @@ import numpy as np
 from lightning_cgrpo.reporting.series import Array
 
 WIDTH, BINS = 0.025, 81
-"""Bins are centered at 0, 0.025 … 2, so that neither a weight of 0 nor one of 1 lies on an edge."""
+"""Bins are centered at 0, 0.025 … 2, so neither weight 0 nor weight 1 lies on an edge."""
 EDGES: Array = (np.arange(BINS + 1, dtype=np.float64) - 0.5) * WIDTH
 CENTERS: Array = np.arange(BINS, dtype=np.float64) * WIDTH
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """A histogram as TensorBoard stores it, of one update.
-
-    Args:
-        minimum: the smallest value.
-        maximum: the largest value.
-        limits: upper edges of the buckets ``[n]``; each begins where the one before ends.
-        counts: ``[n]``.
-    """
+    """TensorBoard's histogram of one update: extreme values, and buckets' upper edges and counts ``[n]``."""
 
     minimum: float
     maximum: float
@@ -33,16 +26,15 @@ class Buckets:
 
 
 def pooled(histograms: Iterable[Buckets]) -> Array:
-    """The shares ``[BINS]`` of all values in each bin, 0 without any; a bucket's values are spread evenly over it.
+    """The share ``[BINS]`` of all values in each bin; values outside count in the end bins.
 
-    Values outside of the bins count at their ends.
+    A bucket's values are spread evenly over it.
     """
     total = np.zeros(BINS)
     for histogram in histograms:
         limits, counts = np.asarray(histogram.limits, float), np.asarray(histogram.counts, float)
         low = np.concatenate([[-np.inf], limits[:-1]])
-        # The smallest and the largest value narrow their buckets, which are 10 % wide: where all values are one
-        # multiplier, what is left is that very value.
+        # Buckets are 10 % wide. The extreme values narrow theirs, down to a point for a single multiplier.
         low, high = np.maximum(low, histogram.minimum), np.minimum(limits, histogram.maximum)
         for start, end, count in zip(low[counts > 0], high[counts > 0], counts[counts > 0], strict=True):
             total += count * _shares(start, max(end, start))
@@ -51,12 +43,10 @@ def pooled(histograms: Iterable[Buckets]) -> Array:
 
 def _shares(start: float, end: float) -> Array:
     """The shares ``[BINS]`` of [start, end] in each bin."""
-    shares = np.zeros(BINS)
     if end - start < 1e-9:
+        shares = np.zeros(BINS)
         shares[int(np.clip(np.searchsorted(EDGES, end, side="right") - 1, 0, BINS - 1))] = 1.0
         return shares
     edges = EDGES.copy()
     edges[0], edges[-1] = min(edges[0], start), max(edges[-1], end)
-    covered = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0.0, None)
-    shares[:] = covered / (end - start)
-    return shares
+    return np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0.0, None) / (end - start)

@@ -1,4 +1,4 @@
-"""Names of methods, from what differs between those at hand, in the words of their configurations."""
+"""Labels of methods, in the words of their configurations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_cgrpo.cli.method import Method, get
+from lightning_cgrpo.cli.configuration import get, short_class
+from lightning_cgrpo.cli.method import Method
 
 CONSTRAINTS = "model.init_args.objective.constraints"
 ESTIMATOR = "model.init_args.estimator"
@@ -16,17 +17,16 @@ TASK = "model.init_args.task"
 LAGRANGIAN, FIXED = "callbacks.LagrangianCallback", "callbacks.FixedWeights"
 FIXED_WORD = "fixed"
 SILENT = ("class_path", "init_args", "model", "callbacks")
-"""Parts of a path that say little: left out where a setting is named."""
+"""Parts of a path that are left out of a setting's name."""
 
 
 @dataclass(frozen=True)
 class Aspect:
-    """One thing in which methods can differ.
+    """A possible difference between methods.
 
     Args:
         path: of the setting.
-        holder: what has such a setting: the class of which it is an argument, where there is one. Methods with another
-            class there aren't compared in it.
+        holder: the class with this setting; only its methods are compared.
     """
 
     path: str
@@ -34,10 +34,10 @@ class Aspect:
 
 
 def labels_of(methods: Sequence[Method]) -> list[str]:
-    """A label for each of several different methods; unique.
+    """Unique labels of different methods.
 
-    A label holds a part per aspect in which the methods differ: the estimator, a constraint, how the weights are set,
-    any other setting. A part that most of the methods share is left out, except for the estimator's.
+    A label has a part for each differing aspect: estimator, constraints, weights, other settings. Apart from the
+    estimator, parts that most methods share are left out.
     """
     described = [dict(_aspects(method)) for method in methods]
     holders = [
@@ -52,13 +52,14 @@ def labels_of(methods: Sequence[Method]) -> list[str]:
         usual = None if aspect.path == ESTIMATOR else _usual(list(texts.values()))
         for n, text in texts.items():
             rows[n].append((text or f"without {aspect.path.rpartition('.')[2]}", text == usual))
+    plain = [short_class(get(method, ESTIMATOR)) or "run" for method in methods]
     short = [", ".join(text for text, is_usual in row if not is_usual) for row in rows]
     full = [", ".join(text for text, _ in row) for row in rows]
-    # The most usual method of all needs words too.
+    # For the most usual method, whose short label is empty.
     said = [", ".join(text for text, _ in row if not text.startswith("without ")) for row in rows]
-    labels = [s or a or _plain(method) for s, a, method in zip(short, said, methods, strict=True)]
+    labels = [s or a or p for s, a, p in zip(short, said, plain, strict=True)]
     if len(set(labels)) < len(labels):
-        labels = [text or _plain(method) for text, method in zip(full, methods, strict=True)]
+        labels = [text or p for text, p in zip(full, plain, strict=True)]
     return numbered(labels)
 
 
@@ -67,14 +68,8 @@ def slug(label: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.")[:80] or "run"
 
 
-def short_class(value: Any) -> str:
-    """The name of a class, from its path or its configuration."""
-    value = value.get("class_path") if isinstance(value, Mapping) else value
-    return str(value).rpartition(".")[2] if value else ""
-
-
 def numbered(labels: Sequence[str]) -> list[str]:
-    """Labels with numbers where several are equal."""
+    """Labels, with numbers after equal labels."""
     counts, seen, unique = Counter(labels), Counter[str](), []
     for label in labels:
         seen[label] += 1
@@ -82,18 +77,14 @@ def numbered(labels: Sequence[str]) -> list[str]:
     return unique
 
 
-def _plain(method: Method) -> str:
-    return short_class(get(method, ESTIMATOR)) or "run"
-
-
 def _usual(texts: Sequence[str]) -> str | None:
-    """What most have, and three at least; weights that are fixed are always told."""
+    """The text of most methods, at least three; never fixed weights."""
     text, count = Counter(texts).most_common(1)[0]
     return text if count > 2 and 2 * count > len(texts) and not text.startswith(FIXED_WORD) else None
 
 
 def _aspects(method: Method) -> Iterator[tuple[Aspect, str]]:
-    """What can be said of a method, in the order in which it is said."""
+    """A method's aspects in the order of a label, with words."""
     yield Aspect(ESTIMATOR), short_class(get(method, ESTIMATOR))
     constraints = get(method, CONSTRAINTS) or {}
     for name, settings in constraints.items():
@@ -101,13 +92,9 @@ def _aspects(method: Method) -> Iterator[tuple[Aspect, str]]:
             yield Aspect(f"{CONSTRAINTS}.{name}"), _constraint_words(str(name), settings)
             yield Aspect(f"{CONSTRAINTS}.{name}.signal"), f"{name} of {settings.get('signal', name)}"
     yield Aspect("multipliers"), _weights_words(method)
+    said = (ESTIMATOR, LAGRANGIAN, f"{LAGRANGIAN}.init_args.controller")
     for aspect, value in _settings(method):
-        # Said above, in better words.
-        if aspect.path.startswith((f"{CONSTRAINTS}.", FIXED)) or aspect.path in (
-            ESTIMATOR,
-            LAGRANGIAN,
-            f"{LAGRANGIAN}.init_args.controller",
-        ):
+        if aspect.path.startswith((f"{CONSTRAINTS}.", FIXED)) or aspect.path in said:
             continue
         words = [word for word in aspect.path.split(".") if word not in SILENT]
         yield aspect, short_class(value) if _is_class(value) else f"{'.'.join(words[-2:])}={value}"
@@ -123,11 +110,11 @@ def _constraint_words(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _weights_words(method: Method) -> str:
-    """Who sets the weights: a controller, the user, or nobody."""
+    """The controller of the weights, or their fixed values."""
     if get(method, LAGRANGIAN) is not None:
         return short_class(get(method, f"{LAGRANGIAN}.init_args.controller"))
     weights = get(method, f"{FIXED}.init_args.weights") or {}
-    # Weights of 0 alone, the reward's being as it is by default, measure the constraints.
+    # Weights of 0 alone only measure the constraints, because the reward keeps its default.
     if get(method, FIXED) is None or (weights and not any(weights.values())):
         return "no multipliers" if get(method, CONSTRAINTS) else ""
     named = [f"{name} {_number(weight)}" for name, weight in weights.items() if (name, weight) != ("reward", 1.0)]
@@ -147,7 +134,6 @@ def _holder(path: str, value: Any) -> str:
 
 
 def _settings(value: Any, path: str = "", holder: str = "") -> Iterator[tuple[Aspect, Any]]:
-    """All settings below: classes, and values that aren't mappings."""
     if _is_class(value):
         yield Aspect(path, holder), value
         holder = _holder(path, value)

@@ -1,21 +1,22 @@
-"""TensorBoard's event files, read with TensorBoard's own reader; the files of one run become one log."""
+"""TensorBoard's event files."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 
 from lightning_cgrpo.reporting.histogram import Buckets
-from lightning_cgrpo.reporting.series import FLOAT_DIGITS, Array, Series, rounded
+from lightning_cgrpo.reporting.series import FLOAT_DIGITS, Series, rounded
 
 TRAINING = ("reward/", "rate/", "threshold/", "multiplier/", "effective_weight/", "groups/informative/")
-"""Scalars of training that a report shows."""
+"""Scalars of training in figures and tables."""
 FAULTS = "faults/"
-"""Counts of training that a report tells."""
+"""Counts of training in notes."""
 COLLAPSED = "policy/collapsed_since"
 """The update at which the policy began to collapse; logged from the detection on."""
 EVALUATIONS = ("test/", "test_train/", "val/")
@@ -25,17 +26,15 @@ EFFECTIVE_WEIGHTS = "effective_weights/"
 
 @dataclass(frozen=True)
 class EventsFile:
-    """What one process wrote.
+    """The log of one process.
 
     Args:
-        path: of the file.
-        started: on the clock, in seconds.
-        scalars: training's, by tag.
+        started: clock in seconds.
+        scalars: of training, by tag.
         histograms: by component and update.
-        evaluations: by tag (``test/…``, ``test_train/…``, ``val/…``): the clock and the value of the last.
+        evaluations: clock and value of the last, by tag.
     """
 
-    path: Path
     started: float
     scalars: dict[str, Series] = field(default_factory=dict)
     histograms: dict[str, dict[int, Buckets]] = field(default_factory=dict)
@@ -43,14 +42,14 @@ class EventsFile:
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """The first and the last update in it, if there is any."""
+        """The first and the last update, if there is any."""
         steps = [series.steps for series in self.scalars.values() if len(series)]
         return (min(s[0] for s in steps), max(s[-1] for s in steps)) if steps else None
 
 
 @dataclass(frozen=True)
 class Log:
-    """A run's log: `EventsFile`, without the origins of the values."""
+    """The log of a run."""
 
     scalars: dict[str, Series]
     histograms: dict[str, dict[int, Buckets]]
@@ -58,18 +57,14 @@ class Log:
 
 
 def read(path: Path) -> EventsFile:
-    """Read an events file; a record that is still being written ends it.
-
-    Raises:
-        OSError: if it can't be read.
-    """
-    # Without an installed TensorFlow the reader works as well, and remarks on it.
+    """Read an events file, up to a record that is still being written."""
+    # TensorBoard's reader remarks on a missing TensorFlow, and works without.
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with path.open("rb"):
-        pass  # The reader would say less clearly that it isn't readable.
-    # 0 keeps all; of what isn't used as little as possible.
+        pass  # An unreadable file gets a clearer error here than in the reader.
+    # 0 keeps all events; unused kinds keep one.
     keep = {"scalars": 0, "histograms": 0, "images": 1, "tensors": 1, "audio": 1, "compressedHistograms": 1}
     events = EventAccumulator(str(path), size_guidance=keep, purge_orphaned_data=False)
     events.Reload()
@@ -77,7 +72,10 @@ def read(path: Path) -> EventsFile:
     scalars, evaluations = {}, {}
     for tag in tags["scalars"]:
         if tag.startswith((*TRAINING, FAULTS, COLLAPSED)):
-            scalars[tag] = _series([(event.step, event.value) for event in events.Scalars(tag)])
+            # The last of several values of a step counts.
+            values = {event.step: event.value for event in events.Scalars(tag) if np.isfinite(event.value)}
+            steps = sorted(values)
+            scalars[tag] = Series(np.array(steps, float), np.array([values[step] for step in steps], float))
         elif tag.startswith(EVALUATIONS):
             found = [(event.wall_time, event.value) for event in events.Scalars(tag) if np.isfinite(event.value)]
             if found:
@@ -92,27 +90,20 @@ def read(path: Path) -> EventsFile:
             }
     try:
         started = events.FirstEventTimestamp()
-    except ValueError:  # There is nothing in it yet.
+    except ValueError:  # The file is still empty.
         started = path.stat().st_mtime
-    return EventsFile(path, started, scalars, histograms, evaluations)
-
-
-def _series(points: Sequence[tuple[int, float]]) -> Series:
-    """Sorted by step; of a step that is there twice the last; without values that aren't finite."""
-    values = {step: value for step, value in points if np.isfinite(value)}
-    steps = sorted(values)
-    return Series(np.array(steps, float), np.array([values[step] for step in steps], float))
+    return EventsFile(started, scalars, histograms, evaluations)
 
 
 def merged(folders: Sequence[Sequence[EventsFile]]) -> Log:
-    """One log of the folders of a run, each resumed from the one before.
+    """One log of a run's folders, each resumed from the previous folder.
 
-    Whatever started later wins from its first update on: training went on from there. Evaluations are those of the
-    last folder, since earlier ones were of checkpoints before the end.
+    A later file replaces earlier values from its first update on. Only the last folder's evaluations count: earlier
+    evaluations were of earlier checkpoints.
     """
     scalars: dict[str, list[Series]] = {}
     histograms: dict[str, dict[int, Buckets]] = {}
-    for file in sorted((file for files in folders for file in files), key=_started):
+    for file in sorted((file for files in folders for file in files), key=attrgetter("started")):
         if file.span is None:
             continue
         first = file.span[0]
@@ -129,14 +120,10 @@ def merged(folders: Sequence[Sequence[EventsFile]]) -> Log:
     )
 
 
-def _started(file: EventsFile) -> float:
-    return file.started
-
-
 def _evaluations(files: Sequence[EventsFile]) -> dict[str, float]:
-    """The last evaluations of a folder; a test without training prompts ends an earlier one of them."""
+    """The last evaluations. A test without training prompts removes an earlier test's training prompts."""
     last: dict[str, tuple[float, float]] = {}
-    for file in sorted(files, key=_started):
+    for file in sorted(files, key=attrgetter("started")):
         if any(tag.startswith("test/") for tag in file.evaluations):
             last = {tag: found for tag, found in last.items() if not tag.startswith("test_train/")}
         for tag, found in file.evaluations.items():
@@ -145,7 +132,6 @@ def _evaluations(files: Sequence[EventsFile]) -> dict[str, float]:
 
 
 def _joined(parts: Sequence[Series]) -> Series:
-    steps: Array = np.concatenate([part.steps for part in parts])
-    values: Array = np.concatenate([part.values for part in parts])
+    steps = np.concatenate([part.steps for part in parts])
     order = np.argsort(steps, kind="stable")
-    return Series(steps[order], values[order])
+    return Series(steps[order], np.concatenate([part.values for part in parts])[order])

@@ -1,24 +1,91 @@
-"""Notes for the reader of a report: faults and gaps of the runs."""
+"""Notes on faults and gaps of runs, and on equal numbers."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from lightning_cgrpo.reporting.identical import identical_notes, same_numbers
+import numpy as np
+
 from lightning_cgrpo.reporting.logs import EFFECTIVE_WEIGHTS
 from lightning_cgrpo.reporting.runs import SKIPPED, MethodRuns, Run, progress, seeds_of
+from lightning_cgrpo.reporting.series import Series
+
+MEASURED = ("reward/", "rate/")
+"""Families of series that follow from sampled answers."""
+CHANCE = 30.0
+"""Bits of information below which chance may have made numbers equal."""
 
 
 def notes_of(methods: Sequence[MethodRuns], last: float) -> list[str]:
-    """Notes on the runs of a task, the gravest first; `last` is the share that final values are over."""
-    notes = list(identical_notes(methods))
+    """Notes on a task's runs, the gravest first; `last` is the share that final values are over."""
+    notes = list(_identical(methods))
     kinds = (_collapsed, _several_starts, _unfinished, _begins, _faults)
     notes += [note for of in kinds for method in methods for note in of(method)]
     other = [m.label for m in methods if any(run.distributions and run.pooled != last for run in m.runs)]
     if other:
         notes.append(f"Distributions are over the part of training that they were saved for: {'; '.join(other)}.")
     return notes + _missing_notes(methods)
+
+
+# ---------------------------------------------------------------------- equal numbers
+
+
+def _identical(methods: Sequence[MethodRuns]) -> Iterator[str]:
+    """A note per set of runs with equal series."""
+    sets: list[list[tuple[MethodRuns, Run]]] = []
+    for method in methods:
+        for run in method.runs:
+            for known in sets:
+                first = known[0][1]
+                if _same_numbers(first, run) and _worth(first, run) >= CHANCE:
+                    known.append((method, run))
+                    break
+            else:
+                sets.append([(method, run)])
+    for found in sets:
+        if len(found) > 1:
+            labels = dict.fromkeys(method.label for method, _ in found)
+            names = [f"{label}, {seeds_of([run for m, run in found if m.label == label])}" for label in labels]
+            updates = min(run.updates for _, run in found)
+            yield (
+                f"Identical: {'; '.join(names)}: all series are equal, number for number, over {updates:,} updates. "
+                "They are one training, counted several times."
+            )
+
+
+def _same_numbers(one: Run, other: Run) -> bool | None:
+    """Whether runs have equal numbers as far as both go; None if not comparable."""
+    shared = [tag for tag in one.series if tag in other.series]
+    if one.width != other.width or not shared:
+        return None
+    end = _end(one, other)
+    return all(_equal(one.series[tag].between(-np.inf, end), other.series[tag].between(-np.inf, end)) for tag in shared)
+
+
+def _equal(one: Series, other: Series) -> bool:
+    return np.array_equal(one.steps, other.steps) and np.array_equal(one.values, other.values)
+
+
+def _worth(run: Run, other: Run) -> float:
+    """Bits of a run's measured series: rare values count more, constant series nothing."""
+    bits = 0.0
+    for tag in (tag for tag in run.series if tag.startswith(MEASURED) and tag in other.series):
+        values = run.series[tag].between(-np.inf, _end(run, other)).values
+        _, counts = np.unique(values, return_counts=True)
+        bits += float((counts * np.log2(len(values) / counts)).sum())
+    return bits
+
+
+def _end(one: Run, other: Run) -> float:
+    """The end of the last bin that both runs have filled."""
+    if one.updates == other.updates:
+        return np.inf
+    # Steps are the middles of bins.
+    return min(one.updates, other.updates) - max(one.width, other.width) / 2 + 1e-9
+
+
+# ---------------------------------------------------------------------- faults and gaps
 
 
 def _collapsed(method: MethodRuns) -> Iterator[str]:
@@ -28,8 +95,9 @@ def _collapsed(method: MethodRuns) -> Iterator[str]:
 
 
 def _several_starts(method: MethodRuns) -> Iterator[str]:
-    """All starts that aren't shown: equal numbers make them superfluous, other numbers mean that more than the
-    configuration changed (code, data, machine), and only the reader can know whether that matters.
+    """All starts that aren't shown.
+
+    Other numbers mean a change of code, data or machine. Only the reader can judge that change.
     """
     parts = []
     for run in method.runs:
@@ -42,7 +110,7 @@ def _several_starts(method: MethodRuns) -> Iterator[str]:
 
 
 def _start(other: Run, shown: Run) -> str:
-    differs = ", other numbers" if same_numbers(other, shown) is False else ""
+    differs = ", other numbers" if _same_numbers(other, shown) is False else ""
     return f"{other.folders[-1]} ({other.updates:,}{differs})"
 
 
@@ -71,7 +139,6 @@ def _faults(method: MethodRuns) -> Iterator[str]:
 
 
 def _missing_notes(methods: Sequence[MethodRuns]) -> list[str]:
-    """Tags that runs should have logged, and did not."""
     lacking: dict[str, list[str]] = {}
     for method in methods:
         counts = Counter(tag for run in method.runs for tag in _missing(run, method))
@@ -86,7 +153,7 @@ def _missing_notes(methods: Sequence[MethodRuns]) -> list[str]:
 
 
 def _missing(run: Run, method: MethodRuns) -> Iterator[str]:
-    """Tags that follow from the objective, and the families of which there is nothing."""
+    """Missing tags of the objective, and families without any tag."""
     expected = ["reward/mean", *(f"rate/{name}" for name in method.constraints)]
     expected += [f"multiplier/{name}" for name in ("reward", *method.enforced)]
     yield from (tag for tag in expected if tag not in run.series)

@@ -1,4 +1,4 @@
-"""The page of a report: the runs, notes on them, all tables and figures."""
+"""The page of a report."""
 
 from __future__ import annotations
 
@@ -24,12 +24,7 @@ TITLES = {"final": "Final values", "control": "Control", "test": "Test"}
 
 @dataclass(frozen=True)
 class Section:
-    """The part of a report on one task.
-
-    Args:
-        prefix: what the names of the task's files begin with.
-        pictures: lie beside the page.
-    """
+    """A task's part of a report; `prefix` begins the names of its files."""
 
     task: TaskRuns
     prefix: str
@@ -38,11 +33,7 @@ class Section:
 
 
 def page(sections: Sequence[Section], notes: Sequence[str]) -> str:
-    """The report in Markdown; several tasks have a section each, a task alone has no heading of its own.
-
-    Args:
-        notes: on the sources of all tasks.
-    """
+    """The report in Markdown; `notes` are on the sources."""
     if len(sections) == 1:
         return "\n".join(["# Report", *_section(sections[0], "##", notes)]) + "\n"
     lines = ["# Report", *_listed(notes)]

@@ -1,4 +1,4 @@
-"""The tables of values: at the end of training, and of tests. Which method is best."""
+"""The tables of final values and of tests."""
 
 from __future__ import annotations
 
@@ -33,57 +33,44 @@ def violates(value: Statistic | None, constraint: Constraint) -> bool:
     return violation(value.mean, constraint) > tolerance(constraint) + ROUNDING
 
 
-def feasible(method: MethodRuns, values: Values) -> bool:
-    """Whether all constraints that a method enforces were measured and are met by their means over seeds."""
-    rates = {name: measured(method, f"rate/{name}", values) for name in method.enforced}
-    return all(
-        rates[name] is not None and not violates(rates[name], constraint)
-        for name, constraint in method.enforced.items()
-    )
-
-
 def best_of(methods: Sequence[MethodRuns], values: Values) -> list[str]:
-    """The labels of the methods that are best among those with the same thresholds; see `RULE`."""
+    """Labels of the best methods for each set of thresholds, see `RULE`."""
     enforcing = any(method.enforced for method in methods)
     groups: dict[frozenset[str], dict[str, float]] = {}
     for method in methods:
-        value = measured(method, REWARD, values)
-        left_out = enforcing and not method.enforced
-        if value is None or left_out or not method.finished or not feasible(method, values):
+        reward = measured(method, REWARD, values)
+        if reward is None or not method.finished or (enforcing and not method.enforced):
             continue
-        bounds = frozenset(f"{name} {_bound(constraint)}" for name, constraint in method.enforced.items())
-        groups.setdefault(bounds, {})[method.label] = value.mean
+        rates = [(measured(method, f"rate/{name}", values), c) for name, c in method.enforced.items()]
+        if all(rate is not None and not violates(rate, constraint) for rate, constraint in rates):
+            bounds = frozenset(f"{name} {_bound(constraint)}" for name, constraint in method.enforced.items())
+            groups.setdefault(bounds, {})[method.label] = reward.mean
     return [label for group in groups.values() for label, mean in group.items() if mean == max(group.values())]
 
 
 def final_table(methods: Sequence[MethodRuns], last: float) -> Table:
-    """Reward, rates, multipliers and mean effective weights at the end of training."""
-
-    def values(run: Run) -> dict[str, float]:
-        return run.final
-
-    caption = f"Mean ± standard deviation over seeds of the means over the last {_share(last)} of the updates. {RULE}"
+    """Values at the end of training."""
+    parts = 1 / last
+    share = f"1/{parts:.0f}" if abs(parts - round(parts)) < 1e-6 else f"{last:.0%}"
+    caption = f"Mean ± standard deviation over seeds of the means over the last {share} of the updates. {RULE}"
     families = ("reward/", "rate/", "multiplier/", "effective_weight/")
-    return _values_table("final", caption, methods, values, families)
+    return _values_table("final", caption, methods, lambda run: run.final, families)
 
 
 def test_table(methods: Sequence[MethodRuns]) -> Table | None:
-    """The tests' values, of training prompts in a row below if there are any; none if nothing was tested."""
-    methods = [method for method in methods if any(_tested(run) for run in method.runs)]
+    """Values of tests, if any; training prompts have a row below."""
+    tested, trained = _evaluated("test/"), _evaluated("test_train/")
+    methods = [method for method in methods if any(tested(run) for run in method.runs)]
     if not methods:
         return None
-    beside = {TRAINING: _tested_in_training} if any(_tested_in_training(r) for m in methods for r in m.runs) else {}
+    beside = {TRAINING: trained} if any(trained(run) for method in methods for run in method.runs) else {}
     seen = f" Rows '{TRAINING}': the same policies' answers to prompts of training, never bold." if beside else ""
     caption = f"Test: mean ± standard deviation over seeds.{seen} {RULE}"
-    return _values_table("test", caption, methods, _tested, ("reward/", "rate/", "rollout/"), beside)
+    return _values_table("test", caption, methods, tested, ("reward/", "rate/", "rollout/"), beside)
 
 
-def _tested(run: Run) -> dict[str, float]:
-    return {tag.removeprefix("test/"): v for tag, v in run.evaluations.items() if tag.startswith("test/")}
-
-
-def _tested_in_training(run: Run) -> dict[str, float]:
-    return {tag.removeprefix("test_train/"): v for tag, v in run.evaluations.items() if tag.startswith("test_train/")}
+def _evaluated(prefix: str) -> Values:
+    return lambda run: {tag.removeprefix(prefix): v for tag, v in run.evaluations.items() if tag.startswith(prefix)}
 
 
 def _values_table(
@@ -94,7 +81,7 @@ def _values_table(
     families: Sequence[str],
     beside: Mapping[str, Values] | None = None,
 ) -> Table:
-    """A row per method; and another, called so, of the values `beside` where it has any."""
+    """A row per method, and a row below per kind of values `beside`."""
     found = list(dict.fromkeys(tag for method in methods for run in method.runs for tag in values(run)))
     tags = [tag for family in families for tag in _ordered(found, family, methods)]
     best = best_of(methods, values)
@@ -119,12 +106,14 @@ def _cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], values: V
 
 
 def _ordered(tags: Sequence[str], family: str, methods: Sequence[MethodRuns]) -> list[str]:
-    """A family's tags: the reward first, then constraints as they are declared."""
+    """A family's tags: the reward first, then constraints as declared."""
     order = ["mean", "reward", *(name for method in methods for name in method.constraints)]
-    found = [tag for tag in tags if tag.startswith(family)]
-    names = [tag.removeprefix(family) for tag in found]
-    rank = [order.index(name) if name in order else len(order) for name in names]
-    return [tag for _, tag in sorted(zip(rank, found, strict=True), key=lambda pair: pair[0])]
+
+    def rank(tag: str) -> int:
+        name = tag.removeprefix(family)
+        return order.index(name) if name in order else len(order)
+
+    return sorted((tag for tag in tags if tag.startswith(family)), key=rank)
 
 
 def _title(tag: str, methods: Sequence[MethodRuns]) -> str:
@@ -138,7 +127,7 @@ def _title(tag: str, methods: Sequence[MethodRuns]) -> str:
 
 
 def _note(tag: str, method: MethodRuns, methods: Sequence[MethodRuns]) -> str:
-    """A rate's threshold where not all have that of the column's title, or that the rate was only monitored."""
+    """The rate's own threshold if thresholds differ, or "monitored"."""
     family, _, name = tag.partition("/")
     bounds = _bounds(name, methods)
     if family != "rate" or not bounds:
@@ -149,7 +138,6 @@ def _note(tag: str, method: MethodRuns, methods: Sequence[MethodRuns]) -> str:
 
 
 def _bounds(name: str, methods: Sequence[MethodRuns]) -> set[str]:
-    """The thresholds of those that enforce a constraint."""
     return {_bound(method.enforced[name]) for method in methods if name in method.enforced}
 
 
@@ -162,8 +150,3 @@ def _decimals(tag: str, methods: Sequence[MethodRuns], values: Values) -> int:
         return 4
     found = [abs(v.mean) for m in methods if (v := measured(m, tag, values)) is not None]
     return 1 if max(found, default=0.0) >= 10 else 3
-
-
-def _share(last: float) -> str:
-    parts = 1 / last
-    return f"1/{parts:.0f}" if abs(parts - round(parts)) < 1e-6 else f"{last:.0%}"

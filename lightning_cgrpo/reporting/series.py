@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 MAX_BINS = 100
-"""What a series is thinned to, for figures and for saved runs: a saved run's figures are those of its log."""
+"""Bins of a series, in figures and in saved runs, so both draw the same figures."""
 FLOAT_DIGITS = 6
-"""That a logged number has, in 32 bits."""
+"""Significant digits of a logged 32-bit number."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """Values ``[n]`` at steps ``[n]``, which rise: numbers of updates from 0, or the middles of bins of updates."""
+    """Values ``[n]`` at rising steps ``[n]``: updates from 0, or the middles of bins of updates."""
 
     steps: Array
     values: Array
@@ -26,38 +26,37 @@ class Series:
         return len(self.steps)
 
     def between(self, start: float, end: float) -> Series:
-        """What lies in [start, end)."""
+        """The part in [start, end)."""
         inside = (self.steps >= start) & (self.steps < end)
         return Series(self.steps[inside], self.values[inside])
 
     def mean(self) -> float:
-        """The mean of the values, NaN if there are none."""
         return float(self.values.mean()) if len(self) else float("nan")
 
     def rounded(self, digits: int) -> Series:
-        """With values of so many significant digits."""
+        """The series with values of `digits` significant digits."""
         return Series(self.steps, np.array([rounded(value, digits) for value in self.values.tolist()], float))
 
 
 def rounded(value: float, digits: int) -> float:
-    """A number to so many significant digits."""
+    """A number to `digits` significant digits."""
     return float(f"{value:.{digits}g}")
 
 
 def interval(steps: Array) -> float:
-    """Updates from one logged value to the next."""
+    """Updates between logged values."""
     return float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
 
 
 def bin_width(updates: float, spacing: float) -> float:
-    """The smallest round width (1, 2, 5, 10, …) of at most `MAX_BINS` bins, none narrower than the logging interval."""
+    """The smallest round width (1, 2, 5, 10, …) of at most `MAX_BINS` bins, at least the logging interval."""
     needed = max(updates / MAX_BINS, spacing, 1.0)
     power = 10.0 ** np.floor(np.log10(needed))
     return float(next(factor * power for factor in (1, 2, 5, 10) if factor * power >= needed * (1 - 1e-9)))
 
 
 def binned(series: Series, width: float) -> Series:
-    """Means over bins of `width` updates, at their middles; bins without a value are left out."""
+    """Means over bins of `width` updates, at their middles."""
     number = np.floor(series.steps / width + 1e-9)
     bins, index = np.unique(number, return_inverse=True)
     means = np.bincount(index, series.values, len(bins)) / np.bincount(index, minlength=len(bins))
@@ -65,14 +64,7 @@ def binned(series: Series, width: float) -> Series:
 
 
 def moving_average(bins: Series, width: float, window: float) -> Series:
-    """Means over the bins of the last `window` updates, one bin at least, from where the window is full.
-
-    Args:
-        bins: means over bins of `width` updates, as from `binned`.
-
-    Returns:
-        The means at the bins' ends: numbers of updates done.
-    """
+    """Means over full windows of `window` updates, at the ends of bins."""
     if not len(bins):
         return bins
     window = max(window, width)
@@ -84,18 +76,14 @@ def moving_average(bins: Series, width: float, window: float) -> Series:
 
 
 def on_common_steps(seeds: list[Series]) -> tuple[Array, Array]:
-    """Several seeds' series on the steps of the longest.
-
-    Returns:
-        The steps ``[n]``, and the values ``[seeds, n]``, NaN beyond a seed's own range.
-    """
+    """The longest series' steps ``[n]``, and values ``[seeds, n]``: NaN beyond a seed's range."""
     steps = max(seeds, key=lambda series: series.steps[-1]).steps
     rows = [np.interp(steps, s.steps, s.values, left=np.nan, right=np.nan) for s in seeds]
     return steps, np.stack(rows)
 
 
 def mean_and_std(values: Array) -> tuple[Array, Array]:
-    """Mean and sample standard deviation ``[n]`` over the rows of ``[seeds, n]``, without NaN; 0 for a single value."""
+    """Mean and sample standard deviation ``[n]`` over ``[seeds, n]`` without NaN; 0 for a single value."""
     known = ~np.isnan(values)
     count = known.sum(0)
     mean = np.where(known, values, 0.0).sum(0) / np.where(count, count, np.nan)

@@ -1,4 +1,4 @@
-"""Join the folders of a resumed run, and choose one of several separate starts of a method and seed."""
+"""Resumed runs, and separate starts of a method and seed."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from lightning_cgrpo.cli.method import get, key_of
+from lightning_cgrpo.cli.configuration import get
+from lightning_cgrpo.cli.method import key_of
 from lightning_cgrpo.reporting.folders import Folder
 from lightning_cgrpo.reporting.runs import Identity
 
 Chain = list[Folder]
-"""The folders of a run, each resumed from the one before."""
+"""The folders of a run, each resumed from the previous folder."""
 
 
 def chains_of(folders: Sequence[Folder]) -> dict[Identity, list[Chain]]:
-    """The starts of each method and seed; the start that went furthest comes first, the newest of equals.
+    """The starts of each method and seed: the furthest first, the newest of equals.
 
-    A folder that was resumed, and whose continuation went as far at least, is no start of its own.
+    A resumed folder is no start of its own, unless it went further than its continuation.
     """
     places = {folder.path.resolve(): folder for folder in folders}
     chains = {path: _chain(folder, places) for path, folder in places.items()}
@@ -29,12 +30,16 @@ def chains_of(folders: Sequence[Folder]) -> dict[Identity, list[Chain]]:
     starts: dict[Identity, list[Chain]] = {}
     for path, chain in chains.items():
         if path not in continued or continued[path] < chain[-1].reached:
-            starts.setdefault(_identity(chain), []).append(chain)
-    return {identity: sorted(found, key=_furthest, reverse=True) for identity, found in starts.items()}
+            seed = chain[-1].seed
+            identity = key_of(chain[0].method), chain[0].short if seed is None else seed
+            starts.setdefault(identity, []).append(chain)
+    for found in starts.values():
+        found.sort(key=lambda chain: (chain[-1].reached, chain[-1].started), reverse=True)
+    return starts
 
 
 def shared_beginnings(shown: Sequence[Chain]) -> Iterator[str]:
-    """Notes on runs that were resumed from the same folder: their seeds are not independent."""
+    """Notes on runs that resumed from the same folder."""
     branches: dict[Path, list[str]] = {}
     for chain in shown:
         branches.setdefault(chain[0].path.resolve(), []).append(chain[-1].short)
@@ -42,15 +47,6 @@ def shared_beginnings(shown: Sequence[Chain]) -> Iterator[str]:
         if len(names) > 1:
             beginning = "/".join(path.parts[-2:])
             yield f"{', '.join(names)} share their beginning, {beginning}: as seeds they are not independent."
-
-
-def _furthest(chain: Chain) -> tuple[float, float]:
-    return chain[-1].reached, chain[-1].started
-
-
-def _identity(chain: Chain) -> Identity:
-    seed = chain[-1].seed
-    return key_of(chain[0].method), chain[0].short if seed is None else seed
 
 
 def _chain(folder: Folder, places: Mapping[Path, Folder]) -> Chain:
@@ -61,22 +57,22 @@ def _chain(folder: Folder, places: Mapping[Path, Folder]) -> Chain:
 
 
 def _resumed_from(folder: Folder, places: Mapping[Path, Folder]) -> Folder | None:
-    """The folder whose checkpoint a run was resumed from, if the folder is known and of the same method."""
+    """The known folder of the same method that a run resumed from."""
     checkpoint = get(folder.config, "ckpt_path")
     if not isinstance(checkpoint, str):
         return None
     # <save_dir>/<name>/version_N/checkpoints/<file>
     trained, here = Path(checkpoint).parent.parent, folder.path.resolve()
-    # A relative path starts where the command ran: that may be any folder above.
+    # A relative path starts in the command's folder: any folder above.
     candidates = [(base / trained).resolve() for base in (*here.parents, Path.cwd())]
-    if not any(os.path.isdir(place) for place in candidates):  # false also where reading is forbidden
-        # Folders that were moved together keep their last two names.
+    if not any(os.path.isdir(place) for place in candidates):  # False too if reading is forbidden.
+        # Folders that moved together keep their last two names.
         candidates = [here.parent.parent.joinpath(*trained.parts[-2:])]
     found = next((places[place] for place in candidates if place in places), None)
     return found if found is not None and _continues(folder, found) else None
 
 
 def _continues(later: Folder, earlier: Folder) -> bool:
-    """Whether two folders are of one method; only the first one began from the weights that the method names."""
+    """Whether two folders have one method. Weights differ, because only the first folder began from the method's."""
     methods = [{key: part for key, part in folder.method.items() if key != "weights"} for folder in (later, earlier)]
     return key_of(methods[0]) == key_of(methods[1])

@@ -1,4 +1,4 @@
-"""What a run comes to: final values, how well its constraints were kept, and how seeds differ."""
+"""Measures of runs."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.reporting.series import FLOAT_DIGITS, Array, Series, mean_and_std, on_common_steps, rounded
 
 WINDOW = 200
-"""Updates of the moving average that rewards and constraints are judged by; a quarter of a run that is shorter than
-four times that."""
+"""Updates of the moving average of rewards and rates; at most a quarter of a run."""
 TOLERANCE = 0.1
-"""A rate is taken to meet its threshold if the rate of violation exceeds it by no more than this share of it."""
+"""A rate still meets its threshold if violations exceed the allowed rate by this share."""
 NEAR_BEST = 0.15
-"""A reward this share below the best final one counts as reached."""
+"""A reward this share below the best final reward counts as reached."""
 KEPT, REST = 0.8, 1 / 4
-"""A constraint is kept from where it is met at this share of all later updates, if these are so many of the run's."""
+"""A constraint is kept from the update on at which it is met in the share KEPT of all later updates. At least the
+share REST of the run must follow."""
 ROUNDING = 1e-9
 Rate = TypeVar("Rate", float, Array)
 
 
 @dataclass(frozen=True)
 class Control:
-    """How a constraint was kept over the second half of training, by the moving average of its rate.
+    """A constraint in the second half of training, by its moving average.
 
     Args:
-        overshoot: the largest violation, 0 if there is none.
-        oscillation: standard deviation (around its own mean).
-        held: share of the updates at which the threshold is met within the tolerance.
+        overshoot: the largest violation, at least 0.
+        oscillation: standard deviation around the rate's own mean.
+        held: share of the updates within threshold and tolerance.
     """
 
     overshoot: float
@@ -42,7 +42,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Statistic:
-    """Mean and sample standard deviation (NaN where there is none) of the values of so many seeds."""
+    """Mean and sample standard deviation (NaN for one seed) over seeds."""
 
     mean: float
     std: float
@@ -50,7 +50,7 @@ class Statistic:
 
 
 def statistic(values: Sequence[float | None]) -> Statistic | None:
-    """Over the seeds that have a value; none if there are none."""
+    """The statistic of the seeds with a value; None without any."""
     known = [value for value in values if value is not None and not math.isnan(value)]
     if not known:
         return None
@@ -58,40 +58,40 @@ def statistic(values: Sequence[float | None]) -> Statistic | None:
 
 
 def last_part(updates: int, share: float, end: float) -> float:
-    """Where the last share of a run's updates begins; the last logged step, `end`, is in it at least."""
+    """The start of the last share of a run's updates, at most the last logged step `end`."""
     return min(updates * (1 - share), end)
 
 
 def final_values(scalars: Mapping[str, Series], start: float) -> dict[str, float]:
-    """Means over the updates from `start` on, by tag, of the tags that have values there."""
+    """Means over the updates from `start` on, by tag."""
     last = {tag: series.between(start, np.inf) for tag, series in scalars.items()}
     return {tag: rounded(series.mean(), FLOAT_DIGITS) for tag, series in last.items() if len(series)}
 
 
 def violation(rate: Rate, constraint: Constraint) -> Rate:
-    """By how much a rate (or each of several), in the user's orientation, violates its bound; negative if it is met."""
+    """The distance of rates beyond their bound; negative if met."""
     assert constraint.bound is not None
     return constraint.bound - rate if constraint.at_least is not None else rate - constraint.bound
 
 
 def tolerance(constraint: Constraint) -> float:
-    """The violation that still passes: a share of the rate of violations that is allowed."""
+    """The violation that still passes."""
     return TOLERANCE * constraint.max_violation_rate
 
 
 def window_of(updates: float) -> float:
-    """Updates that the moving average is over."""
+    """Updates of the moving average."""
     return min(WINDOW, max(updates / 4, 1))
 
 
 def compliance(rate: Series, constraint: Constraint) -> Series:
-    """1 where a (moving average of a) rate meets its threshold within the tolerance, 0 where it doesn't."""
+    """1 where a rate meets its threshold within the tolerance, otherwise 0."""
     met = violation(rate.values, constraint) <= tolerance(constraint) + ROUNDING
     return Series(rate.steps, met.astype(float))
 
 
 def control(rate: Series, constraint: Constraint, updates: int) -> Control | None:
-    """How a constraint was kept, from the moving average of its rate; none if there is nothing of the second half."""
+    """The control of a constraint, from its moving average; None without values."""
     half = rate.between(updates / 2, np.inf)
     if not len(half):
         return None
@@ -103,12 +103,9 @@ def control(rate: Series, constraint: Constraint, updates: int) -> Control | Non
 
 
 def kept_from(met: Series, start: float | None, updates: int) -> float | None:
-    """The first update from which on a constraint is met at `KEPT` of all the updates that follow.
+    """The first update, not before `start`, from which on a constraint is met in `KEPT` of the following updates.
 
-    Args:
-        met: see `compliance`.
-        start: not before this update; none if there is no such update.
-        updates: how many were done: the last `REST` of them must follow, or the last of them alone would do.
+    The last `REST` of all `updates` must follow: the last update alone proves nothing.
     """
     if start is None or not len(met):
         return None
@@ -120,7 +117,7 @@ def kept_from(met: Series, start: float | None, updates: int) -> float | None:
 
 
 def together(met: Sequence[Series], reward: Series, level: float) -> float | None:
-    """The first update at which the reward is at the level and all constraints are met at once."""
+    """The first update with the reward at the level and all constraints met."""
     steps = reward.steps[reward.values >= level]
     for each in met:
         steps = np.intersect1d(steps, each.steps[each.values > 0])
@@ -128,18 +125,18 @@ def together(met: Sequence[Series], reward: Series, level: float) -> float | Non
 
 
 def near_best(best: float) -> float:
-    """The level of reward from which on it is near the best final one."""
+    """The level that is near the best final reward."""
     return best - NEAR_BEST * abs(best)
 
 
 def time_to(series: Series, level: float) -> float | None:
-    """The first step at which a series is at a level."""
+    """The first step at which a series reaches a level."""
     above = np.flatnonzero(series.values >= level)
     return float(series.steps[above[0]]) if len(above) else None
 
 
 def spread(seeds: Sequence[Series]) -> float | None:
-    """Standard deviation over seeds, averaged over the updates that at least two of them reach; none for one seed."""
+    """Standard deviation over seeds, averaged over the updates of at least two seeds."""
     seeds = [series for series in seeds if len(series)]
     if len(seeds) < 2:
         return None

@@ -1,11 +1,13 @@
-"""Finds sweeps over fixed weights: methods that are the same but for the weights that the user chose."""
+"""Sweeps: methods that differ only in fixed weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
-from lightning_cgrpo.cli.method import Method, get, key_of
+from lightning_cgrpo.cli.configuration import get
+from lightning_cgrpo.cli.method import Method, key_of
 from lightning_cgrpo.reporting.labels import FIXED, labels_of
 from lightning_cgrpo.reporting.runs import MethodRuns
 
@@ -13,18 +15,19 @@ FEWEST = 3
 """Values of a weight that make a sweep."""
 
 
+Point = tuple[float, MethodRuns]
+
+
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep over one weight.
+    """A sweep over the weight of one component.
 
     Args:
-        weight: whose it is.
-        rows: a title per value of the other weights; by line (what else differs, such as the estimator) the values of
-            the weight, rising, with their methods.
+        rows: rising weights with methods, by the other weights (a title), and by further differences (a line).
     """
 
     weight: str
-    rows: dict[str, dict[str, list[tuple[float, MethodRuns]]]]
+    rows: dict[str, dict[str, list[Point]]]
 
     @property
     def methods(self) -> list[MethodRuns]:
@@ -32,7 +35,7 @@ class Sweep:
 
 
 def weights_of(method: Method) -> dict[str, float] | None:
-    """The weights that a method fixes; none if it learns them."""
+    """A method's fixed weights; None if learned."""
     if get(method, FIXED) is None:
         return None
     given = get(method, f"{FIXED}.init_args.weights") or {}
@@ -40,7 +43,7 @@ def weights_of(method: Method) -> dict[str, float] | None:
 
 
 def find_sweeps(methods: Sequence[MethodRuns]) -> list[Sweep]:
-    """The sweep over the weight with the most values, if any has enough; of several equal ones each."""
+    """Sweeps over the weights with the most values."""
     weighted = [(weights, method) for method in methods if (weights := weights_of(method.method)) is not None]
     names = list(dict.fromkeys(name for weights, _ in weighted for name in weights))
     values = {name: {weights.get(name, 0.0) for weights, _ in weighted} for name in names}
@@ -58,35 +61,26 @@ def _sweep(
     weighted: Sequence[tuple[dict[str, float], MethodRuns]],
 ) -> Sweep:
     others = [other for other in names if other != name and len(values[other]) > 1]
-    rests: dict[str, Method] = {}
-    for _, method in weighted:
-        rests.setdefault(_rest_key(method), _rest(method))
+    rests = {key_of(rest): rest for rest in (_rest(method) for _, method in weighted)}
     lines = dict(zip(rests, labels_of(list(rests.values())), strict=True))
-    rows: dict[tuple[float, ...], dict[str, list[tuple[float, MethodRuns]]]] = {}
+    rows: dict[tuple[float, ...], dict[str, list[Point]]] = {}
     for weights, method in weighted:
         row = rows.setdefault(tuple(weights.get(other, 0.0) for other in others), {})
-        row.setdefault(lines[_rest_key(method)], []).append((weights.get(name, 0.0), method))
+        row.setdefault(lines[key_of(_rest(method))], []).append((weights.get(name, 0.0), method))
     titled = {}
     for row_values in sorted(rows):
         title = ", ".join(f"λ of {other} = {value:g}" for other, value in zip(others, row_values, strict=True))
-        # Weights that were chosen by themselves, such as all equal ones, are no part of it.
+        # A single choice of weights, such as all equal, is no part of a sweep.
         found = {
-            line: sorted(points, key=_weight) for line, points in rows[row_values].items() if len(points) >= FEWEST
+            line: sorted(points, key=itemgetter(0))
+            for line, points in rows[row_values].items()
+            if len(points) >= FEWEST
         }
         if found:
             titled[title] = found
     return Sweep(name, titled)
 
 
-def _weight(point: tuple[float, MethodRuns]) -> float:
-    return point[0]
-
-
 def _rest(method: MethodRuns) -> Method:
-    """A method without the weights."""
     callbacks = {name: part for name, part in method.method["callbacks"].items() if name != "FixedWeights"}
     return {**method.method, "callbacks": callbacks}
-
-
-def _rest_key(method: MethodRuns) -> str:
-    return key_of(_rest(method))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from lightning_cgrpo.reporting.summary import Statistic
@@ -13,12 +13,7 @@ from lightning_cgrpo.reporting.summary import Statistic
 
 @dataclass(frozen=True)
 class Column:
-    """A column.
-
-    Args:
-        title: of one line.
-        decimals: shown.
-    """
+    """A column."""
 
     title: str
     decimals: int = 3
@@ -26,12 +21,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value over seeds; none where there is nothing to show.
+    """A value over seeds, or None.
 
     Args:
-        bold: the best of its column.
-        marked: a rate that violates its threshold.
-        note: what follows the value in parentheses.
+        bold: whether the value is the best.
+        marked: whether a rate violates its threshold.
+        note: in parentheses after the value.
     """
 
     value: Statistic | None
@@ -42,11 +37,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of methods (rows) by measures.
+    """A table of methods by measures.
 
     Args:
-        name: of its files.
-        caption: says what the values are and what bold and marks mean.
         rows: label, number of seeds, and a cell per column.
     """
 
@@ -57,21 +50,15 @@ class Table:
 
 
 def markdown(table: Table) -> str:
-    """A table of GitHub's Markdown, under its caption."""
+    """A table in GitHub's Markdown, under its caption."""
     heads = ["method", "seeds", *(column.title for column in table.columns)]
     lines = [table.caption, "", _row(plain(head) for head in heads), "|---|" + "---:|" * (len(heads) - 1)]
-    for label, seeds, cells in table.rows:
-        texts = []
-        for cell, column in zip(cells, table.columns, strict=True):
-            text = _text(cell, column, seeds)
-            text = f"**{text}**" if cell.bold else text
-            texts.append(text + (" !" if cell.marked else ""))
-        lines.append(_row([plain(label), str(seeds), *texts]))
+    lines += [_row(texts) for texts in _rows(table, plain, "**{}**", " !")]
     return "\n".join(lines) + "\n"
 
 
 def comma_separated(table: Table) -> str:
-    """All digits: mean, standard deviation and number of seeds, and marks and notes where there are any."""
+    """Means, standard deviations and numbers of seeds with all digits."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     columns = range(len(table.columns))
@@ -94,7 +81,7 @@ def comma_separated(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """A float with a booktabs table, ready to be included; as wide as the line at most."""
+    """A float with a booktabs table, at most as wide as the line."""
     heads = ["method", "seeds", *(column.title for column in table.columns)]
     lines = [
         "% \\usepackage{booktabs, graphicx}",
@@ -108,13 +95,7 @@ def latex(table: Table) -> str:
         " & ".join(escaped(head) for head in heads) + " \\\\",
         "\\midrule",
     ]
-    for label, seeds, cells in table.rows:
-        texts = []
-        for cell, column in zip(cells, table.columns, strict=True):
-            text = escaped(_text(cell, column, seeds))
-            text = f"\\textbf{{{text}}}" if cell.bold else text
-            texts.append(text + ("$^{!}$" if cell.marked else ""))
-        lines.append(" & ".join([escaped(label), str(seeds), *texts]) + " \\\\")
+    lines += [" & ".join(texts) + " \\\\" for texts in _rows(table, escaped, "\\textbf{{{}}}", "$^{!}$")]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}}", "\\end{table}"]) + "\n"
 
 
@@ -132,8 +113,18 @@ ESCAPES = {
 
 
 def escaped(text: str) -> str:
-    """As LaTeX's plain text."""
+    """Text with LaTeX's special characters escaped."""
     return "".join(ESCAPES.get(letter, letter) for letter in text)
+
+
+def _rows(table: Table, escape: Callable[[str], str], bold: str, mark: str) -> Iterator[list[str]]:
+    """The texts of each row; `bold` is the format of the best values, `mark` follows marked values."""
+    for label, seeds, cells in table.rows:
+        texts = [escape(label), str(seeds)]
+        for cell, column in zip(cells, table.columns, strict=True):
+            text = escape(_text(cell, column, seeds))
+            texts.append((bold.format(text) if cell.bold else text) + mark * cell.marked)
+        yield texts
 
 
 def _text(cell: Cell, column: Column, seeds: int) -> str:
@@ -158,5 +149,5 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """What Markdown would take for its own."""
+    """Text with Markdown's special characters escaped."""
     return text.replace("|", "\\|").replace("*", "\\*").replace("_", "\\_")

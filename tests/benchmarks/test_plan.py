@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.plan import RESULTS, compare
 from benchmarks.plan_models import CONFIGURATIONS, configuration, model_config, tokenizer_of
-from lightning_cgrpo.planning.plan import Given, plan
+from lightning_cgrpo.planning.plan import plan
 
 RECORDED = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
 TOLERANCE = 0.15
@@ -23,7 +23,7 @@ def test_three_configurations_were_held_out():
 def test_predictions_are_still_within_15_percent_of_what_was_measured(name, tmp_path):
     of = CONFIGURATIONS[name]
     model_config(of["model"], tokenizer_of(of["model"])).save_pretrained(tmp_path)
-    predicted = plan(configuration(tmp_path, of), Given(prompt_tokens=of["prompt_tokens"]))
+    predicted = plan(configuration(tmp_path, of), prompt_tokens=of["prompt_tokens"])
     assert predicted.parameters == RECORDED[name]["parameters"]
     recorded = RECORDED[name]["megabytes"]
     measured = {phase: round(1e6 * row["measured"]) for phase, row in recorded.items() if phase != "peak"}

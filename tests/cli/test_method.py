@@ -1,10 +1,12 @@
 """Which runs are of one method, and what methods are called."""
 
 import json
+import sys
 
 import pytest
 
-from lightning_cgrpo.cli.method import constraints_of, key_of, method_of, seed_of
+from lightning_cgrpo import callbacks
+from lightning_cgrpo.cli.method import constraints_of, key_of, method_of, only_shows, seed_of
 from lightning_cgrpo.reporting.labels import labels_of, slug
 from tests.reporting.conftest import changed, fixed
 
@@ -61,6 +63,21 @@ def test_what_changes_no_learning_makes_no_method(changes):
 )
 def test_what_changes_learning_makes_a_method(changes):
     assert key(changes) != key()
+
+
+def test_callbacks_that_only_show_say_so_themselves():
+    learning = {"FixedWeights", "LagrangianCallback", "ReferenceSync", "WeightSetter"}
+    assert {name for name in callbacks.__all__ if not only_shows(f"lightning_cgrpo.callbacks.{name}")} == learning
+    assert only_shows("SampleAnswers") and only_shows("lightning_cgrpo.callbacks.moved_since.SampleAnswers")
+
+
+def test_own_callbacks_count_unless_they_say_otherwise(tmp_path, monkeypatch):
+    text = "class Counts:\n    pass\n\nclass Shows:\n    changes_learning = False\n"
+    (tmp_path / "own_callbacks.py").write_text(text)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert key({"callbacks.own": {"class_path": "own_callbacks.Shows"}}) == key()
+    assert key({"callbacks.own": {"class_path": "own_callbacks.Counts"}}) != key()
+    assert "own_callbacks" not in sys.modules
 
 
 def test_a_folder_counts_by_its_name_alone():

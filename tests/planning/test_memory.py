@@ -19,7 +19,7 @@ from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 FLOAT = Arithmetic(4, autocast=False, cuda=False)
 WORK = Workload(
     prompts=2, all_prompts=4, group_size=3, prompt_tokens=50, answer_tokens=70, passes=((3, 3),), epochs=1,
-    reference_passes=(3, 3), old_passes=(), generated=2, max_new_tokens=70, filtered=False,
+    reference_passes=(3, 3), old_passes=(), generated=2, samples=True,
 )  # fmt: skip
 ALONE = Execution(1, "cpu", False, "none", "auto", 2.0, "single")
 
@@ -51,7 +51,7 @@ def test_the_cache_is_that_of_a_rollout(policy, sizes, monkeypatch, answer_token
     prompts = [torch.randint(5, 200, (WORK.prompt_tokens,)).tolist() for _ in range(2)]
     sampling = Sampling(answer_tokens, min_new_tokens=answer_tokens)
     TransformersEngine().generate(policy, prompts, 3, sampling, torch.rand(2, 3, answer_tokens, dtype=torch.float64))
-    work = replace(WORK, answer_tokens=answer_tokens, max_new_tokens=answer_tokens)
+    work = replace(WORK, answer_tokens=answer_tokens)
     assert cache_bytes(sizes, work, FLOAT, shared=True) == max(found)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from lightning_cgrpo import CausalLMPolicy
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.planning.images import image_patches, pixel_bounds
+from lightning_cgrpo.planning.lengths import image_patches, pixel_bounds
 from lightning_cgrpo.planning.sizes import language_model_sizes, read_config
 from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
@@ -94,7 +94,7 @@ def test_a_config_alone_is_enough(tmp_path):
         assert sizes.weight_bytes == 4 * sizes.parameters
     alone = language_model_sizes(CausalLMPolicy(str(tmp_path)))
     assert alone.parameters == sizes.parameters
-    assert (alone.decoder.heads, alone.decoder.kinds, alone.decoder.head_size) == (14, 2, 64)
+    assert (alone.decoder.heads, alone.decoder.kv_heads, alone.decoder.head_size) == (14, 2, 64)
 
 
 def test_dtype_as_saved(tmp_path):

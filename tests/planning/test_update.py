@@ -20,8 +20,7 @@ from lightning_cgrpo.rollout import Examples
 def work(**changes):
     settings = {
         "prompts": 4, "all_prompts": 8, "group_size": 4, "prompt_tokens": 10, "answer_tokens": 6,
-        "passes": ((16,),), "epochs": 1, "reference_passes": (), "old_passes": (), "generated": 4,
-        "max_new_tokens": 6, "filtered": False,
+        "passes": ((16,),), "generated": 4, "samples": True,
     }  # fmt: skip
     return Workload(**{**settings, **changes})
 
@@ -122,6 +121,6 @@ def test_training_is_three_times_a_forward_pass_and_four_with_checkpoints(policy
     sizes = language_model_sizes(policy)
     forward = sum(row_flops(sizes, Row(4, 16, 10, 6)))
     scale = 2  # twice as many prompts as this process has
-    assert language_model_flops(sizes, work(), False).parts["training"] == scale * 3 * forward
+    assert language_model_flops(sizes, work(), False)["training"] == scale * 3 * forward
     layers, output = row_flops(sizes, Row(4, 16, 10, 6))
-    assert language_model_flops(sizes, work(), True).parts["training"] == scale * (4 * layers + 3 * output)
+    assert language_model_flops(sizes, work(), True)["training"] == scale * (4 * layers + 3 * output)

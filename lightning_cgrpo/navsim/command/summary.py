@@ -14,8 +14,9 @@ from rich.table import Table
 
 from lightning_cgrpo.navsim.columns import SHORT
 from lightning_cgrpo.navsim.command.scored_scene import label
-from lightning_cgrpo.navsim.tables import number, print_table, scores_table
+from lightning_cgrpo.navsim.tables import number, scores_table
 from lightning_cgrpo.navsim.two_stage import Result
+from lightning_cgrpo.output import print_table
 
 MOST_LINES = 40
 MOST_ERRORS = 10

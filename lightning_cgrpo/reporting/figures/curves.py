@@ -1,4 +1,4 @@
-"""Learning curves: a row per method, columns of reward, rates, multipliers and effective weights (paper, figure 2)."""
+"""Curves over training."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.reporting.figures.style import (
     GRAY,
+    METHODS,
     band,
     component_colors,
     draw_seeds,
@@ -23,22 +24,18 @@ from lightning_cgrpo.reporting.figures.style import (
 )
 from lightning_cgrpo.reporting.runs import MethodRuns
 
-COLUMNS = {
-    "reward/": "reward",
-    "rate/": "rate",
-    "multiplier/": "multiplier λ",
-    "effective_weight/": "effective weight",
-}
+COLUMNS = {"reward/": "reward", "rate/": "rate", "multiplier/": "multiplier λ", "effective_weight/": "effective weight"}
+INFORMATIVE = "groups/informative/"
 SMALL_BOUND = 0.1
-"""Where all thresholds are upper bounds up to this, rates beyond them are shown on a logarithmic axis."""
+"""If all thresholds are upper bounds up to this, the axis is logarithmic beyond them."""
 
 
 def curves(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
-    """The pages and their names."""
+    """Pages of learning curves: a row per method, a column per family (paper, figure 2)."""
     methods = [method for method in methods if method.tags]
     families = [family for family in COLUMNS if any(_has(method, family) for method in methods)]
     colors = component_colors(methods)
-    # The same on all pages.
+    # All pages have the same limits.
     limits = {family: _limits(methods, family) for family in families}
     for suffix, page in pages(methods) if families else ():
         size = (2.9 * len(families) + 0.3, 1.75 * len(page) + 0.75)
@@ -62,6 +59,25 @@ def curves(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
         yield f"curves{suffix}", figure
 
 
+def informative(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
+    """Pages of the shares of informative groups: a panel per component, a line per method."""
+    methods = [method for method in methods if _has(method, INFORMATIVE)]
+    logged = {tag for method in methods for tag in method.tags}
+    components = [name for name in component_colors(methods) if INFORMATIVE + name in logged]
+    for suffix, page in pages(methods) if components else ():
+        figure = Figure(figsize=(2.9 * len(components) + 0.3, 2.3 + 0.18 * len(page)), layout="constrained")
+        [row] = figure.subplots(1, len(components), squeeze=False, sharex=True, sharey=True)
+        for axes, component in zip(row, components, strict=True):
+            for color, method in zip(METHODS, page, strict=False):
+                draw_seeds(axes, method.series(INFORMATIVE + component), color)
+            axes.set_title(component)
+            updates_axis(axes, methods)
+        row[0].set_ylabel("share of informative groups")
+        row[0].set_ylim(-0.02, 1.02)
+        legend(figure, [line(color, method.label) for color, method in zip(METHODS, page, strict=False)], columns=2)
+        yield f"informative{suffix}", figure
+
+
 def _has(method: MethodRuns, family: str) -> bool:
     return any(tag.startswith(family) for tag in method.tags)
 
@@ -77,7 +93,6 @@ def _panel(axes: Axes, method: MethodRuns, family: str, colors: dict[str, str]) 
 
 
 def _component(tag: str) -> str:
-    """What a tag is about, as in `component_colors`."""
     family, _, name = tag.partition("/")
     if family == "reward":
         return "reward" if name == "mean" else tag
@@ -85,7 +100,7 @@ def _component(tag: str) -> str:
 
 
 def _thresholds(axes: Axes, method: MethodRuns, colors: dict[str, str]) -> None:
-    """A dashed line for each enforced constraint; those at one bound share a line, dash by dash."""
+    """A dashed line per enforced constraint; equal bounds share a line, dash by dash."""
     bounds: dict[float, list[str]] = {}
     for name, constraint in method.enforced.items():
         if constraint.bound is not None and f"rate/{name}" in method.tags:
@@ -101,17 +116,14 @@ def _bounded(methods: Sequence[MethodRuns]) -> list[Constraint]:
 
 
 def _lowest_bound(methods: Sequence[MethodRuns]) -> float | None:
-    """The lowest threshold, where all are upper bounds close to 0."""
+    """The lowest threshold if all are upper bounds close to 0."""
     bounds = [c.at_most for c in _bounded(methods)]
     small = [bound for bound in bounds if bound is not None and 0 < bound <= SMALL_BOUND]
     return min(small) if small and len(small) == len(bounds) else None
 
 
 def _rate_axis(column: Iterable[Axes], methods: Sequence[MethodRuns]) -> None:
-    """Linear up to the lowest threshold and logarithmic beyond, where thresholds are close to 0.
-
-    Then it can be seen on one axis how rates fall from where they begin and how much of the threshold they use.
-    """
+    """Linear up to the lowest threshold close to 0, and logarithmic beyond."""
     lowest = _lowest_bound(methods)
     if lowest is None:
         return
@@ -124,12 +136,12 @@ def _rate_axis(column: Iterable[Axes], methods: Sequence[MethodRuns]) -> None:
 
 
 def _limits(methods: Sequence[MethodRuns], family: str) -> tuple[float, float]:
-    """Limits of a column, of what is drawn: from 0 if nothing is below it, and to 1 where values come near."""
+    """Limits of a column's means and bands."""
     low, high = 0.0, 0.0
     for seeds in (method.series(tag) for method in methods for tag in method.tags if tag.startswith(family)):
         _, mean, std = band(seeds)
         values = np.concatenate([series.values for series in seeds])
-        # A band may reach below 0 or above 1 where no value does.
+        # A band may leave [0, 1] although no value does.
         least, most = float((mean - std).min()), float((mean + std).max())
         low = min(low, least if values.min() < 0 else 0.0)
         high = max(high, most if values.max() > 1 else min(most, 1.0))

@@ -1,4 +1,4 @@
-"""The distribution of effective weights over groups: one peak at the multiplier, or two, at 0 and 1."""
+"""The distribution of effective weights over groups."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lightning_cgrpo.reporting.series import Array
 
 
 def shares(method: MethodRuns, component: str) -> Array | None:
-    """The shares of groups ``[BINS]``, pooled over seeds that count alike; none if it wasn't logged."""
+    """The shares of groups ``[BINS]``, averaged over seeds, if logged."""
     found = [np.array(run.distributions[component]) for run in method.runs if component in run.distributions]
     found = [part for part in found if part.any()]
     return np.mean(found, axis=0) if found else None
 
 
 def distribution(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
-    """The pages and their names: none if no run has histograms."""
+    """Pages of distributions: a row per method, a column per component."""
     methods = [m for m in methods if any(any(found) for run in m.runs for found in run.distributions.values())]
     components = list(dict.fromkeys(c for method in methods for run in method.runs for c in run.distributions))
     if not components:
@@ -50,7 +50,7 @@ def distribution(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
                 multiplier = _final(method, f"multiplier/{component}")
                 if multiplier is not None:
                     axes.axvline(multiplier, color="black", linewidth=1, linestyle="--")
-                # Not of the bins, in which larger weights count as the last: the numbers are those of the table.
+                # The table's mean, because the last bin cuts larger weights.
                 told = (("λ", multiplier), ("mean", _final(method, f"effective_weight/{component}")))
                 text = "\n".join(f"{word} {value:.3g}" for word, value in told if value is not None)
                 x = _gap([*CENTERS[groups > 0.01], *([] if multiplier is None else [multiplier])], right)
@@ -68,13 +68,13 @@ def distribution(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
 
 
 def _final(method: MethodRuns, tag: str) -> float | None:
-    """The mean final value over seeds; a reward of several has no multiplier of its own."""
+    """The mean final value over seeds, if logged."""
     values = [run.final[tag] for run in method.runs if tag in run.final]
     return float(np.mean(values)) if values else None
 
 
 def _gap(occupied: Sequence[float], right: float) -> float:
-    """The middle of the widest free interval of [0, right]: there is room for words."""
+    """The middle of the widest free interval of [0, right]."""
     edges = np.unique([0.0, *occupied, right])
     widest = int(np.argmax(np.diff(edges)))
     return float(edges[widest] + edges[widest + 1]) / 2

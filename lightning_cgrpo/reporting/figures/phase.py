@@ -1,4 +1,4 @@
-"""The way of a run through the plane of violation and multiplier: a controller's spiral, drift or rest."""
+"""The path of a run in the plane of violation and multiplier."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.reporting.figures.style import name_row, pages, say
 from lightning_cgrpo.reporting.runs import MethodRuns, Run
 from lightning_cgrpo.reporting.series import Array
+from lightning_cgrpo.reporting.summary import violation
 
 
 def paths(run: Run, name: str, constraint: Constraint) -> tuple[Array, Array, Array] | None:
-    """Steps, violations and multipliers ``[n]`` of a run, where both are known."""
+    """Steps, violations and multipliers ``[n]`` of a run."""
     rate, multiplier = run.series.get(f"rate/{name}"), run.series.get(f"multiplier/{name}")
     if rate is None or multiplier is None or constraint.bound is None:
         return None
     steps, rows, columns = np.intersect1d(rate.steps, multiplier.steps, return_indices=True)
-    sign = -1.0 if constraint.at_least is not None else 1.0
-    return steps, sign * (rate.values[rows] - constraint.bound), multiplier.values[columns]
+    return steps, violation(rate.values[rows], constraint), multiplier.values[columns]
 
 
 def phase(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
-    """The pages and their names."""
+    """Pages of paths: a row per method, a column per constraint."""
     methods = [m for m in methods if any(_moving(m, name) for name in m.enforced)]
     names = list(dict.fromkeys(name for method in methods for name in method.enforced))
     if not names:
@@ -71,12 +71,10 @@ def phase(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
 
 
 def _moving(method: MethodRuns, name: str) -> bool:
-    """Whether it has a multiplier that is learned: a fixed one makes no picture."""
     return any(np.ptp(s.values) > 0 for s in method.series(f"multiplier/{name}") if len(s))
 
 
 def _found(methods: Sequence[MethodRuns], name: str) -> list[tuple[Array, Array, Array]]:
-    """The `paths` of all runs, of two points at least."""
     known = [paths(run, name, method.constraints[name]) for method in methods for run in method.runs]
     return [path for path in known if path is not None and len(path[0]) > 1]
 
@@ -90,7 +88,7 @@ def _why_empty(method: MethodRuns, name: str) -> str:
 
 
 def _scale(column: Iterable[Axes], methods: Sequence[MethodRuns], name: str) -> None:
-    """Around a threshold near 0 the axis is linear, beyond logarithmic: violations begin far from where they end."""
+    """Linear around a threshold near 0, and logarithmic beyond."""
     found = _found(methods, name)
     if not found:
         return

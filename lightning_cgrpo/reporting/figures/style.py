@@ -1,4 +1,4 @@
-"""What all figures share: colors, legends, pages, files."""
+"""Colors, legends, pages and files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = 6
 """Methods on a page."""
 DPI = 150
 GREEN, GRAY = "#009E73", "#555555"
-# Okabe and Ito's colors, which the color-blind can tell apart.
+# Okabe and Ito's colors, which color-blind readers can tell apart.
 CONSTRAINTS = ["#D55E00", "#0072B2", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 REWARDS = [GREEN, "#7AC36A", "#4B6B2F", "#A8D8A0"]
 METHODS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
@@ -40,20 +40,20 @@ RC: Any = {
     "lines.linewidth": 1.3,
     "legend.frameon": False,
     "legend.fontsize": 8,
-    "pdf.fonttype": 42,  # text stays text
+    "pdf.fonttype": 42,  # Text stays text.
     "svg.fonttype": "none",
 }
 
 
 def pages(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Sequence[MethodRuns]]]:
-    """Methods in pages of about equal length, with what is appended to the figure's name."""
+    """Pages of about equal length, with suffixes for the figure's name."""
     count = -(-len(methods) // ROWS)
     for number, part in enumerate(np.array_split(np.arange(len(methods)), max(count, 1))):
         yield (f"_{number + 1}" if count > 1 else ""), [methods[n] for n in part]
 
 
 def component_colors(methods: Sequence[MethodRuns]) -> dict[str, str]:
-    """A color per component (``reward``, ``reward/<signal>``, a constraint's name), the same in all figures."""
+    """The color of each component: ``reward``, ``reward/<signal>``, or a constraint's name."""
     tags = [tag for method in methods for tag in method.tags]
     rewards = list(dict.fromkeys(tag for tag in tags if tag.startswith("reward/") and tag != "reward/mean"))
     colors = {"reward": GREEN, **{name: REWARDS[(n + 1) % len(REWARDS)] for n, name in enumerate(rewards)}}
@@ -65,7 +65,7 @@ def component_colors(methods: Sequence[MethodRuns]) -> dict[str, str]:
 
 
 def draw_seeds(axes: Axes, seeds: Sequence[Series], color: str, **style: Any) -> None:
-    """Mean over seeds with a band of one standard deviation."""
+    """Draw mean and standard deviation over seeds."""
     seeds = [series for series in seeds if len(series)]
     if not seeds:
         return
@@ -76,15 +76,15 @@ def draw_seeds(axes: Axes, seeds: Sequence[Series], color: str, **style: Any) ->
 
 
 def band(seeds: Sequence[Series]) -> tuple[Array, Array, Array]:
-    """Steps, means and standard deviations ``[n]`` over seeds, each with a value at least."""
+    """Steps, means and standard deviations ``[n]`` over seeds."""
     steps, values = on_common_steps(list(seeds))
     return steps, *mean_and_std(values)
 
 
 def name_row(axes: Axes, label: str, columns: int) -> None:
-    """A method's label above its row of `columns` axes, from the left; nothing else is in that line."""
+    """Write a method's label above its row of `columns` axes."""
     lines = textwrap.wrap(label, 46 * columns, break_long_words=False)
-    # An empty title keeps the lines free: a title longer than its axes would widen their column.
+    # An empty title keeps the space, because a title longer than its axes would widen their column.
     title = axes.set_title("\n".join(" " for _ in lines))
     assert isinstance(axes.figure, Figure)
     above = offset_copy(axes.transAxes, axes.figure, 0, matplotlib.rcParams["axes.titlepad"], "points")
@@ -92,12 +92,12 @@ def name_row(axes: Axes, label: str, columns: int) -> None:
 
 
 def say(axes: Axes, text: str) -> None:
-    """Why axes are empty."""
+    """Write the reason why axes are empty."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GRAY)
 
 
 def updates_axis(axes: Axes, methods: Sequence[MethodRuns]) -> None:
-    """From 0 to the last update of all, with ticks such as 2k."""
+    """An axis from 0 to the last update of all methods."""
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlim(0, max(run.updates for method in methods for run in method.runs))
@@ -105,7 +105,7 @@ def updates_axis(axes: Axes, methods: Sequence[MethodRuns]) -> None:
 
 
 def line(color: str, label: str, **style: Any) -> Line2D:
-    """An entry of a legend."""
+    """A legend's entry."""
     return Line2D([], [], color=color, label=label, **style)
 
 
@@ -116,7 +116,7 @@ def legend(figure: Figure, entries: Iterable[Any], columns: int = 8) -> None:
 
 
 def _smoothing(methods: Sequence[MethodRuns]) -> str:
-    """How curves were smoothed, in the label of their axis."""
+    """The axis label, with the widths of bins."""
     curves = [series for method in methods for run in method.runs for series in run.series.values()]
     widths = {float(np.diff(series.steps).min()) for series in curves if len(series) > 1}
     if not widths:
@@ -125,16 +125,16 @@ def _smoothing(methods: Sequence[MethodRuns]) -> str:
     return f"update (means over {low:g}{f' to {high:g}' if high > low else ''})"
 
 
-def save(figure: Figure, path: Path) -> list[Path]:
-    """As PNG and PDF; `path` is without a suffix."""
+def save(figure: Figure, path: Path) -> Path:
+    """Save a figure as PNG and PDF under a path without suffix, and return the PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A date would make every PDF a new one.
-    files = [path.with_name(f"{path.name}.png"), path.with_name(f"{path.name}.pdf")]
-    figure.savefig(files[0], dpi=DPI)
-    figure.savefig(files[1], metadata={"CreationDate": None})
-    return files
+    picture = path.with_name(f"{path.name}.png")
+    figure.savefig(picture, dpi=DPI)
+    # Without a date, equal figures are equal files.
+    figure.savefig(path.with_name(f"{path.name}.pdf"), metadata={"CreationDate": None})
+    return picture
 
 
 def style() -> Any:
-    """The settings of all figures, as a context."""
+    """A context with the settings of all figures."""
     return matplotlib.rc_context(RC)

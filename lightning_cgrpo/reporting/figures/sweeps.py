@@ -1,4 +1,4 @@
-"""Final reward and rates over a weight that the user chose (paper, figure of fixed weights)."""
+"""Final reward and rates over a fixed weight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def sweep_figures(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]
     """A figure per sweep: a row per value of the other weights, a line per estimator."""
     sweeps = find_sweeps(methods)
     for sweep in sweeps:
-        used = [method for lines in sweep.rows.values() for found in lines.values() for _, method in found]
+        used = sweep.methods
         tested = all("test/reward/mean" in run.evaluations for method in used for run in method.runs)
         tags = list(dict.fromkeys(tag for m in used for tag in m.tags if tag.startswith("rate/")))
         tags = ["reward/mean", *tags]
@@ -40,7 +40,7 @@ def sweep_figures(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]
             drawn = [found for lines in sweep.rows.values() for found in lines.values()]
             least = min((value for found in drawn for value in _line(found, tag, tested)[1]), default=0.0)
             high = grid[0, column].get_ylim()[1]
-            # Rates from 0, and rewards if they come near it.
+            # Rates begin at 0, rewards only if they come near 0.
             if tag != "reward/mean" or 0 <= least < 0.25 * high:
                 grid[0, column].set_ylim(0, high)
         entries = [line(colors[name], name, marker="o", markersize=3) for name in names]
@@ -52,7 +52,7 @@ def sweep_figures(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]
 def _line(
     found: Sequence[tuple[float, MethodRuns]], tag: str, tested: bool
 ) -> tuple[list[float], list[float], list[float]]:
-    """Weights, means and standard deviations of a tag, where it is known."""
+    """Weights, means and standard deviations of a tag."""
 
     def value(run: Run) -> float | None:
         return run.evaluations.get(f"test/{tag}") if tested else run.final.get(tag)
