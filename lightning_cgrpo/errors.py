@@ -10,6 +10,16 @@ class UserError(ValueError):
     """Something that the user gave can't be used: the message names it and says what to do."""
 
 
+def expect(holds: bool, name: str, what: str, value: object) -> None:
+    """Check an argument. State the condition positively, so that NaN fails it.
+
+    Raises:
+        ValueError: "Expected argument `name` to be `what`, but got `value`."
+    """
+    if not holds:
+        raise ValueError(f"Expected argument `{name}` to be {what}, but got {value}.")
+
+
 def installing(extra: str) -> str:
     """The command that installs the libraries of an extra."""
     # From a checkout: there is no release yet.

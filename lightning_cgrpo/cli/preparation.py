@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 
-from lightning_cgrpo.checkpoints.files import check_checkpoint
+from lightning_cgrpo.checkpoints.integrity import check_checkpoint
 from lightning_cgrpo.cli.configuration import Config, ConfigError, is_class
 from lightning_cgrpo.cli.key_check import NAMESPACES
 from lightning_cgrpo.cli.method import get, method_of
