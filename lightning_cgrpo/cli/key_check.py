@@ -165,7 +165,10 @@ def signature_of(class_path: str) -> Signature | None:
             return Signature(parameters, item.args.kwarg is not None)
     if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
         fields = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
-        return Signature({ast.unparse(f.target): _parameter(f.annotation, module, f.value is None) for f in fields})
+        known = [signature_of(_absolute(ast.unparse(base), module) or "") for base in node.bases]
+        parameters = {name: parameter for base in known if base for name, parameter in base.parameters.items()}
+        own = {ast.unparse(f.target): _parameter(f.annotation, module, f.value is None) for f in fields}
+        return Signature(parameters | own)
     bases = [base for base in node.bases if ast.unparse(base) not in ("ABC", "object")]
     for base in bases:
         inherited = signature_of(_absolute(ast.unparse(base), module) or "")

@@ -266,14 +266,10 @@ class ConstrainedGRPO(RolloutModule):
             old,
             part.targets["advantages"],
             part.targets["weights"],
-            surrogate=how.maximized(),
-            sequence_ratio=how.sequence_ratio,
+            options=how,
             sampling_ratios=None if sampled is None else sampling_ratio(old, sampled, how.sampling_cap),
             reference_log_probs=part.targets.get("reference_log_probs"),
-            kl_weight=how.kl_weight,
-            correct_kl=how.correct_kl,
             entropy=output.entropy,
-            entropy_weight=how.entropy_weight,
         )
         report.add_terms(terms, scale)
         return terms.loss * scale
