@@ -29,7 +29,7 @@ def resample(
 ) -> tuple[Rollouts, dict[str, Signal], int]:
     """Sample groups without any varying component again, until a component varies (DAPO, Yu et al., 2025).
 
-    Such a group has no advantage. DAPO fills the batch with other prompts; here the prompts stay. Without a varying draw
+    Such a group has no advantage. DAPO fills the batch with other prompts; here the prompts stay. If no draw varies,
     the first draw stays. The result overrepresents rare behaviors, so measure rates on the first draw. Collective.
 
     Args:
