@@ -13,15 +13,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.files import (
-    UNFINISHED,
-    CheckpointFiles,
-    is_remote,
-    last_of,
-    put,
-    remove_unfinished,
-    unwritten,
-)
+from lightning_cgrpo.checkpoints.files import CheckpointFiles, last_of, put, remove_unfinished, unwritten
+from lightning_cgrpo.checkpoints.integrity import write_failure
+from lightning_cgrpo.checkpoints.names import UNFINISHED, is_remote
 from lightning_cgrpo.checkpoints.termination import Termination, say
 from lightning_cgrpo.errors import UserError
 
@@ -221,8 +215,6 @@ class Checkpoints(ModelCheckpoint):
         try:
             trainer.save_checkpoint(unfinished, self.save_weights_only)
         except BaseException as error:  # torch's, of a sharded checkpoint, is no Exception
-            from lightning_cgrpo.checkpoints.sharded import write_failure
-
             cause = write_failure(error, unfinished)
             if cause is None:
                 raise

@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
-from lightning_cgrpo.checkpoints.files import UNFINISHED
+from lightning_cgrpo.checkpoints.names import UNFINISHED
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.sharding import full_weights
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.trl.ours import make_module
 from benchmarks.trl.settings import PROMPTS, Setting, make_prompts, save_model
 from benchmarks.trl.theirs import make_trainer
-from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss
+from lightning_cgrpo.grpo.losses import LossOptions, aggregation_weights, grpo_loss
 from lightning_cgrpo.rollout import Rollouts
 
 SETTING = Setting(24, 12, 4, 0.2, 2)
@@ -68,8 +68,8 @@ def _ours(policy: Any, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tens
         before,
         batch["advantages"][:, None].expand_as(before),
         aggregation_weights(mask, "sequence_mean").flatten(0, 1),
+        LossOptions(kl_weight=SETTING.kl_weight),
         reference_log_probs=before,
-        kl_weight=SETTING.kl_weight,
     ).loss
     loss.backward()
     return loss, {name: parameter.grad for name, parameter in policy.model.named_parameters()}

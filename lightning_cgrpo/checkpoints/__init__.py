@@ -1,1 +1,1 @@
-"""Reading, checking and writing checkpoints, and ending a run with one."""
+"""Checkpoints: reading, checking, writing, and the checkpoint at the end of a terminated run."""

@@ -1,4 +1,4 @@
-"""Weights out of a sharded checkpoint: a directory, to which every process has written its part."""
+"""Sharded checkpoints: directories with a part written by every process."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from lightning_cgrpo.checkpoints import files as checkpoint_files
 from lightning_cgrpo.errors import UserError, first_line
 
 DESCRIPTION = ".metadata"
-"""The file that says what is in the others."""
+"""The file that describes the other files."""
 METADATA = "torch.distributed.checkpoint.metadata"
 HARMLESS = {
     (METADATA, "Metadata"),
@@ -46,18 +45,18 @@ HARMLESS = {
     ("pathlib._local", "PosixPath"),  # of Python 3.13
     ("pathlib._local", "WindowsPath"),
 }
-"""All that torch's own descriptions name, but dtypes."""
+"""Names in torch's own descriptions; dtypes are harmless too."""
 
 
-def damage(checkpoint: Path) -> str | None:
-    """What is missing or has changed in a sharded checkpoint, or is more than tensors and plain containers; else None.
+def damage_of_parts(checkpoint: Path) -> str | None:
+    """The damage of a sharded checkpoint's parts, or an object other than tensors and plain containers; else None.
 
-    What torch unpickles without restriction when a run goes on is read here with restriction, before it is: the
-    description, and all values but tensors (the optimizer's settings). All values, which are archives within the files,
-    are compared with their checksums, one at a time in memory; the description has none.
+    A resumed run unpickles the description and the optimizer's settings without restriction, so both are read here
+    with restriction first. All values are compared with their checksums, one at a time in memory. The description has
+    no checksum.
     """
     try:
-        # torch would read these, where it can't read the description.
+        # torch reads these files if the description can't be read.
         if other := next(checkpoint.glob(f"_*{DESCRIPTION}"), None):
             return f"it has {other.name} beside {DESCRIPTION}"
         description = _describe(checkpoint)
@@ -85,30 +84,16 @@ def damage(checkpoint: Path) -> str | None:
                     torch.load(value, weights_only=True)
                 except UnpicklingError:
                     return f"{part.relative_path} holds more than tensors and plain containers"
-    except Exception as error:  # all kinds, of a file that is none
+    except Exception as error:  # a damaged file raises errors of all kinds
         return first_line(error)
     return None
 
 
-def write_failure(error: BaseException, unfinished: Path) -> Exception | None:
-    """What kept a process from writing its part of a checkpoint; None if the error is of anything else.
-
-    torch tells all processes of what any of them met; but the file that Lightning writes last, one writes alone.
-    """
-    if isinstance(error, CheckpointException):
-        causes: list[BaseException] = [cause for cause, _ in error.failures.values()]
-        return next((cause for cause in causes if isinstance(cause, (OSError, RuntimeError))), None)
-    last = unfinished / checkpoint_files.SHARDED_LAST
-    # Otherwise it is a collective that has failed.
-    partial = last.exists() and checkpoint_files.damage(last) is not None
-    return error if isinstance(error, (OSError, RuntimeError)) and partial else None
-
-
 def read_weights(checkpoint: Path, prefix: str) -> dict[str, Tensor]:
-    """The weights under a prefix, whole, by their names after it. Nothing else of the checkpoint is read.
+    """The whole weights under a prefix, by their names without the prefix. Nothing else is read.
 
     Raises:
-        UserError: it is damaged, or no such checkpoint, or its description holds anything but descriptions.
+        UserError: `checkpoint` is damaged or no sharded checkpoint, or its description holds other objects.
     """
     try:
         described = _describe(checkpoint).state_dict_metadata
@@ -118,7 +103,7 @@ def read_weights(checkpoint: Path, prefix: str) -> dict[str, Tensor]:
             if name.startswith(prefix) and isinstance(part, TensorStorageMetadata)
         }
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as is asked for
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as `no_dist` asks
             load(found, checkpoint_id=checkpoint, no_dist=True)
     except (
         OSError,
@@ -143,14 +128,14 @@ def _describe(checkpoint: Path) -> Metadata:
 
 
 class _Descriptions(Unpickler):
-    """Reads the classes with which torch describes a checkpoint. `load` then reads it again, as any pickle."""
+    """Unpickles torch's description classes alone. torch's `load` then unpickles the file without restriction."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
             member: Any = _member
-            return member.__call__  # which, unlike a function, can't be changed
+            return member.__call__  # which a pickle can't change, unlike a function
         dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        # A name with a period is of something in it: ("torch…", "os.system") is found in a module that imports os.
+        # A name with a period reaches into modules: ("torch…", "os.system") is found if the module imports os.
         if "." in name or not (dtype or (module, name) in HARMLESS):
             raise UnpicklingError(f"{DESCRIPTION} holds {module}.{name}")
         found: Any = super().find_class(module, name)
@@ -161,9 +146,9 @@ class _Descriptions(Unpickler):
 
 
 def _member(of: Any, name: Any) -> Any:
-    """What `getattr` is for in a description: members of an enumeration, as Python 3.11.0 to 3.11.3 pickles them."""
+    """`getattr` for members of an enumeration, as Python 3.11.0 to 3.11.3 pickles them."""
     encodings = _MEM_FORMAT_ENCODING
-    # Read here, it is its method; see `find_class`.
+    # `find_class` returns the enumeration's method.
     if type(of) is not MethodType or of.__self__ is not encodings or type(name) is not str:
         raise UnpicklingError(f"{DESCRIPTION} holds builtins.getattr")
     if name not in encodings.__members__:
@@ -172,7 +157,7 @@ def _member(of: Any, name: Any) -> Any:
 
 
 class _Unchangeable(type):
-    """Of classes that a pickle, which may also set attributes, can't change: the next one to be read would differ."""
+    """Metaclass of classes whose attributes a pickle can't set: a change would alter the next description."""
 
     def __setattr__(cls, name: str, value: Any) -> None:
         raise UnpicklingError(f"{DESCRIPTION} changes {cls.__name__}.{name}")

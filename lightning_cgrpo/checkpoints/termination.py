@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the first one ends a run after its update, the second one at once."""
+"""SIGTERM and Ctrl-C: the first signal ends a run after its update, the second signal at once."""
 
 from __future__ import annotations
 
@@ -24,28 +24,25 @@ from lightning_cgrpo.checkpoints import watchdog
 from lightning_cgrpo.distributed import all_sum, world
 
 GRACE = 60.0
-"""Seconds that an update may last after SIGTERM, at least; see `watchdog.Clock`."""
+"""Minimum of the seconds that an update may last after SIGTERM; see `watchdog.Clock`."""
 SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 class Termination(_SignalConnector):
-    """Handles SIGTERM and SIGINT (Ctrl-C) while a run lasts, instead of Lightning and Python.
+    """Handles SIGTERM and SIGINT (Ctrl-C) during a run, because Lightning's handler leaves no checkpoint.
 
-    Lightning's handler of SIGTERM calls a collective at any moment, ignores the signal in evaluations, and leaves no
-    checkpoint.
-
-    The first signal after the begin of the first update is noted: `Checkpoints` asks `agreed` after each update. Any
-    other signal ends the process at once, with status 128 + its number. A `watchdog` ends a process that can't run its
-    handlers, and a process whose update doesn't end after SIGTERM. A notebook has no watchdog, and a second Ctrl-C
-    raises KeyboardInterrupt there.
+    The handler notes the first signal after the first update began; `Checkpoints` asks `agreed` after each update. Any
+    other signal ends the process at once, with status 128 + the signal's number. A `watchdog` ends a process that can't
+    run its handlers, or whose update doesn't end after SIGTERM. A notebook has no watchdog; a second Ctrl-C raises
+    KeyboardInterrupt there.
 
     Args:
-        trainer: whose `_signal_connector` this is.
+        trainer: owner of this `_signal_connector`.
         folder: the trainer's checkpoints.
     """
 
     current: Termination | None = None
-    """The handler of this process, while a run lasts."""
+    """The handler of this process during a run."""
 
     def __init__(self, trainer: Trainer, folder: str) -> None:
         super().__init__(trainer)
@@ -63,7 +60,7 @@ class Termination(_SignalConnector):
             return
         Termination.current = self
         for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as the shell has it for jobs in the background
+            if signal.getsignal(number) is not signal.SIG_IGN:  # the shell ignores SIGINT for background jobs
                 signal.signal(number, self._receive)
         if not hasattr(sys, "ps1"):
             self._start_watchdog()
@@ -75,7 +72,7 @@ class Termination(_SignalConnector):
             Termination.current = None
 
     def agreed(self) -> signal.Signals | None:
-        """The signal that ends the run, whichever process has received one. Collective."""
+        """The signal that ends the run, received by any process. Collective."""
         if world()[1] == 1:
             return self.received
         mine = [float(self.received is number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -83,12 +80,12 @@ class Termination(_SignalConnector):
         return signal.SIGTERM if terminated else signal.SIGINT if interrupted else None
 
     def works(self) -> None:
-        """An update or a batch of validation begins: from the first one on, a signal waits for its end."""
+        """An update or a batch of validation begins: a signal now waits for its end."""
         self._tell(watchdog.WORKS)
         self.defers = True
 
     def rests(self) -> None:
-        """Nothing is computed, but written, which may take as long as it takes."""
+        """Files are written, which may take any time."""
         self._tell(watchdog.RESTS)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -110,7 +107,7 @@ class Termination(_SignalConnector):
     def _start_watchdog(self) -> None:
         ends, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
-        # Where another library has asked for signals by this way, the run does without a watchdog.
+        # The run has no watchdog if another library uses the wakeup file descriptor.
         if (others := signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)) != -1:
             signal.set_wakeup_fd(others)
             os.close(self._wakeup)
@@ -131,16 +128,16 @@ class Termination(_SignalConnector):
             self._watchdog = None
 
     def _forced(self) -> bool:
-        """Whether the watchdog ends the run: Python runs a delayed handler once, however many signals there were."""
+        """Whether the watchdog ends the run, because Python runs a delayed handler once for several signals."""
         if self._watchdog is None or self._watchdog.stdout is None:
             return False
         said = bool(select.select([self._watchdog.stdout], [], [], 0)[0])
-        # Nothing, if the watchdog has died.
+        # An empty read means that the watchdog has died.
         return said and os.read(self._watchdog.stdout.fileno(), 1) != b""
 
     def _tell(self, message: int) -> None:
         if self._watchdog is not None:
-            # A watchdog that was killed or stopped is not worth the run.
+            # The run continues without a watchdog that was killed or stopped.
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 os.write(self._wakeup, bytes([message]))
 
@@ -152,7 +149,7 @@ def say(message: str) -> None:
 
 
 def _aside(function: Callable[..., Any], *arguments: Any) -> None:
-    """Call it in another thread, and wait for a second: the thread that a signal interrupts may hold a lock of it."""
+    """Call a function in another thread for up to a second: the interrupted thread may hold the function's locks."""
     done = _thread.allocate_lock()
     done.acquire()
 
@@ -162,13 +159,13 @@ def _aside(function: Callable[..., Any], *arguments: Any) -> None:
         finally:
             done.release()
 
-    # Not threading's, which takes a lock itself.
+    # Not threading's function, because it takes a lock.
     _thread.start_new_thread(call, ())
     done.acquire(timeout=1.0)
 
 
 def _end(number: int) -> None:
-    """End this process and all that it has started, whatever they do."""
+    """End this process and its descendants at once."""
     for process in watchdog.descendants(os.getpid()):
         watchdog.send(process, signal.SIGKILL)
     _aside(_leave_terminal)
@@ -183,9 +180,9 @@ def _leave_terminal() -> None:
 
 
 def _forget() -> None:
-    """In a forked process, such as a worker of a data loader or of a reward function.
+    """Reset the signals of a forked process, such as a data loader's worker.
 
-    It ends by SIGTERM, as its parent expects; Ctrl-C, which the terminal sends to all, is left to the parent, whose
+    SIGTERM ends the worker. The worker ignores Ctrl-C, which the terminal sends to all processes, because the parent's
     update needs the worker's results.
     """
     if Termination.current is not None:

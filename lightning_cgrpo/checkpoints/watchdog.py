@@ -1,8 +1,8 @@
 """A small process that ends a training process which can't end itself.
 
-Python runs signal handlers in the main thread, between two of its instructions. A reward function that waits in native
-code, or a regular expression that holds Python's lock in another thread, keeps handlers and threads from running. A
-second process needs neither. The file is run by itself, so it imports the standard library alone.
+Python runs signal handlers between two instructions of the main thread. Native code that waits, or a thread that holds
+Python's lock, blocks the handlers, but not a second process. The file is run as a script and imports the standard
+library alone.
 """
 
 import os
@@ -12,20 +12,20 @@ import sys
 import time
 
 WORKS, RESTS = 0xF0, 0xF1
-"""Messages of the training process. Numbers of signals, which arrive in the same pipe, are smaller."""
+"""Messages of the training process; numbers of signals, in the same pipe, are smaller."""
 REPEATED = 1.0
-"""Seconds within which a repeated signal is the same request: `timeout` and torchrun send each signal twice."""
+"""Seconds within which a repeated signal counts once, because `timeout` and torchrun send each signal twice."""
 PATIENCE = 10.0
-"""Seconds that a process may take to end after it was forced to."""
+"""Seconds for a process to end after SIGTERM, before SIGKILL."""
 POLL = 0.5
-"""Seconds between looks at whether the training process is alive."""
+"""Seconds between checks that the training process is alive."""
 
 
 class Clock:
-    """Decides when a training process has to end, from its messages and signals with their times.
+    """Deadline of a training process, from its messages and signals.
 
     Args:
-        grace: seconds that an update may last after SIGTERM, at least. Longer updates have three times the longest.
+        grace: seconds that an update may last after SIGTERM; three times the longest update, if that is more.
     """
 
     def __init__(self, grace: float) -> None:
@@ -43,7 +43,7 @@ class Clock:
             self.since = now if message == WORKS else None
             self.defers = True
         elif message in (signal.SIGINT, signal.SIGTERM):
-            # Half a second more than the training process: whichever ends the run at once, the other agrees.
+            # Half a second more than the training process, so that both agree on repetition.
             repeated = self.first is not None and now - self.first < REPEATED + POLL
             if not self.defers or (self.first is not None and not repeated):
                 self.forced = now if self.forced is None else self.forced
@@ -52,7 +52,7 @@ class Clock:
             self.first = now if self.first is None else self.first
 
     def allowed(self) -> float:
-        """Seconds from SIGTERM, or from a later begin of an update, to its end."""
+        """Seconds from SIGTERM, or from the later begin of an update, to the update's end."""
         return max(self.grace, 3 * self.longest)
 
     def deadline(self) -> float:
@@ -64,12 +64,10 @@ class Clock:
 
 
 def watch(process: int, grace: float, resumable: list[str]) -> None:
-    """Read the messages of the parent process from the standard input, and end the parent at its deadline.
+    """Read the parent's messages from the standard input, and end the parent at its deadline.
 
     Args:
-        process: the parent.
-        grace: see `Clock`.
-        resumable: a folder of checkpoints, and the checkpoint that the run began with, if any.
+        resumable: a folder of checkpoints, and the run's first checkpoint, if any.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -90,12 +88,12 @@ def watch(process: int, grace: float, resumable: list[str]) -> None:
 
 
 def end(process: int) -> None:
-    """Ask the parent process to end, kill all that it started, and then the process."""
+    """Ask the parent process to end, kill its descendants, and then kill the parent."""
     started = [number for number in descendants(process) if number != os.getpid()]
     asked, until = 0.0, time.monotonic() + PATIENCE
     while os.getppid() == process and time.monotonic() < until:
         if time.monotonic() > asked + REPEATED + POLL:
-            # Once more, because handlers that could not run before have run for all signals together.
+            # Again, because Python runs a delayed handler once for several signals.
             asked = time.monotonic()
             send(process, signal.SIGTERM)
             for number in started:
@@ -114,15 +112,15 @@ def send(process: int, number: signal.Signals) -> None:
 
 
 def descendants(process: int) -> list[int]:
-    """The processes that a process and its children have started, where the system tells (Linux)."""
+    """Children of a process, and their children, on Linux; elsewhere none."""
     parents = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
-                    # The name of a process, which may hold anything, ends with the last parenthesis.
+                    # The name of a process, which may hold any character, ends at the last parenthesis.
                     parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
-            except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            except (FileNotFoundError, ProcessLookupError):  # ended meanwhile
                 continue
     found = [process]
     for parent in found:

@@ -169,10 +169,13 @@ def signature_of(class_path: str) -> Signature | None:
             return Signature(parameters, item.args.kwarg is not None)
     if _is_dataclass(node):
         fields = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
-        return Signature({ast.unparse(f.target): _parameter(f.annotation, module, f.value is None) for f in fields})
-    bases = [name for base in node.bases if (name := ast.unparse(base)) not in ("ABC", "object")]
-    inherited = (signature_of(module.names.get(base, "")) for base in bases)
-    return next((signature for signature in inherited if signature is not None), None if bases else Signature())
+        bases = (signature_of(module.names.get(ast.unparse(base), "")) for base in node.bases)
+        inherited = {name: parameter for base in bases if base for name, parameter in base.parameters.items()}
+        own = {ast.unparse(f.target): _parameter(f.annotation, module, f.value is None) for f in fields}
+        return Signature(inherited | own)
+    names = [name for base in node.bases if (name := ast.unparse(base)) not in ("ABC", "object")]
+    found = (signature_of(module.names.get(base, "")) for base in names)
+    return next((signature for signature in found if signature is not None), None if names else Signature())
 
 
 def constant_of(class_path: str, name: str) -> Any:

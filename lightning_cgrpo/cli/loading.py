@@ -11,7 +11,8 @@ from jsonargparse import ArgumentError, ArgumentParser
 from lightning.fabric.utilities.load import _METADATA_FILENAME
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.files import check_checkpoint, check_weights
+from lightning_cgrpo.checkpoints.files import check_weights
+from lightning_cgrpo.checkpoints.integrity import check_checkpoint
 from lightning_cgrpo.checkpoints.sharded import read_weights
 from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.cli.messages import explain

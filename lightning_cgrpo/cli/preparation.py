@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 
-from lightning_cgrpo.checkpoints.files import best_of, check_checkpoint
+from lightning_cgrpo.checkpoints.files import best_of
+from lightning_cgrpo.checkpoints.integrity import check_checkpoint
 from lightning_cgrpo.cli.configuration import Config, ConfigError, get, is_class, short_class
 from lightning_cgrpo.cli.key_check import NAMESPACES
 from lightning_cgrpo.cli.method import method_of

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.checkpoints.files import is_remote, put_back
+from lightning_cgrpo.checkpoints.files import put_back
+from lightning_cgrpo.checkpoints.names import is_remote
 from lightning_cgrpo.cli.configuration import Config, ConfigError, get, read, short_class
 from lightning_cgrpo.cli.run_name import VERSIONED, loggers
 

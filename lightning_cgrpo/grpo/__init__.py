@@ -1,1 +1,1 @@
-"""Advantages, surrogates, losses and minibatches: functions of tensors."""
+"""Functions of tensors: advantages, surrogates, losses, minibatches."""

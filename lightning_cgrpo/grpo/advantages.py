@@ -1,8 +1,7 @@
-"""Group-relative advantages of several components, and the weight that each component really has.
+"""Group-relative advantages ``[B, G]`` of components ``[J, B, G]``, and the components' effective weights.
 
-Everything here is trajectory-level: components ``[J, B, G]`` in, advantages ``[B, G]`` out, with population standard
-deviations (1/G) over the group as in the paper's theorems. A component without variance in a group contributes exactly
-0 there, and so does an entry that does not apply.
+Standard deviations are population standard deviations (1/G) over the group, as in the paper's theorems. A component
+without variance in a group contributes exactly 0, as does an inapplicable entry.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.rollout import Rollouts
 
 RELATIVE_ZERO = 1e-6
-"""Standard deviations below this, relative to the numbers that they are made of, are rounding residue."""
+"""Standard deviations below this, relative to the values, are rounding residue."""
 
 
 @dataclass(frozen=True)
 class GroupStatistics:
-    """Moments of each component within each group.
+    """Moments of each component within each group, over the applicable entries.
 
     Args:
         deviation: ``[J, B, G]`` value - group mean, 0 where not applicable.
-        std: ``[J, B]`` population standard deviation over the applicable entries, exactly 0 without variance.
+        std: ``[J, B]`` population standard deviation, exactly 0 without variance.
         count: ``[J, B]`` applicable entries.
-        used: ``[B, G]`` bool, answers to which any component applies.
+        used: ``[B, G]`` bool, answers with any applicable component.
     """
 
     deviation: Tensor
@@ -39,17 +38,20 @@ class GroupStatistics:
 
     @property
     def informative(self) -> Tensor:
-        """``[J, B]`` bool, where the component varies within the group."""
+        """``[J, B]`` bool, components that vary within the group."""
         return self.std > 0
 
     @property
     def standardized(self) -> Tensor:
-        """Z ``[J, B, G]``: deviation / std, 0 where the component does not vary."""
+        """Z ``[J, B, G]``: deviation / std, 0 for a component that does not vary."""
         return _divide(self.deviation, self.std[..., None])
 
 
 def group_statistics(components: Components) -> GroupStatistics:
-    """Center and scale each component within its group, over the entries that apply.
+    """Moments of components ``[J, B, G]``.
+
+    Raises:
+        ValueError: the values are of single steps.
 
     Example:
         >>> values = torch.tensor([[[1.0, 0.0, 0.0, 0.0]]])
@@ -62,20 +64,20 @@ def group_statistics(components: Components) -> GroupStatistics:
             f"Expected values of whole answers [J, B, G], but got shape {tuple(values.shape)}: this estimator has no "
             "use for values of single steps; sum them in the task."
         )
-    count = applicable.sum(-1)
-    # Shifted by one of its members, a group of equal values is exactly zero, whatever the rounding of its mean.
+    count = applicable.sum(-1)  # [J, B]
+    # Shifted by a member, equal values are exactly zero, whatever the rounding of their mean.
     first = applicable.to(torch.uint8).argmax(-1, keepdim=True)
     shifted = torch.where(applicable, values - values.gather(-1, first), 0)
     mean = shifted.sum(-1) / count.clamp(min=1)
     deviation = torch.where(applicable, shifted - mean[..., None], 0)
     std = (deviation.square().sum(-1) / count.clamp(min=1)).sqrt()
-    scale = torch.where(applicable, values.abs(), 0).amax(-1)
+    scale = torch.where(applicable, values.abs(), 0).amax(-1)  # [J, B]
     informative = std > RELATIVE_ZERO * scale
     return GroupStatistics(deviation * informative[..., None], std * informative, count, applicable.any(0))
 
 
 class AdvantageEstimator(ABC):
-    """How signals and weights become one advantage per answer (or per step)."""
+    """Computes advantages from components and weights."""
 
     @abstractmethod
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
@@ -83,16 +85,14 @@ class AdvantageEstimator(ABC):
 
     @abstractmethod
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
-        """``[J, B]``: the factor with which each standardized component enters the advantage of each group."""
+        """``[J, B]``: the factor of each standardized component in the advantage of each group."""
 
 
 class ScalarizedAdvantages(AdvantageEstimator):
     """The method: standardize each component within its group, then combine.
 
-    A_i = sum_j w_j Z_j,i with Z_j = (X_j - mean) / std, costs entering as X = -C (paper, eq. 5). With a single
-    component of weight 1 this is GRPO as published.
-
-    Effective weights are the weights: a multiplier means what it says.
+    A_i = sum_j w_j Z_j,i with Z_j = (X_j - mean) / std, and X = -C for a cost C (paper, eq. 5). With a single component
+    of weight 1 this is published GRPO. Effective weights equal the weights.
     """
 
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
@@ -103,13 +103,12 @@ class ScalarizedAdvantages(AdvantageEstimator):
 
 
 class ScalarizedRewards(AdvantageEstimator):
-    """The failure mode that the paper analyses, kept as a baseline: combine, then standardize the sum.
+    """Baseline, the failure mode in the paper's analysis: combine, then standardize the sum.
 
-    S_i = sum_j w_j X_j,i, A = (S - mean) / std. Since A = sum_j w~_j Z_j with w~_j = w_j std_j / std_S (the
-    effective-weight theorem), a weight acts through a denominator that all components share. With a single component
-    it is GRPO as published, whatever the weight.
+    S_i = sum_j w_j X_j,i, A = (S - mean) / std. By the effective-weight theorem A = sum_j w~_j Z_j with
+    w~_j = w_j std_j / std_S: all components share a denominator. With a single component this is published GRPO.
 
-    S can be constant in a group although its components vary; such a group has no advantage and effective weights 0.
+    If S is constant in a group, advantages and effective weights are 0.
     """
 
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
@@ -121,14 +120,11 @@ class ScalarizedRewards(AdvantageEstimator):
 
 
 class LeaveOneOut(AdvantageEstimator):
-    """RLOO (Kool et al., 2019; Ahmadian et al., 2024): each answer against the mean of the others of its group.
+    """RLOO (Kool et al., 2019; Ahmadian et al., 2024): each answer minus the mean of the group's other answers.
 
-    A_i = sum_j w_j (X_j,i - mean of X_j over the others) = sum_j w_j n / (n - 1) (X_j,i - mean), n being the answers
-    to which j applies. A component's own value is not in its baseline, which leaves the policy gradient unbiased.
-
-    Nothing is standardized, so weights are prices: they exchange units of reward for violations as a Lagrangian's do,
-    and a component counts as much as it varies. (Standardized as well, it would be `ScalarizedAdvantages` times
-    n / (n - 1).) Without that factor it is the advantage of Dr. GRPO (Liu et al., 2025).
+    A_i = sum_j w_j n / (n - 1) (X_j,i - mean), with n answers to which component j applies. The policy gradient is
+    unbiased, because an answer's own value is not in its baseline. Nothing is standardized: weights are prices, as in a
+    Lagrangian. Without the factor n / (n - 1) this is the advantage of Dr. GRPO (Liu et al., 2025).
     """
 
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
@@ -140,11 +136,10 @@ class LeaveOneOut(AdvantageEstimator):
 
 
 class GDPO(AdvantageEstimator):
-    """GDPO (Liu et al., 2026), a baseline: sum of weighted standardized components, whitened over the whole batch.
+    """GDPO (Liu et al., 2026), a baseline: the sum of weighted standardized components, whitened over the batch.
 
-    S_i = sum_j w_j (X_j - mean) / (std_j + eps), A = (S - mean(S)) / (std(S) + eps), the last mean and std over the
-    batch of all processes. As in its public code, standard deviations are sample ones (1/(G-1)). Without the
-    whitening and with population deviations it reduces to scalarized advantages.
+    S_i = sum_j w_j (X_j - mean) / (std_j + eps), A = (S - mean(S)) / (std(S) + eps), with mean(S) and std(S) over the
+    batch of all processes. As in the public code, standard deviations are sample standard deviations (1/(G-1)).
 
     Args:
         eps: added to both standard deviations.
@@ -160,7 +155,7 @@ class GDPO(AdvantageEstimator):
         return torch.where(statistics.used, (total - mean) / (std + self.eps), 0)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
-        """Up to the batch's mean, which shifts all advantages alike."""
+        """Without the batch's mean, which shifts all advantages alike."""
         sample = _sample_std(statistics)
         deviations = statistics.deviation / (sample + self.eps)[..., None]
         _, std = _batch_moments(_weighted(weights, deviations), statistics.used)
@@ -172,7 +167,7 @@ def _divide(numerator: Tensor, std: Tensor) -> Tensor:
 
 
 def _sqrt(variance: Tensor) -> Tensor:
-    """With gradient 0 at 0, where that of the root is infinite."""
+    """Square root with gradient 0 at 0."""
     return torch.where(variance > 0, torch.where(variance > 0, variance, 1).sqrt(), 0)
 
 
@@ -181,8 +176,8 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def _std_of_sum(statistics: GroupStatistics, weights: Tensor) -> Tensor:
-    """``[B]`` standard deviation of S, 0 where S is constant but for rounding."""
-    # Relative to sum_j |w_j| std_j, so that squares of tiny weights don't underflow.
+    """``[B]`` standard deviation of S, 0 if S is constant up to rounding."""
+    # Relative to sum_j |w_j| std_j, because squares of tiny weights underflow.
     scale = (weights.detach().abs()[:, None].to(statistics.std.dtype) * statistics.std).sum(0)
     relative = _divide(_weighted(weights, statistics.deviation), scale[:, None])
     variance = relative.square().sum(-1) / statistics.used.sum(-1).clamp(min=1)
@@ -190,14 +185,13 @@ def _std_of_sum(statistics: GroupStatistics, weights: Tensor) -> Tensor:
 
 
 def _leave_one_out(statistics: GroupStatistics) -> Tensor:
-    """``[J, B]`` n / (n - 1): what a deviation from the mean becomes when it is from the mean of the others."""
+    """``[J, B]`` n / (n - 1)."""
     count = statistics.count.to(statistics.std.dtype)
     return count / (count - 1).clamp(min=1)
 
 
 def _sample_std(statistics: GroupStatistics) -> Tensor:
-    count = statistics.count.to(statistics.std.dtype)
-    return statistics.std * (count / (count - 1).clamp(min=1)).sqrt()
+    return statistics.std * _leave_one_out(statistics).sqrt()
 
 
 def _batch_moments(values: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:

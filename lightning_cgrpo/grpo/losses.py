@@ -1,4 +1,4 @@
-"""The GRPO loss on tensors: surrogate, KL to a reference, entropy, and how steps are aggregated."""
+"""The GRPO loss: surrogate, KL to a reference, entropy, and the aggregation over steps."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.distributed import all_sum, world
+from lightning_cgrpo.errors import expect
 from lightning_cgrpo.grpo.surrogates import Clipped, Surrogate
 
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 
+CLIPPING = ("clip_low", "clip_high", "clip_limit")
+"""Options of the clipped surrogate alone."""
+
 
 def aggregation_weights(mask: Tensor, aggregation: Aggregation, max_length: int | None = None) -> Tensor:
-    """Weights of the steps in the loss: the loss is the weighted sum over the steps of all answers.
+    """Weights of the steps ``[B, G, T]``: the loss is the weighted sum over the steps of all answers.
 
     With N answers on all processes, answer i of length L_i:
 
-    - ``sequence_sum``: 1/N, the paper's equation (a sum over steps, divided by the number of answers)
-    - ``sequence_mean``: 1/(N L_i), GRPO as published (Shao et al., 2024)
+    - ``sequence_sum``: 1/N, the paper's equation
+    - ``sequence_mean``: 1/(N L_i), published GRPO (Shao et al., 2024)
     - ``token_mean``: 1/sum(L), DAPO (Yu et al., 2025); for single-step units the mean of PPO code
     - ``constant``: 1/(N max_length), Dr. GRPO (Liu et al., 2025)
 
-    N counts answers of length 0, too: in all but ``token_mean``, leaving an answer out moves no weight to the others.
+    N includes answers of length 0, so only in ``token_mean`` does a masked answer's weight move to other answers.
+    Weights are scaled by the number of processes, because gradients are averaged over processes.
 
     Args:
-        mask: ``[B, G, T]`` bool, this process's steps that have a loss.
-        max_length: the length that ``constant`` divides by, by default T.
-
-    Returns:
-        ``[B, G, T]``, scaled by the number of processes, over which gradients are averaged.
+        mask: ``[B, G, T]`` bool, this process's steps with a loss.
+        max_length: divisor of ``constant``; by default T.
     """
-    lengths = mask.sum(-1).double()
+    lengths = mask.sum(-1).double()  # [B, G]
     sequences, tokens = all_sum(torch.stack([torch.ones_like(lengths).sum(), lengths.sum()])).unbind()
     if aggregation == "token_mean":
         per_sequence = torch.ones_like(lengths) / tokens.clamp(min=1)
@@ -48,12 +50,66 @@ def aggregation_weights(mask: Tensor, aggregation: Aggregation, max_length: int 
             f"Expected aggregation to be token_mean, sequence_mean, sequence_sum or constant, but got '{aggregation}'."
         )
     weights = (per_sequence * world()[1]).to(torch.promote_types(torch.get_default_dtype(), torch.float32))
-    return weights[..., None] * mask
+    return weights[..., None] * mask  # [B, G, 1] * [B, G, T]
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """Terms of `grpo_loss`.
+
+    Args:
+        clip_low: lower distance of the clipped ratio from 1.
+        clip_high: upper distance, by default `clip_low`.
+        clip_limit: largest ratio for negative advantages (two-sided clipping's delta), see `Clipped`.
+        surrogate: `CISPO` or `SAPO`, instead of the clipped surrogate.
+        sequence_ratio: one ratio per answer, the geometric mean over its steps (GSPO, Zheng et al., 2025), in the
+            surrogate and in `correct_kl`. Such ratios stay close to 1; the paper's bounds are 3e-4 and 4e-4.
+        kl_weight: weight (beta) of the KL to the reference; 0 keeps no reference.
+        correct_kl: multiply the KL by the ratio, for an unbiased gradient (DeepSeek-V3.2, 2025).
+        entropy_weight: weight of the entropy bonus.
+    """
+
+    clip_low: float = 0.2
+    clip_high: float | None = None
+    clip_limit: float | None = None
+    surrogate: Surrogate | None = None
+    sequence_ratio: bool = False
+    kl_weight: float = 0.0
+    correct_kl: bool = False
+    entropy_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("clip_low", "clip_high", "kl_weight", "entropy_weight"):
+            value = getattr(self, name)
+            expect(value is None or value >= 0, name, "at least 0", value)
+        if self.clip_low >= 0.5 and self.clip_high is not None and self.clip_high >= 1:
+            raise ValueError(
+                "Expected arguments `clip_low` and `clip_high` to be distances from the ratio 1, but got "
+                f"{self.clip_low:g} and {self.clip_high:g}, try {1 - self.clip_low:g} and {self.clip_high - 1:g}."
+            )
+        high = 1 + self.clip[1]
+        wanted = f"greater than 1 + clip_high, {high:g}, since it is a ratio"
+        expect(self.clip_limit is None or self.clip_limit > high, "clip_limit", wanted, self.clip_limit)
+        ignored = [name for name in CLIPPING if getattr(self, name) != getattr(LossOptions, name)]
+        if self.surrogate is not None and ignored:
+            raise ValueError(
+                f"Expected argument `{ignored[0]}` to be left alone, since {type(self.surrogate).__name__} does not "
+                "clip by it, try the surrogate's own arguments, or surrogate: null."
+            )
+
+    @property
+    def clip(self) -> tuple[float, float]:
+        """Distances of the clipped ratio from 1, below and above."""
+        return self.clip_low, self.clip_low if self.clip_high is None else self.clip_high
+
+    def given_surrogate(self) -> Surrogate:
+        """`surrogate`, by default the clipped surrogate with these bounds."""
+        return Clipped(*self.clip, self.clip_limit) if self.surrogate is None else self.surrogate
 
 
 @dataclass(frozen=True)
 class LossTerms:
-    """Named parts of a loss, and sums for the diagnostics (all scalars)."""
+    """The loss and its diagnostics (scalars), each a sum over steps with the loss's weights."""
 
     loss: Tensor
     kl: Tensor
@@ -64,13 +120,13 @@ class LossTerms:
 def sampling_ratio(old_log_probs: Tensor, sampling_log_probs: Tensor, cap: float) -> Tensor:
     """Truncated importance ratios min(pi_old / pi_sampling, cap) (Yao et al., 2025), without gradient, ``[...]``.
 
-    Where another engine sampled than the one that trains, their probabilities differ, and the loss of a step is
-    multiplied by this. Where the engine reports none that is finite, the ratio is 1.
+    The ratios correct the surrogate for actions that another engine sampled. The ratio is 1 where the engine's
+    log-probability is not finite.
 
     Args:
-        old_log_probs: ``[...]`` of the actions taken, under the policy that sampled, as it is trained.
-        sampling_log_probs: ``[...]`` of the same, as the engine reports them.
-        cap: the largest ratio.
+        old_log_probs: ``[...]`` under the trained policy before the update.
+        sampling_log_probs: ``[...]`` reported by the engine.
+        cap: largest ratio.
     """
     difference = (old_log_probs - sampling_log_probs).detach()
     return torch.where(sampling_log_probs.isfinite(), difference.exp(), 1).clamp(max=cap)
@@ -81,45 +137,33 @@ def grpo_loss(
     old_log_probs: Tensor,
     advantages: Tensor,
     weights: Tensor,
+    options: LossOptions = LossOptions(),
     *,
-    surrogate: Surrogate | None = None,
-    sequence_ratio: bool = False,
     sampling_ratios: Tensor | None = None,
     reference_log_probs: Tensor | None = None,
-    kl_weight: float = 0.0,
-    correct_kl: bool = False,
     entropy: Tensor | None = None,
-    entropy_weight: float = 0.0,
 ) -> LossTerms:
     """Surrogate with KL and entropy terms (paper, section 3, eq. J_GRPO), to be minimized.
 
     -sum w [surrogate(r, A) - kl_weight KL + entropy_weight H] with r = exp(log_probs - old_log_probs) and KL by the k3
-    estimator exp(d) - d - 1, d = reference - log_probs (Schulman, 2020), which is non-negative and unbiased under the
-    current policy.
+    estimator exp(d) - d - 1, d = reference - log_probs (Schulman, 2020).
 
-    Unbiased is the value: the gradient of k3 is, at ratio 1, in expectation that of KL(reference || policy). With
-    `correct_kl` the term is r KL (DeepSeek-V3.2, 2025), value and gradient of which are those of
-    KL(policy || reference), whatever the ratio.
+    The value of k3 is non-negative and unbiased under the current policy. Its gradient at ratio 1 is, in expectation,
+    that of KL(reference || policy). With `correct_kl`, value and gradient of r k3 are those of KL(policy || reference).
 
     Args:
-        log_probs: of the actions taken, under the policy being trained, any shape ``[...]``; the others are alike.
-        weights: from `aggregation_weights`; 0 for padding, whose other entries are then ignored.
-        surrogate: what is maximized; by default PPO's with the bounds 0.8 and 1.2.
-        sequence_ratio: r of an answer, the geometric mean over its steps (the last dimension) with a weight, in the
-            place of each step's own (GSPO, Zheng et al., 2025), in the surrogate and in `correct_kl`.
+        log_probs: log-probabilities of the actions under the trained policy, ``[N]`` or ``[N, T]``, as all tensors.
+        weights: from `aggregation_weights`; entries with weight 0 (padding) are ignored.
         sampling_ratios: factors of the surrogate, see `sampling_ratio`.
-        entropy: of the policy at each step; None leaves the term out.
-
-    Returns:
-        `LossTerms`, each a weighted sum like the loss (so a mean where the weights sum to 1).
+        entropy: of the policy at each step.
     """
     valid = weights > 0
     log_ratio = torch.where(valid, log_probs - old_log_probs, 0)
     advantages = torch.where(valid, advantages, 0)
-    if sequence_ratio:
-        mean = log_ratio.sum(-1, keepdim=True) / valid.sum(-1, keepdim=True).clamp(min=1)
-        log_ratio = torch.where(valid, mean, 0)
-    total, bounded = (surrogate or Clipped())(log_ratio, advantages)
+    if options.sequence_ratio:
+        mean = log_ratio.sum(-1, keepdim=True) / valid.sum(-1, keepdim=True).clamp(min=1)  # [N, 1]
+        log_ratio = torch.where(valid, mean, 0)  # [N, T]
+    total, bounded = options.given_surrogate()(log_ratio, advantages)
     if sampling_ratios is not None:
         total = total * torch.where(valid, sampling_ratios, 0)
     zero = torch.zeros((), dtype=log_probs.dtype, device=log_probs.device)
@@ -127,15 +171,14 @@ def grpo_loss(
     if reference_log_probs is not None:
         distance = torch.where(valid, reference_log_probs - log_probs, 0)
         kl = distance.exp() - distance - 1
-        if correct_kl:
+        if options.correct_kl:
             kl = kl * log_ratio.exp()
         kl_sum = (weights * kl).sum().detach()
-        if kl_weight:
-            total = total - kl_weight * kl
+        if options.kl_weight:
+            total = total - options.kl_weight * kl
     if entropy is not None:
         bonus = torch.where(valid, entropy, 0)
         entropy_sum = (weights * bonus).sum().detach()
-        if entropy_weight:
-            total = total + entropy_weight * bonus
-    clip_fraction = (weights * bounded).sum()
-    return LossTerms(-(weights * total).sum(), kl_sum, entropy_sum, clip_fraction)
+        if options.entropy_weight:
+            total = total + options.entropy_weight * bonus
+    return LossTerms(-(weights * total).sum(), kl_sum, entropy_sum, clip_fraction=(weights * bounded).sum())

@@ -1,4 +1,4 @@
-"""What is maximized at a step: functions of its advantage, and of the ratio of the policy to the one that sampled."""
+"""Per-step surrogate objectives: clipped, CISPO, SAPO."""
 
 from __future__ import annotations
 
@@ -7,37 +7,32 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.errors import expect
+
 
 class Surrogate(ABC):
-    """The part of the loss that sees advantages; KL and entropy are added to it.
-
-    At ratio 1 its gradient is the policy gradient, advantage times the gradient of the log-probability.
-    """
+    """Surrogate objective of a step, maximized. Its gradient at ratio 1 is the policy gradient."""
 
     @abstractmethod
     def __call__(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
-        """Value and bound of every step, larger values being better.
+        """The value ``[...]``, and the steps ``[...]`` bool at which a bound of the ratio acts.
 
         Args:
-            log_ratio: ``[...]`` log-probability minus that under the policy that sampled, differentiable.
+            log_ratio: ``[...]`` log-probability minus log-probability under the sampling policy, differentiable.
             advantages: ``[...]``.
-
-        Returns:
-            The value ``[...]``, and ``[...]`` bool, at which steps a bound of the ratio acts (`policy/clip_fraction`).
         """
 
 
 class Clipped(Surrogate):
-    """PPO's (Schulman et al., 2017), GRPO's and the default: min(r A, clip(r, 1 - low, 1 + high) A).
+    """PPO's and GRPO's surrogate (Schulman et al., 2017), the default: min(r A, clip(r, 1 - low, 1 + high) A).
 
-    - high > low is clip-higher (DAPO, Yu et al., 2025), which leaves unlikely tokens more room to become likely.
-    - With `limit` it is two-sided (INTELLECT-2, 2025): min(min(r, limit) A, clip(r, 1 - low, 1 + high) A). Otherwise
-      nothing bounds the ratio of a step that is to become less likely.
+    With high > low (clip-higher, DAPO, Yu et al., 2025) unlikely tokens have more room to become likely. With `limit`
+    (two-sided clipping, INTELLECT-2, 2025) r A becomes min(r, limit) A, which bounds the ratio for negative advantages.
 
     Args:
-        low: how far the ratio may fall below 1.
-        high: how far it may rise above 1.
-        limit: of the ratio (not of its distance from 1) where the advantage is negative; None for none.
+        low: lower distance of the ratio from 1.
+        high: upper distance of the ratio from 1.
+        limit: largest ratio where the advantage is negative.
     """
 
     def __init__(self, low: float = 0.2, high: float = 0.2, limit: float | None = None) -> None:
@@ -48,26 +43,23 @@ class Clipped(Surrogate):
         clipped = ratio.clamp(1 - self.low, 1 + self.high)
         limited = ratio if self.limit is None else ratio.clamp(max=self.limit)
         value = torch.minimum(limited * advantages, clipped * advantages)
-        # Where the value no longer follows the ratio.
-        bounded = clipped * advantages < ratio * advantages
+        bounded = clipped * advantages < ratio * advantages  # the value no longer follows the ratio
         if self.limit is not None:
             bounded |= (ratio > self.limit) & (advantages < 0)
         return value, bounded
 
 
 class CISPO(Surrogate):
-    """Clips the weight of a step rather than its gradient: sg[min(r, cap)] A log r (MiniMax-M1, 2025).
+    """Clips a step's weight, not its gradient: sg[min(r, cap)] A log r (MiniMax-M1, 2025); sg stops the gradient.
 
-    sg[x] is x without its gradient. Every step keeps one, however far the policy has moved. (The original has log pi
-    in the place of log r: the same gradient, and a value that is 0 before the first step.)
+    Every step keeps a gradient. The paper has log pi for log r: the same gradient, but a value other than 0 at r = 1.
 
     Args:
         cap: largest weight; 5 in ScaleRL (Khatri et al., 2025).
     """
 
     def __init__(self, cap: float = 5.0) -> None:
-        if not cap >= 1:
-            raise ValueError(f"Expected argument `cap` to be at least 1, but got {cap}.")
+        expect(cap >= 1, "cap", "at least 1", cap)
         self.cap = cap
 
     def __call__(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,19 +68,18 @@ class CISPO(Surrogate):
 
 
 class SAPO(Surrogate):
-    """A soft gate in the place of clipping: 4 sigmoid(t (r - 1)) / t A (Gao et al., 2025).
+    """A soft gate instead of clipping: 4 sigmoid(t (r - 1)) / t A (Gao et al., 2025).
 
-    Its gradient, r sech^2(t (r - 1) / 2) A, fades as the ratio leaves 1. No bound acts.
+    The gradient, r sech^2(t (r - 1) / 2) A, fades as the ratio leaves 1. No bound acts.
 
     Args:
-        temperature: t where the advantage is positive; the larger, the sooner the gradient fades.
-        negative_temperature: t elsewhere.
+        temperature: t for positive advantages; the larger, the sooner the gradient fades.
+        negative_temperature: t for other advantages.
     """
 
     def __init__(self, temperature: float = 1.0, negative_temperature: float = 1.05) -> None:
-        for name, value in (("temperature", temperature), ("negative_temperature", negative_temperature)):
-            if not value > 0:
-                raise ValueError(f"Expected argument `{name}` to be greater than 0, but got {value}.")
+        expect(temperature > 0, "temperature", "greater than 0", temperature)
+        expect(negative_temperature > 0, "negative_temperature", "greater than 0", negative_temperature)
         self.temperature, self.negative_temperature = temperature, negative_temperature
 
     def __call__(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""A policy that learns nothing more: it has collapsed, or its reward is the same whatever it answers."""
+"""Detection of a collapsed policy, and of a constant reward."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lightning_cgrpo.objective.objective import Components, Objective
 from lightning_cgrpo.rollout import Signals
 
 UPDATES = 20
-"""Updates in a row that make a collapse, and updates between two looks at the numbers, which wait for the device."""
+"""Consecutive updates of a collapse, and updates between two checks, since a check waits for the device."""
 SHARE = 0.01
-"""Of the entropy at the start, below which a policy counts as deterministic."""
+"""Share of the first update's entropy, below which a policy counts as deterministic."""
 COLLAPSES = (
     f"its entropy is below {SHARE:.0%} of that at the start",
     "no group has an advantage, so that nothing is learned",
@@ -25,11 +25,11 @@ COLLAPSES = (
 
 
 class CollapseDetector:
-    """Tells what has held for 20 updates in a row, and since which update. Counts are over all processes.
+    """Warns of a fault in 20 consecutive updates, over all processes, and names the first such update.
 
-    A policy has collapsed if its entropy is below 1 % of that of the first update; if no group has an advantage
-    although an answer misses a constraint or a reward of 1; or if every optimizer step was skipped, because no gradient
-    was finite. A reward that is the same in all answers, and not 1, is told as well.
+    A policy has collapsed if its entropy is below 1 % of the first update's entropy; if no group has an advantage
+    although an answer violates a constraint or misses a reward of 1; or if no gradient was finite. A reward other than
+    1 that is the same in all answers causes a warning too.
 
     Args:
         rewards: names of the reward signals.
@@ -45,14 +45,14 @@ class CollapseDetector:
     def add(
         self, update: int, entropy: Tensor, advantages: Tensor, constant: Tensor, succeeded: Tensor, stepped: bool
     ) -> None:
-        """Note an update; every 20th, look at the last 20. Collective.
+        """Add an update; every 20th update, check the last 20. Collective.
 
         Args:
-            entropy: of the update, a scalar.
+            entropy: a scalar.
             advantages: ``[B, G]`` or ``[B, G, T]``.
             constant: see `constant_rewards`.
             succeeded: see `all_succeed`.
-            stepped: whether any optimizer step was made.
+            stepped: whether any optimizer step was taken.
         """
         flags = [entropy, (advantages != 0).any(), ~succeeded, torch.tensor(stepped), *(~constant)]
         self._pending.append(torch.stack([flag.detach().to(entropy.device, torch.float64) for flag in flags]))
@@ -63,7 +63,7 @@ class CollapseDetector:
         self._pending = []
         for number, (total, informative, failed, steps, *varied) in enumerate(rows, first):
             self._start = self._start or total
-            # The negation counts an entropy that is NaN, too.
+            # The negation counts NaN too.
             deterministic = not total >= SHARE * self._start
             holds = [deterministic, not informative and failed > 0, not steps, *(not count for count in varied)]
             for place, held in enumerate(holds):
@@ -87,7 +87,7 @@ class CollapseDetector:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers, for checkpoints: what is noted is added up over all processes. Collective."""
+        """Plain numbers, summed over all processes, for checkpoints. Collective."""
         return {
             "pending": all_sum(torch.stack(self._pending)).tolist() if self._pending else [],
             "start": self._start,
@@ -96,9 +96,9 @@ class CollapseDetector:
         }
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        if len(state["since"]) != len(self._since):  # of another objective, which begins anew
+        if len(state["since"]) != len(self._since):  # of another objective
             return
-        # The sum over processes is one process's to give again.
+        # The first process holds the sum over processes.
         share = float(world()[0] == 0)
         self._pending = [share * torch.tensor(row, dtype=torch.float64, device=device) for row in state["pending"]]
         self._start, self._since = state["start"], list(state["since"])
@@ -106,7 +106,7 @@ class CollapseDetector:
 
 
 def constant_rewards(components: Components, rewards: int) -> Tensor:
-    """``[rewards]`` bool, rewards (the first of the components) that are the same in all answers, and not 1."""
+    """``[rewards]`` bool, rewards (the first components) that are the same in all answers, and not 1."""
     values, applies = components.values[:rewards].flatten(1), components.applicable[:rewards].flatten(1)
     if not values.shape[1]:  # no prompts on this process
         return torch.ones(rewards, dtype=torch.bool, device=values.device)
@@ -116,11 +116,7 @@ def constant_rewards(components: Components, rewards: int) -> Tensor:
 
 
 def all_succeed(objective: Objective, signals: Signals, violations: Tensor) -> Tensor:
-    """Whether no constraint is violated and every reward is 1; a bool without a shape.
-
-    Args:
-        violations: of the enforced constraints, ``[K]``.
-    """
+    """Whether no constraint (`violations` ``[K]``) is violated and every reward is 1; a scalar bool."""
     succeeded = ~(violations > 0).any()
     for name in objective.rewards:
         signal = signals[name]

@@ -1,9 +1,10 @@
-"""Groups that teach nothing are sampled again (dynamic sampling), and take the place of the first ones."""
+"""Dynamic sampling: uninformative groups are sampled again."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,46 +13,39 @@ from torch.nn.functional import pad
 from lightning_cgrpo.distributed import all_sum
 from lightning_cgrpo.grpo.advantages import group_statistics
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 
-if TYPE_CHECKING:
-    from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
+Draw = Callable[[PromptGroups, int], tuple[Rollouts, dict[str, Signal]]]
+"""Samples and scores answers to some prompts, with the randomness of a round."""
 
 
-def redraw(
-    module: ConstrainedGRPO,
+def resample(
+    draw: Draw,
+    objective: Objective,
     prompts: PromptGroups,
     rollouts: Rollouts,
     signals: dict[str, Signal],
     rounds: int,
-    update: int,
 ) -> tuple[Rollouts, dict[str, Signal], int]:
-    """Sample every group again in which no component varies, until one does (DAPO, Yu et al., 2025).
+    """Sample groups without any varying component again, until a component varies (DAPO, Yu et al., 2025).
 
-    Such a group has no advantage. DAPO fills up the batch with other prompts; here the prompts stay, so that an update
-    has the same prompts with and without, and a group of which no draw varies stays as it was.
-
-    What is trained on is then no fair sample of the policy: rare behaviors are overrepresented. Rates are to be taken
-    from the first draw.
+    Such a group has no advantage. DAPO fills the batch with other prompts; here the prompts stay. If no draw varies,
+    the first draw stays. The result overrepresents rare behaviors, so measure rates on the first draw. Collective.
 
     Args:
-        rounds: how often a group is drawn again at most. Each round is as random as the first draw.
-        update: names the randomness, with the prompt and the round.
+        rounds: largest number of draws per group.
 
     Returns:
-        Rollouts and signals with the groups to train on, and how many groups were sampled in all rounds.
+        Rollouts and signals for training, and the number of sampled groups.
     """
     sampled = 0
     for number in range(rounds):
-        rows = (~_informative(module.objective, signals)).nonzero().squeeze(-1)
-        # All processes go on together, also without prompts: what samples may need them all.
+        rows = (~_informative(objective, signals)).nonzero().squeeze(-1)  # [R]
+        # Processes without prompts continue too, because the sampler may need all processes.
         if not int(all_sum(torch.tensor(len(rows), device=rows.device))):
             break
-        some = chosen_prompts(prompts, rows)
-        others = module.sample(some, module.group_size, Stream.REDRAW, update * rounds + number)
-        measured, _ = module.score(some, others)
-        better = _informative(module.objective, measured).nonzero().squeeze(-1)
+        others, measured = draw(chosen_prompts(prompts, rows), number)
+        better = _informative(objective, measured).nonzero().squeeze(-1)
         if len(better):
             rollouts = with_groups(rollouts, rows[better], others, better)
             signals = with_signals(signals, rows[better], measured, better)
@@ -60,7 +54,7 @@ def redraw(
 
 
 def _informative(objective: Objective, signals: dict[str, Signal]) -> Tensor:
-    """``[B]`` bool, groups in which any component varies."""
+    """``[B]`` bool, groups with any varying component."""
     return group_statistics(objective.components(signals)).informative.any(0)
 
 
@@ -74,20 +68,12 @@ def chosen_prompts(prompts: PromptGroups, rows: Tensor) -> PromptGroups:
 
 
 def with_groups(rollouts: Rollouts, rows: Tensor, others: Rollouts, of: Tensor) -> Rollouts:
-    """A copy of `rollouts` in which the groups `rows` are the groups `of` of `others`, answers to the same prompts.
+    """A copy of `rollouts` with the groups `rows` ``[R]`` replaced by the groups `of` ``[R]`` of `others`.
 
-    What belongs to steps may be padded to another length in either. Inputs that aren't of steps belong to the prompts
-    and stay.
-
-    Args:
-        rows: ``[R]`` of B.
-        of: ``[R]`` of the groups of `others`.
+    Both answer the same prompts, so inputs without steps stay. Steps may be padded to different lengths.
     """
-    prompts, group_size, steps = rollouts.mask.shape
     inputs = {
-        name: _put(tensor, rows, others.inputs[name], of)
-        if tensor.shape[:3] == (prompts, group_size, steps)
-        else tensor
+        name: _put(tensor, rows, others.inputs[name], of) if tensor.shape[:3] == rollouts.mask.shape else tensor
         for name, tensor in rollouts.inputs.items()
     }
     return replace(
@@ -102,15 +88,15 @@ def with_groups(rollouts: Rollouts, rows: Tensor, others: Rollouts, of: Tensor) 
 
 
 def with_signals(signals: dict[str, Signal], rows: Tensor, others: dict[str, Signal], of: Tensor) -> dict[str, Signal]:
-    """Likewise for what was measured of them."""
+    """A copy of `signals` with the groups `rows` replaced by the groups `of` of `others`."""
     return {name: _with_signal(signal, rows, others[name], of) for name, signal in signals.items()}
 
 
 def _with_signal(signal: Signal, rows: Tensor, other: Signal, of: Tensor) -> Signal:
-    # A score may say in one draw that it applies to all, and in the other where.
-    everywhere = [torch.ones(s.value.shape[:2], dtype=torch.bool, device=s.value.device) for s in (signal, other)]
+    # A score may apply everywhere in one draw, and partly in the other.
     applicable, others = (
-        everywhere[n] if s.applicable is None else s.applicable for n, s in enumerate((signal, other))
+        torch.ones(s.value.shape[:2], dtype=torch.bool, device=s.value.device) if s.applicable is None else s.applicable
+        for s in (signal, other)
     )
     return Signal(
         _put(signal.value, rows, other.value, of),
@@ -121,7 +107,7 @@ def _with_signal(signal: Signal, rows: Tensor, other: Signal, of: Tensor) -> Sig
 
 
 def _put(values: Any, rows: Tensor, others: Any, of: Tensor) -> Any:
-    """`values`, a tensor ``[B, G, ...]`` or a list of B, with rows of others in it; None where either is."""
+    """A tensor ``[B, G, ...]`` or a list of B with the rows of others; None if either is None."""
     if values is None or others is None:
         return None
     if not isinstance(values, Tensor):
@@ -133,6 +119,6 @@ def _put(values: Any, rows: Tensor, others: Any, of: Tensor) -> Any:
         longest = max(values.shape[2], others.shape[2])
         values, others = (
             pad(tensor, (*(0, 0) * (tensor.dim() - 3), 0, longest - tensor.shape[2])) for tensor in (values, others)
-        )
-    # Not in place: what was sampled under inference mode must not be written to.
+        )  # [B, G, longest, ...]
+    # Not in place, because tensors of inference mode can't be written.
     return values.index_copy(0, rows, others[of].to(values.dtype))

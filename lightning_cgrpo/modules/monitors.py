@@ -1,4 +1,4 @@
-"""Checks the metrics that callbacks monitor, such as EarlyStopping's and `Checkpoints`', as soon as they are known."""
+"""Checks the metrics that EarlyStopping and `Checkpoints` monitor, as soon as the run's metrics are known."""
 
 from __future__ import annotations
 
@@ -13,21 +13,16 @@ from lightning_cgrpo.objective.objective import Objective
 
 VALIDATION = "val/"
 COUNTERS = ("epoch", "step")
-"""Lightning's own, of checkpoints."""
+"""Lightning's own metrics of checkpoints."""
 TIMES = ("time/", "throughput/")
-"""Of the tags of metrics that differ between equal runs."""
+"""Prefixes of metrics that differ between equal runs."""
 
 
 def check_monitors(trainer: Trainer, objective: Objective, validated: bool) -> None:
-    """Compare what callbacks monitor with the metrics of the run.
-
-    Args:
-        trainer: after an update, or after a validation.
-        objective: whose metrics may be missing so far.
-        validated: whether it is after a validation.
+    """Compare monitored metrics with the run's metrics, after an update or a validation (`validated`).
 
     Raises:
-        UserError: a metric is monitored that the run doesn't have.
+        UserError: a callback monitors a metric that the run doesn't have.
     """
     validates = sum(trainer.num_val_batches) > 0
     there = {name for name in trainer.callback_metrics if not name.startswith(TIMES)}
@@ -36,10 +31,10 @@ def check_monitors(trainer: Trainer, objective: Objective, validated: bool) -> N
     known = {*trainer.callback_metrics, *there, *optional, *COUNTERS}
     known |= {f"{VALIDATION}{name}" for name in optional if validates}
     for callback in trainer.callbacks:  # type: ignore[attr-defined] # set by Lightning's callback connector
-        name = getattr(callback, "monitor", None)
-        if not isinstance(name, str) or name in known:
+        name = callback.monitor if isinstance(callback, (EarlyStopping, ModelCheckpoint)) else None
+        if name is None or name in known:
             continue
-        # Any other name may be logged later, by a callback of the user's.
+        # A user's callback may log any other name later.
         misspelled = bool(difflib.get_close_matches(name, known, n=1, cutoff=0.85))
         decided = validated or not validates
         if misspelled or (decided and (name.startswith(VALIDATION) or _asks_within_epochs(trainer, callback))):
@@ -50,12 +45,12 @@ def check_monitors(trainer: Trainer, objective: Objective, validated: bool) -> N
 
 
 def _measured(objective: Objective) -> list[str]:
-    """What every evaluation measures."""
+    """Metrics of every evaluation."""
     return ["reward/mean", *(f"rate/{name}" for name in objective.constraints), "rollout/length"]
 
 
 def _optional(objective: Objective) -> list[str]:
-    """Metrics of a signal or a constraint that are left out while there is nothing to tell."""
+    """Metrics that are logged only when there are values."""
     families: dict[str, Iterable[str]] = {
         "rate": objective.constraints,
         "reward": objective.rewards,

@@ -1,30 +1,31 @@
-"""What every module does that has a policy answer prompts: sample, score, evaluate."""
+"""RolloutModule: sampling, scoring, evaluation and optimizer steps of a policy."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Self
+from contextlib import contextmanager, nullcontext
+from typing import Any, Self, TypedDict
 
 import torch
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.accelerators import MPSAccelerator
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from lightning_cgrpo.arithmetic import check_arithmetic
 from lightning_cgrpo.checkpoints.files import check_weights
 from lightning_cgrpo.distributed import gather_counts
-from lightning_cgrpo.errors import UserError, first_line
+from lightning_cgrpo.errors import UserError, expect, first_line
 from lightning_cgrpo.modules.monitors import TIMES, check_monitors
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.policy import Policy
-from lightning_cgrpo.policies.sharding import is_sharded, unsharded
+from lightning_cgrpo.policies.sharding import is_sharded, total_norm, unsharded
 from lightning_cgrpo.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers.sampler import Sampler
@@ -34,34 +35,30 @@ OptimizerCallable = Callable[[Iterable[Any]], Optimizer]
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
 
 SCHEDULED = ("initial_lr", "weight_decay", "eps")
-"""Settings of an optimizer that no schedule changes while it goes on."""
+"""Settings of an optimizer that a schedule does not change."""
 TEST_SPLITS = ("test", "test_train", "test_follow_ups")
-"""What the dataloaders of a test hold: test prompts, training prompts, and prompts that follow test prompts."""
+"""Splits of a test's dataloaders: test prompts, training prompts, and prompts that follow test prompts."""
+
+
+class ScoredPrompts(TypedDict):
+    """Output of an evaluation step, for callbacks."""
+
+    prompts: PromptGroups
+    rollouts: Rollouts
+    signals: dict[str, Signal]
 
 
 class RolloutModule(LightningModule):
-    """Samples answers, scores them, and evaluates a policy by both, with ``validate``, ``test`` and ``predict``.
+    """Samples answers, scores them, and evaluates a policy with ``validate``, ``test`` and ``predict``.
 
-    Evaluation samples, too: a policy's rates are those of its distribution, and a greedy answer hides violations. The
-    rate of correct answers is then pass@1, whatever `eval_group_size`; more answers per prompt make it more precise.
-    The randomness is the same at every evaluation.
+    Evaluation samples with the same randomness every time, because greedy answers hide violations. The rate of correct
+    answers is pass@1; a larger `eval_group_size` makes it more precise.
 
-    Thresholds that are met on the prompts of training can be missed on others. So a test has one or two dataloaders:
-    of test prompts, and of training prompts. They may be a dict by split, which has ``test_follow_ups``, too.
-    `evaluations` holds what the last ones measured, by split: ``val``, ``test``, ``test_train``, ``test_follow_ups``.
+    A test has one or two dataloaders, of test prompts and of training prompts, because thresholds met in training can
+    be missed on other prompts. The dataloaders may be a dict by split (`TEST_SPLITS`). `evaluations` holds the last
+    evaluation of each split: ``val``, ``test``, ``test_train``, ``test_follow_ups``.
 
-    Args:
-        policy: answers.
-        sampler: how it answers prompts.
-        task: scores answers into signals.
-        objective: which signal is the reward, and which are constrained to which rates.
-        optimizer: makes the optimizer from parameters.
-        lr_scheduler: makes a learning-rate schedule from the optimizer, stepped once per update.
-        eval_group_size: answers per prompt in evaluation.
-        seed: of rollouts; by default the seed of `lightning.seed_everything`.
-
-    Raises:
-        ObjectiveError: if objective and task don't fit, before the policy's weights are loaded.
+    Args: see `ConstrainedGRPO`.
     """
 
     def __init__(
@@ -86,13 +83,12 @@ class RolloutModule(LightningModule):
                 "Expected optimizer to be a function that makes one, since the weights are loaded later, but got a "
                 f"{type(optimizer).__name__}, try lambda parameters: {type(optimizer).__name__}(parameters, lr=1e-4)."
             )
-        for name, value, least in (("eval_group_size", eval_group_size, 1), ("seed", seed, 0)):
-            if value is not None and value < least:
-                raise ValueError(f"Expected argument `{name}` to be at least {least}, but got {value}.")
+        expect(eval_group_size >= 1, "eval_group_size", "at least 1", eval_group_size)
+        expect(seed is None or seed >= 0, "seed", "at least 0", seed)
         self.policy, self.sampler, self.task, self.objective = policy, sampler, task, objective
         self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
         self.automatic_optimization = False
-        # Of a module that samples nothing in training: as in evaluation.
+        # `group_size` is for modules that sample nothing in training.
         self.group_size = self.eval_group_size = eval_group_size
         self._seed = seed
         self.evaluations: dict[str, Evaluation] = {}
@@ -102,16 +98,16 @@ class RolloutModule(LightningModule):
         self._checks_monitors = False
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # Callbacks that monitor one may ask before the next is logged. Times would differ between equal runs.
+        # Monitoring callbacks may read metrics before the next log. Times would differ between equal runs.
         metrics = self.trainer.callback_metrics.items()
         checkpoint["metrics"] = {name: value.cpu() for name, value in metrics if not name.startswith(TIMES)}
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Self:
-        """As Lightning's, given all arguments of the constructor; a checkpoint holds none of them.
+        """Lightning's method, with all arguments of the constructor, since a checkpoint holds none.
 
         Raises:
-            UserError: without arguments; `lightning_cgrpo.load` needs none.
+            UserError: no arguments are given.
         """
         if not kwargs:
             raise UserError(
@@ -126,10 +122,10 @@ class RolloutModule(LightningModule):
         return run_seed(self._seed)
 
     def configure_callbacks(self) -> list[Callback]:
-        """None; but the one hook that comes before Lightning refuses settings with a hint that does not help here.
+        """No callbacks; but this hook precedes Lightning's own, less helpful errors.
 
         Raises:
-            UserError: in training, for settings of the trainer that have no meaning here.
+            UserError: the trainer clips or accumulates gradients.
         """
         if self.trainer.gradient_clip_val:
             raise UserError("Expected no gradient_clip_val of the trainer, try Optimization(max_grad_norm=...).")
@@ -139,10 +135,10 @@ class RolloutModule(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Raises:
-        UserError: in training, for settings of the trainer that have no meaning here.
+        UserError: in training, for a callback or setting of the trainer that assumes automatic optimization.
         """
         for message in (
-            "Found \\d+ module\\(s\\) in eval mode",  # references, and language models; see `CausalLMPolicy`
+            "Found \\d+ module\\(s\\) in eval mode",  # references and language models
             "The number of training batches .* is smaller than the logging interval",  # of updates, over all epochs
         ):
             warnings.filterwarnings("ignore", message=message)
@@ -162,18 +158,14 @@ class RolloutModule(LightningModule):
             )
 
     def load_policy(self) -> None:
-        """Load the policy's weights, once.
-
-        Raises:
-            UserError: for a precision or a device on which the arithmetic would be wrong.
-        """
+        """Load the policy's weights, once, after `check_precision`."""
         if self._trainer is not None:
-            check_arithmetic(self.trainer)
+            check_precision(self.trainer)
         self.policy.load()
 
     def configure_optimizers(self) -> Any:
         """Raises:
-        UserError: if the optimizer or the schedule can't be made, or the schedule follows a metric.
+        UserError: the optimizer or the schedule can't be made, or the schedule follows a metric.
         """
         with _named("optimizer"):
             optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
@@ -190,41 +182,40 @@ class RolloutModule(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raises:
-        UserError: if the checkpoint is of another policy.
+        UserError: the checkpoint is of another policy.
         """
         self._metrics = checkpoint.get("metrics", {})
         path = None if self._trainer is None else self.trainer.ckpt_path
-        # A sharded checkpoint has its weights elsewhere, and FSDP2 compares them.
+        # FSDP2 compares the weights of a sharded checkpoint.
         if "state_dict" in checkpoint and not is_sharded(self.policy):
             check_weights(self.state_dict(), checkpoint["state_dict"], str(path or "the checkpoint"))
 
     def on_train_start(self) -> None:
         """Raises:
-        UserError: if there are more updates than the learning-rate schedule has, with which it would fail; or a resumed
-            run has a schedule of another learning rate.
+        UserError: the run has more updates than the learning-rate schedule; or a resumed run has a schedule of another
+            learning rate.
         """
         self.trainer.callback_metrics.update(self._metrics)
         self._checks_monitors = True
         self._take_settings()
         scheduler = self.lr_schedulers()
-        turn = getattr(scheduler, "T_max", None)
-        if turn is not None and turn < self.trainer.estimated_stepping_batches:
+        updates = self.trainer.estimated_stepping_batches
+        if isinstance(scheduler, CosineAnnealingLR) and scheduler.T_max < updates:
             rank_zero_warn(
-                f"The learning rate rises again after update {turn}: model.lr_scheduler.T_max is smaller than the "
-                f"{self.trainer.estimated_stepping_batches} updates of this run."
+                f"The learning rate rises again after update {scheduler.T_max}: model.lr_scheduler.T_max is smaller "
+                f"than the {updates} updates of this run."
             )
-        steps = getattr(scheduler, "total_steps", None)
-        if steps is not None and (updates := self.trainer.estimated_stepping_batches) > steps:
+        if isinstance(scheduler, OneCycleLR) and updates > scheduler.total_steps:
             raise UserError(
                 f"Expected model.lr_scheduler.total_steps to be at least {updates}, the updates of this run, but got "
-                f"{steps}, try that, or trainer.max_steps={steps}; a run that goes on from a checkpoint has the "
-                "schedule that it began with."
+                f"{scheduler.total_steps}, try that, or trainer.max_steps={scheduler.total_steps}; a resumed run has "
+                "the schedule of its first part."
             )
 
     def _take_settings(self) -> None:
-        """Give a restored optimizer the settings of the configuration, where the checkpoint has others.
+        """Give a restored optimizer the configuration's settings, instead of the checkpoint's.
 
-        A schedule goes on from the learning rate that it began with, so that one is refused instead.
+        Another learning rate is refused under a schedule, because the schedule resumes with its own.
         """
         if self.trainer.ckpt_path is None:
             return
@@ -245,52 +236,73 @@ class RolloutModule(LightningModule):
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Raises:
-        UserError: if a callback monitors a metric that there isn't; asked once.
+        UserError: after the first update, a callback monitors an unknown metric.
         """
         if self._checks_monitors and self.trainer.callback_metrics:
             self._checks_monitors = False
             check_monitors(self.trainer, self.objective, validated=False)
 
+    # ------------------------------------------------------------------ optimizer steps
+
     def accumulate(self, pieces: Sequence[Tensor], loss: Callable[[Tensor], Tensor]) -> None:
-        """Gradients of a minibatch, summed over its pieces; processes wait for each other at the last one alone.
+        """Sum gradients over the pieces of a minibatch; processes synchronize at the last piece alone.
 
         Args:
-            pieces: rows of the minibatch, see `micro_batches`; an empty one if all are on other processes.
-            loss: of a piece that isn't empty.
+            pieces: rows of the minibatch, see `micro_batches`; empty if all rows are on other processes.
+            loss: computes the loss of a piece that isn't empty.
         """
         pieces = self.passes(pieces)
+        wrapped = self.trainer.strategy.model
         for number, piece in enumerate(pieces):
-            with self._gradient_sync(number == len(pieces) - 1):
-                # Without units: those of the minibatch are on other processes, which wait for this one's gradients.
+            last = number == len(pieces) - 1
+            alone = not last and isinstance(wrapped, DistributedDataParallel)
+            with wrapped.no_sync() if alone else nullcontext():
+                # Other processes wait for this process's gradients, also if the piece is empty.
                 self.manual_backward(loss(piece) if len(piece) else self._no_loss())
 
     def passes(self, pieces: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Pieces for as many passes as every process makes, where the weights are spread over them; see `sharding`.
+        """Pieces for equally many passes on every process, if the weights are sharded; see `sharding`. Collective.
 
-        An empty piece is to be passed all the same, as the policy's placeholder. Collective.
+        An added, empty piece needs a pass of the policy's placeholder.
         """
         if not is_sharded(self.policy):
             return pieces
         most = max(gather_counts(len(pieces), self.device))
         return [*pieces, *(pieces[0][:0] for _ in range(most - len(pieces)))]
 
+    def clipped_norm(self, max_norm: float | None) -> Tensor | None:
+        """The norm of the gradients, then scaled down to `max_norm`; None if the gradients aren't finite."""
+        norm = total_norm(self.policy)
+        if not bool(norm.isfinite()):
+            return None
+        if max_norm is not None:
+            nn.utils.clip_grads_with_norm_(self.policy.parameters(), max_norm, norm)
+        return norm
+
+    def take_step(self, last: bool = True) -> None:
+        """Step the optimizer; after the update's last step, step the schedule."""
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        # Lightning counts steps of its wrapper as global_step, which counts updates here.
+        (optimizer if last else optimizer.optimizer).step()
+        optimizer.zero_grad()
+        if last and isinstance(scheduler := self.lr_schedulers(), LRScheduler):
+            scheduler.step()
+
     def _no_loss(self) -> Tensor:
-        """0, with gradients of 0 for all that is trained."""
+        """0, with gradients 0 of all trained parameters."""
         if not is_sharded(self.policy):
             return torch.stack([p.sum() * 0 for p in self.policy.parameters() if p.requires_grad]).sum()
         output = self.policy(self.policy.placeholder())
         return (output.log_probs.sum() + output.entropy.sum()) * 0
 
-    def _gradient_sync(self, wanted: bool) -> AbstractContextManager[Any]:
-        """Leaves the gradients on their process until the last micro-batch (DDP)."""
-        wrapped = self.trainer.strategy.model
-        return nullcontext() if wanted or not isinstance(wrapped, DistributedDataParallel) else wrapped.no_sync()
+    # ------------------------------------------------------------------ sampling and evaluation
 
     def sample(self, prompts: PromptGroups, group_size: int, stream: Stream, update: int) -> Rollouts:
         """Answer every prompt `group_size` times, with the randomness of (seed, stream, update, prompt).
 
         Raises:
-            UserError: if prompts come from another loader than a DataModule of this package.
+            UserError: the batch isn't of `PromptGroups`.
         """
         if not isinstance(prompts, PromptGroups):
             raise UserError(
@@ -308,7 +320,7 @@ class RolloutModule(LightningModule):
         return rollouts
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> tuple[dict[str, Signal], dict[str, Tensor]]:
-        """The task's signals, in which entries that aren't finite do not apply, and their number by signal ``[B]``."""
+        """The task's signals, and the number of non-finite entries ``[B]`` by signal; such entries do not apply."""
         scored = self.task.score(prompts, rollouts)
         for name, signal in scored.items():
             if not isinstance(signal, Signal):
@@ -319,7 +331,7 @@ class RolloutModule(LightningModule):
         signals, faults = isolate_faults(scored)
         if any(bool(counts.any()) for counts in faults.values()):
             found = {name: int(counts.sum()) for name, counts in faults.items() if counts.any()}
-            # On every process: faults of one needn't be those of another.
+            # On every process, because processes have different faults.
             warnings.warn(
                 f"Signal values were not finite and are left out: {found}. The tags faults/* count them.", stacklevel=2
             )
@@ -327,8 +339,8 @@ class RolloutModule(LightningModule):
 
     def measure(
         self, prompts: PromptGroups, group_size: int, stream: Stream, update: int, sums: RunningSums | None = None
-    ) -> dict[str, Any]:
-        """Sample, score, and add what was measured to `sums`; returns prompts, rollouts and signals."""
+    ) -> ScoredPrompts:
+        """Sample and score answers, and add their sums to `sums`."""
         rollouts = self.sample(prompts, group_size, stream, update)
         signals, faults = self.score(prompts, rollouts)
         if sums is not None:
@@ -340,24 +352,23 @@ class RolloutModule(LightningModule):
 
     def on_test_epoch_start(self) -> None:
         """Raises:
-        UserError: if there are more than two dataloaders without names, or one has another name.
+        UserError: more than two dataloaders without names, or a name outside `TEST_SPLITS`.
         """
         self._splits_of_test()
         for split in TEST_SPLITS:
             self._sums[split].clear()
             self.evaluations.pop(split, None)
 
-    def validation_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
+    def validation_step(self, prompts: PromptGroups, batch_idx: int) -> ScoredPrompts:
         return self.measure(prompts, self.eval_group_size, Stream.VALIDATION, 0, self._sums["val"])
 
-    def test_step(self, prompts: PromptGroups, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
-        # In the place of the update, lest a training prompt share the randomness of the test prompt of its index.
+    def test_step(self, prompts: PromptGroups, batch_idx: int, dataloader_idx: int = 0) -> ScoredPrompts:
+        # The split replaces the update, because prompts of two splits share indices.
         split = self._splits_of_test()[dataloader_idx]
         sums = self._sums[split]
         return self.measure(prompts, self.eval_group_size, Stream.TEST, TEST_SPLITS.index(split), sums)
 
     def _splits_of_test(self) -> Sequence[str]:
-        """Of every dataloader the split."""
         loaders, count = self.trainer.test_dataloaders, len(self.trainer.num_test_batches)
         if isinstance(loaders, Mapping):
             unknown = [name for name in loaders if name not in TEST_SPLITS]
@@ -373,7 +384,7 @@ class RolloutModule(LightningModule):
             )
         return TEST_SPLITS[:count]
 
-    def predict_step(self, prompts: PromptGroups, batch_idx: int) -> dict[str, Any]:
+    def predict_step(self, prompts: PromptGroups, batch_idx: int) -> ScoredPrompts:
         return self.measure(prompts, self.eval_group_size, Stream.PREDICT, 0)
 
     def on_validation_epoch_end(self) -> None:
@@ -391,8 +402,25 @@ class RolloutModule(LightningModule):
         self.log_dict({f"{split}/{tag}": value for tag, value in evaluation.metrics.items()}, sync_dist=True)
 
 
+def check_precision(trainer: Trainer) -> None:
+    """Reject precisions and devices that would corrupt multipliers or ratios.
+
+    Raises:
+        UserError: half-precision weights, float16 autocast, or MPS.
+    """
+    precision = str(trainer.precision)
+    if precision in ("bf16-true", "16-true", "16-mixed"):
+        raise UserError(
+            f"Expected precision 32-true, bf16-mixed or 64-true, but got {precision}: multipliers and ratios need more "
+            "digits than half-precision weights have, and gradients aren't rescaled; try bf16-mixed, or bfloat16 "
+            "weights of the policy alone (policy.dtype, with LoRA)."
+        )
+    if isinstance(trainer.accelerator, MPSAccelerator):
+        raise UserError("Expected a CPU or a CUDA device, but got MPS, which has no float64; try accelerator: cpu.")
+
+
 def _check_lengths(objective: Objective, longest: int | None, task: Task) -> None:
-    """Compare limits on an answer's length: the sampler's, the task's, and those of constraints on ``tokens``."""
+    """Compare limits on an answer's length: the sampler's, the task's, and of constraints on ``tokens``."""
     if longest is None:
         return
     if task.max_completion_tokens is not None and task.max_completion_tokens < longest:
@@ -411,7 +439,7 @@ def _check_lengths(objective: Objective, longest: int | None, task: Task) -> Non
 
 @contextmanager
 def _named(argument: str) -> Iterator[None]:
-    """Adds to an error of torch's which argument of the module it is about."""
+    """Adds the module's argument to torch's errors."""
     try:
         yield
     except (ValueError, TypeError) as error:

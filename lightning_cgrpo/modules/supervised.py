@@ -1,19 +1,17 @@
-"""Supervised fine-tuning: learn to answer as demonstrations do, before behavior is constrained."""
+"""Supervised fine-tuning on demonstrations, before constrained training."""
 
 from __future__ import annotations
 
 import torch
-from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_cgrpo.distributed import all_sum, world
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.minibatches import micro_batches
 from lightning_cgrpo.modules.rollout_module import LRSchedulerCallable, OptimizerCallable, RolloutModule
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.sharding import shard, total_norm
+from lightning_cgrpo.policies.sharding import shard
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task
@@ -22,29 +20,28 @@ from lightning_cgrpo.tasks.task import Task
 class SupervisedFineTuning(RolloutModule):
     """Maximum likelihood of the column ``completion`` given the column ``prompt``.
 
-    The loss is -log p(completion, end token | prompt), summed over the tokens and averaged over the batch's prompts. It
-    is never a mean over tokens, in which a completion's weight would depend on how long the others of its batch are:
-    that bends the mix of long and short answers that is learned.
+    The loss is -log p(completion, end token | prompt), summed over tokens and averaged over the batch's prompts. A mean
+    over tokens would weight a completion by the lengths of the other completions, and bend the learned mix of lengths.
 
-    Evaluation samples answers and measures the objective's rates, as `ConstrainedGRPO` does.
+    Evaluation samples answers and measures the objective's rates, as in `ConstrainedGRPO`.
 
     Args:
-        policy: what is trained.
-        sampler: how the policy answers prompts in evaluation.
+        policy: the policy to train.
+        sampler: samples answers in evaluation.
         task: scores answers into signals.
-        objective: whose rates are measured.
+        objective: the rates to measure.
         optimizer: makes the optimizer from parameters.
         lr_scheduler: makes a learning-rate schedule from the optimizer, stepped once per update.
-        micro_batch_size: completions of one forward and backward pass on a process; gradients accumulate over an
-            update's. Changes memory, not the result. None: all at once.
+        micro_batch_size: completions of one forward and backward pass on a process. Changes memory, not the result.
+            None: all at once.
         max_grad_norm: gradients are scaled down to this norm; None leaves them.
         eval_group_size: answers per prompt in evaluation.
-        seed: of evaluation's answers; by default the seed of `lightning.seed_everything`.
+        seed: seed of evaluation's answers; by default the seed of `lightning.seed_everything`.
 
     Raises:
-        UserError: in training, if prompts have no completions, or one does not fit into the model's context; when it
-            starts, if there are more updates than the schedule has.
-        FloatingPointError: in training, if gradients aren't finite.
+        UserError: in training, prompts without completions, or a completion beyond the model's context; or more updates
+            than the schedule has.
+        FloatingPointError: in training, gradients that aren't finite.
     """
 
     policy: CausalLMPolicy
@@ -63,12 +60,11 @@ class SupervisedFineTuning(RolloutModule):
         seed: int | None = None,
     ) -> None:
         super().__init__(policy, sampler, task, objective, optimizer, lr_scheduler, eval_group_size, seed)
-        if micro_batch_size is not None and micro_batch_size < 1:
-            raise ValueError(f"Expected argument `micro_batch_size` to be at least 1, but got {micro_batch_size}.")
+        least = micro_batch_size is None or micro_batch_size >= 1
+        expect(least, "micro_batch_size", "at least 1", micro_batch_size)
         self.micro_batch_size, self.max_grad_norm = micro_batch_size, max_grad_norm
 
     def configure_model(self) -> None:
-        """Load the policy's weights (once)."""
         self.load_policy()
         shard(self)
 
@@ -76,7 +72,7 @@ class SupervisedFineTuning(RolloutModule):
         examples = self.policy.examples(demonstrated(self.policy, prompts))
         counts = torch.tensor([len(examples), int(examples.mask.sum())], dtype=torch.float64, device=self.device)
         answers, tokens = all_sum(counts).tolist()
-        # DDP takes the mean over the processes of what is to be a sum over them.
+        # DDP averages gradients over the processes, where the loss needs their sum.
         scale = world()[1] / answers
         total = torch.zeros((), dtype=torch.float64, device=self.device)
 
@@ -88,29 +84,21 @@ class SupervisedFineTuning(RolloutModule):
             return scaled
 
         self.accumulate(micro_batches(torch.arange(len(examples), device=self.device), self.micro_batch_size), loss)
-        norm = total_norm(self.policy)
-        if not bool(norm.isfinite()):
+        if self.clipped_norm(self.max_grad_norm) is None:
             raise FloatingPointError(
                 f"Expected finite gradients in update {self.global_step}, but got NaN or infinity, try a smaller "
                 "learning rate, or max_grad_norm."
             )
-        if self.max_grad_norm is not None:
-            nn.utils.clip_grads_with_norm_(self.policy.parameters(), self.max_grad_norm, norm)
-        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
-        assert isinstance(optimizer, LightningOptimizer)
-        optimizer.step()
-        optimizer.zero_grad()
-        if isinstance(scheduler, LRScheduler):
-            scheduler.step()
+        self.take_step()
         summed = float(all_sum(total))
         self.log_dict({"sft/loss": summed / answers, "sft/token_loss": summed / tokens}, prog_bar=True)
 
 
 def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups) -> Rollouts:
-    """The column ``completion`` as if the policy had answered so: one answer ``[B, 1, T]`` per prompt, ended.
+    """The column ``completion`` as rollouts: one answer ``[B, 1, T]`` per prompt, with its end token.
 
     Raises:
-        UserError: if there is no such column, or a completion does not fit into the model's context.
+        UserError: the column is missing, or a completion does not fit into the model's context.
     """
     asked, answered = (prompts.column(name, "SupervisedFineTuning") for name in ("prompt", "completion"))
     tokens, inputs = policy.read_prompts(asked, prompts.index)

@@ -1,4 +1,4 @@
-"""What every controller of the multipliers has in common."""
+"""Controller: base class of all controllers of the multipliers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning_cgrpo.errors import expect
 
 
 def normalized(multipliers: Tensor) -> Tensor:
-    """Weights ``[1 + K]`` (1, lambda) / (1 + sum lambda) from multipliers ``[K]`` >= 0, the reward's being 1.
+    """Weights ``[1 + K]`` (1, lambda) / (1 + sum lambda) from multipliers lambda ``[K]`` >= 0.
 
     Example:
         >>> normalized(torch.tensor([1.0, 2.0]))
@@ -23,22 +23,21 @@ def normalized(multipliers: Tensor) -> Tensor:
 
 
 class Controller(nn.Module, ABC):
-    """Moves the weights of the reward and of K constraints so that each rate comes down to its threshold.
+    """Moves the weights of the reward and of K constraints, so that each rate comes down to its threshold.
 
-    A controller sees rates of violation and thresholds only, never the reward. Its whole state is in `state_dict`, as
-    tensors and plain containers; hyperparameters are not state, so a resumed run may change them.
-
-    To write one, implement `_allocate`, `_update` and `weights`.
+    A controller sees violations alone, never the reward. `state_dict` holds the whole state, as tensors and plain
+    containers. Hyperparameters are not state, so a resumed run may change them. Subclasses implement `_allocate`,
+    `_update` and `weights`.
     """
 
     size: int | None = None
     """Number of constraints K, None before `setup`."""
 
     def setup(self, size: int) -> None:
-        """Allocate the state of K = `size` constraints. To be called once, before `load_state_dict`; again is harmless.
+        """Allocate the state of K = `size` constraints, before `load_state_dict`; a second call does nothing.
 
         Raises:
-            ValueError: if there is state for another number of constraints.
+            ValueError: the controller has state of another number of constraints.
         """
         if self.size is None:
             expect(size >= 0, "size", "a number of constraints", size)
@@ -55,11 +54,11 @@ class Controller(nn.Module, ABC):
 
         Args:
             violations: ``[K]``, rate of violation - threshold.
-            observed: ``[K]`` bool, False where the batch had no opportunity at all: the state of that constraint stays
-                as it is, bit for bit, and its violation is not read.
+            observed: ``[K]`` bool, False for a constraint without any opportunity in the batch. Its state stays
+                unchanged, and its violation is not read.
 
         Raises:
-            ValueError: if the violation of an observed constraint is not finite.
+            ValueError: the violation of an observed constraint is not finite.
         """
         if self.size is None:
             raise RuntimeError("Expected `setup` before `step`, but got no number of constraints yet.")
@@ -84,7 +83,7 @@ class Controller(nn.Module, ABC):
     @property
     @abstractmethod
     def weights(self) -> Tensor:
-        """``[1 + K]`` float64: the reward's weight, then the constraints', none negative, of sum 1."""
+        """``[1 + K]`` float64, >= 0, of sum 1: the reward's weight, then the constraints' weights."""
 
     @abstractmethod
     def _allocate(self, size: int) -> None:
@@ -92,4 +91,4 @@ class Controller(nn.Module, ABC):
 
     @abstractmethod
     def _update(self, violations: Tensor, observed: Tensor) -> None:
-        """`step` with finite violations, 0 where not observed, and at least one constraint observed."""
+        """`step` with finite violations, 0 where not observed, and at least one observed constraint."""

@@ -12,22 +12,21 @@ from lightning_cgrpo.multipliers.controller import Controller
 
 
 class ExponentiatedGradient(Controller):
-    """z_k <- clip(z_k + lr clip(v_k, -clip, clip), -bound, bound), lambda = softmax(0, z_1 ... z_K).
+    """Multiplies each constraint's weight by a factor that grows with its violation, then renormalizes.
 
-    That is lambda_k <- lambda_k exp(lr v_k), renormalized (Kivinen & Warmuth, 1997: mirror ascent under the entropy).
-    The reward's logit stays at 0. Unlike under gradient steps on the logits, no factor lambda_k (1 - lambda_k) starves
-    a constraint whose weight is near 0 or 1, and no logit is pushed down while its constraint is violated.
+    Weights grow while a constraint is violated and shrink while its rate is below the threshold. Steps are clipped, so
+    that a hopeless constraint doesn't outrun other constraints; logits are bounded, so that no weight vanishes.
 
-    Reduces to plain exponentiated gradient with clip = bound = inf. With clip -> 0 at fixed lr * clip it sees the sign
-    of a violation only.
+        z_k <- clip(z_k + lr clip(v_k, -clip, clip), -bound, bound),    lambda = softmax(0, z_1 ... z_K)
+
+    Without the clips: lambda_k <- lambda_k exp(lr v_k), renormalized (Kivinen & Warmuth, 1997). Unlike a gradient step
+    on the logits, the step has no factor lambda_k (1 - lambda_k), which would starve weights near 0 and 1.
 
     Args:
         lr: step per unit of violation.
-        clip: largest violation that counts. Constraints violated by more rise equally fast, so that a hopeless one does
-            not outrun those that can be met.
-        bound: of |z_k|. A constraint weighs at most exp(bound) times the reward, and takes 2 bound / (lr clip) updates
-            at most from one end to the other.
-        init: of z_k; at 0, weights start uniform.
+        clip: largest violation that counts.
+        bound: largest |z_k|. A constraint weighs at most exp(bound) times the reward.
+        init: initial z_k; with 0, weights start uniform.
     """
 
     logits: Tensor

@@ -1,7 +1,7 @@
-"""Guards against a constraint that can't be met: bounds on the weights, slack, and a detector that says so.
+"""Guards against infeasible constraints: bounds on the weights, slack, and a detector.
 
-An infeasible constraint grows its weight for as long as training lasts, and the reward and the other constraints lose
-theirs. Bounds keep a part of the weight for everybody; slack lets the threshold give way; the detector changes nothing.
+The weight of an infeasible constraint grows throughout training, at the expense of the reward and other constraints.
+Bounds reserve weight for each component; slack loosens the threshold; the detector warns.
 """
 
 from __future__ import annotations
@@ -14,26 +14,24 @@ from torch import Tensor, nn
 from lightning_cgrpo.errors import UserError, did_you_mean, expect
 
 ROUNDING = 1e-9
-"""Sums of bounds this close to 1 count as 1: ten floors of 0.1 are feasible."""
+"""Tolerance of sums of bounds, so that ten floors of 0.1 are feasible."""
 
 
 def bounded(weights: Tensor, floor: Tensor, cap: Tensor) -> Tensor:
-    """The weights within floor <= x <= cap, sum x = 1, that are closest in KL divergence.
+    """The closest weights in KL divergence within floor <= x <= cap, sum x = 1.
 
-    argmin KL(x || weights) is x_j = clip(c weights_j, floor_j, cap_j) with the c for which the sum is 1: weights that
-    meet no bound keep their ratios. It is found exactly, by fixing at each turn the side (floors or caps) that all in
-    all is missed by more, at most 1 + K turns (Bitran & Hax, 1981). If all positive weights are at their caps and
-    there is mass left, those of weight 0 share it alike, as would equal infinitesimal weights.
-
-    Reduces to the identity, bit for bit, where the weights are within the bounds.
+    argmin KL(x || weights) is x_j = clip(c weights_j, floor_j, cap_j) with c for the sum 1. Each turn fixes the side
+    (floors or caps) with the larger total violation, exact after at most 1 + K turns (Bitran & Hax, 1981). If all
+    positive weights are at their caps, weights of 0 share the remaining mass equally. Feasible weights stay, bit for
+    bit.
 
     Args:
-        weights: ``[1 + K]``, none negative, of sum 1.
+        weights: ``[1 + K]``, >= 0, of sum 1.
         floor: ``[1 + K]``, of sum <= 1.
         cap: ``[1 + K]``, of sum >= 1.
 
     Raises:
-        ValueError: if no weights satisfy the bounds.
+        UserError: no weights satisfy the bounds.
 
     Example:
         >>> floor, cap = torch.tensor([0.1, 0.1, 0.0]), torch.ones(3)
@@ -63,14 +61,13 @@ def bounded(weights: Tensor, floor: Tensor, cap: Tensor) -> Tensor:
 
 
 class WeightBounds:
-    """Floors and caps on the weights that the policy sees, by name.
+    """Floors and caps on the policy's weights, by name; the controller's state is unchanged.
 
-    Guards a controller's output, whose state they leave alone: give `bounded` weights to the policy, while slack and
-    stall detector look at the controller's own. Choose a controller whose state is bounded too (not SoftmaxAdam's).
+    Choose a controller with a bounded state, unlike SoftmaxAdam.
 
     Args:
-        floor: least weight, of all components or by name (``reward`` or a constraint's); others 0.
-        cap: greatest weight, likewise; others 1.
+        floor: smallest weight, of all components or by name (``reward`` or a constraint's); 0 for names left out.
+        cap: largest weight, likewise; 1 for names left out.
 
     Example:
         >>> bounds = WeightBounds(floor={"reward": 0.2})
@@ -90,7 +87,7 @@ class WeightBounds:
         """Look up the names of the 1 + K weights, the reward's first.
 
         Raises:
-            UserError: if a bound names none of them, or no weights satisfy the bounds.
+            UserError: a bound has an unknown name, or no weights satisfy the bounds.
         """
         floor, cap = self._vector("floor", self.floor, 0.0, names), self._vector("cap", self.cap, 1.0, names)
         _check_feasible(floor, cap, names)
@@ -136,18 +133,14 @@ def _check_feasible(floor: Tensor, cap: Tensor, names: list[str] | None = None) 
 
 
 class ResilientSlack:
-    """v_k <- v_k - lambda_k / alpha: a threshold gives way in proportion to its weight (Hounie et al., 2023).
+    """Loosens each threshold in proportion to its weight: v_k <- v_k - lambda_k / alpha (Hounie et al., 2023).
 
-    The dual of a constraint relaxed by u_k >= 0 at the price alpha u_k^2 / 2, whose optimum is u_k = lambda_k / alpha.
-    To the controller it is a leak: in equilibrium an infeasible constraint has the weight alpha (rate - threshold)
-    rather than everything. The price is that rates of feasible constraints settle lambda_k / alpha above their
-    thresholds, too: report the slack.
-
-    Reduces to no slack with alpha -> inf.
+    This is the dual of a constraint relaxed by u_k >= 0 at the price alpha u_k^2 / 2, with the optimum
+    u_k = lambda_k / alpha. In equilibrium an infeasible constraint has the weight alpha (rate - threshold), not all the
+    weight. Rates of feasible constraints settle lambda_k / alpha above their thresholds too.
 
     Args:
-        alpha: stiffness. Weights are at most 1 and slack at most 1 / alpha, so a constraint that misses its threshold
-            by more than 1 / alpha still takes all the weight: choose alpha < 1 / (worst gap expected).
+        alpha: stiffness. Slack is at most 1 / alpha, so choose alpha < 1 / (worst expected rate - threshold).
     """
 
     def __init__(self, alpha: float = 2.0) -> None:
@@ -155,25 +148,24 @@ class ResilientSlack:
         self.alpha = alpha
 
     def slack(self, weights: Tensor) -> Tensor:
-        """``[K]``, by how much the thresholds have given way, from the controller's weights ``[1 + K]``."""
+        """Loosening of the thresholds ``[K]``, from the controller's weights ``[1 + K]``."""
         return weights[1:] / self.alpha
 
     def __call__(self, violations: Tensor, weights: Tensor) -> Tensor:
-        """Violations ``[K]`` of the relaxed thresholds, for the controller's next step."""
+        """Violations ``[K]`` of the loosened thresholds."""
         return violations - self.slack(weights).to(violations)
 
 
 class StallDetector(nn.Module):
-    """Tells once of each constraint that has most of the weight and is still violated, without progress.
+    """Reports once each constraint that keeps most of the weight without progress, and is likely infeasible.
 
-    Such a constraint is likely infeasible. It has kept at least `weight` for `updates` consecutive updates in which it
-    was observed; its mean violation over the second half of them is positive and less than `improvement` (relative)
-    below that over the first half. If it did improve, another `updates` begin.
+    The constraint kept at least `weight` for `updates` consecutive observed updates. Its mean violation over the second
+    half is positive, and less than `improvement` (relative) below the first half's.
 
     Args:
-        weight: share of the weight that counts as most of it, in (0.5, 1]. A controller with `max_multiplier` c gives a
-            constraint c / (1 + c) at most, 0.83 with c = 5, so ask less of those.
-        updates: how long.
+        weight: share of the weight, in (0.5, 1]. With `max_multiplier` c a constraint's share is at most c / (1 + c),
+            0.83 for c = 5.
+        updates: length of a period.
         improvement: relative decrease of the violation that counts as progress.
     """
 
@@ -197,21 +189,21 @@ class StallDetector(nn.Module):
         if self.size == size:
             return
         self.register_buffer("count", torch.zeros(size, dtype=torch.int64))
-        self.register_buffer("first_half", torch.zeros(size, dtype=torch.float64))
-        self.register_buffer("second_half", torch.zeros(size, dtype=torch.float64))
+        for half in ("first_half", "second_half"):
+            self.register_buffer(half, torch.zeros(size, dtype=torch.float64))
         self.register_buffer("told", torch.zeros(size, dtype=torch.bool))
         self.size = size
 
     def update(self, weights: Tensor, violations: Tensor, observed: Tensor) -> int | None:
-        """Look at one update.
+        """Add one update.
 
         Args:
-            weights: ``[1 + K]``, the controller's, before any `WeightBounds` (under which none may reach `weight`).
+            weights: ``[1 + K]`` of the controller, before `WeightBounds`.
             violations: ``[K]``, without slack.
-            observed: ``[K]`` bool; others neither count nor break a constraint's series.
+            observed: ``[K]`` bool; an unobserved update neither counts nor ends a period.
 
         Returns:
-            The index of a constraint that has stalled, when that is first so; otherwise None.
+            The index of a newly stalled constraint, or None.
         """
         if self.size is None:
             raise RuntimeError("Expected `setup` before `update`, but got no number of constraints yet.")

@@ -12,23 +12,24 @@ from lightning_cgrpo.multipliers.controller import Controller, normalized
 
 
 class NuPI(Controller):
-    """lambda <- clip(lambda + ki v_t + kp (s_t - s_{t-1}), 0, max_multiplier) (Sohrabi et al., 2024, algorithm 1).
+    """Moves each multiplier by its violation and by the change of its violation, which damps oscillation.
 
-    s_t = nu s_{t-1} + (1 - nu) v_t, and s_0 = v_0: the first step is lambda + ki v_0. (Their library's dense update
-    documents s_0 = v_0 but stores 0, which repeats the proportional term in the second step.) Weights are
-    (1, lambda) / (1 + sum lambda). The proportional term answers the change of a violation and so damps oscillation.
-    Unlike in PID, what the projection cuts off is forgotten: there is no integral that could wind up.
+    The integral part raises a multiplier while its constraint is violated. The proportional part responds to the
+    smoothed violation's change at once. The state has no integral that could wind up beyond the bounds.
 
-    Reduces to ProjectedAscent(lr=ki) with kp = 0, bit for bit; with nu = 0 and kp = ki to optimistic gradient ascent,
-    lambda + ki (2 v_t - v_{t-1}); before it meets a bound, to PID(kp, ki, smoothing=nu) less the constant kp v_0.
+        s_t = nu s_{t-1} + (1 - nu) v_t,    s_0 = v_0
+        lambda <- clip(lambda + ki v_t + kp (s_t - s_{t-1}), 0, max_multiplier)
+
+    (Sohrabi et al., 2024, algorithm 1.) Weights are (1, lambda) / (1 + sum lambda). With kp = 0 this is
+    ProjectedAscent(lr=ki), bit for bit; with nu = 0 and kp = ki optimistic gradient ascent. The authors' library
+    documents s_0 = v_0 but stores 0, which repeats the proportional term in the second step.
 
     Args:
         kp: proportional gain, lambda per unit of violation.
         ki: integral gain, lambda per unit of violation and update; the dual learning rate.
-        nu: smoothing of the violation in the proportional term, in (-1, 1); negative values, which the authors allow,
-            come close to Nesterov's momentum, and momentum is what makes multipliers oscillate.
+        nu: smoothing of the violation, in (-1, 1). Negative values resemble Nesterov's momentum and oscillate.
         max_multiplier: cap on each lambda_k, relative to the reward's 1.
-        init: of each lambda_k.
+        init: initial lambda_k.
     """
 
     multipliers: Tensor

@@ -12,24 +12,26 @@ from lightning_cgrpo.multipliers.controller import Controller, normalized
 
 
 class PID(Controller):
-    """lambda_k = clip(kp s_k + I_k + kd max(0, s_k - s'_k), 0, max_multiplier) (Stooke et al., 2020, algorithm 2).
+    """Sets each multiplier from the size, the sum and the rise of its violation.
 
-    s_k is the violation smoothed by an exponential moving average, s <- a s + (1 - a) v, and s' its value one update
-    earlier; I_k <- clip(I_k + ki v_k, 0, max_multiplier). Weights are (1, lambda) / (1 + sum lambda), as in the paper.
-    The proportional term damps the oscillation of integral control, the derivative one answers a rise at once.
+    The integral finds the multiplier that holds a rate at its threshold. The proportional part damps the integral's
+    oscillation. The derivative part responds to a rising violation at once.
 
-    s starts at the FIRST violation: at 0, the derivative would kick. The integral rises only to where the sum reaches
-    the cap (conditional integration), so that lambda_k leaves its cap as soon as the violation falls.
+        s <- a s + (1 - a) v,    s_0 = v_0
+        I_k <- clip(I_k + ki v_k, 0, max_multiplier)
+        lambda_k = clip(kp s_k + I_k + kd max(0, s_k - s'_k), 0, max_multiplier)
 
-    Reduces to ProjectedAscent(lr=ki) with kp = kd = 0, bit for bit.
+    with s' the previous s (Stooke et al., 2020, algorithm 2). Weights are (1, lambda) / (1 + sum lambda). The integral
+    stops rising once the sum reaches the cap (conditional integration), so that lambda_k leaves the cap as soon as the
+    violation falls. With kp = kd = 0 this is ProjectedAscent(lr=ki), bit for bit.
 
     Args:
         kp: proportional gain, lambda per unit of violation.
         ki: integral gain, lambda per unit of violation and update.
-        kd: derivative gain, lambda per rise of the violation in one update. Its positive part turns noise into a bias,
-            so use it with smoothing.
+        kd: derivative gain, lambda per rise of the violation in one update. Use with smoothing, because the positive
+            part turns noise into a bias.
         max_multiplier: cap on lambda_k and on the integral, relative to the reward's 1.
-        smoothing: a, in [0, 1); 0 takes violations as they are. The authors' code has 0.95.
+        smoothing: a, in [0, 1); 0 for no smoothing. The authors' code has 0.95.
     """
 
     multipliers: Tensor

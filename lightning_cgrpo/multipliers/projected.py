@@ -12,18 +12,20 @@ from lightning_cgrpo.multipliers.controller import Controller, normalized
 
 
 class ProjectedAscent(Controller):
-    """lambda_k <- clip(lambda_k + lr v_k, 0, max_multiplier), weights (1, lambda) / (1 + sum lambda).
+    """Raises each multiplier in proportion to its violation, and lowers it below the threshold, down to 0.
 
-    Dual ascent (Arrow, Hurwicz & Uzawa, 1958) with the policy's advantage divided by 1 + sum lambda as in Stooke et al.
-    (2020), so that its scale does not grow with the multipliers. A constraint that holds with room to spare gets weight
-    0 exactly.
+    This is the textbook's dual ascent (Arrow, Hurwicz & Uzawa, 1958). A constraint that holds with room to spare gets
+    weight 0.
 
-    Reduces to fixed weights at v = 0; it is PID with kp = kd = 0 and NuPI with kp = 0.
+        lambda_k <- clip(lambda_k + lr v_k, 0, max_multiplier)
+
+    Weights are (1, lambda) / (1 + sum lambda), so the advantage's scale does not grow with the multipliers (Stooke et
+    al., 2020).
 
     Args:
         lr: step per unit of violation.
         max_multiplier: cap on each lambda_k, relative to the reward's 1.
-        init: of each lambda_k. With 0, training starts as plain GRPO.
+        init: initial lambda_k. With 0, training starts as plain GRPO.
     """
 
     multipliers: Tensor

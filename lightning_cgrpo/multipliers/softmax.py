@@ -16,9 +16,8 @@ from lightning_cgrpo.multipliers.controller import Controller
 def softmax_gradient(logits: Tensor, violations: Tensor) -> Tensor:
     """Gradient ``[1 + K]`` of l(z) = sum_k lambda_k(z) v_k, with lambda = softmax(z), at logits ``[1 + K]``.
 
-    g_k = lambda_k (v_k - v) and, for the reward (v_R = 0), g_R = -lambda_R v, where v = sum_j lambda_j v_j.
-
-    A violated constraint is pushed DOWN while another's violation keeps the mean v above its own.
+    g_k = lambda_k (v_k - v) with v = sum_j lambda_j v_j, and v_R = 0 for the reward. A violated constraint's logit
+    falls while v exceeds its violation.
 
     Example:
         >>> softmax_gradient(torch.zeros(3), torch.tensor([0.1, 0.4]))
@@ -30,19 +29,21 @@ def softmax_gradient(logits: Tensor, violations: Tensor) -> Tensor:
 
 
 class SoftmaxAdam(Controller):
-    """lambda = softmax(z), z ascending l(z) = sum_k lambda_k v_k by Adam (paper, section 4; Roy et al., 2021).
+    """Moves the logits of a softmax over reward and constraints towards violated constraints, by Adam.
 
-    There are 1 + K logits, the reward's learned like the others and all starting at `init`: weights start uniform. A
-    constraint that is not observed enters no sum and keeps its logit, its Adam moments and its step count.
+    Each update, Adam takes a step that increases the weighted violation. Adam divides a steady gradient by its size, so
+    a violation of 1e-4 moves a logit as fast as 0.5, about `lr` per update. Rates therefore oscillate around thresholds
+    with an amplitude set by `lr`, and an infeasible constraint ends up with all the weight (see `guards`).
 
-    Reduces to z <- z + lr sign(g) with betas (0, 0). With others, too, Adam divides a steady gradient by its size, so a
-    violation of 1e-4 moves a logit as fast as one of 0.5, about `lr` an update. Hence rates oscillate around thresholds
-    with an amplitude set by `lr`; and an infeasible constraint ends up with all the weight (see `guards`).
+        lambda = softmax(z),    z ascends l(z) = sum_k lambda_k v_k
+
+    (Paper, section 4; Roy et al., 2021.) The 1 + K logits include the reward's. An unobserved constraint enters no sum
+    and keeps its logit, Adam moments and step count.
 
     Args:
-        lr: of Adam. 0.01 is the paper's for the gridworld; lower it where rates oscillate.
-        init: of all logits; only their differences matter, so this is the paper's number and nothing else.
-        betas: of Adam.
+        lr: Adam's learning rate; the paper has 0.01 for the gridworld. Lower it if rates oscillate.
+        init: the paper's initial logit; without effect, since only differences of logits matter.
+        betas: Adam's betas.
     """
 
     logits: nn.ParameterList
@@ -63,7 +64,7 @@ class SoftmaxAdam(Controller):
         return torch.stack([logit.detach() for logit in self.logits])
 
     def _allocate(self, size: int) -> None:
-        # One parameter each, since Adam leaves one without a gradient alone: its value, moments and step count.
+        # One parameter per logit, because Adam skips a parameter without a gradient.
         self.logits = nn.ParameterList(torch.tensor(self.init, dtype=torch.float64) for _ in range(1 + size))
         self.optimizer = torch.optim.Adam(
             self.logits.parameters(), lr=self.lr, betas=self.betas, maximize=True, fused=True

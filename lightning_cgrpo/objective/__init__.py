@@ -1,1 +1,1 @@
-"""What a user asks for: rewards, constraints, and the rates that are measured of them."""
+"""The objective: rewards, constraints, and measured rates."""

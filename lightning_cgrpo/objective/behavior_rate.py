@@ -1,4 +1,4 @@
-"""Behavior rates as a torchmetrics accumulator."""
+"""BehaviorRate: a torchmetrics accumulator of rates."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from torchmetrics import Metric
 
 
 class BehaviorRate(Metric):
-    """Pooled rates of several behaviors: sum of violations / sum of opportunities, over batches and processes.
+    """Pooled rates of K = `size` behaviors: sum of violations / sum of opportunities, over batches and processes.
 
-    Counts are float64, so sums of up to 2^53 events are exact and every process computes identical rates.
-
-    Args:
-        size: number of behaviors K.
+    Counts are float64: sums up to 2^53 are exact, so all processes compute identical rates.
 
     Example:
         >>> rate = BehaviorRate(2)
@@ -38,19 +35,19 @@ class BehaviorRate(Metric):
         """Add counts ``[K]``.
 
         Raises:
-            ValueError: if a count is not finite, or violations aren't between 0 and opportunities.
+            ValueError: a count is not finite, or violations aren't between 0 and opportunities.
         """
         violations, opportunities = violations.to(self.violations), opportunities.to(self.opportunities)
-        # The negation catches NaN as well.
+        # The negation catches NaN too.
         if not bool(((violations >= 0) & (violations <= opportunities) & opportunities.isfinite()).all()):
             raise ValueError(
                 "Expected counts with 0 <= violations <= opportunities, all finite, but got "
                 f"{violations.tolist()} of {opportunities.tolist()}."
             )
-        # Not in place: after `load_state_dict` these are the checkpoint's own tensors.
+        # Not in place, because `load_state_dict` keeps the checkpoint's own tensors.
         self.violations = self.violations + violations
         self.opportunities = self.opportunities + opportunities
 
     def compute(self) -> Tensor:
-        """Rates ``[K]`` float64, NaN where there was no opportunity; torchmetrics makes a scalar of a single one."""
+        """Rates ``[K]`` float64, NaN without opportunities; torchmetrics squeezes a single rate to a scalar."""
         return self.violations / self.opportunities

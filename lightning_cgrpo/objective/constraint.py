@@ -1,6 +1,6 @@
-"""A constraint: one behavior, and the rate at which it may or must occur.
+"""Constraint: one behavior, and the rate at which it may or must occur.
 
-Torch is imported where tensors are made, so that the command line can check a declaration at once.
+Functions import torch themselves, so that the command line checks a declaration without torch.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 Role = Literal["constrain", "monitor"]
 
 ROUNDING = 1e-6
-"""Rates this close to a bound meet it: Lightning keeps metrics in float32, where 0.1 is more than 0.1."""
+"""Tolerance of rates at a bound, because Lightning keeps metrics in float32."""
 
 
 class ObjectiveError(UserError):
-    """The objective can't be what the user meant: the message says what to change."""
+    """An invalid objective."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Constraint:
     """One behavior and the rate at which it may or must occur.
 
     Args:
-        at_most: highest rate allowed, in [0, 1], of a behavior that is unwanted.
-        at_least: lowest rate allowed, in [0, 1], of a behavior that is wanted.
-        role: ``constrain`` gives the behavior a multiplier; ``monitor`` only measures and logs its rate.
-        signal: the task's signal, if its name isn't the constraint's.
-        violated_above: makes an indicator of a signal that is a number: values above this are violations, and
-            `at_most` (`at_least`) bounds the rate of violation (of its absence).
-        violated_below: likewise for values below.
+        at_most: highest rate, in [0, 1], of an unwanted behavior.
+        at_least: lowest rate, in [0, 1], of a wanted behavior.
+        role: ``constrain`` gives the behavior a multiplier; ``monitor`` measures and logs its rate.
+        signal: the task's signal; by default the constraint's name.
+        violated_above: for a signal that is a number: larger values are violations. `at_most` then bounds the rate of
+            violations, `at_least` the rate of satisfactions.
+        violated_below: for a signal that is a number: smaller values are violations.
     """
 
     at_most: float | None = None
@@ -50,7 +50,7 @@ class Constraint:
 
     @property
     def bound(self) -> float | None:
-        """The threshold in the user's orientation."""
+        """The threshold in the user's orientation: `at_most` or `at_least`."""
         return self.at_most if self.at_least is None else self.at_least
 
     @property
@@ -61,11 +61,11 @@ class Constraint:
         return math.inf if self.at_most is None else float(self.at_most)
 
     def shown_rate(self, violation_rate: float) -> float:
-        """A rate of violations, in the user's orientation."""
+        """A rate of violations in the user's orientation."""
         return violation_rate if self.at_least is None else 1.0 - violation_rate
 
     def met_by(self, shown_rate: float) -> bool:
-        """Whether a rate in the user's orientation meets the bound; without a bound, any does."""
+        """Whether a rate in the user's orientation meets the bound, if any."""
         if self.at_least is not None:
             return shown_rate >= self.at_least - ROUNDING
         return self.at_most is None or shown_rate <= self.at_most + ROUNDING
@@ -102,10 +102,10 @@ class Constraint:
                 raise ObjectiveError(f"Expected {where} to have a finite {word}, but got {number}.")
 
     def violations(self, signal: Signal) -> tuple[Tensor, Tensor]:
-        """Violations and opportunities ``[B, G]``, for the rate.
+        """Violations and opportunities ``[B, G]``.
 
         Raises:
-            ObjectiveError: if the signal is a number.
+            ObjectiveError: the signal is a number.
         """
         count, opportunities = self._indicator(signal).counts()
         wrong = (count < 0) | (count > opportunities)
@@ -122,16 +122,13 @@ class Constraint:
         return count, opportunities
 
     def component(self, signal: Signal) -> Tensor:
-        """The value for the advantage, larger is better: the signal, or minus the signal where it is unwanted.
-
-        (A cost 1 - value differs from -value by a constant, which no group advantage sees.)
-        """
+        """The value for the advantage, larger is better: the signal, or minus an unwanted signal."""
         value = as_number(self._indicator(signal).value)
         return value if self.at_least is not None and not self.from_number else -value
 
     @property
     def from_number(self) -> bool:
-        """Whether the signal is a number, of which `violated_above` or `violated_below` makes an indicator."""
+        """Whether `violated_above` or `violated_below` makes an indicator of a number."""
         return self.violated_above is not None or self.violated_below is not None
 
     def _indicator(self, signal: Signal) -> Signal:
@@ -147,7 +144,7 @@ class Constraint:
 
 
 def as_number(tensor: Tensor) -> Tensor:
-    """In floating point: indicators may be bool, counts integers."""
+    """A tensor in floating point; indicators may be bool, counts integers."""
     import torch
 
     return tensor.to(torch.promote_types(tensor.dtype, torch.get_default_dtype()))

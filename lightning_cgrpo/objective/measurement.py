@@ -1,6 +1,4 @@
-"""What the user sees of a batch: rewards, behavior rates, lengths. First as sums, which add up over batches and
-processes, then as metrics under their tags.
-"""
+"""Rewards, behavior rates and lengths: sums over batches and processes, and metrics by tag."""
 
 from __future__ import annotations
 
@@ -17,11 +15,7 @@ from lightning_cgrpo.rollout import Rollouts, Signal, Signals
 
 
 def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tensor]]:
-    """Take out values (and counts) that are not finite: they are faults, not statements.
-
-    Returns:
-        The signals, in which faulty entries do not apply, and the number of faults by signal and prompt, ``[B]``.
-    """
+    """Mark values and counts that are not finite as inapplicable; return signals, and faults ``[B]`` by signal."""
     clean, faults = {}, {}
     for name, signal in signals.items():
         finite = signal.value.isfinite()
@@ -48,17 +42,17 @@ def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tenso
 def behavior_sums(
     objective: Objective, signals: Signals, rollouts: Rollouts, faults: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """Sums over a batch (scalars), from which `behavior_metrics` makes means and rates; see `prompt_sums`."""
+    """`prompt_sums` over a batch (scalars)."""
     return {name: sums.sum() for name, sums in prompt_sums(objective, signals, rollouts, faults).items()}
 
 
 def prompt_sums(
     objective: Objective, signals: Signals, rollouts: Rollouts, faults: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """Sums over the answers of each prompt, float64 ``[B]``.
+    """Sums over the answers of each prompt, float64 ``[B]``, for `behavior_metrics`.
 
     Args:
-        faults: of `isolate_faults`; entries that do not apply for a fault are counted as that and not as inapplicable.
+        faults: from `isolate_faults`; not counted as inapplicable.
     """
     violations, opportunities = objective.violations_by_prompt(signals)
     answers = rollouts.mask[..., 0]
@@ -81,9 +75,9 @@ def prompt_sums(
 
 
 def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[str, float]:
-    """Metrics by tag: ``rate/<constraint>`` in the user's orientation, ``reward/mean``, ``reward/<signal>`` where there
-    are several, ``rollout/length``; ``inapplicable/<signal>`` (a share) and ``faults/<signal>`` (a count) where there
-    were any. What was never observed is left out.
+    """Metrics by tag: ``rate/<constraint>`` in the user's orientation, ``reward/mean``, ``reward/<signal>`` of several
+    rewards, ``rollout/length``; nonzero ``inapplicable/<signal>`` (a share) and ``faults/<signal>`` (a count). Metrics
+    without observations are left out.
     """
     metrics = {}
     for tag, parts in _ratios(objective).items():
@@ -102,13 +96,13 @@ def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[st
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was measured of a policy on a set of prompts.
+    """Metrics of a policy on a set of prompts.
 
     Args:
-        metrics: by tag, of `behavior_metrics`.
-        standard_errors: of the means and rates among them, by tag, where not all prompts have the same.
-        prompts: how many there were, on all processes.
-        answers: to all of them.
+        metrics: by tag, from `behavior_metrics`.
+        standard_errors: of means and rates, by tag; left out if all prompts agree.
+        prompts: number of prompts on all processes.
+        answers: number of answers to all prompts.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -127,19 +121,17 @@ class RunningSums:
         self._batches = []
 
     def add(self, sums: Mapping[str, Tensor]) -> None:
-        """Add a batch's ``[B]`` sums by name, the same names in every batch."""
         self._batches.append(sums)
 
     def evaluation(self, objective: Objective) -> Evaluation:
-        r"""What was measured over all batches and processes. Collective: every process takes part.
+        r"""Metrics over all batches and processes. Collective.
 
-        The answers to one prompt are alike, so it is the prompts that are independent samples. The standard error of a
-        ratio r = Σ a_i / Σ b_i over n prompts (a rate, or a mean over answers) is that of clusters,
+        Prompts, not answers, are independent samples. The standard error of a ratio r = Σ a_i / Σ b_i over n prompts is
+        the clustered standard error
 
             sqrt(n / (n - 1) · Σ (a_i - r b_i)²) / Σ b_i
 
-        (Cochran, *Sampling Techniques*, 1977, section 6.3; Miller, *Adding Error Bars to Evals*, 2024). With equally
-        many answers to each prompt it is the sample standard deviation of the prompts' means over √n.
+        (Cochran, *Sampling Techniques*, 1977, section 6.3; Miller, *Adding Error Bars to Evals*, 2024).
         """
         if not self._batches:
             return Evaluation()
@@ -150,7 +142,7 @@ class RunningSums:
         squares = {}
         for tag, parts in _ratios(objective).items():
             if tag in metrics:
-                # First order in each prompt's part of the sums; 0 in all.
+                # Each prompt's first-order share of the error; the shares sum to 0.
                 shares = [
                     weight * (rows[above] - total[above] / total[below] * rows[below]) / total[below]
                     for weight, above, below in parts
@@ -160,13 +152,13 @@ class RunningSums:
                 squares[f"prompts of {tag}"] = observed.sum()
         squared = all_sum_named(squares)
         counts = {tag: squared[f"prompts of {tag}"] for tag in metrics if tag in squared}
-        # Where all prompts agree, such as in a rate of 0, this says nothing of the error.
+        # No error if all prompts agree, as in a rate of 0.
         errors = {tag: math.sqrt(n / (n - 1) * squared[tag]) for tag, n in counts.items() if n > 1 and squared[tag]}
         return Evaluation(metrics, errors, int(total["prompts"]), int(total["answers"]))
 
 
 def _ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:
-    """The metrics that are ratios of sums, by tag: each a sum of weight · one sum / another."""
+    """Metrics that are ratios, by tag: sums of weight · numerator / denominator."""
     rewards = {name: (f"sum/{name}", f"count/{name}") for name in objective.rewards}
     ratios = {"reward/mean": [(weight, *rewards[name]) for name, weight in objective.rewards.items()]}
     if len(rewards) > 1:

@@ -1,6 +1,6 @@
-"""The objective, declared once: what is the reward, which behaviors are constrained, and to which rates.
+"""Objective: reward, constraints and their rates.
 
-Torch is imported where tensors are made, so that the command line can check a declaration at once.
+Functions import torch themselves, so that the command line checks a declaration without torch.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SignalKind = Literal["indicator", "number", "any"]
 
 @dataclass(frozen=True)
 class Components:
-    """What advantages are made of, larger being better everywhere.
+    """Components of advantages; larger is better.
 
     Args:
-        values: ``[J, B, G]`` (or ``[J, B, G, T]``): rewards, then minus the costs of the constraints.
+        values: ``[J, B, G]`` (or ``[J, B, G, T]``): rewards, then minus the constraints' costs.
         applicable: ``[J, B, G]`` bool.
     """
 
@@ -39,12 +39,12 @@ class Objective:
     """Maximize the reward subject to behavior rates.
 
     Args:
-        reward: a signal's name, or several with their weights, ``{speed: 1.0, comfort: 0.2}``. Each is a component of
-            its own: scalarized advantages standardize it by itself.
-        constraints: by name. The name appears in every tag and table.
+        reward: a signal's name, or several names with weights, ``{speed: 1.0, comfort: 0.2}``. Each reward is a
+            component.
+        constraints: by name, as in tags and tables.
 
     Raises:
-        ObjectiveError: if a bound is missing, doubled or not a rate, or there is no reward.
+        ObjectiveError: a bound is missing, doubled or not a rate, or the reward is missing.
 
     Example:
         >>> objective = Objective("goal", {"lava": Constraint(at_most=0.01)})
@@ -73,7 +73,6 @@ class Objective:
         self._check_contradictions()
 
     def _check_contradictions(self) -> None:
-        """Look for bounds on one indicator that exclude each other."""
         bounded = {name: c for name, c in self.constrained.items() if not c.from_number}
         for name, lower in bounded.items():
             for other, upper in bounded.items():
@@ -86,10 +85,10 @@ class Objective:
 
     @classmethod
     def declared(cls, config: Mapping[str, Any]) -> Objective:
-        """From a configuration's plain containers, whose keys have been checked.
+        """An objective from a configuration's plain containers, with checked keys.
 
         Raises:
-            ObjectiveError: as the constructor does, or naming the key of a value that isn't a number.
+            ObjectiveError: as in the constructor, or a value isn't a number.
         """
         constraints = {}
         declared, reward = config.get("constraints") or {}, config.get("reward") or ""
@@ -111,39 +110,35 @@ class Objective:
 
     @property
     def rewards(self) -> dict[str, float]:
-        """Reward signals and their weights within the reward."""
+        """Weights within the reward, by signal."""
         return {self.reward: 1.0} if isinstance(self.reward, str) else dict(self.reward)
 
     @property
     def constrained(self) -> dict[str, Constraint]:
-        """The K constraints that have a multiplier, in the order of the multipliers."""
+        """The K constraints with a multiplier, in the order of the multipliers."""
         return {name: c for name, c in self.constraints.items() if c.role == "constrain"}
 
     @property
     def weight_names(self) -> list[str]:
-        """The 1 + K weights: ``reward``, then the constraints."""
+        """Names of the 1 + K weights: ``reward``, then the constraints."""
         return ["reward", *self.constrained]
 
     @property
     def component_names(self) -> list[str]:
-        """The J components: ``reward`` (or ``reward/<signal>`` where there are several), then the constraints."""
+        """Names of the J components: ``reward`` (or ``reward/<signal>`` of several), then the constraints."""
         rewards = ["reward"] if len(self.rewards) == 1 else [f"reward/{name}" for name in self.rewards]
         return [*rewards, *self.constrained]
 
     @property
     def signal_names(self) -> list[str]:
-        """Every signal that the objective refers to, once."""
+        """The objective's signals."""
         return list(dict.fromkeys([*self.rewards, *(c.signal or name for name, c in self.constraints.items())]))
 
     def check_signals(self, declared: Mapping[str, SignalKind]) -> None:
-        """Compare with what the task measures.
-
-        Args:
-            declared: the task's signals and whether each is an indicator or a number.
+        """Compare with the task's signals.
 
         Raises:
-            ObjectiveError: if a signal is unknown (with a suggestion), or a constraint is on a number without saying
-                which numbers violate it.
+            ObjectiveError: a signal is unknown, or a constraint on a number has no limit of violation.
         """
         for name in self.rewards:
             _check_known(f"reward '{name}'", name, declared)
@@ -162,13 +157,11 @@ class Objective:
                 )
 
     def components(self, signals: Signals) -> Components:
-        """Rewards and constraints as one stack ``[J, B, G]``."""
+        """Rewards and constraints as components ``[J, B, G]``."""
         import torch
 
-        values, applicable = [], []
-        for name in self.rewards:
-            values.append(signals[name].value)
-            applicable.append(signals[name].applicable)
+        values = [signals[name].value for name in self.rewards]
+        applicable = [signals[name].applicable for name in self.rewards]
         for name, constraint in self.constrained.items():
             signal = signals[constraint.signal or name]
             values.append(constraint.component(signal))
@@ -181,26 +174,23 @@ class Objective:
         )
 
     def component_weights(self, weights: Tensor) -> Tensor:
-        """Weights ``[1 + K]`` of the reward and the constraints, spread over the components ``[J]``."""
+        """Weights ``[J]`` of the components, from the weights ``[1 + K]`` of reward and constraints."""
         import torch
 
         rewards = torch.tensor(list(self.rewards.values()), dtype=weights.dtype, device=weights.device)
         return torch.cat([weights[:1] * rewards, weights[1:]])
 
     def violations(self, signals: Signals, names: Iterable[str] | None = None) -> tuple[Tensor, Tensor]:
-        """Violations and opportunities summed over the batch, float64 ``[len(names)]`` each.
-
-        Args:
-            names: constraints, monitored ones included; all by default.
+        """Violations and opportunities of the constraints `names` (all by default), float64 ``[len(names)]`` each.
 
         Raises:
-            ObjectiveError: if a signal without a declared kind turns out to be a number.
+            ObjectiveError: a signal without a declared kind is a number.
         """
         violations, opportunities = self.violations_by_prompt(signals, names)
         return violations.sum(-1), opportunities.sum(-1)
 
     def violations_by_prompt(self, signals: Signals, names: Iterable[str] | None = None) -> tuple[Tensor, Tensor]:
-        """Likewise summed over each prompt's answers, ``[len(names), B]`` each."""
+        """`violations` of each prompt's answers, ``[len(names), B]`` each."""
         import torch
 
         counts = []

@@ -20,7 +20,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import Checkpoints
-from lightning_cgrpo.checkpoints.files import CheckpointFiles, check_checkpoint, damage
+from lightning_cgrpo.checkpoints.files import CheckpointFiles
+from lightning_cgrpo.checkpoints.integrity import check_checkpoint, damage
 from lightning_cgrpo.checkpoints.sharded import _Descriptions
 from lightning_cgrpo.errors import UserError
 from tests.checkpoints.full_disk_worker import little_room

@@ -6,10 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.grpo.losses import LossTerms, aggregation_weights, grpo_loss, sampling_ratio
+from lightning_cgrpo.grpo import losses
+from lightning_cgrpo.grpo.losses import LossOptions, LossTerms, aggregation_weights, sampling_ratio
 from lightning_cgrpo.grpo.surrogates import CISPO, SAPO, Clipped
 
 AGGREGATIONS = ["token_mean", "sequence_mean", "sequence_sum", "constant"]
+
+
+def grpo_loss(*tensors: Tensor, **arguments) -> LossTerms:
+    """The loss, with its tensors and options in any order."""
+    known = LossOptions.__dataclass_fields__
+    options = {name: value for name, value in arguments.items() if name in known}
+    others = {name: value for name, value in arguments.items() if name not in known}
+    return losses.grpo_loss(*tensors, LossOptions(**options), **others)
 
 
 def one(ratio: float, advantage: float, **arguments) -> tuple[float, float, LossTerms]:

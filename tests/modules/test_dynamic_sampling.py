@@ -11,7 +11,7 @@ from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, Environ
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.grpo.advantages import group_statistics
-from lightning_cgrpo.modules.dynamic_sampling import chosen_prompts, redraw, with_groups, with_signals
+from lightning_cgrpo.modules.dynamic_sampling import chosen_prompts, resample, with_groups, with_signals
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
@@ -78,36 +78,48 @@ def test_chosen_prompts():
 
 
 class Scripted:
-    """A module whose prompt n has a group that varies from its n-th draw on; values are the number of the draw."""
+    """Draws in which prompt n has a group that varies from its n-th draw on; values are the number of the draw."""
 
-    objective, group_size = Objective("x"), 2
+    objective = Objective("x")
 
     def __init__(self):
         self.calls = []
 
-    def sample(self, prompts, group_size, stream, update):
-        self.calls.append((prompts.index.tolist(), stream, update))
-        return drawn(len(prompts), 4, len(self.calls), group_size)
+    def __call__(self, prompts, number):
+        self.calls.append((prompts.index.tolist(), number))
+        rollouts = drawn(len(prompts), 4, len(self.calls), 2)
+        return rollouts, self.score(prompts, rollouts)
 
     def score(self, prompts, rollouts):
         number = rollouts.actions[..., 0].double()
         varies = prompts.index[:, None] <= number
-        return {"x": Signal(number + varies * torch.tensor([0.0, 0.5]))}, {}
+        return {"x": Signal(number + varies * torch.tensor([0.0, 0.5]))}
 
 
 def test_rounds_end_when_all_vary_or_they_are_used_up():
     for rounds, values in ((0, [0, 0, 0, 0]), (1, [0, 1, 0, 0]), (2, [0, 1, 0, 2]), (9, [0, 1, 5, 2])):
-        module, prompts = Scripted(), PromptGroups(torch.tensor([0, 1, 5, 2]))
+        draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 1, 5, 2]))
         rollouts = drawn(4, 4, 0)
-        signals, _ = module.score(prompts, rollouts)
-        got, measured, sampled = redraw(module, prompts, rollouts, signals, rounds, update=7)
+        signals = draw.score(prompts, rollouts)
+        got, measured, sampled = resample(draw, draw.objective, prompts, rollouts, signals, rounds)
         # A group of which no draw varies stays the first one.
         assert got.actions[:, 0, 0].tolist() == measured["x"].value[:, 0].tolist() == values
-        asked = [call[0] for call in module.calls]
+        asked = [index for index, _ in draw.calls]
         assert asked == [[1, 5, 2], [5, 2], [5], [5], [5]][:rounds] and sampled == sum(map(len, asked))
-        assert {stream for _, stream, _ in module.calls} <= {Stream.REDRAW}
-    # No counter is used twice, in any update.
-    assert [update for *_, update in module.calls] == [63, 64, 65, 66, 67]
+    assert [number for _, number in draw.calls] == [0, 1, 2, 3, 4]
+
+
+def test_no_round_of_any_update_shares_its_randomness(monkeypatch):
+    counters, sample = [], ConstrainedGRPO.sample
+
+    def spy(self, prompts, group_size, stream, update):
+        if stream is Stream.REDRAW:
+            counters.append(update)
+        return sample(self, prompts, group_size, stream, update)
+
+    monkeypatch.setattr(ConstrainedGRPO, "sample", spy)
+    train(3, updates=3)
+    assert counters == sorted(set(counters)) and {counter // 3 for counter in counters} == {0, 1, 2}
 
 
 # ---------------------------------------------------------------------- in training
@@ -194,7 +206,12 @@ def test_what_is_drawn_again_follows_from_the_seed_alone():
         some = chosen_prompts(prompts, rows)
         rollouts = module.sample(some, 3, Stream.ROLLOUT, 5)
         signals, _ = module.score(some, rollouts)
-        return redraw(module, some, rollouts, signals, 2, 5)
+
+        def draw(chosen, number):
+            others = module.sample(chosen, 3, Stream.REDRAW, 10 + number)
+            return others, module.score(chosen, others)[0]
+
+        return resample(draw, OBJECTIVE, some, rollouts, signals, 2)
 
     rows = torch.arange(len(prompts))
     whole, _, sampled = groups(rows)
@@ -206,11 +223,11 @@ def test_what_is_drawn_again_follows_from_the_seed_alone():
 def test_processes_without_dull_groups_take_part_in_the_rounds(monkeypatch):
     """What samples may need all processes: the rounds are counted together."""
     monkeypatch.setattr("lightning_cgrpo.modules.dynamic_sampling.all_sum", lambda count: count + 1)
-    module, prompts = Scripted(), PromptGroups(torch.tensor([0, 0]))
+    draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 0]))
     rollouts = drawn(2, 4, 0)
-    signals, _ = module.score(prompts, rollouts)
-    got, _, sampled = redraw(module, prompts, rollouts, signals, 3, update=0)
-    assert [index for index, *_ in module.calls] == [[], [], []] and sampled == 0 and got is rollouts
+    signals = draw.score(prompts, rollouts)
+    got, _, sampled = resample(draw, draw.objective, prompts, rollouts, signals, 3)
+    assert [index for index, _ in draw.calls] == [[], [], []] and sampled == 0 and got is rollouts
 
 
 def test_wrong_argument():
