@@ -5,6 +5,7 @@ A room is a folder of the package, or a file directly in it. A room stands above
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import grimp
@@ -15,6 +16,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 PACKAGE = "lightning_cgrpo"
 GROUND = "#eceff1"
 WINGS = {
@@ -79,7 +81,7 @@ def draw(house: nx.DiGraph, lines: dict[str, int], floor: dict[str, int], file: 
         )
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=color, label=name) for name, (color, _) in WINGS.items()]
     handles.append(plt.Rectangle((0, 0), 1, 1, facecolor=GROUND, label="ground: shared by all"))
-    axes.legend(handles=handles, loc="upper left", fontsize=8, frameon=False)
+    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.02), ncol=5, fontsize=8, frameon=False)
     axes.autoscale_view()
     axes.set_axis_off()
     axes.set_title(f"{PACKAGE}: rooms with their lines; a room imports from the floors below", fontsize=10)

@@ -59,7 +59,8 @@ def _over_base(path: Path, above: tuple[Path, ...]) -> Config:
         raise ConfigError(f"Expected base in {path} to name another file, relative to {path.parent}, but got {base}.")
     below = _over_base(file, (path, *above))
     _check_callbacks(below, config)
-    return merge(below, config)
+    merged: Config = merge(below, config)
+    return merged
 
 
 def override(key: str, text: str) -> Layer:

@@ -255,8 +255,7 @@ class RolloutModule(LightningModule):
         wrapped = self.trainer.strategy.model
         for number, piece in enumerate(pieces):
             last = number == len(pieces) - 1
-            alone = not last and isinstance(wrapped, DistributedDataParallel)
-            with wrapped.no_sync() if alone else nullcontext():
+            with wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) and not last else nullcontext():
                 # Other processes wait for this process's gradients, also if the piece is empty.
                 self.manual_backward(loss(piece) if len(piece) else self._no_loss())
 
