@@ -7,13 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
+from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.records import Record
 from lightning_cgrpo.rollout import PromptGroups
 
 Chat = list[dict[str, Any]]
 
 
-class Prompts:
+class Prompts(PromptSource):
     """Prompts in memory. Columns are lists.
 
     Args:
