@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, Trainer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -103,12 +102,7 @@ class DrivingScores(Callback):
     def _drive(self, task: DrivingTask, outputs: Any, follows: Any) -> Scorer:
         """Drive the policy's answers; returns what scored them."""
         scenes = outputs["prompts"].columns["scene"]
-        read = [[task.answer.read(text) for text in group] for group in texts(outputs["rollouts"])]
-        malformed = torch.full((task.answer.waypoints, 2), torch.nan, dtype=torch.float64)
-        points = torch.stack([malformed if answer is None else answer for group in read for answer in group])
-        good = torch.tensor([answer is not None for group in read for answer in group])
-        poses = task.answer.poses(points.nan_to_num())
-        poses[~good] = torch.nan
+        poses = task.answer.trajectories([text for group in texts(outputs["rollouts"]) for text in group])
         scorer = Scorer(scenes, self.traffic, plans=task.plans(scenes), human_filter=self.human_filter)
         numbers, rows = outputs["prompts"].index.tolist(), list(range(len(scenes)))
         plans = poses.unflatten(0, (len(scenes), -1))

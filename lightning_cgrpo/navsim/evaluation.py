@@ -85,17 +85,15 @@ def drives(
     found = []
     for row, scene in enumerate(scenes):
         part = slice(row * count, (row + 1) * count)
-        pose, extra = scene.ego.poses[-1], scene.extra
-        named = extra.get("follow_ups")
-        before = extra.get("previous")
-        kept = bool(before or named or (scene.synthetic and follows is None))
+        pose = scene.ego.poses[-1]
+        kept = bool(scene.previous or scene.follow_ups or (scene.synthetic and follows is None))
         found.append(
             Drive(
                 numbers[row],
                 None if follows is None else follows[row],
                 scene.name,
-                before if isinstance(before, str) else None,
-                tuple(name for name in named if isinstance(name, str)) if isinstance(named, list) else (),
+                scene.previous,
+                scene.follow_ups,
                 pose[:2],
                 endpoints(pose, poses[row].to(pose)),
                 scores.valid[part].cpu(),

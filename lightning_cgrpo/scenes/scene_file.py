@@ -1,8 +1,9 @@
-"""Scenes as JSON files. See docs/driving.md for the format."""
+"""Scenes as JSON files; docs/driving.md documents the format."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,55 +25,51 @@ from lightning_cgrpo.scenes.scene import (
 )
 
 SCENE_SUFFIX = ".scene.json"
-KNOWN = ("name", "scene_type", "map", "route", "ego", "human_trajectory", "agents", "traffic_lights", "overrides")
-OTHERS = ("log", "intent", "cameras", "previous", "follow_ups")
+KNOWN = (
+    *("name", "scene_type", "map", "route", "ego", "human_trajectory", "agents", "traffic_lights", "overrides"),
+    *("log", "intent", "cameras", "previous", "follow_ups"),
+)
 LONGEST_HISTORY = 10.0
-"""Seconds; comfort is measured over all of an ego's history, at 10 Hz."""
+"""Seconds, because comfort is measured over the whole history at 10 Hz."""
 
 
 def read_scene(path: str | Path) -> Scene:
-    """Read a scene file. Paths of its images that are relative are those from its folder, and made absolute.
+    """Read a scene file. Relative paths of images start in the file's folder.
 
     Raises:
-        SceneError: the file isn't JSON, or a field (which the message names) is missing or wrong.
+        SceneError: the file isn't JSON, or a field is missing or wrong.
     """
-    scene = scene_from_json(load_json(path), str(path))
-    if "cameras" in scene.extra:
-        cameras, folder = Field(scene.extra["cameras"], str(path), "cameras"), Path(path).absolute().parent
-        images = {name: [str(folder / image.text()) for image in cameras[name]] for name in cameras.unknown(())}
-        scene.extra["cameras"] = images
-    return scene
+    scene, folder = scene_from_json(load_json(path), str(path)), Path(path).absolute().parent
+    images = {name: [str(folder / image) for image in paths] for name, paths in scene.cameras.items()}
+    return replace(scene, cameras=images)
 
 
 def write_scene(scene: Scene, path: str | Path) -> None:
-    """Write a scene file, from which `read_scene` makes the same scene."""
+    """Write a scene file for `read_scene`."""
     Path(path).write_text(json.dumps(scene_to_json(scene)), encoding="utf-8")
 
 
 def scene_from_json(content: Any, file: str, road_map: RoadMap | None = None) -> Scene:
-    """A scene of what json made.
+    """Make a scene of a JSON object.
 
     Args:
         content: the object.
-        file: its name, for errors.
-        road_map: instead of the object's own.
+        file: name for errors.
+        road_map: replaces the object's own map.
 
     Raises:
         SceneError: a field is missing or wrong.
     """
     top = Field(content, file)
     name = top["name"].text()
-    extra = top.unknown((*KNOWN, *OTHERS))
-    extra |= {key: content[key] for key in OTHERS[2:] if content.get(key) is not None}
+    extra = top.unknown(KNOWN)
     synthetic = top["scene_type"].text(("original", "synthetic")) == "synthetic"
     road_map = road_map or map_from_json(top["map"])
     connectors = {name: row for row, name in enumerate(road_map.lanes.ids)}
-    overrides = top.get("overrides")
-    if overrides.value is None:
-        overrides = Field({}, file, "overrides")
+    overrides = top.get("overrides").or_else({})
     overrides.unknown(("pdm_trajectory", "centerline"))
     plan, line = overrides.get("pdm_trajectory"), overrides.get("centerline")
-    human, log, intent = top.get("human_trajectory"), top.get("log"), top.get("intent")
+    human, cameras = top.get("human_trajectory"), top.get("cameras").or_else({})
     return Scene(
         name,
         synthetic,
@@ -84,14 +81,17 @@ def scene_from_json(content: Any, file: str, road_map: RoadMap | None = None) ->
         _lights(top.get("traffic_lights", []), connectors),
         None if plan.value is None else plan.tensor(41, 3),
         None if line.value is None else line.points(2),
-        None if log.value is None else log.text(),
-        None if intent.value is None else intent.text(),
+        top.get("log").optional_text(),
+        top.get("intent").optional_text(),
+        {camera: [image.text() for image in cameras[camera]] for camera in cameras.unknown(())},
+        top.get("previous").optional_text(),
+        tuple(item.text() for item in top.get("follow_ups").or_else([])),
         extra,
     )
 
 
 def map_from_json(value: Field) -> RoadMap:
-    """Of the field `map`."""
+    """Make a map of the field `map`."""
     value.unknown(("lanes", "roadblocks", "intersections", "carparks", "drivable_areas"))
     lanes, roadblocks = list(value["lanes"]), list(value["roadblocks"])
     for lane in lanes:
@@ -135,7 +135,7 @@ def _areas(value: Field) -> Areas:
 
 
 def _rounded(times: Tensor) -> Tensor:
-    """To microseconds, as the official times are: a sighting at 1e-9 s is one at t = 0."""
+    """To microseconds, as official times: 1e-9 s is t = 0."""
     return times.mul(1e6).round().div(1e6)
 
 
@@ -197,12 +197,15 @@ def _lights(value: Field, lanes: dict[str, int]) -> Lights:
 
 
 def scene_to_json(scene: Scene) -> dict[str, Any]:
-    """The object that `scene_from_json` reads."""
+    """Make the JSON object of a scene."""
     overrides = {"pdm_trajectory": scene.pdm_trajectory, "centerline": scene.centerline}
     optional = {
         "overrides": {key: value.tolist() for key, value in overrides.items() if value is not None},
         "log": scene.log,
         "intent": scene.intent,
+        "cameras": {camera: list(paths) for camera, paths in scene.cameras.items()},
+        "previous": scene.previous,
+        "follow_ups": list(scene.follow_ups),
     }
     lanes, ego = scene.map.lanes.ids, scene.ego
     return {
@@ -235,7 +238,7 @@ def scene_to_json(scene: Scene) -> dict[str, Any]:
 
 def _map_to_json(road_map: RoadMap) -> dict[str, Any]:
     lanes, blocks = road_map.lanes, road_map.roadblocks
-    limits = [None if limit != limit else limit for limit in lanes.speed_limit.tolist()]  # NaN differs from itself
+    limits = [None if limit != limit else limit for limit in lanes.speed_limit.tolist()]  # NaN != NaN
     return {
         "roadblocks": [
             {

@@ -148,7 +148,7 @@ def test_a_demonstrated_answer_drives_well():
     """PDM-Closed, written to a decimeter, violates almost nothing: the parts fit together."""
     source = DrivingDemonstrations(GeneratedScenes(1, 12).scenes("train"), None, SMALL)
     groups = source.groups(torch.arange(12))
-    drives = DrivingTask().drives(groups.columns["scene"], [[text] for text in groups.columns["completion"]])
+    drives = DrivingTask().scored(groups.columns["scene"], [[text] for text in groups.columns["completion"]])
     assert drives.answer.tolist() == list(range(12))
     assert float(drives.scores.epdms.mean()) > 0.8
 

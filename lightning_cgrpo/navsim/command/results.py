@@ -51,8 +51,8 @@ class Result:
     stem: str
     name: str
     start: Tensor
-    previous: Any
-    follow_ups: Any
+    previous: str | None
+    follow_ups: tuple[str, ...]
     candidates: Sequence[Candidate]
     poses: Tensor
     scores: Scores

@@ -50,7 +50,7 @@ Frames = list[tuple[Result, Result]]
 def _frames(now: Result, names: Names) -> Frames | str:
     """The frames of a group, or the name of one that isn't there."""
     frames = []
-    for name in [now.stem, *(now.follow_ups if isinstance(now.follow_ups, list) else [now.follow_ups])]:
+    for name in (now.stem, *now.follow_ups):
         frame = names.get(name)
         if frame is None:
             return f"the scene {name!r}"

@@ -17,9 +17,7 @@ from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 from lightning_cgrpo.navsim.expert.forecast import Forecast, as_traffic
 from lightning_cgrpo.navsim.expert.proposals import PROPOSALS, propose
 from lightning_cgrpo.navsim.geometry.path import Array, Path
-from lightning_cgrpo.navsim.route.centerline import lane_sequence, route_lanes, starting_lane
-from lightning_cgrpo.navsim.route.road import Road
-from lightning_cgrpo.navsim.route.route import correct_route
+from lightning_cgrpo.navsim.route.lane_ahead import lane_ahead
 from lightning_cgrpo.navsim.scoring.progress import ego_progress
 from lightning_cgrpo.navsim.scoring.sub_scores import SubScores
 from lightning_cgrpo.navsim.simulation.simulate import track
@@ -70,17 +68,12 @@ def plan(scenes: Sequence[Scene]) -> list[Plan]:
 
 
 def _options(scene: Scene) -> _Options:
-    road = Road(scene)
-    route = correct_route(road)
-    lanes = route_lanes(road, route)
-    start = starting_lane(road, lanes)
-    centerline = Path.along([road.centerline(lane) for lane in lane_sequence(road, route, start)])
-    forecast = Forecast.of(road, lanes)
+    ahead = lane_ahead(scene)
+    forecast = Forecast.of(ahead.road, ahead.route_lanes)
     pose, velocity = scene.ego.poses[-1].numpy(), scene.ego.velocities[-1]
-    limit = float(road.lanes.speed_limit[start])
-    return _Options(
-        scene, route, lanes, centerline, forecast, propose(centerline, limit, pose, float(velocity[0]), forecast)
-    )
+    limit = float(ahead.road.lanes.speed_limit[ahead.lanes[0]])
+    proposals = propose(ahead.path, limit, pose, float(velocity[0]), forecast)
+    return _Options(scene, ahead.route, ahead.route_lanes, ahead.path, forecast, proposals)
 
 
 def _chosen(options: Sequence[_Options]) -> list[Plan]:

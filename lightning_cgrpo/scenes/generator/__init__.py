@@ -10,7 +10,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.scenes.generator.follow_ups import Continuation, Start
 from lightning_cgrpo.scenes.generator.scenes import World, generate
 from lightning_cgrpo.scenes.scene import Scene
-from lightning_cgrpo.scenes.source import Lazy, Scenes, SceneSource, Split
+from lightning_cgrpo.scenes.source import Scenes, SceneSource, Split
 
 WITHOUT_END = 1_000_000
 """Scenes of a split whose number nobody has said."""
@@ -37,14 +37,14 @@ class GeneratedScenes(SceneSource):
         self.endless = count is None
         self.seed, self.count, self.follow_up_count = seed, WITHOUT_END if count is None else count, follow_ups
 
-    def scenes(self, split: Split) -> Scenes[int]:
+    def scenes(self, split: Split) -> Scenes[int, Scene]:
         def scene(index: int) -> Scene:
             return generate(self._random(split, index), self._name(split, index))
 
         return Scenes(range(self.count), scene)
 
-    def follow_ups(self, split: Split) -> Lazy[int, Scenes[tuple[int, Start]]]:
-        def after(index: int) -> Scenes[tuple[int, Start]]:
+    def follow_ups(self, split: Split) -> Scenes[int, Scenes[tuple[int, Start], Scene]]:
+        def after(index: int) -> Scenes[tuple[int, Start], Scene]:
             log = self._name(split, index)
             continuation = Continuation.of(World.random(self._random(split, index)))
             count = self.follow_up_count if continuation.goes_on else 0
@@ -56,7 +56,7 @@ class GeneratedScenes(SceneSource):
 
             return Scenes(list(enumerate(starts)), scene)
 
-        return Lazy(range(self.count), after)
+        return Scenes(range(self.count), after)
 
     def _random(self, split: Split, index: int, *more: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, get_args(Split).index(split), index, *more))

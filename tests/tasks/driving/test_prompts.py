@@ -171,7 +171,7 @@ def photographed(tmp_path):
         paths[camera] = [str(tmp_path / f"{camera}_{frame}.png") for frame in range(4)]
         for frame, path in enumerate(paths[camera]):
             Image.new("RGB", (192, 108), (50 * frame, 100 * number, 7)).save(path)
-    return replace(crossing(), extra={"cameras": paths})
+    return replace(crossing(), cameras=paths)
 
 
 def test_camera_images_are_shown_where_there_are_some(photographed):
@@ -205,6 +205,6 @@ def test_missing_images_are_named(photographed, tmp_path):
     (tmp_path / "CAM_F0_3.png").write_bytes(b"no image")
     with pytest.raises(SceneError, match=r"cameras.CAM_F0: Expected an image, but got .*CAM_F0_3.png"):
         parts(photographed, PromptFormat(cameras=("CAM_F0",)))
-    few = replace(photographed, extra={"cameras": {"CAM_F0": ["a.png"]}})
+    few = replace(photographed, cameras={"CAM_F0": ["a.png"]})
     with pytest.raises(SceneError, match=r"Expected 4 paths, .* but got \['a.png'\]"):
         parts(few, PromptFormat(cameras=("CAM_F0",)))
