@@ -21,16 +21,14 @@ MOVING_TYPES = 3
 
 @dataclass(frozen=True)
 class Points:
-    """Polygons or polylines of different lengths.
+    """N polygons or polylines of different lengths.
 
-    Args:
-        xy: ``[N, V, 2]``. The first point (polygons) or last point (polylines) fills a row up, which adds only segments
-            of length 0 and closes a polygon.
-        counts: ``[N]`` int64, given points.
+    The first point (polygons) or last point (polylines) fills up a row, which adds only segments of length 0 and closes
+    a polygon.
     """
 
-    xy: Tensor
-    counts: Tensor
+    xy: Tensor  # [N, V, 2]
+    counts: Tensor  # [N] int64, given points
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -61,48 +59,28 @@ class Points:
 
 @dataclass(frozen=True)
 class Lanes:
-    """L lanes and lane connectors.
-
-    Args:
-        ids: names.
-        polygons: L polygons.
-        centerlines: L polylines, in the direction of driving.
-        connector: ``[L]`` bool, inside a junction.
-        roadblock: ``[L]`` int64, row of the lane's roadblock.
-        speed_limit: ``[L]`` m/s or NaN.
-        incoming: rows of the lanes before each lane.
-        outgoing: rows of the lanes after each lane.
-    """
+    """L lanes and lane connectors."""
 
     ids: tuple[str, ...]
     polygons: Points
-    centerlines: Points
-    connector: Tensor
-    roadblock: Tensor
-    speed_limit: Tensor
-    incoming: tuple[tuple[int, ...], ...]
-    outgoing: tuple[tuple[int, ...], ...]
+    centerlines: Points  # in the direction of driving
+    connector: Tensor  # [L] bool, inside a junction
+    roadblock: Tensor  # [L] int64, row of the lane's roadblock
+    speed_limit: Tensor  # [L] m/s or NaN
+    incoming: tuple[tuple[int, ...], ...]  # rows of the lanes before each lane
+    outgoing: tuple[tuple[int, ...], ...]  # rows of the lanes after each lane
 
 
 @dataclass(frozen=True)
 class Roadblocks:
-    """B roadblocks: neighboring lanes of one direction, or the connectors between two roadblocks.
-
-    Args:
-        ids: names.
-        polygons: B polygons.
-        connector: ``[B]`` bool.
-        lanes: rows of each roadblock's lanes, in the file's order.
-        incoming: rows of the roadblocks before each roadblock.
-        outgoing: rows of the roadblocks after each roadblock.
-    """
+    """B roadblocks: neighboring lanes of one direction, or the connectors between two roadblocks."""
 
     ids: tuple[str, ...]
     polygons: Points
-    connector: Tensor
-    lanes: tuple[tuple[int, ...], ...]
-    incoming: tuple[tuple[int, ...], ...]
-    outgoing: tuple[tuple[int, ...], ...]
+    connector: Tensor  # [B] bool
+    lanes: tuple[tuple[int, ...], ...]  # rows of each roadblock's lanes, in the file's order
+    incoming: tuple[tuple[int, ...], ...]  # rows of the roadblocks before each roadblock
+    outgoing: tuple[tuple[int, ...], ...]  # rows of the roadblocks after each roadblock
 
 
 @dataclass(frozen=True)
@@ -126,93 +104,52 @@ class RoadMap:
 
 @dataclass(frozen=True)
 class EgoHistory:
-    """H states, the last at t = 0.
+    """H states of the ego, the last at t = 0. Velocities and accelerations are in the ego's frame."""
 
-    Args:
-        times: ``[H]``.
-        poses: ``[H, 3]`` x, y, yaw of the rear axle.
-        velocities: ``[H, 2]`` in the ego's frame, x forward and y left.
-        accelerations: ``[H, 2]`` in the ego's frame.
-    """
-
-    times: Tensor
-    poses: Tensor
-    velocities: Tensor
-    accelerations: Tensor
+    times: Tensor  # [H]
+    poses: Tensor  # [H, 3] x, y, yaw of the rear axle
+    velocities: Tensor  # [H, 2] x forward, y left
+    accelerations: Tensor  # [H, 2]
 
 
 @dataclass(frozen=True)
 class Agents:
-    """A agents, seen at T times.
-
-    Args:
-        tokens: names.
-        types: ``[A]`` int64, rows of `AGENT_TYPES`.
-        sizes: ``[A, 3]`` length, width, height.
-        times: ``[T]`` ascending, all times at which an agent was seen.
-        states: ``[A, T, 5]`` x, y, yaw, and velocity in the scene's frame; 0 where not seen.
-        seen: ``[A, T]`` bool.
-    """
+    """A agents at T times."""
 
     tokens: tuple[str, ...]
-    types: Tensor
-    sizes: Tensor
-    times: Tensor
-    states: Tensor
-    seen: Tensor
+    types: Tensor  # [A] int64, rows of AGENT_TYPES
+    sizes: Tensor  # [A, 3] length, width, height
+    times: Tensor  # [T] ascending, all times at which an agent was seen
+    states: Tensor  # [A, T, 5] x, y, yaw, and velocity in the scene's frame; 0 where not seen
+    seen: Tensor  # [A, T] bool
 
 
 @dataclass(frozen=True)
 class Lights:
-    """Traffic lights at T times.
+    """Traffic lights of L lane connectors at T times."""
 
-    Args:
-        times: ``[T]`` ascending.
-        red: ``[T, L]`` bool, closed lane connectors.
-        green: ``[T, L]`` bool.
-    """
-
-    times: Tensor
-    red: Tensor
-    green: Tensor
+    times: Tensor  # [T] ascending
+    red: Tensor  # [T, L] bool
+    green: Tensor  # [T, L] bool
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A scene, from 1.5 s before to 4 s after t = 0.
-
-    Args:
-        name: of the scene.
-        synthetic: made from another scene, without a human trajectory or human filter.
-        map: roads; scenes of one place may share a map.
-        route: rows of roadblocks, in order.
-        ego: the last 1.5 s.
-        human: ``[8, 3]`` the human's drive, x, y, yaw in the ego's frame at t = 0, every 0.5 s.
-        agents: the others, from -1.5 to 4 s.
-        lights: traffic lights.
-        pdm_trajectory: ``[41, 3]`` the expert's plan in the scene's frame at 10 Hz, if given.
-        centerline: ``[C, 2]`` of the route, if given.
-        log: scenes of one log belong to one split.
-        intent: the driving command.
-        cameras: absolute paths of images by camera, one per state of the ego; empty if there are no images.
-        previous: name of the scene 0.5 s before.
-        follow_ups: names of the second-stage scenes.
-        extra: other fields of the file.
-    """
+    """A scene, from 1.5 s before to 4 s after t = 0."""
 
     name: str
-    synthetic: bool
-    map: RoadMap
-    route: tuple[int, ...]
+    synthetic: bool  # made from another scene, without a human trajectory or human filter
+    map: RoadMap  # scenes of one place may share a map
+    route: tuple[int, ...]  # rows of roadblocks, in order
     ego: EgoHistory
-    human: Tensor | None
+    human: Tensor | None  # [8, 3] the human's drive, x, y, yaw in the ego's frame at t = 0, every 0.5 s
     agents: Agents
     lights: Lights
-    pdm_trajectory: Tensor | None = None
-    centerline: Tensor | None = None
-    log: str | None = None
-    intent: str | None = None
-    cameras: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    previous: str | None = None
-    follow_ups: tuple[str, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    pdm_trajectory: Tensor | None = None  # [41, 3] the expert's plan in the scene's frame at 10 Hz
+    centerline: Tensor | None = None  # [C, 2] of the route
+    log: str | None = None  # scenes of one log belong to one split
+    intent: str | None = None  # the driving command
+    cameras: Mapping[str, Sequence[str]] = field(default_factory=dict)  # absolute paths of images, one per ego state
+    previous: str | None = None  # name of the scene 0.5 s before
+    follow_ups: tuple[str, ...] = ()  # names of the second-stage scenes
+    extra: Mapping[str, Any] = field(default_factory=dict)  # other fields of the file

@@ -13,7 +13,7 @@ from PIL import Image
 from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.navsim.route.lane_ahead import lane_ahead
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
-from lightning_cgrpo.scenes.cameras.camera_views import CAMERAS, Views
+from lightning_cgrpo.scenes.cameras.camera_views import CAMERAS, CameraViews
 from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat, number, resampled, written
@@ -88,7 +88,7 @@ def messages(scene: Scene, form: PromptFormat) -> list[dict[str, Any]]:
         SceneError: an image is missing, or intent and route are missing.
         UserError: the scene's history is shorter than the frames.
     """
-    views = None if scene.cameras else Views(scene, form.height, form.width)
+    views = None if scene.cameras else CameraViews(scene, form.height, form.width)
     parts: list[dict[str, Any]] = []
     for time in form.times:
         for camera in form.cameras:
