@@ -10,14 +10,13 @@ class GridworldDataModule(GroupDataModule):
     """Random gridworld layouts.
 
     Args:
-        prompts_per_update: layouts per update, over all processes.
         train_prompts: training layouts, one epoch (the default: 8,000 updates of 8).
         val_prompts: validation layouts.
         test_prompts: layouts for test and prediction.
-        eval_prompts: layouts per evaluation batch.
         size: side of the square grid.
         lava: number of lava tiles.
-        seed: of layouts and their order; by default `lightning.seed_everything`'s.
+
+    Other arguments: see `GroupDataModule`.
     """
 
     def __init__(

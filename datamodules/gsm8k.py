@@ -16,15 +16,9 @@ class GSM8KDataModule(PromptDataModule):
     ``completion``. GSM8K has no validation split, so `val_prompts` training questions are held out.
 
     Args:
-        path: a folder with ``train.jsonl`` and ``test.jsonl`` (or .parquet); a file of training questions; or a name
-            for `datasets.load_dataset`.
-        prompts_per_update: questions of one update (one rollout), over all processes.
         val_prompts: training questions held out for validation; the paper seems to hold out none.
-        test_path: test questions, if they aren't in `path`.
-        eval_prompts: questions per evaluation batch, over all processes.
-        max_eval_prompts: evaluate on this many of a split's first questions; all by default.
-        test_train_prompts: also test on this many training questions, evenly spaced.
-        seed: of the questions' order; by default `lightning.seed_everything`'s.
+
+    Other arguments: see `PromptDataModule`.
 
     Raises:
         RecordError: (from `setup`) a record is malformed or has no gold answer.

@@ -31,18 +31,15 @@ class NavsimDataModule(GroupDataModule):
     takes all scenes of a finite source. No log is in two splits.
 
     Args:
-        prompts_per_update: scenes per update, over all processes.
         scenes: the source; by default scenes are generated from `seed`.
         form: content of a prompt.
         train_prompts: training scenes, one epoch.
         val_prompts: validation scenes.
         test_prompts: scenes for test and prediction.
-        eval_prompts: scenes per evaluation batch.
-        max_eval_prompts: evaluate on this many of a split's first scenes; all by default.
-        test_train_prompts: also test on this many training scenes, evenly spaced.
         follow_ups: also test on second-stage scenes, in a dataloader of their own. Its column ``follows`` is the index
             of the first-stage prompt.
-        seed: of the scenes' order, and of generated scenes; by default `lightning.seed_everything`'s.
+
+    Other arguments: see `GroupDataModule`.
 
     Raises:
         UserError: a split takes all scenes of an endless source; (from `setup`) the source is empty or too small to
@@ -114,17 +111,11 @@ class NavsimDemonstrationsDataModule(NavsimDataModule):
     """Driving scenes for supervised fine-tuning, in training with the column ``completion``, an expert's drive.
 
     Args:
-        prompts_per_update: scenes per update, over all processes.
-        scenes: the source; by default scenes are generated from `seed`.
         form: content of a prompt; demonstrations are 4 s long.
         human: the recorded human demonstrates; by default PDM-Closed, the planner of the score.
-        train_prompts: training scenes, one epoch.
-        val_prompts: validation scenes.
-        test_prompts: scenes for test and prediction.
-        eval_prompts: scenes per evaluation batch.
-        max_eval_prompts: evaluate on this many of a split's first scenes; all by default.
-        seed: of the scenes' order, and of generated scenes; by default `lightning.seed_everything`'s.
         thoughts: text before the trajectory; none by default.
+
+    Other arguments: see `NavsimDataModule`.
     """
 
     def __init__(

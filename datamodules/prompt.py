@@ -27,17 +27,14 @@ class PromptDataModule(GroupDataModule):
     Args:
         path: a file of training prompts; a folder with ``train.jsonl`` (or .parquet) and perhaps ``test.jsonl``; or a
             name for `datasets.load_dataset`, with the splits ``train`` and ``test``.
-        prompts_per_update: prompts of one update (one rollout), over all processes.
         prompt_column: the column with the prompts. The other columns keep their names.
         system_prompt: system message, added to every prompt that has none.
         subset: configuration of a `datasets` data set, if there are several.
         val_path: validation prompts; in a folder or named data set, the split ``validation``.
         test_path: prompts for test and prediction; in a folder or named data set, the split ``test``.
         val_prompts: training prompts to hold out, without `val_path`.
-        eval_prompts: prompts per evaluation batch, over all processes.
-        max_eval_prompts: evaluate on this many of a split's first prompts; all by default.
-        test_train_prompts: also test on this many training prompts, evenly spaced.
-        seed: of the prompts' order; by default `lightning.seed_everything`'s.
+
+    Other arguments: see `GroupDataModule`.
 
     Raises:
         RecordError: (from `setup`) a record is malformed; names file and line.

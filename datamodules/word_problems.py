@@ -14,14 +14,11 @@ class WordProblemsDataModule(GroupDataModule):
     Columns: ``prompt``, a plain text, and ``answer``. No question is in two splits.
 
     Args:
-        prompts_per_update: problems per update, over all processes.
         train_prompts: training problems, one epoch.
         val_prompts: validation problems.
         test_prompts: problems for test and prediction.
-        eval_prompts: problems per evaluation batch.
-        max_eval_prompts: evaluate on this many of a split's first problems; all by default.
-        test_train_prompts: also test on this many training problems, evenly spaced.
-        seed: of problems and their order; by default `lightning.seed_everything`'s.
+
+    Other arguments: see `GroupDataModule`.
     """
 
     def __init__(
@@ -49,14 +46,10 @@ class WordProblemDemonstrationsDataModule(WordProblemsDataModule):
     training something to do.
 
     Args:
-        prompts_per_update: problems per update, over all processes.
-        train_prompts: training problems.
         clean: share of training with flawless answers.
         manners: of the other answers.
-        val_prompts: validation problems.
-        test_prompts: problems for test and prediction.
-        eval_prompts: problems per evaluation batch.
-        seed: of problems and demonstrations; by default `lightning.seed_everything`'s.
+
+    Other arguments: see `WordProblemsDataModule`.
     """
 
     def __init__(

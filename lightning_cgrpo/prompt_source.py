@@ -43,9 +43,6 @@ class PromptLoader:
         seed: shuffles every pass anew; None keeps the order.
         start: returns the number of the first batch, counted over all passes.
         drop_last: leave out an incomplete last batch.
-
-    Raises:
-        UserError: there is no batch.
     """
 
     def __init__(

@@ -20,9 +20,8 @@ class SceneFiles(LogSource[Path]):
 
     Args:
         path: the file or folder.
-        val_share: share of the logs for validation.
-        test_share: share of the logs for tests.
-        train_part: part of the other logs for training, see `in_part`.
+
+    Other arguments: see `LogSource`.
 
     Raises:
         UserError: (from `scenes`) there is no scene, or there are too few logs to split.

@@ -32,13 +32,7 @@ def load_json(path: str | Path) -> Any:
 
 
 class Field:
-    """A value of a JSON file. Its methods raise `SceneError` for a wrong value.
-
-    Args:
-        value: the decoded value.
-        file: name for errors.
-        path: keys that lead to the value.
-    """
+    """A value of a JSON file; `path` are the keys to the value. Methods raise `SceneError` for a wrong value."""
 
     def __init__(self, value: Any, file: str, path: str = "") -> None:
         self.value = value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ KNOWN = (
     *("name", "scene_type", "map", "route", "ego", "human_trajectory", "agents", "traffic_lights", "overrides"),
     *("log", "intent", "cameras", "previous", "follow_ups"),
 )
+AREAS = ("intersections", "carparks", "drivable_areas")
+SIZE = ("length", "width", "height")
 LONGEST_HISTORY = 10.0
 """Seconds, because comfort is measured over the whole history at 10 Hz."""
 
@@ -50,12 +53,7 @@ def write_scene(scene: Scene, path: str | Path) -> None:
 
 
 def scene_from_json(content: Any, file: str, road_map: RoadMap | None = None) -> Scene:
-    """Make a scene of a JSON object.
-
-    Args:
-        content: the object.
-        file: name for errors.
-        road_map: replaces the object's own map.
+    """Make a scene of a JSON object; a given map replaces the object's own map.
 
     Raises:
         SceneError: a field is missing or wrong.
@@ -92,7 +90,7 @@ def scene_from_json(content: Any, file: str, road_map: RoadMap | None = None) ->
 
 def map_from_json(value: Field) -> RoadMap:
     """Make a map of the field `map`."""
-    value.unknown(("lanes", "roadblocks", "intersections", "carparks", "drivable_areas"))
+    value.unknown(("lanes", "roadblocks", *AREAS))
     lanes, roadblocks = list(value["lanes"]), list(value["roadblocks"])
     for lane in lanes:
         lane.unknown(("speed_limit",))
@@ -123,7 +121,7 @@ def map_from_json(value: Field) -> RoadMap:
             tuple(block["incoming"].rows(block_rows) for block in roadblocks),
             tuple(block["outgoing"].rows(block_rows) for block in roadblocks),
         ),
-        *(_areas(value.get(kind, [])) for kind in ("intersections", "carparks", "drivable_areas")),
+        *(_areas(value.get(kind, [])) for kind in AREAS),
     )
 
 
@@ -166,7 +164,7 @@ def _agents(value: Field) -> Agents:
         if len(track) == 0 or (track[:, 0].diff() <= 0).any():
             raise agent["states"].wrong("states at ascending times, at least one")
         tracks.append(track)
-    sizes = [torch.stack([agent[side].tensor() for side in ("length", "width", "height")]) for agent in agents]
+    sizes = [torch.stack([agent[side].tensor() for side in SIZE]) for agent in agents]
     for agent, size in zip(agents, sizes, strict=True):
         if not (size[:2] > 0).all():
             raise agent.wrong("a length and a width greater than 0", str(size[:2].tolist()))
@@ -188,12 +186,11 @@ def _lights(value: Field, lanes: dict[str, int]) -> Lights:
     times = _rounded(torch.tensor([frame["t"].number() for frame in frames], dtype=torch.float64))
     if (times.diff() <= 0).any():
         raise value.wrong("ascending times", str(times.tolist()))
-    colors = {}
-    for color in ("red", "green"):
-        colors[color] = torch.zeros(len(frames), len(lanes), dtype=torch.bool)
-        for row, frame in enumerate(frames):
-            colors[color][row, list(frame.get(color, []).rows(lanes))] = True
-    return Lights(times, colors["red"], colors["green"])
+    red, green = torch.zeros(2, len(frames), len(lanes), dtype=torch.bool)
+    for row, frame in enumerate(frames):
+        red[row, list(frame.get("red", []).rows(lanes))] = True
+        green[row, list(frame.get("green", []).rows(lanes))] = True
+    return Lights(times, red, green)
 
 
 def scene_to_json(scene: Scene) -> dict[str, Any]:
@@ -207,29 +204,23 @@ def scene_to_json(scene: Scene) -> dict[str, Any]:
         "previous": scene.previous,
         "follow_ups": list(scene.follow_ups),
     }
-    lanes, ego = scene.map.lanes.ids, scene.ego
+    lanes, ego, lights, agents = scene.map.lanes.ids, scene.ego, scene.lights, scene.agents
     return {
         "name": scene.name,
         "scene_type": "synthetic" if scene.synthetic else "original",
         "map": _map_to_json(scene.map),
-        "route": [scene.map.roadblocks.ids[row] for row in scene.route],
-        "ego": [
-            {"t": time, "pose": pose, "velocity": velocity, "acceleration": acceleration}
-            for time, pose, velocity, acceleration in zip(
-                *(part.tolist() for part in (ego.times, ego.poses, ego.velocities, ego.accelerations)), strict=True
+        "route": _names(scene.map.roadblocks.ids, scene.route),
+        "ego": ego_to_json(ego.times, ego.poses, ego.velocities, ego.accelerations),
+        "human_trajectory": None if scene.human is None else scene.human.tolist(),
+        "agents": [
+            agent_to_json(token, AGENT_TYPES[kind], size, torch.cat([agents.times[seen, None], states[seen]], 1))
+            for token, kind, size, states, seen in zip(
+                agents.tokens, agents.types.tolist(), agents.sizes.tolist(), agents.states, agents.seen, strict=True
             )
         ],
-        "human_trajectory": None if scene.human is None else scene.human.tolist(),
-        "agents": _agents_to_json(scene.agents),
         "traffic_lights": [
-            {
-                "t": time,
-                "red": [name for name, on in zip(lanes, red, strict=True) if on],
-                "green": [name for name, on in zip(lanes, green, strict=True) if on],
-            }
-            for time, red, green in zip(
-                *(part.tolist() for part in (scene.lights.times, scene.lights.red, scene.lights.green)), strict=True
-            )
+            {"t": time, "red": _names(lanes, red.nonzero()[:, 0]), "green": _names(lanes, green.nonzero()[:, 0])}
+            for time, red, green in zip(lights.times.tolist(), lights.red, lights.green, strict=True)
         ],
         **{key: value for key, value in optional.items() if value},
         **scene.extra,
@@ -245,9 +236,9 @@ def _map_to_json(road_map: RoadMap) -> dict[str, Any]:
                 "id": name,
                 "connector": bool(blocks.connector[row]),
                 "polygon": blocks.polygons[row].tolist(),
-                "lanes": [lanes.ids[lane] for lane in blocks.lanes[row]],
-                "incoming": [blocks.ids[other] for other in blocks.incoming[row]],
-                "outgoing": [blocks.ids[other] for other in blocks.outgoing[row]],
+                "lanes": _names(lanes.ids, blocks.lanes[row]),
+                "incoming": _names(blocks.ids, blocks.incoming[row]),
+                "outgoing": _names(blocks.ids, blocks.outgoing[row]),
             }
             for row, name in enumerate(blocks.ids)
         ],
@@ -259,36 +250,30 @@ def _map_to_json(road_map: RoadMap) -> dict[str, Any]:
                 "polygon": lanes.polygons[row].tolist(),
                 "centerline": lanes.centerlines[row].tolist(),
                 "speed_limit": limits[row],
-                "incoming": [lanes.ids[other] for other in lanes.incoming[row]],
-                "outgoing": [lanes.ids[other] for other in lanes.outgoing[row]],
+                "incoming": _names(lanes.ids, lanes.incoming[row]),
+                "outgoing": _names(lanes.ids, lanes.outgoing[row]),
             }
             for row, name in enumerate(lanes.ids)
         ],
         **{
             kind: [{"id": name, "polygon": areas.polygons[row].tolist()} for row, name in enumerate(areas.ids)]
-            for kind, areas in (
-                ("intersections", road_map.intersections),
-                ("carparks", road_map.carparks),
-                ("drivable_areas", road_map.drivable_areas),
+            for kind, areas in zip(
+                AREAS, (road_map.intersections, road_map.carparks, road_map.drivable_areas), strict=True
             )
         },
     }
 
 
-def _agents_to_json(agents: Agents) -> list[dict[str, Any]]:
-    found = []
-    for row, token in enumerate(agents.tokens):
-        seen = agents.seen[row]
-        states = torch.cat([agents.times[seen, None], agents.states[row, seen]], 1)
-        length, width, height = agents.sizes[row].tolist()
-        found.append(
-            {
-                "token": token,
-                "type": AGENT_TYPES[int(agents.types[row])],
-                "length": length,
-                "width": width,
-                "height": height,
-                "states": states.tolist(),
-            }
-        )
-    return found
+def ego_to_json(*columns: Any) -> list[dict[str, Any]]:
+    """The field `ego`, from the times, poses, velocities and accelerations."""
+    keys = ("t", "pose", "velocity", "acceleration")
+    return [dict(zip(keys, state, strict=True)) for state in zip(*(part.tolist() for part in columns), strict=True)]
+
+
+def agent_to_json(token: str, kind: str, size: Sequence[float], states: Any) -> dict[str, Any]:
+    """An item of the field `agents`."""
+    return {"token": token, "type": kind, **dict(zip(SIZE, size, strict=True)), "states": states.tolist()}
+
+
+def _names(ids: Sequence[str], rows: Iterable[Any]) -> list[str]:
+    return [ids[int(row)] for row in rows]

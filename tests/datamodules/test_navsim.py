@@ -106,8 +106,10 @@ def test_the_kept_rows_are_bounded():
     first = source.groups(torch.arange(2)).columns["scene"]
     assert source.groups(torch.tensor([0])).columns["scene"][0] is first[0]
     source.groups(torch.tensor([5]))
-    assert list(source._built) == [0, 5]
-    assert source.groups(torch.tensor([1])).columns["scene"][0].name == first[1].name
+    assert source._row.cache_info().currsize == 2
+    assert source.groups(torch.tensor([0])).columns["scene"][0] is first[0]
+    again = source.groups(torch.tensor([1])).columns["scene"][0]
+    assert again is not first[1] and again.name == first[1].name
 
 
 def test_demonstrations_of_the_expert_and_of_the_human():

@@ -1,7 +1,6 @@
 """A recorded drive of Argoverse 2: poses of ego and agents, interpolated between sweeps.
 
-Everything is in the plane, as in the scenes of the official scores. Boxes are turned by the ego's yaw alone; roll and
-pitch would move a box 100 m away by up to 15 cm.
+Boxes are turned by the ego's yaw alone; roll and pitch would move a box 100 m away by up to 15 cm.
 """
 
 from __future__ import annotations

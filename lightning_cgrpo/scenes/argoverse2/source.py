@@ -15,7 +15,7 @@ from lightning_cgrpo.scenes.argoverse2.road_map import read_map
 from lightning_cgrpo.scenes.argoverse2.router import Router
 from lightning_cgrpo.scenes.logs import ALL, LogSource, Part
 from lightning_cgrpo.scenes.scene import RoadMap, Scene
-from lightning_cgrpo.scenes.scene_file import scene_from_json
+from lightning_cgrpo.scenes.scene_file import agent_to_json, ego_to_json, scene_from_json
 
 HISTORY, FUTURE, INTERVAL = 1.5, 4.0, 0.5
 RADIUS = 100.0
@@ -38,9 +38,8 @@ class Argoverse2(LogSource[Moment]):
         path: a log, a folder of logs, or a folder of such folders (``train``, ``val``). Logs without boxes, as in
             Argoverse's test split, are skipped.
         stride: seconds between scenes.
-        val_share: share of the logs for validation.
-        test_share: share of the logs for tests.
-        train_part: part of the other logs for training, see `in_part`.
+
+    Other arguments: see `LogSource`.
 
     Raises:
         UserError: pyarrow is missing, there is no log, or there are too few logs to split.
@@ -73,17 +72,12 @@ class Argoverse2(LogSource[Moment]):
         history = np.arange(-HISTORY, INTERVAL, INTERVAL)
         future = np.arange(INTERVAL, FUTURE + INTERVAL, INTERVAL)
         times = key.time + history
-        poses, (velocities, accelerations) = log.ego.at(times), log.ego.dynamics(times)
+        poses = log.ego.at(times)
         content = {
             "name": f"av2_{key.log.name[:8]}_{key.time:05.1f}",
             "scene_type": "original",
             "route": [road_map.roadblocks.ids[row] for row in router.route(log.ego, key.time, log.end)],
-            "ego": [
-                {"t": t, "pose": pose, "velocity": velocity, "acceleration": acceleration}
-                for t, pose, velocity, acceleration in zip(
-                    *(part.tolist() for part in (history, poses, velocities, accelerations)), strict=True
-                )
-            ],
+            "ego": ego_to_json(history, poses, *log.ego.dynamics(times)),
             "human_trajectory": _relative(log.ego.at(key.time + future), poses[-1]).tolist(),
             "agents": _agents(log, key.time, np.concatenate([history, future]), poses[-1, :2]),
             "log": key.log.name,
@@ -130,15 +124,6 @@ def _agents(log: Log, start: float, grid: Array, place: Array) -> list[dict[str,
         if np.hypot(*(poses[:, :2] - place).T).min() >= RADIUS:
             continue
         poses[:, 2] = (poses[:, 2] + np.pi) % (2 * np.pi) - np.pi
-        length, width, height = track.size
-        found.append(
-            {
-                "token": track.token,
-                "type": track.type,
-                "length": length,
-                "width": width,
-                "height": height,
-                "states": np.column_stack([grid[seen], poses, track.motion.velocities(start + grid[seen])]).tolist(),
-            }
-        )
+        states = np.column_stack([grid[seen], poses, track.motion.velocities(start + grid[seen])])
+        found.append(agent_to_json(track.token, track.type, track.size, states))
     return found

@@ -25,14 +25,7 @@ class Faces(NamedTuple):
 
 
 def boxes(agents: Agents, origin: Array, place: Array, time: float) -> Faces:
-    """Visible faces of the agents known at a time.
-
-    Args:
-        agents: of the scene.
-        origin: ``[2]`` of places, in the scene's frame.
-        place: ``[2]`` of the camera.
-        time: seconds.
-    """
+    """Faces of the agents at a time, visible from a place ``[2]`` relative to an origin ``[2]``."""
     step = int(np.searchsorted(agents.times.numpy(), time + 1e-6)) - 1
     if step < 0 or not len(agents.tokens):
         return Faces([], [], [])

@@ -26,14 +26,7 @@ FINENESS = 2
 
 
 class Camera:
-    """Projects places to pixels.
-
-    Args:
-        pose: ``[3]`` of the ego.
-        yaw: of the camera, to the left of the ego's yaw.
-        height: of the shown image.
-        width: of the shown image.
-    """
+    """Projects places to pixels, from the ego's pose and the camera's yaw to the left of the ego's yaw."""
 
     def __init__(self, pose: Array, yaw: float, height: int, width: int) -> None:
         self.height, self.width = FINENESS * height, FINENESS * width

@@ -1,8 +1,7 @@
 """Camera views of a scene, drawn small and fast, for sources without images.
 
-A view shows roads, lane borders, lights, and agents as boxes at one time until t = 0, but neither the route nor the
-future. Left road borders are yellow as in North America, other borders white. A box has the color of its type, with a
-lighter front.
+A view shows roads, lane borders, lights and boxes of agents at one time, without the route and the future. Left road
+borders are yellow as in North America. A box has its type's color, with a lighter front.
 """
 
 from __future__ import annotations

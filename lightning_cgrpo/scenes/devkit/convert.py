@@ -19,13 +19,7 @@ COMMANDS = ("left", "straight", "right", "unknown")
 
 
 def scene_content(token: str, scene: Any, scenario: Any, layers: Any) -> dict[str, Any]:
-    """Make the object for `scene_from_json`.
-
-    Args:
-        token: of the frame at t = 0.
-        scene: navsim's `Scene`.
-        scenario: the scene's `NavSimScenario`, in the map's frame.
-        layers: nuPlan's `SemanticMapLayer`.
+    """Make the object for `scene_from_json` from navsim's `Scene`, `NavSimScenario` and nuPlan's `SemanticMapLayer`.
 
     Raises:
         SceneError: the route isn't in the map.

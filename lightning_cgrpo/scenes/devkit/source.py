@@ -24,7 +24,7 @@ from lightning_cgrpo.scenes.source import Scenes, SceneSource, Split
 
 
 class NavsimDevkit(SceneSource):
-    """NAVSIM's scenes, read by the official devkit; tested on fakes of the devkit's classes, not on the real data.
+    """NAVSIM's scenes, read by the official devkit. Not run on the real data.
 
     Environment variables of the devkit: OPENSCENE_DATA_ROOT (logs and images), NUPLAN_MAPS_ROOT, NUPLAN_MAP_VERSION
     (default nuplan-maps-v1.0), and for `metric_caches` NAVSIM_EXP_ROOT. Logs and caches are pickles, which can run any
@@ -38,7 +38,7 @@ class NavsimDevkit(SceneSource):
         metric_caches: read the expert's plan and the centerline from ``$NAVSIM_EXP_ROOT/metric_cache``, if a scene has
             a cache (written by the devkit's run_metric_caching.sh).
         cameras: cameras whose images the scenes name, such as CAM_F0.
-        train_part: part of the other training logs for training, see `in_part`.
+        train_part: part of the other logs for training, see `in_part`.
 
     Raises:
         UserError: (from `scenes`) pickles aren't allowed, the devkit or a split is missing, or a variable isn't set.

@@ -116,14 +116,7 @@ def travel(path: Curve, speed: Array, s: float) -> tuple[Array, Array]:
 
 
 def overlapping(first: Array, sizes: Array, second: Array, others: Array) -> NDArray[np.bool_]:
-    """Whether boxes touch, ``[...]`` bool, by separating axes.
-
-    Args:
-        first: ``[..., 3]`` poses of centers.
-        sizes: ``[..., 2]`` lengths and widths.
-        second: poses of the other boxes.
-        others: sizes of the other boxes.
-    """
+    """Whether boxes with poses ``[..., 3]`` and sizes ``[..., 2]`` touch other boxes, by separating axes."""
     x, y = second[..., 0] - first[..., 0], second[..., 1] - first[..., 1]
     reach = (np.hypot(sizes[..., 0], sizes[..., 1]) + np.hypot(others[..., 0], others[..., 1])) / 2
     hit = x * x + y * y <= reach * reach

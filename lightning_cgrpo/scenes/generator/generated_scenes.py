@@ -25,9 +25,6 @@ class GeneratedScenes(SceneSource):
         seed: of all scenes.
         count: scenes of each split; unbounded by default.
         follow_ups: second-stage scenes of each scene; none where the map ends too early.
-
-    Raises:
-        UserError: a number is negative.
     """
 
     def __init__(self, seed: int = 0, count: int | None = None, follow_ups: int = 4) -> None:

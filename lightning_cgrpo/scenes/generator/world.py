@@ -79,17 +79,7 @@ class World:
         human: Tensor | None = None,
         first: int = 0,
     ) -> Scene:
-        """Cut a scene.
-
-        Args:
-            name: of the scene.
-            log: of the scene.
-            site: with the ego's place.
-            ego: in the world's frame.
-            agents: the others.
-            human: the human's drive; None makes the scene synthetic.
-            first: index of the scene's first time in `TIMES`.
-        """
+        """Cut a scene whose first time is `TIMES[first]`; without a human's drive the scene is synthetic."""
         network = site.road.network
         scene = Scene(
             name,

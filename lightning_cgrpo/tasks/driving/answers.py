@@ -1,7 +1,6 @@
 """Answers: waypoints as text, and the scored poses.
 
-Reading is strict and total, because a policy in training writes the text: every text gives waypoints or None, in linear
-time.
+Reading is strict, total and linear in time, because a policy in training writes the text.
 """
 
 from __future__ import annotations
@@ -45,9 +44,6 @@ class AnswerFormat:
     Args:
         waypoints: number of waypoints, at least 2.
         interval: seconds between waypoints, and to the first.
-
-    Raises:
-        UserError: there are too few waypoints, or the interval is too short.
     """
 
     waypoints: int = 4

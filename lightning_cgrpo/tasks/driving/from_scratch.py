@@ -40,7 +40,7 @@ FIXED: dict[str, Any] = {
 class VisionFromScratch(VisionLanguagePolicy):
     """A Qwen2.5-VL with random weights and single tokens for numbers, see `number_tokens`.
 
-    The defaults have 698 thousand parameters. `save_pretrained` writes a directory for `VisionLanguagePolicy`.
+    The defaults have 698 thousand parameters.
 
     Args:
         hidden_size: of the language model, which has 4 heads; a multiple of 16.

@@ -53,9 +53,6 @@ class PromptFormat:
         width: pixels of each image.
         system: begin with a system message that explains the task; models trained from scratch need none.
         answer: format of the answer.
-
-    Raises:
-        UserError: a number isn't positive, or a camera is unknown.
     """
 
     frames: int = 3

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
@@ -33,17 +33,14 @@ class ScenePrompts(PromptSource):
         count: number of scenes, evenly spaced; None for all.
         form: content of a prompt.
         kept: size of the cache of scenes and prompts.
-
-    Raises:
-        UserError: there are no scenes.
     """
 
     def __init__(self, scenes: Sequence[Scene], count: int | None, form: PromptFormat, kept: int = SCENES_KEPT) -> None:
         if not len(scenes):
             raise UserError("Expected scenes in every split that is used, but got none, try another share of the logs.")
-        self.scenes, self.form, self.kept = scenes, form, kept
+        self.scenes, self.form = scenes, form
         self.count = len(scenes) if count is None else min(count, len(scenes))
-        self._built: OrderedDict[int, tuple[Scene, Messages]] = OrderedDict()
+        self._row = lru_cache(kept)(self._build)
 
     def __len__(self) -> int:
         return self.count
@@ -55,26 +52,13 @@ class ScenePrompts(PromptSource):
         rows = [self._row(number) for number in index.tolist()]
         return PromptGroups(index, {"prompt": [prompt for _, prompt in rows], "scene": [scene for scene, _ in rows]})
 
-    def _row(self, number: int) -> tuple[Scene, Messages]:
-        if number in self._built:
-            self._built.move_to_end(number)
-            return self._built[number]
+    def _build(self, number: int) -> tuple[Scene, Messages]:
         scene = self.scenes[number * len(self.scenes) // self.count]
-        row = scene, messages(scene, self.form)
-        if self.kept:
-            self._built[number] = row
-            if len(self._built) > self.kept:
-                self._built.popitem(last=False)
-        return row
+        return scene, messages(scene, self.form)
 
 
 class FollowUpPrompts(ScenePrompts):
-    """Prompts of second-stage scenes, with the column ``follows``: the index of the first-stage prompt.
-
-    Args:
-        groups: the follow-ups of each first-stage prompt.
-        form: content of a prompt.
-    """
+    """Prompts of the follow-ups of each first-stage prompt, whose index is the column ``follows``."""
 
     def __init__(self, groups: Sequence[Sequence[Scene]], form: PromptFormat) -> None:
         keys = [(group, place) for group in groups for place in range(len(group))]
@@ -88,15 +72,7 @@ class FollowUpPrompts(ScenePrompts):
 
 
 class DrivingDemonstrations(ScenePrompts):
-    """Prompts of scenes with the column ``completion``.
-
-    Args:
-        scenes: built when they are indexed.
-        count: number of scenes, evenly spaced; None for all.
-        form: content of prompts and answers.
-        human: the recorded human demonstrates, not PDM-Closed.
-        thoughts: text before the trajectory.
-    """
+    """Prompts of scenes with the column ``completion``, see `NavsimDemonstrationsDataModule`."""
 
     def __init__(
         self,

@@ -29,19 +29,12 @@ PLANS_KEPT = 16_384
 
 @dataclass(frozen=True, eq=False)
 class ScoredAnswers:
-    """R readable answers of B · G.
+    """R readable answers of B · G."""
 
-    Args:
-        answer: ``[R]`` int64, rows of the answers; the answers to one prompt are neighbors.
-        scene: ``[R]`` int64, rows of the prompts.
-        poses: ``[R, P, 3]`` x, y, yaw in the ego's frame, every `POSE_INTERVAL`.
-        scores: of the poses; None if R is 0.
-    """
-
-    answer: Tensor
-    scene: Tensor
-    poses: Tensor
-    scores: Scores | None
+    answer: Tensor  # [R] int64, rows of the answers; the answers to one prompt are neighbors
+    scene: Tensor  # [R] int64, rows of the prompts
+    poses: Tensor  # [R, P, 3] x, y, yaw in the ego's frame, every POSE_INTERVAL
+    scores: Scores | None  # None if R is 0
 
 
 class DrivingTask(Task):

@@ -12,13 +12,7 @@ from lightning_cgrpo.tasks.gsm8k.word_problems import Problem, problem
 
 
 class WordProblems(PromptSource):
-    """Word problems with the columns ``prompt`` and ``answer``.
-
-    Args:
-        count: number of problems.
-        split: ``train``, ``val`` or ``test``.
-        seed: of the data set.
-    """
+    """`count` word problems with the columns ``prompt`` and ``answer``."""
 
     def __init__(self, count: int, split: str, seed: int) -> None:
         self.count, self.split, self.seed = count, split, seed
