@@ -21,6 +21,8 @@ class Prompts(PromptSource):
         rows: the columns of each prompt; one that a prompt lacks is None there.
     """
 
+    rows: Sequence[Mapping[str, Any]]
+
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self.rows = rows
         self.columns = list(dict.fromkeys(name for row in rows for name in row))
