@@ -28,7 +28,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
@@ -39,7 +38,7 @@ from lightning_cgrpo.navsim.command.trajectory_file import Candidate, read_candi
 from lightning_cgrpo.records import RecordError, read_records
 from lightning_cgrpo.samplers.vllm.requests import Answer
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
-from lightning_cgrpo.scenes.generator.scenes import generate
+from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.scene_file import read_scene, scene_to_json
@@ -235,7 +234,7 @@ TAGS = (
 
 
 def targets() -> dict[str, Target]:
-    scene = scene_to_json(generate(np.random.default_rng(0), "fuzzed"))
+    scene = scene_to_json(GeneratedScenes().scenes("train")[0])
     trajectories = {"trajectories": [{"tag": "a", "poses": [[2.0 * n, 0.0, 0.0] for n in range(8)]}] * 2}
     reply = {
         "choices": [

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from lightning_cgrpo.datamodules.base import GroupDataModule, PromptSource, Split
+from lightning_cgrpo.datamodules.base import GroupDataModule, Split
 from lightning_cgrpo.policies.tiny import vision as tiny
 from lightning_cgrpo.policies.tiny.text import train_tokenizer
+from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups
 
 # Sizes of the model, settings of the run, and whether formulas were written with the measurement in view.
@@ -134,7 +135,7 @@ def small_model(folder: Path, of: dict[str, Any]) -> None:
     make_model(folder, {**sizes, **vision})
 
 
-class MadeUp(GroupDataModule):
+class MadeUp(GroupDataModule, PromptSource):
     """Prompts of random digits, each a token, or with random images.
 
     Args:

@@ -10,24 +10,18 @@ from lightning_cgrpo.tasks.gsm8k import prompts
 
 
 class GSM8KDataModule(PromptDataModule):
-    """GSM8K's 7,473 training and 1,319 test questions, or others in its format; columns ``prompt`` and ``answer``.
+    """GSM8K's 7,473 training and 1,319 test questions, or questions in the same format.
 
-    A record is ``{"question": …, "answer": "… #### 72"}``. The prompt is a chat, see `tasks.gsm8k.prompts`. GSM8K has
-    no validation split: `val_prompts` of the training questions are held out, as in `PromptDataModule`.
+    A record is ``{"question": …, "answer": "… #### 72"}``. Columns: ``prompt``, a chat, ``answer`` and
+    ``completion``. GSM8K has no validation split, so `val_prompts` training questions are held out.
 
     Args:
-        path: a folder with ``train.jsonl`` and ``test.jsonl`` (or .parquet); or one file of training questions; or a
-            name that `datasets.load_dataset` knows.
-        prompts_per_update: questions of one update (one rollout), over all processes.
-        val_prompts: training questions to hold out for validation. The paper, it seems, holds out none: 0.
-        test_path: test questions, if they aren't in `path`.
-        eval_prompts: questions per batch in validation and test, over all processes.
-        max_eval_prompts: evaluate on at most this many of a split's first questions; all by default.
-        test_train_prompts: measure at most this many training questions, evenly spaced, in a test as well.
-        seed: of the order of the questions; by default the seed of `lightning.seed_everything`.
+        val_prompts: training questions held out for validation; the paper seems to hold out none.
+
+    Other arguments: see `PromptDataModule`.
 
     Raises:
-        RecordError: from `setup`, naming file and line, if a record is malformed or has no gold answer.
+        RecordError: (from `setup`) a record is malformed or has no gold answer.
     """
 
     def __init__(

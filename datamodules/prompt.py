@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lightning_cgrpo.datamodules.base import GroupDataModule, PromptSource, Split, evenly_spaced
+from lightning_cgrpo.datamodules.base import GroupDataModule, Split, check_at_least, evenly_spaced
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.records import SUFFIXES, Record, read_records
 from lightning_cgrpo.tasks.functions.prompts import Prompts, columns
@@ -18,30 +18,27 @@ Rows = list[dict[str, Any]]
 
 
 class PromptDataModule(GroupDataModule):
-    """Prompts from .jsonl or Parquet files or the `datasets` library; their other columns are handed to the task.
+    """Prompts from .jsonl or Parquet files or the `datasets` library. The task gets the other columns.
 
-    A prompt is a text, or a chat: a list of messages ``{"role": …, "content": …}``. Validation takes `val_path`, or
-    else holds out `val_prompts` of the training records, evenly spaced (see `held_out`), so the same ones in every run
-    and process; what repeats one of them is left out of training. With neither, there is no validation.
+    A prompt is a text, or a chat: a list of messages ``{"role": …, "content": …}``. Validation reads `val_path`, or
+    holds out `val_prompts` training records, evenly spaced. Training leaves out copies of held-out prompts. Without
+    both arguments there is no validation.
 
     Args:
-        path: a file with the training prompts; or a folder with ``train.jsonl`` (or .parquet) and, if there is a test,
-            ``test.jsonl``; or a name that `datasets.load_dataset` knows, with the splits ``train`` and ``test``.
-        prompts_per_update: prompts of one update (one rollout), over all processes.
-        prompt_column: the column with the prompts. The others keep their names.
-        system_prompt: makes a chat of every prompt; one that begins with a system message keeps its own.
-        subset: configuration of a data set from the `datasets` library, if it has several.
-        val_path: validation prompts; of a folder or a named data set the split ``validation``.
-        test_path: test prompts; of a folder or a named data set the split ``test``. Prediction takes them, too.
-        val_prompts: how many training prompts to hold out, unless there is `val_path`.
-        eval_prompts: prompts per batch in validation and test, over all processes.
-        max_eval_prompts: evaluate on at most this many of a split's first prompts; all by default.
-        test_train_prompts: measure at most this many training prompts, evenly spaced, in a test as well.
-        seed: of the order of the prompts; by default the seed of `lightning.seed_everything`.
+        path: a file of training prompts; a folder with ``train.jsonl`` (or .parquet) and perhaps ``test.jsonl``; or a
+            name for `datasets.load_dataset`, with the splits ``train`` and ``test``.
+        prompt_column: the column with the prompts. The other columns keep their names.
+        system_prompt: system message, added to every prompt that has none.
+        subset: configuration of a `datasets` data set, if there are several.
+        val_path: validation prompts; in a folder or named data set, the split ``validation``.
+        test_path: prompts for test and prediction; in a folder or named data set, the split ``test``.
+        val_prompts: training prompts to hold out, without `val_path`.
+
+    Other arguments: see `GroupDataModule`.
 
     Raises:
-        RecordError: from `setup`, naming file and line, if a record is malformed.
-        UserError: from `setup`, if a split is asked for that there isn't, or more prompts are held out than there are.
+        RecordError: (from `setup`) a record is malformed; names file and line.
+        UserError: (from `setup`) a split is missing, or there are too few prompts to hold out.
     """
 
     def __init__(
@@ -60,25 +57,22 @@ class PromptDataModule(GroupDataModule):
         seed: int | None = None,
     ) -> None:
         super().__init__(prompts_per_update, eval_prompts, max_eval_prompts, test_train_prompts, seed)
-        if val_prompts < 0:
-            raise ValueError(f"Expected argument `val_prompts` to be at least 0, but got {val_prompts}.")
+        check_at_least(0, val_prompts=val_prompts)
         self.path, self.subset, self.val_path, self.test_path = path, subset, val_path, test_path
         self.prompt_column, self.system_prompt, self.val_prompts = prompt_column, system_prompt, val_prompts
 
     def columns(self, record: Record) -> dict[str, Any]:
-        """What sampler and task get of a record, the prompt as ``prompt``."""
+        """The columns of a record, with the prompt as ``prompt``."""
         return columns(record, self.prompt_column, self.system_prompt)
 
     def setup(self, stage: str) -> None:
-        """Read the prompts already here, so that a malformed one is reported before a model is loaded."""
-        split: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
-        self.source(split[stage])
+        super().setup(stage)
         if stage == "fit" and not self._has_validation and self.trainer is not None:
             self.trainer.limit_val_batches = 0  # Lightning would warn of an empty loader
         if stage == "test" and self.test_train_prompts:
             self.source("train")
 
-    def source(self, split: Split) -> PromptSource:
+    def source(self, split: Split) -> Prompts:
         if split == "val" and not self._has_validation:
             raise UserError("Expected argument `val_prompts` or `val_path`, to have prompts to validate on.")
         if split not in ("train", "val"):
@@ -118,10 +112,10 @@ class PromptDataModule(GroupDataModule):
 
 
 def held_out(total: int, count: int) -> list[int]:
-    """The records that validation takes: `count` of `total`, evenly spaced.
+    """Indices of the validation records: `count` of `total`, evenly spaced.
 
     Raises:
-        UserError: if there are fewer.
+        UserError: there are fewer.
     """
     if count > total:
         raise UserError(

@@ -1,30 +1,24 @@
-"""Generated word problems, to train on within minutes; and demonstrations of how to answer them."""
+"""Generated word problems, and demonstrations of their answers."""
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from lightning_cgrpo.datamodules.base import GroupDataModule, PromptLoader, PromptSource, Split
-from lightning_cgrpo.randomness import Stream, generator
-from lightning_cgrpo.rollout import PromptGroups
-from lightning_cgrpo.tasks.gsm8k.demonstrations import CLEAN, Manners, demonstrate
-from lightning_cgrpo.tasks.gsm8k.word_problems import Problem, problem
+from lightning_cgrpo.datamodules.base import GroupDataModule, Split
+from lightning_cgrpo.prompt_source import PromptLoader
+from lightning_cgrpo.tasks.gsm8k.demonstrations import Manners
+from lightning_cgrpo.tasks.gsm8k.generated_prompts import WordProblemDemonstrations, WordProblems
 
 
 class WordProblemsDataModule(GroupDataModule):
-    """Grade-school word problems of one to three steps; columns ``prompt``, a plain text, and ``answer``.
+    """Grade-school word problems of one to three steps, to train on within minutes.
 
-    Each follows from seed, split and index; no question is in two splits. See `tasks.gsm8k.word_problems`.
+    Columns: ``prompt``, a plain text, and ``answer``. No question is in two splits.
 
     Args:
-        prompts_per_update: problems per update, over all processes.
-        train_prompts: problems of the training set, one epoch.
-        val_prompts: problems for validation.
-        test_prompts: problems for testing and prediction.
-        eval_prompts: problems per batch in evaluation.
-        max_eval_prompts: evaluate on at most this many of a split's first problems; all by default.
-        test_train_prompts: measure at most this many training problems, evenly spaced, in a test as well.
-        seed: of problems and their order; by default the seed of `lightning.seed_everything`.
+        train_prompts: training problems, one epoch.
+        val_prompts: validation problems.
+        test_prompts: problems for test and prediction.
+
+    Other arguments: see `GroupDataModule`.
     """
 
     def __init__(
@@ -41,25 +35,21 @@ class WordProblemsDataModule(GroupDataModule):
         super().__init__(prompts_per_update, eval_prompts, max_eval_prompts, test_train_prompts, seed)
         self.counts = {"train": train_prompts, "val": val_prompts, "test": test_prompts, "predict": test_prompts}
 
-    def source(self, split: Split) -> PromptSource:
+    def source(self, split: Split) -> WordProblems:
         return WordProblems(self.counts[split], "test" if split == "predict" else split, self.seed)
 
 
 class WordProblemDemonstrationsDataModule(WordProblemsDataModule):
     """Word problems for supervised fine-tuning, in training with the column ``completion``.
 
-    First come flawless short answers, from which arithmetic is learned; then answers with `manners` that leave
-    constrained training something to do.
+    Flawless short answers come first and teach arithmetic. Answers with `manners` follow and leave constrained
+    training something to do.
 
     Args:
-        prompts_per_update: problems per update, over all processes.
-        train_prompts: problems of the training set.
-        clean: share of the training that the flawless answers take.
-        manners: of the others.
-        val_prompts: problems for validation.
-        test_prompts: problems for testing and prediction.
-        eval_prompts: problems per batch in evaluation.
-        seed: of problems and demonstrations; by default the seed of `lightning.seed_everything`.
+        clean: share of training with flawless answers.
+        manners: of the other answers.
+
+    Other arguments: see `WordProblemsDataModule`.
     """
 
     def __init__(
@@ -77,51 +67,5 @@ class WordProblemDemonstrationsDataModule(WordProblemsDataModule):
         self.clean, self.manners = clean, manners
 
     def train_dataloader(self) -> PromptLoader:
-        source = Demonstrations(self.counts["train"], "train", self.seed, self.clean, self.manners)
-        # In their order: no two are alike, and the flawless ones come first.
-        return PromptLoader(source, self.prompts_per_update, start=self._updates_done, drop_last=True)
-
-
-class WordProblems:
-    """Problems by their index.
-
-    Args:
-        count: how many.
-        split: ``train``, ``val`` or ``test``.
-        seed: of the whole data set.
-    """
-
-    def __init__(self, count: int, split: str, seed: int) -> None:
-        self.count, self.split, self.seed = count, split, seed
-
-    def __len__(self) -> int:
-        return self.count
-
-    def problems(self, index: Tensor) -> list[Problem]:
-        return [problem(self.seed, self.split, number) for number in index.tolist()]
-
-    def groups(self, index: Tensor) -> PromptGroups:
-        problems = self.problems(index)
-        return PromptGroups(
-            index, {"prompt": [f"{p.question}\n" for p in problems], "answer": [str(p.result) for p in problems]}
-        )
-
-
-class Demonstrations(WordProblems):
-    """The same with a column ``completion``; the first share `clean` of them is flawless, see `Manners`."""
-
-    def __init__(self, count: int, split: str, seed: int, clean: float, manners: Manners) -> None:
-        super().__init__(count, split, seed)
-        self.clean, self.manners = clean, manners
-
-    def groups(self, index: Tensor) -> PromptGroups:
-        groups = super().groups(index)
-        groups.columns["completion"] = [
-            demonstrate(
-                p,
-                CLEAN if number < self.clean * self.count else self.manners,
-                generator(self.seed, Stream.ROLLOUT, number),  # an answer, and nothing else is drawn from it here
-            )
-            for number, p in zip(index.tolist(), self.problems(index), strict=True)
-        ]
-        return groups
+        source = WordProblemDemonstrations(self.counts["train"], "train", self.seed, self.clean, self.manners)
+        return self._training(source, seed=None)  # not shuffled: the flawless answers come first

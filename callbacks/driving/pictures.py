@@ -70,13 +70,13 @@ def picture(task: DrivingTask, scene: Scene, prompt: list[dict[str, Any]], answe
     """A scene with the G answers to its prompt, and the images of the prompt's last moment."""
     from lightning_cgrpo.navsim.render.draw import draw  # slow to import matplotlib
 
-    drives = task.drives([scene], [answers])
+    scored = task.scored([scene], [answers])
     tags, mean = [], 0.0
-    if drives.scores is not None:
-        mean = float(drives.scores.epdms.nan_to_num(0).sum()) / len(answers)
-        tags = [f"WAT {value:.2f}" for value in drives.scores.weighted_average.nan_to_num(0).tolist()]
-    figure = draw(scene, drives.poses, drives.scores, tags=tags, images=last_images(prompt))
-    malformed = len(answers) - len(drives.answer)
+    if scored.scores is not None:
+        mean = float(scored.scores.epdms.nan_to_num(0).sum()) / len(answers)
+        tags = [f"WAT {value:.2f}" for value in scored.scores.weighted_average.nan_to_num(0).tolist()]
+    figure = draw(scene, scored.poses, scored.scores, tags=tags, images=last_images(prompt))
+    malformed = len(answers) - len(scored.answer)
     figure.suptitle(
         f"go {intent(scene)}, {scene.ego.velocities[-1].norm():.1f} m/s: "
         f"mean EPDMS {mean:.2f} of {len(answers)} answers, {malformed} malformed",

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, Trainer
 
 from lightning_cgrpo.callbacks.run_folder import run_folder
@@ -100,11 +99,7 @@ class DrivingScores(Callback):
     def _drive(self, task: DrivingTask, outputs: Any, follows: Any) -> Scorer:
         """Score the policy's answers; returns the scorer of their scenes."""
         scenes = outputs["prompts"].columns["scene"]
-        read = [task.answer.read(text) for group in texts(outputs["rollouts"]) for text in group]
-        malformed = torch.full((task.answer.waypoints, 2), torch.nan, dtype=torch.float64)
-        points = torch.stack([malformed if answer is None else answer for answer in read])
-        poses = task.answer.poses(points.nan_to_num())
-        poses[torch.tensor([answer is None for answer in read])] = torch.nan
+        poses = task.answer.trajectories([text for group in texts(outputs["rollouts"]) for text in group])
         scorer = Scorer(scenes, self.traffic, plans=task.plans(scenes), human_filter=self.human_filter)
         numbers, rows = outputs["prompts"].index.tolist(), list(range(len(scenes)))
         plans = poses.unflatten(0, (len(scenes), -1))

@@ -32,6 +32,7 @@ from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import is_sharded, shard
+from lightning_cgrpo.prompt_source import PromptLoader
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.rollout import Examples, PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers.sampler import Sampler
@@ -156,8 +157,8 @@ class ConstrainedGRPO(RolloutModule):
         super().on_train_start()
         for loaders in (self.trainer.train_dataloader, self.trainer.val_dataloaders):
             for loader in loaders if isinstance(loaders, (list, tuple)) else [loaders]:
-                if (source := getattr(loader, "source", None)) is not None:
-                    self.sampler.check(self.policy, source)
+                if isinstance(loader, PromptLoader):
+                    self.sampler.check(self.policy, loader.source)
 
     # ------------------------------------------------------------------ an update
 

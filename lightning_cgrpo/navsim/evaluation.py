@@ -42,15 +42,15 @@ def drives(
     found = []
     for row, scene in enumerate(scenes):
         part = slice(row * count, (row + 1) * count)
-        pose, named, before = scene.ego.poses[-1], scene.extra.get("follow_ups"), scene.extra.get("previous")
-        compared = bool(before or named or (scene.synthetic and follows is None))
+        pose = scene.ego.poses[-1]
+        compared = bool(scene.previous or scene.follow_ups or (scene.synthetic and follows is None))
         found.append(
             Drive(
                 numbers[row],
                 None if follows is None else follows[row],
                 scene.name,
-                before if isinstance(before, str) else None,
-                tuple(name for name in named if isinstance(name, str)) if isinstance(named, list) else (),
+                scene.previous,
+                scene.follow_ups,
                 pose[:2],
                 endpoints(pose, poses[row].to(pose)),
                 scores.valid[part].cpu(),

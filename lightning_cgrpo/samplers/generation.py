@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from lightning_cgrpo.distributed import gather_counts, world
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
@@ -55,9 +54,9 @@ class GenerationSampler(Sampler):
         self.batch_size = batch_size
         self.engine: RolloutEngine = TransformersEngine() if engine is None else engine
 
-    def check(self, policy: CausalLMPolicy, source: Any) -> None:
+    def check(self, policy: CausalLMPolicy, source: PromptSource) -> None:
         """Check that the longest text in memory fits; each process checks its share. Collective."""
-        rows = getattr(source, "rows", None)
+        rows = source.rows
         if rows is None or policy.context_length is None or policy.reads_images:
             return
         rank, processes = world()

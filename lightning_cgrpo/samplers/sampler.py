@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 
 
@@ -39,7 +40,7 @@ class Sampler(ABC):
     def rollout(self, policy: Any, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         """Sample ``[B, G]`` answers. Runs under inference mode or no_grad, with the policy in eval mode."""
 
-    def check(self, policy: Any, source: Any) -> None:  # noqa: B027 (most samplers can answer any prompt)
+    def check(self, policy: Any, source: PromptSource) -> None:  # noqa: B027 (most samplers can answer any prompt)
         """Check a source of prompts before training.
 
         Raises:

@@ -14,19 +14,18 @@ from lightning_cgrpo.scenes.scene_file import SCENE_SUFFIX, read_scene
 
 
 class SceneFiles(LogSource[Path]):
-    """The scenes of a file or of a folder of ``*.scene.json``; the format is in docs/driving.md.
+    """Scenes of a file, or of a folder of ``*.scene.json`` and its subfolders.
 
-    A file that names no log is one by itself. Every file is read once to learn its log.
+    Every file is read once to learn its log. A file without a log is a log of its own.
 
     Args:
-        path: a file, or a folder, whose subfolders are searched as well.
-        val_share: of the logs, for validation.
-        test_share: of the logs, for tests.
-        train_part: of the other logs, see `in_part`.
+        path: the file or folder.
+
+    Other arguments: see `LogSource`.
 
     Raises:
-        UserError: from `scenes`, if there is no scene, or there are too few logs to split.
-        SceneError: from `scenes` or from indexing, if a file isn't as documented.
+        UserError: (from `scenes`) there is no scene, or there are too few logs to split.
+        SceneError: (from `scenes` or indexing) a file isn't as documented.
     """
 
     def __init__(
@@ -46,23 +45,15 @@ class SceneFiles(LogSource[Path]):
 
     @cached_property
     def _paths(self) -> dict[str, list[Path]]:
+        """Files by log."""
+        files = [self.path] if self.path.is_file() else sorted(self.path.rglob(f"*{SCENE_SUFFIX}"))
+        if not files:
+            raise UserError(
+                f"Expected a scene file or a folder of *{SCENE_SUFFIX} files, but got {self.path}, which has none."
+            )
         found: dict[str, list[Path]] = {}
-        for path in scene_files(self.path):
-            log = Field(load_json(path), str(path)).get("log")
+        for path in files:
             own = path.relative_to(self.path).as_posix() if self.path.is_dir() else path.name
-            found.setdefault(own if log.value is None else log.text(), []).append(path)
+            log = Field(load_json(path), str(path)).get("log").optional_text()
+            found.setdefault(own if log is None else log, []).append(path)
         return found
-
-
-def scene_files(path: Path) -> list[Path]:
-    """The scene files that a path means, sorted.
-
-    Raises:
-        UserError: there is none.
-    """
-    if path.is_file():
-        return [path]
-    found = sorted(path.rglob(f"*{SCENE_SUFFIX}"))
-    if not found:
-        raise UserError(f"Expected a scene file or a folder of *{SCENE_SUFFIX} files, but got {path}, which has none.")
-    return found

@@ -1,4 +1,4 @@
-"""Reading JSON whose fields are checked: an error says where in the file the wrong value stands."""
+"""Fields of JSON files, checked; errors name the place of a wrong value."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ class SceneError(UserError):
 
 
 def load_json(path: str | Path) -> Any:
-    """The content of a file.
-
-    Raises:
-        SceneError: there is no such file, or it isn't JSON.
+    """Raises:
+    SceneError: the file is missing or isn't JSON.
     """
     try:
         return json.loads(Path(path).read_bytes())
@@ -34,13 +32,7 @@ def load_json(path: str | Path) -> Any:
 
 
 class Field:
-    """A value of a JSON file.
-
-    Args:
-        value: what json made.
-        file: where it was read.
-        path: the keys that lead to the value.
-    """
+    """A value of a JSON file; `path` are the keys to the value. Methods raise `SceneError` for a wrong value."""
 
     def __init__(self, value: Any, file: str, path: str = "") -> None:
         self.value = value
@@ -54,24 +46,24 @@ class Field:
         return SceneError(f"{self.file}: {self.path or 'top level'}: Expected {expected}, but got {shown}.")
 
     def __getitem__(self, key: str) -> Field:
-        """The value of a key that must be there."""
+        """A required key's value."""
         found = self.get(key, _MISSING)
         if found.value is _MISSING:
             raise SceneError(str(self.wrong(f"a field '{key}'", "none")) + did_you_mean(key, self.value))
         return found
 
     def get(self, key: str, default: Any = None) -> Field:
-        """The value of a key, or the default where the key is missing."""
+        """An optional key's value."""
         if not isinstance(self.value, dict):
             raise self.wrong("an object")
         return Field(self.value.get(key, default), self.file, f"{self.path}.{key}" if self.path else key)
 
-    def unknown(self, known: Collection[str]) -> dict[str, Any]:
-        """What else is there.
+    def or_else(self, default: Any) -> Field:
+        """The default instead of null."""
+        return Field(default, self.file, self.path) if self.value is None else self
 
-        Raises:
-            SceneError: a key is close to a known one that is missing: a misspelling.
-        """
+    def unknown(self, known: Collection[str]) -> dict[str, Any]:
+        """The other fields. A field that resembles a missing known field is an error, probably misspelled."""
         if not isinstance(self.value, dict):
             raise self.wrong("an object")
         others = {key: value for key, value in self.value.items() if key not in known}
@@ -94,14 +86,17 @@ class Field:
             raise self.wrong(f"one of {', '.join(choices)}")
         return self.value
 
+    def optional_text(self) -> str | None:
+        return None if self.value is None else self.text()
+
     def flag(self) -> bool:
         if not isinstance(self.value, bool):
             raise self.wrong("true or false")
         return self.value
 
     def tensor(self, *shape: int) -> Tensor:
-        """Float64 of this shape, in which -1 is any length, also 0; all finite."""
-        if isinstance(self.value, bool):  # a number, to torch
+        """Finite float64 of a shape, in which -1 is any length, 0 included."""
+        if isinstance(self.value, bool):  # torch reads a bool as a number
             raise self.wrong(f"numbers of the shape {_written(shape)}")
         try:
             tensor = torch.tensor(self.value, dtype=torch.float64)
@@ -122,17 +117,13 @@ class Field:
         return float(self.tensor())
 
     def points(self, least: int) -> Tensor:
-        """``[v, 2]``, at least so many, not all of them the same."""
+        """``[v, 2]``, at least `least` points, not all equal."""
         points = self.tensor(-1, 2)
         if len(points) < least:
             raise self.wrong(f"at least {least} points", str(len(points)))
         if (points == points[0]).all():
             raise self.wrong("points that differ")
         return points
-
-    def rows(self, numbers: dict[str, int]) -> tuple[int, ...]:
-        """A list of names, as their numbers."""
-        return tuple(item.row(numbers) for item in self)
 
     def row(self, numbers: dict[str, int]) -> int:
         """A name, as its number."""
@@ -141,9 +132,13 @@ class Field:
             raise self.wrong("an id that the map has")
         return numbers[name]
 
+    def rows(self, numbers: dict[str, int]) -> tuple[int, ...]:
+        """A list of names, as their numbers."""
+        return tuple(item.row(numbers) for item in self)
+
 
 def numbers(names: list[Field]) -> dict[str, int]:
-    """The row of each name; all must differ."""
+    """The row of each name; names must differ."""
     found: dict[str, int] = {}
     for i, name in enumerate(names):
         if found.setdefault(name.text(), i) != i:

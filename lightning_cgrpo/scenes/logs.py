@@ -1,4 +1,4 @@
-"""Sources whose scenes were cut from logs: the scenes of one log overlap, so that whole logs go to the splits."""
+"""Sources whose scenes are cut from logs. Whole logs go to the splits, because the scenes of one log overlap."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ALL: Part = (0.0, 1.0)
 class LogSource(SceneSource, Generic[Key]):
     """Scenes that belong to logs.
 
-    A part of the logs, chosen by a hash of their names, is held out for validation and for tests, each at least one
-    where its share isn't 0. With both shares 0 every scene is a training scene, with one of them 1 none is.
+    A hash of the logs' names holds out logs for validation and tests, at least one where the share isn't 0. With both
+    shares 0 every scene is a training scene.
 
     Args:
-        val_share: of the logs, for validation.
-        test_share: of the logs, for tests.
-        train_part: of the other logs, see `in_part`.
+        val_share: share of the logs for validation.
+        test_share: share of the logs for tests.
+        train_part: part of the other logs for training, see `in_part`.
     """
 
     def __init__(self, val_share: float = 0.1, test_share: float = 0.1, train_part: Part = ALL) -> None:
@@ -41,13 +41,13 @@ class LogSource(SceneSource, Generic[Key]):
 
     @abstractmethod
     def keys(self, log: str) -> Sequence[Key]:
-        """What names the scenes of a log, in order."""
+        """The keys of a log's scenes, in order."""
 
     @abstractmethod
     def scene(self, key: Key) -> Scene:
         """Build a scene."""
 
-    def scenes(self, split: Split) -> Scenes[Key]:
+    def scenes(self, split: Split) -> Scenes[Key, Scene]:
         logs = deal(self.logs(), self.val_share, self.test_share)[split]
         if split == "train":
             logs = in_part(logs, self.train_part)
@@ -55,14 +55,14 @@ class LogSource(SceneSource, Generic[Key]):
 
 
 def deal(logs: Collection[str], val_share: float, test_share: float) -> dict[Split, list[str]]:
-    """The logs of each split, sorted; the same for the same logs, in whatever order they come.
+    """The logs of each split, sorted; independent of the order of `logs`.
 
     Example:
         >>> deal(["a", "b", "c", "d"], val_share=0.25, test_share=0.25)
         {'train': ['a', 'b'], 'val': ['d'], 'test': ['c']}
 
     Raises:
-        UserError: there are fewer logs than splits that want one.
+        UserError: there are fewer logs than splits.
     """
     shuffled = sorted(set(logs), key=lambda log: hashlib.sha256(log.encode(errors="surrogatepass")).digest())
     val, test = (max(1, round(share * len(shuffled))) if share else 0 for share in (val_share, test_share))
@@ -82,7 +82,7 @@ def deal(logs: Collection[str], val_share: float, test_share: float) -> dict[Spl
 
 def checked_part(part: Part) -> Part:
     """Raises:
-    UserError: it isn't a part of [0, 1].
+    UserError: the part isn't within [0, 1].
     """
     start, end = part
     if not 0 <= start < end <= 1:
@@ -91,14 +91,14 @@ def checked_part(part: Part) -> Part:
 
 
 def in_part(logs: Collection[str], part: Part) -> list[str]:
-    """The logs whose names a hash puts into [start, end) of [0, 1): stages of training that share no log.
+    """The logs whose hashed names lie in [start, end) of [0, 1), so that stages of training share no log.
 
-    It depends on a log's name alone: where some logs are missing, the others stay in their part.
+    A log's place depends on its name alone, not on the other logs.
 
     Example:
         >>> in_part("abcdefgh", (0.0, 0.5)), in_part("abcdefgh", (0.5, 1.0))
         (['a', 'b', 'c', 'd'], ['e', 'f', 'g', 'h'])
     """
-    places = {log: hashlib.sha256(f"part {log}".encode(errors="surrogatepass")).digest()[:8] for log in logs}
     start, end = part
+    places = {log: hashlib.sha256(f"part {log}".encode(errors="surrogatepass")).digest()[:8] for log in logs}
     return [log for log, place in places.items() if start <= int.from_bytes(place) / 2**64 < end]

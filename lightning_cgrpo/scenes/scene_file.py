@@ -1,8 +1,10 @@
-"""Scenes as JSON files. See docs/driving.md for the format."""
+"""Scenes as JSON files; docs/driving.md documents the format."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,55 +26,48 @@ from lightning_cgrpo.scenes.scene import (
 )
 
 SCENE_SUFFIX = ".scene.json"
-KNOWN = ("name", "scene_type", "map", "route", "ego", "human_trajectory", "agents", "traffic_lights", "overrides")
-OTHERS = ("log", "intent", "cameras", "previous", "follow_ups")
+KNOWN = (
+    *("name", "scene_type", "map", "route", "ego", "human_trajectory", "agents", "traffic_lights", "overrides"),
+    *("log", "intent", "cameras", "previous", "follow_ups"),
+)
+AREAS = ("intersections", "carparks", "drivable_areas")
+SIZE = ("length", "width", "height")
 LONGEST_HISTORY = 10.0
-"""Seconds; comfort is measured over all of an ego's history, at 10 Hz."""
+"""Seconds, because comfort is measured over the whole history at 10 Hz."""
 
 
 def read_scene(path: str | Path) -> Scene:
-    """Read a scene file. Paths of its images that are relative are those from its folder, and made absolute.
+    """Read a scene file. Relative paths of images start in the file's folder.
 
     Raises:
-        SceneError: the file isn't JSON, or a field (which the message names) is missing or wrong.
+        SceneError: the file isn't JSON, or a field is missing or wrong.
     """
-    scene = scene_from_json(load_json(path), str(path))
-    if "cameras" in scene.extra:
-        cameras, folder = Field(scene.extra["cameras"], str(path), "cameras"), Path(path).absolute().parent
-        images = {name: [str(folder / image.text()) for image in cameras[name]] for name in cameras.unknown(())}
-        scene.extra["cameras"] = images
-    return scene
+    scene, folder = scene_from_json(load_json(path), str(path)), Path(path).absolute().parent
+    images = {name: [str(folder / image) for image in paths] for name, paths in scene.cameras.items()}
+    return replace(scene, cameras=images)
 
 
 def write_scene(scene: Scene, path: str | Path) -> None:
-    """Write a scene file, from which `read_scene` makes the same scene."""
+    """Write a scene file for `read_scene`."""
     Path(path).write_text(json.dumps(scene_to_json(scene)), encoding="utf-8")
 
 
 def scene_from_json(content: Any, file: str, road_map: RoadMap | None = None) -> Scene:
-    """A scene of what json made.
-
-    Args:
-        content: the object.
-        file: its name, for errors.
-        road_map: instead of the object's own.
+    """Make a scene of a JSON object; a given map replaces the object's own map.
 
     Raises:
         SceneError: a field is missing or wrong.
     """
     top = Field(content, file)
     name = top["name"].text()
-    extra = top.unknown((*KNOWN, *OTHERS))
-    extra |= {key: content[key] for key in OTHERS[2:] if content.get(key) is not None}
+    extra = top.unknown(KNOWN)
     synthetic = top["scene_type"].text(("original", "synthetic")) == "synthetic"
     road_map = road_map or map_from_json(top["map"])
     connectors = {name: row for row, name in enumerate(road_map.lanes.ids)}
-    overrides = top.get("overrides")
-    if overrides.value is None:
-        overrides = Field({}, file, "overrides")
+    overrides = top.get("overrides").or_else({})
     overrides.unknown(("pdm_trajectory", "centerline"))
     plan, line = overrides.get("pdm_trajectory"), overrides.get("centerline")
-    human, log, intent = top.get("human_trajectory"), top.get("log"), top.get("intent")
+    human, cameras = top.get("human_trajectory"), top.get("cameras").or_else({})
     return Scene(
         name,
         synthetic,
@@ -84,15 +79,18 @@ def scene_from_json(content: Any, file: str, road_map: RoadMap | None = None) ->
         _lights(top.get("traffic_lights", []), connectors),
         None if plan.value is None else plan.tensor(41, 3),
         None if line.value is None else line.points(2),
-        None if log.value is None else log.text(),
-        None if intent.value is None else intent.text(),
+        top.get("log").optional_text(),
+        top.get("intent").optional_text(),
+        {camera: [image.text() for image in cameras[camera]] for camera in cameras.unknown(())},
+        top.get("previous").optional_text(),
+        tuple(item.text() for item in top.get("follow_ups").or_else([])),
         extra,
     )
 
 
 def map_from_json(value: Field) -> RoadMap:
-    """Of the field `map`."""
-    value.unknown(("lanes", "roadblocks", "intersections", "carparks", "drivable_areas"))
+    """Make a map of the field `map`."""
+    value.unknown(("lanes", "roadblocks", *AREAS))
     lanes, roadblocks = list(value["lanes"]), list(value["roadblocks"])
     for lane in lanes:
         lane.unknown(("speed_limit",))
@@ -123,7 +121,7 @@ def map_from_json(value: Field) -> RoadMap:
             tuple(block["incoming"].rows(block_rows) for block in roadblocks),
             tuple(block["outgoing"].rows(block_rows) for block in roadblocks),
         ),
-        *(_areas(value.get(kind, [])) for kind in ("intersections", "carparks", "drivable_areas")),
+        *(_areas(value.get(kind, [])) for kind in AREAS),
     )
 
 
@@ -135,7 +133,7 @@ def _areas(value: Field) -> Areas:
 
 
 def _rounded(times: Tensor) -> Tensor:
-    """To microseconds, as the official times are: a sighting at 1e-9 s is one at t = 0."""
+    """To microseconds, as official times: 1e-9 s is t = 0."""
     return times.mul(1e6).round().div(1e6)
 
 
@@ -166,7 +164,7 @@ def _agents(value: Field) -> Agents:
         if len(track) == 0 or (track[:, 0].diff() <= 0).any():
             raise agent["states"].wrong("states at ascending times, at least one")
         tracks.append(track)
-    sizes = [torch.stack([agent[side].tensor() for side in ("length", "width", "height")]) for agent in agents]
+    sizes = [torch.stack([agent[side].tensor() for side in SIZE]) for agent in agents]
     for agent, size in zip(agents, sizes, strict=True):
         if not (size[:2] > 0).all():
             raise agent.wrong("a length and a width greater than 0", str(size[:2].tolist()))
@@ -188,45 +186,41 @@ def _lights(value: Field, lanes: dict[str, int]) -> Lights:
     times = _rounded(torch.tensor([frame["t"].number() for frame in frames], dtype=torch.float64))
     if (times.diff() <= 0).any():
         raise value.wrong("ascending times", str(times.tolist()))
-    colors = {}
-    for color in ("red", "green"):
-        colors[color] = torch.zeros(len(frames), len(lanes), dtype=torch.bool)
-        for row, frame in enumerate(frames):
-            colors[color][row, list(frame.get(color, []).rows(lanes))] = True
-    return Lights(times, colors["red"], colors["green"])
+    red, green = torch.zeros(2, len(frames), len(lanes), dtype=torch.bool)
+    for row, frame in enumerate(frames):
+        red[row, list(frame.get("red", []).rows(lanes))] = True
+        green[row, list(frame.get("green", []).rows(lanes))] = True
+    return Lights(times, red, green)
 
 
 def scene_to_json(scene: Scene) -> dict[str, Any]:
-    """The object that `scene_from_json` reads."""
+    """Make the JSON object of a scene."""
     overrides = {"pdm_trajectory": scene.pdm_trajectory, "centerline": scene.centerline}
     optional = {
         "overrides": {key: value.tolist() for key, value in overrides.items() if value is not None},
         "log": scene.log,
         "intent": scene.intent,
+        "cameras": {camera: list(paths) for camera, paths in scene.cameras.items()},
+        "previous": scene.previous,
+        "follow_ups": list(scene.follow_ups),
     }
-    lanes, ego = scene.map.lanes.ids, scene.ego
+    lanes, ego, lights, agents = scene.map.lanes.ids, scene.ego, scene.lights, scene.agents
     return {
         "name": scene.name,
         "scene_type": "synthetic" if scene.synthetic else "original",
         "map": _map_to_json(scene.map),
-        "route": [scene.map.roadblocks.ids[row] for row in scene.route],
-        "ego": [
-            {"t": time, "pose": pose, "velocity": velocity, "acceleration": acceleration}
-            for time, pose, velocity, acceleration in zip(
-                *(part.tolist() for part in (ego.times, ego.poses, ego.velocities, ego.accelerations)), strict=True
+        "route": _names(scene.map.roadblocks.ids, scene.route),
+        "ego": ego_to_json(ego.times, ego.poses, ego.velocities, ego.accelerations),
+        "human_trajectory": None if scene.human is None else scene.human.tolist(),
+        "agents": [
+            agent_to_json(token, AGENT_TYPES[kind], size, torch.cat([agents.times[seen, None], states[seen]], 1))
+            for token, kind, size, states, seen in zip(
+                agents.tokens, agents.types.tolist(), agents.sizes.tolist(), agents.states, agents.seen, strict=True
             )
         ],
-        "human_trajectory": None if scene.human is None else scene.human.tolist(),
-        "agents": _agents_to_json(scene.agents),
         "traffic_lights": [
-            {
-                "t": time,
-                "red": [name for name, on in zip(lanes, red, strict=True) if on],
-                "green": [name for name, on in zip(lanes, green, strict=True) if on],
-            }
-            for time, red, green in zip(
-                *(part.tolist() for part in (scene.lights.times, scene.lights.red, scene.lights.green)), strict=True
-            )
+            {"t": time, "red": _names(lanes, red.nonzero()[:, 0]), "green": _names(lanes, green.nonzero()[:, 0])}
+            for time, red, green in zip(lights.times.tolist(), lights.red, lights.green, strict=True)
         ],
         **{key: value for key, value in optional.items() if value},
         **scene.extra,
@@ -235,16 +229,16 @@ def scene_to_json(scene: Scene) -> dict[str, Any]:
 
 def _map_to_json(road_map: RoadMap) -> dict[str, Any]:
     lanes, blocks = road_map.lanes, road_map.roadblocks
-    limits = [None if limit != limit else limit for limit in lanes.speed_limit.tolist()]  # NaN differs from itself
+    limits = [None if limit != limit else limit for limit in lanes.speed_limit.tolist()]  # NaN != NaN
     return {
         "roadblocks": [
             {
                 "id": name,
                 "connector": bool(blocks.connector[row]),
                 "polygon": blocks.polygons[row].tolist(),
-                "lanes": [lanes.ids[lane] for lane in blocks.lanes[row]],
-                "incoming": [blocks.ids[other] for other in blocks.incoming[row]],
-                "outgoing": [blocks.ids[other] for other in blocks.outgoing[row]],
+                "lanes": _names(lanes.ids, blocks.lanes[row]),
+                "incoming": _names(blocks.ids, blocks.incoming[row]),
+                "outgoing": _names(blocks.ids, blocks.outgoing[row]),
             }
             for row, name in enumerate(blocks.ids)
         ],
@@ -256,36 +250,30 @@ def _map_to_json(road_map: RoadMap) -> dict[str, Any]:
                 "polygon": lanes.polygons[row].tolist(),
                 "centerline": lanes.centerlines[row].tolist(),
                 "speed_limit": limits[row],
-                "incoming": [lanes.ids[other] for other in lanes.incoming[row]],
-                "outgoing": [lanes.ids[other] for other in lanes.outgoing[row]],
+                "incoming": _names(lanes.ids, lanes.incoming[row]),
+                "outgoing": _names(lanes.ids, lanes.outgoing[row]),
             }
             for row, name in enumerate(lanes.ids)
         ],
         **{
             kind: [{"id": name, "polygon": areas.polygons[row].tolist()} for row, name in enumerate(areas.ids)]
-            for kind, areas in (
-                ("intersections", road_map.intersections),
-                ("carparks", road_map.carparks),
-                ("drivable_areas", road_map.drivable_areas),
+            for kind, areas in zip(
+                AREAS, (road_map.intersections, road_map.carparks, road_map.drivable_areas), strict=True
             )
         },
     }
 
 
-def _agents_to_json(agents: Agents) -> list[dict[str, Any]]:
-    found = []
-    for row, token in enumerate(agents.tokens):
-        seen = agents.seen[row]
-        states = torch.cat([agents.times[seen, None], agents.states[row, seen]], 1)
-        length, width, height = agents.sizes[row].tolist()
-        found.append(
-            {
-                "token": token,
-                "type": AGENT_TYPES[int(agents.types[row])],
-                "length": length,
-                "width": width,
-                "height": height,
-                "states": states.tolist(),
-            }
-        )
-    return found
+def ego_to_json(*columns: Any) -> list[dict[str, Any]]:
+    """The field `ego`, from the times, poses, velocities and accelerations."""
+    keys = ("t", "pose", "velocity", "acceleration")
+    return [dict(zip(keys, state, strict=True)) for state in zip(*(part.tolist() for part in columns), strict=True)]
+
+
+def agent_to_json(token: str, kind: str, size: Sequence[float], states: Any) -> dict[str, Any]:
+    """An item of the field `agents`."""
+    return {"token": token, "type": kind, **dict(zip(SIZE, size, strict=True)), "states": states.tolist()}
+
+
+def _names(ids: Sequence[str], rows: Iterable[Any]) -> list[str]:
+    return [ids[int(row)] for row in rows]

@@ -1,4 +1,4 @@
-"""Where scenes come from. A source lists the scenes of a split and builds each when it is asked for."""
+"""Sources of scenes."""
 
 from __future__ import annotations
 
@@ -14,35 +14,33 @@ Item = TypeVar("Item")
 
 
 class SceneSource(ABC):
-    """Scenes by split."""
+    """Scenes by split.
+
+    Attributes:
+        endless: the number of scenes is unbounded, so the caller must pass a count.
+    """
 
     endless = False
-    """Whether nobody has said how many there are, of scenes that could always be more: not to be taken all."""
 
     @abstractmethod
     def scenes(self, split: Split) -> Sequence[Scene]:
-        """The scenes of a split, each built when it is indexed.
-
-        The same index is always the same scene. Splits share neither a scene nor a log.
+        """The scenes of a split, built when they are indexed. Splits share neither a scene nor a log.
 
         Raises:
             UserError: there is nothing to read, or too little to split.
         """
 
     def follow_ups(self, split: Split) -> Sequence[Sequence[Scene]]:
-        """Of each scene of a split those of the second stage: they begin where its ego could be 4 s later.
-
-        By default there are none.
-        """
+        """The second-stage scenes of each scene, which start 4 s later; by default none."""
         return [()] * len(self.scenes(split))
 
 
-class Lazy(Sequence[Item], Generic[Key, Item]):
-    """What is built when it is indexed.
+class Scenes(Sequence[Item], Generic[Key, Item]):
+    """Scenes, or groups of scenes, built when they are indexed.
 
     Args:
-        keys: what names an item.
-        build: makes the item of a key.
+        keys: one key per item.
+        build: makes an item of a key.
     """
 
     def __init__(self, keys: Sequence[Key], build: Callable[[Key], Item]) -> None:
@@ -59,7 +57,3 @@ class Lazy(Sequence[Item], Generic[Key, Item]):
         if isinstance(index, slice):
             return type(self)(self.keys[index], self.build)
         return self.build(self.keys[index])
-
-
-class Scenes(Lazy[Key, Scene]):
-    """Scenes that are built when they are indexed."""

@@ -1,4 +1,4 @@
-"""The ego vehicle of nuPlan (a Chrysler Pacifica), what a simulated state holds, and the box it occupies.
+"""nuPlan's ego vehicle (a Chrysler Pacifica), its box, and the columns of a simulated state.
 
 docs/navsim_score.md §1 and §4; officially nuplan/common/actor_state/vehicle_parameters.py and
 pdm_array_representation.py.
@@ -13,9 +13,9 @@ from torch import Tensor
 
 WIDTH = 2.297
 FRONT_LENGTH = 4.049
-"""From the rear axle to the front bumper."""
+"""Rear axle to front bumper."""
 REAR_LENGTH = 1.127
-"""From the rear axle to the rear bumper."""
+"""Rear axle to rear bumper."""
 LENGTH = FRONT_LENGTH + REAR_LENGTH
 WHEEL_BASE = 3.089
 REAR_AXLE_TO_CENTER = LENGTH / 2 - REAR_LENGTH
@@ -38,30 +38,16 @@ class State(IntEnum):
 
 
 START = 7
-"""A start is the first columns of a state, up to AY: the log says nothing of steering, which starts at 0."""
+"""Columns of a start, up to AY, because logs have no steering; it starts at 0."""
 
 
 def centers(poses: Tensor) -> Tensor:
-    """Of the box, from the rear axle.
-
-    Args:
-        poses: ``[..., 3 or more]`` x, y, yaw, …
-
-    Returns:
-        ``[..., 2]``.
-    """
+    """Box centers ``[..., 2]`` of rear-axle poses ``[..., 3 or more]``."""
     return poses[..., :2] + REAR_AXLE_TO_CENTER * directions(poses)
 
 
 def corners(poses: Tensor) -> Tensor:
-    """Of the box, from the rear axle: front left, rear left, rear right, front right.
-
-    Args:
-        poses: ``[..., 3 or more]`` x, y, yaw, …
-
-    Returns:
-        ``[..., 4, 2]``.
-    """
+    """Box corners ``[..., 4, 2]`` of rear-axle poses: front left, rear left, rear right, front right."""
     forward = directions(poses)
     left = torch.stack([-forward[..., 1], forward[..., 0]], -1) * (WIDTH / 2)
     center = poses[..., :2] + REAR_AXLE_TO_CENTER * forward
@@ -70,6 +56,6 @@ def corners(poses: Tensor) -> Tensor:
 
 
 def directions(poses: Tensor) -> Tensor:
-    """``[..., 2]``, of unit length, where the poses ``[..., 3 or more]`` look to."""
+    """Unit vectors ``[..., 2]`` in the direction of poses."""
     yaw = poses[..., State.YAW]
     return torch.stack([yaw.cos(), yaw.sin()], -1)

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightning_cgrpo.datamodules import base
-from lightning_cgrpo.datamodules.base import GroupDataModule, PromptLoader
+from lightning_cgrpo import prompt_source
+from lightning_cgrpo.datamodules.base import GroupDataModule
+from lightning_cgrpo.prompt_source import PromptLoader, PromptSource
 from lightning_cgrpo.rollout import PromptGroups
 
 
-class Numbers:
+class Numbers(PromptSource):
     """Prompts that are their index."""
 
     def __init__(self, size: int) -> None:
@@ -99,7 +100,7 @@ class TestProcesses:
         single = batches(22, 4, start=2, seed=seed)
         shares = []
         for rank in range(processes):
-            monkeypatch.setattr(base, "world", lambda rank=rank: (rank, processes))
+            monkeypatch.setattr(prompt_source, "world", lambda rank=rank: (rank, processes))
             shares.append(batches(22, 4, start=2, seed=seed))
         for number, batch in enumerate(single):
             parts = [share[number] for share in shares]

@@ -4,7 +4,7 @@ from itertools import chain
 import pytest
 import torch
 
-from lightning_cgrpo.datamodules import base
+from lightning_cgrpo import prompt_source
 from lightning_cgrpo.datamodules.gsm8k import GSM8KDataModule
 from lightning_cgrpo.records import RecordError
 from lightning_cgrpo.rollout import Rollouts
@@ -77,7 +77,7 @@ def test_order_depends_on_the_seed_and_the_pass_alone(folder, monkeypatch):
 @pytest.mark.parametrize("size", [2, 3])
 def test_processes_share_each_update(folder, monkeypatch, size):
     def batches(rank, size):
-        monkeypatch.setattr(base, "world", lambda: (rank, size))
+        monkeypatch.setattr(prompt_source, "world", lambda: (rank, size))
         return [
             groups.columns["answer"] for groups in GSM8KDataModule(str(folder), 8, val_prompts=4).train_dataloader()
         ]

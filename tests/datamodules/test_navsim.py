@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
-from lightning_cgrpo.datamodules.navsim import Demonstrations, ScenePrompts
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.scenes.argoverse2 import Argoverse2
@@ -15,6 +14,7 @@ from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.scene_file import write_scene
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
+from lightning_cgrpo.tasks.driving.scene_prompts import DrivingDemonstrations, ScenePrompts
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 from tests.scenes.scenes import straight_road
 
@@ -106,13 +106,17 @@ def test_the_kept_rows_are_bounded():
     first = source.groups(torch.arange(2)).columns["scene"]
     assert source.groups(torch.tensor([0])).columns["scene"][0] is first[0]
     source.groups(torch.tensor([5]))
-    assert list(source._built) == [0, 5]
-    assert source.groups(torch.tensor([1])).columns["scene"][0].name == first[1].name
+    assert source._row.cache_info().currsize == 2
+    assert source.groups(torch.tensor([0])).columns["scene"][0] is first[0]
+    again = source.groups(torch.tensor([1])).columns["scene"][0]
+    assert again is not first[1] and again.name == first[1].name
 
 
 def test_demonstrations_of_the_expert_and_of_the_human():
     scenes = GeneratedScenes(4, 5).scenes("train")
-    expert, human = (Demonstrations(scenes, None, SMALL, who).groups(torch.tensor([3, 1])) for who in (False, True))
+    expert, human = (
+        DrivingDemonstrations(scenes, None, SMALL, who).groups(torch.tensor([3, 1])) for who in (False, True)
+    )
     for row, number in enumerate((3, 1)):
         trajectory = plan([scenes[number]])[0].trajectory
         points = AnswerFormat().read(expert.columns["completion"][row])
@@ -137,16 +141,16 @@ def test_demonstrations_that_cannot_be(tmp_path):
     write_scene(straight_road(scene_type="synthetic", human_trajectory=None), tmp_path / "a.scene.json")
     scenes = SceneFiles(tmp_path, 0, 0).scenes("train")
     with pytest.raises(UserError, match="Expected a human to demonstrate, but scene 'made by hand' has none"):
-        Demonstrations(scenes, None, SMALL, human=True).groups(torch.tensor([0]))
+        DrivingDemonstrations(scenes, None, SMALL, human=True).groups(torch.tensor([0]))
     with pytest.raises(UserError, match="Expected a trajectory of 5 s"):
-        Demonstrations(scenes, None, PromptFormat(answer=AnswerFormat(5))).groups(torch.tensor([0]))
+        DrivingDemonstrations(scenes, None, PromptFormat(answer=AnswerFormat(5))).groups(torch.tensor([0]))
 
 
 def test_a_demonstrated_answer_drives_well():
     """PDM-Closed, written to a decimeter, violates almost nothing: the parts fit together."""
-    source = Demonstrations(GeneratedScenes(1, 12).scenes("train"), None, SMALL)
+    source = DrivingDemonstrations(GeneratedScenes(1, 12).scenes("train"), None, SMALL)
     groups = source.groups(torch.arange(12))
-    drives = DrivingTask().drives(groups.columns["scene"], [[text] for text in groups.columns["completion"]])
+    drives = DrivingTask().scored(groups.columns["scene"], [[text] for text in groups.columns["completion"]])
     assert drives.answer.tolist() == list(range(12))
     assert float(drives.scores.epdms.mean()) > 0.8
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from lightning_cgrpo.datamodules import base
+from lightning_cgrpo import prompt_source
 from lightning_cgrpo.datamodules.prompt import PromptDataModule, held_out
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.records import RecordError
@@ -150,7 +150,7 @@ def test_splits_that_there_are_not(folder, tmp_path):
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_batches_are_shared_by_the_processes_without_overlap(folder, monkeypatch, size):
     def batches(rank, size, loader):
-        monkeypatch.setattr(base, "world", lambda: (rank, size))
+        monkeypatch.setattr(prompt_source, "world", lambda: (rank, size))
         return [groups.columns["prompt"] for groups in getattr(PromptDataModule(folder, 4, val_prompts=2), loader)()]
 
     for loader, count in (("train_dataloader", 8), ("val_dataloader", 2), ("test_dataloader", 5)):

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_cgrpo.datamodules import NavsimDemonstrationsDataModule
-from lightning_cgrpo.datamodules.navsim import Demonstrations
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
+from lightning_cgrpo.tasks.driving.scene_prompts import DrivingDemonstrations
 from lightning_cgrpo.tasks.driving.thoughts import Thoughts, WrittenThoughts, thought_first
 
 SMALL = PromptFormat(frames=1, cameras=(), system=False)
@@ -29,7 +29,7 @@ def test_answers_begin_with_the_thoughts_on_their_scene(tmp_path):
     records = [{"scene": scenes[row].name, "text": f" {TEXT} {row}.\n"} for row in (2, 0, 1)]
     thoughts = WrittenThoughts(write(tmp_path / "t.jsonl", *records))
     plain, thinking = (
-        Demonstrations(scenes, None, SMALL, True, of).groups(torch.arange(3)).columns["completion"]
+        DrivingDemonstrations(scenes, None, SMALL, True, of).groups(torch.arange(3)).columns["completion"]
         for of in (None, thoughts)
     )
     assert thinking == [f"{TEXT} {row}.\n{answer}" for row, answer in enumerate(plain)]
@@ -57,7 +57,9 @@ def test_nobody_s_thoughts_may_hide_the_trajectory():
             return "I wait (as it is red)."
 
     with pytest.raises(UserError, match=r"thoughts without brackets, but got 'I wait \(as it is red\)\."):
-        Demonstrations(GeneratedScenes(0, 1).scenes("train"), None, SMALL, True, Aside()).groups(torch.tensor([0]))
+        DrivingDemonstrations(GeneratedScenes(0, 1).scenes("train"), None, SMALL, True, Aside()).groups(
+            torch.tensor([0])
+        )
 
 
 @pytest.mark.parametrize("text", ["I wait (as it is red).", "[1.0,2.0]", "a [b] c", "() "])

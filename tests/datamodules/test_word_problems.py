@@ -5,7 +5,8 @@ from itertools import chain
 import pytest
 import torch
 
-from lightning_cgrpo.datamodules import WordProblemDemonstrationsDataModule, WordProblemsDataModule, base
+from lightning_cgrpo import prompt_source
+from lightning_cgrpo.datamodules import WordProblemDemonstrationsDataModule, WordProblemsDataModule
 from lightning_cgrpo.tasks.gsm8k import score_completion
 from lightning_cgrpo.tasks.gsm8k.demonstrations import Manners
 from lightning_cgrpo.tasks.gsm8k.word_problems import problem
@@ -85,7 +86,7 @@ def test_evaluation_has_no_completions():
 @pytest.mark.parametrize("size", [2, 3])
 def test_processes_share_each_update(monkeypatch, size):
     def batches(rank, size):
-        monkeypatch.setattr(base, "world", lambda: (rank, size))
+        monkeypatch.setattr(prompt_source, "world", lambda: (rank, size))
         return [groups.columns["completion"] for groups in demonstrations().train_dataloader()]
 
     whole = batches(0, 1)

@@ -27,10 +27,10 @@ from lightning_cgrpo import (  # noqa: E402
 from lightning_cgrpo.__main__ import main  # noqa: E402
 from lightning_cgrpo.callbacks import SavePretrained  # noqa: E402
 from lightning_cgrpo.datamodules import GSM8KDataModule, WordProblemsDataModule  # noqa: E402
-from lightning_cgrpo.datamodules.base import PromptLoader  # noqa: E402
 from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.modules.supervised import demonstrated  # noqa: E402
 from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
+from lightning_cgrpo.prompt_source import PromptLoader  # noqa: E402
 from lightning_cgrpo.rollout import PromptGroups  # noqa: E402
 from lightning_cgrpo.tasks.functions.prompts import Prompts  # noqa: E402
 

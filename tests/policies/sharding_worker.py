@@ -37,6 +37,7 @@ from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.sharding import FSDP2Strategy, unsharded, whole
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model
+from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups
 
 RANK, PROCESSES = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -51,7 +52,7 @@ def prepare(folder: Path) -> Path:
     return folder
 
 
-class OnePicture(GroupDataModule):
+class OnePicture(GroupDataModule, PromptSource):
     """Two prompts for an update, of four; the first alone has an image."""
 
     def source(self, split):

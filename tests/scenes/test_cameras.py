@@ -1,4 +1,4 @@
-"""Views: what is drawn is where it is, and nothing of the route, the expert or the future is drawn."""
+"""CameraViews: what is drawn is where it is, and nothing of the route, the expert or the future is drawn."""
 
 import math
 import time
@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.scenes.cameras.camera import FIELD_OF_VIEW, HEIGHT, HORIZON, MOUNT
-from lightning_cgrpo.scenes.cameras.camera_views import CAMERAS, Views
+from lightning_cgrpo.scenes.cameras.camera import FIELD_OF_VIEW, HEIGHT, HORIZON_PLACE, MOUNT
+from lightning_cgrpo.scenes.cameras.camera_views import CAMERAS, CameraViews
 from lightning_cgrpo.scenes.cameras.colors import BORDER, GRASS, GREEN, LEFT_BORDER, RED, ROAD, SKY, TYPES
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.scene import Lights
@@ -30,11 +30,11 @@ def pixel(x, y, z=0.0, yaw=0.0):
     angle, distance = math.atan2(y, x) - yaw, math.hypot(x, y)
     depth = distance * math.cos(angle)
     focus = WIDE / 2 / math.tan(FIELD_OF_VIEW / 2)
-    return WIDE / 2 - focus * distance * math.sin(angle) / depth, HORIZON * TALL + focus * (HEIGHT - z) / depth
+    return WIDE / 2 - focus * distance * math.sin(angle) / depth, HORIZON_PLACE * TALL + focus * (HEIGHT - z) / depth
 
 
 def test_road_sky_and_borders_are_where_they_are():
-    image = Views(straight_road(), TALL, WIDE)()
+    image = CameraViews(straight_road(), TALL, WIDE)()
     assert image.shape == (TALL, WIDE, 3)
     assert image.dtype == np.uint8
     assert near(image[0], SKY).all()
@@ -54,9 +54,9 @@ def test_boxes_are_where_agents_are(kind):
     from lightning_cgrpo.scenes.scene import AGENT_TYPES
 
     scene = straight_road([agent("a", 16.0, -0.5, kind=AGENT_TYPES[kind], speed=2.0)])
-    empty = Views(straight_road(), TALL, WIDE)
+    empty = CameraViews(straight_road(), TALL, WIDE)
     for at in (-1.0, 0.0):
-        drawn = (Views(scene, TALL, WIDE)(time=at) != empty(time=at)).any(-1)
+        drawn = (CameraViews(scene, TALL, WIDE)(time=at) != empty(time=at)).any(-1)
         rows, columns = np.nonzero(drawn)
         rear = 16.0 + 2.0 * at - 2.3 - 8.0 * at  # seen from the ego, which drives at 8 m/s
         left, bottom = pixel(rear, 1.25 + 0.95)
@@ -66,14 +66,14 @@ def test_boxes_are_where_agents_are(kind):
         assert columns.max() + 1 == pytest.approx(max(right, pixel(rear + 4.6, 0.3)[0]), abs=1.5)
         assert rows.max() + 1 == pytest.approx(bottom, abs=1.5)
         color = np.array(TYPES[kind]) * 0.5  # the rear
-        middle = Views(scene, TALL, WIDE)(time=at)[int(pixel(rear, 1.25, 0.8)[1]), int((left + right) / 2)]
+        middle = CameraViews(scene, TALL, WIDE)(time=at)[int(pixel(rear, 1.25, 0.8)[1]), int((left + right) / 2)]
         assert np.abs(middle - np.clip(color, 0, 255)).max() < 12
 
 
 def test_the_side_cameras_look_aside():
     scene = straight_road([agent("left", 12.0, 12.0), agent("right", 12.0, -18.0, kind="pedestrian")])
-    empty = Views(straight_road(), TALL, WIDE)
-    views = Views(scene, TALL, WIDE)
+    empty = CameraViews(straight_road(), TALL, WIDE)
+    views = CameraViews(scene, TALL, WIDE)
     for camera, y in (("CAM_L0", 13.75), ("CAM_R0", -16.25)):
         drawn = (views(camera) != empty(camera)).any(-1)
         column, _ = pixel(12.0, y, yaw=math.radians(CAMERAS[camera].yaw))
@@ -87,7 +87,7 @@ def test_each_camera_sees_what_is_where_it_looks():
     for camera, (_, yaw) in CAMERAS.items():
         x, y = MOUNT + 12 * math.cos(math.radians(yaw)), 12 * math.sin(math.radians(yaw)) - 1.75
         scene = straight_road([agent("there", x, y, kind="pedestrian", size=(0.8, 0.8))])
-        drawn = (Views(scene, TALL, WIDE)(camera) != Views(straight_road(), TALL, WIDE)(camera)).any(-1)
+        drawn = (CameraViews(scene, TALL, WIDE)(camera) != CameraViews(straight_road(), TALL, WIDE)(camera)).any(-1)
         assert np.nonzero(drawn)[1].mean() == pytest.approx(WIDE / 2, abs=3), camera
 
 
@@ -95,37 +95,37 @@ def test_nearer_boxes_hide_farther_ones():
     truck = agent("near", 12.0, -1.75, size=(4.0, 2.6))
     hidden = agent("far", 20.0, -1.75, kind="pedestrian", size=(0.6, 0.6))
     for agents in ([truck, hidden], [hidden, truck]):
-        np.testing.assert_array_equal(Views(straight_road(agents))(), Views(straight_road([truck]))())
+        np.testing.assert_array_equal(CameraViews(straight_road(agents))(), CameraViews(straight_road([truck]))())
 
 
 def test_lights_are_seen_from_where_they_count():
     red, green = crossing(red=True), crossing(red=False)
     green = replace(green, lights=Lights(green.lights.times, green.lights.red, torch.ones_like(green.lights.red)))
     for scene, color in ((red, RED), (green, GREEN)):
-        image = Views(scene, TALL, WIDE)()
+        image = CameraViews(scene, TALL, WIDE)()
         found = near(image, color)
-        assert found[: int(HORIZON * TALL)].any(), "a lamp"
-        assert found[int(HORIZON * TALL) :].any(), "a mark on the road"
+        assert found[: int(HORIZON_PLACE * TALL)].any(), "a lamp"
+        assert found[int(HORIZON_PLACE * TALL) :].any(), "a mark on the road"
         column, row = pixel(34.0, 0.0, 3.8)
         assert near(image[int(row), int(column)], color)
-    assert not near(Views(crossing(red=False), TALL, WIDE)(), RED).any()
+    assert not near(CameraViews(crossing(red=False), TALL, WIDE)(), RED).any()
     # From the other side there is no lamp.
     other = moved(red, 0, 0, 0)
     poses = other.ego.poses.clone()
     poses[:, 0], poses[:, 2] = 60.0 - poses[:, 0], math.pi
-    behind = Views(replace(other, ego=replace(other.ego, poses=poses)), TALL, WIDE)()
-    assert not near(behind, RED)[: int(HORIZON * TALL)].any()
+    behind = CameraViews(replace(other, ego=replace(other.ego, poses=poses)), TALL, WIDE)()
+    assert not near(behind, RED)[: int(HORIZON_PLACE * TALL)].any()
 
 
 def test_lights_of_later_are_not_seen():
     """The scene knows its lights from t = 0 on."""
-    views = Views(crossing(red=True), TALL, WIDE)
+    views = CameraViews(crossing(red=True), TALL, WIDE)
     assert near(views(time=0.0), RED).any()
     assert not near(views(time=-0.5), RED).any()
 
 
 def images(scene):
-    views = Views(scene)
+    views = CameraViews(scene)
     return np.stack([views(camera, at) for camera in CAMERAS for at in (-1.0, 0.0)])
 
 
@@ -159,7 +159,7 @@ def test_it_doesnt_matter_where_a_scene_is():
 
 
 def test_what_cannot_be_seen_is_named():
-    views = Views(straight_road())
+    views = CameraViews(straight_road())
     with pytest.raises(UserError, match=r"Expected a camera of CAM_F0, .*, but got 'CAM_F1'. Did you mean"):
         views("CAM_F1")
     for at in (-2.0, 0.5):
@@ -173,7 +173,7 @@ def test_a_scene_without_anything_is_drawn():
         scene,
         agents=replace(scene.agents, times=torch.zeros(0), states=torch.zeros(0, 0, 5), seen=torch.zeros(0, 0).bool()),
     )
-    assert Views(bare, 16, 16)().shape == (16, 16, 3)
+    assert CameraViews(bare, 16, 16)().shape == (16, 16, 3)
 
 
 def test_views_are_fast():
@@ -181,7 +181,7 @@ def test_views_are_fast():
     scenes = [GeneratedScenes(1).scenes("train")[index] for index in range(4)]
     start = time.process_time()
     for scene in scenes:
-        views = Views(scene)
+        views = CameraViews(scene)
         for camera in CAMERAS:
             views(camera)
     assert (time.process_time() - start) / 12 < 0.02

@@ -162,7 +162,7 @@ def test_metric_caches_hold_the_plan(fake: Path) -> None:
 def test_cameras_are_paths_of_images(fake: Path) -> None:
     [scene] = source(cameras=["CAM_F0", "CAM_L0"]).scenes("test")
     folder = fake / "data" / "sensor_blobs" / "test" / "2021.c"
-    assert scene.extra["cameras"] == {
+    assert scene.cameras == {
         f"CAM_{name}": [str(folder / name / f"{frame}.jpg") for frame in range(4)] for name in ("F0", "L0")
     }
 
@@ -182,15 +182,15 @@ def test_logs_are_read_once(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_two_stages(fake: Path) -> None:
     synthetic, now = source(test="two_stage", cameras=["CAM_F0"]).scenes("test")
-    assert now.extra["previous"] == "2021.c-2"
-    assert now.extra["follow_ups"] == [synthetic.name]
-    assert synthetic.extra["previous"] == "1234567890abcdefh"
+    assert now.previous == "2021.c-2"
+    assert now.follow_ups == (synthetic.name,)
+    assert synthetic.previous == "1234567890abcdefh"
     assert synthetic.synthetic
     assert synthetic.human is None
     assert synthetic.agents.times[-1] == 2.0  # its future ends there
     assert not synthetic.lights.red[5:].any()
     blobs = fake / "data" / "two_stage" / "sensor_blobs"
-    assert synthetic.extra["cameras"] == {"CAM_F0": [str(blobs / "f0.jpg")] * 4}
+    assert synthetic.cameras == {"CAM_F0": [str(blobs / "f0.jpg")] * 4}
 
 
 def test_errors_say_what_to_install_and_to_set(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:

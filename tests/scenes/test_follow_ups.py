@@ -9,7 +9,7 @@ from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego, in_scene
 from lightning_cgrpo.scenes.generator import GeneratedScenes
-from lightning_cgrpo.scenes.generator.motion import overlapping
+from lightning_cgrpo.scenes.generator.agent import overlapping
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.vehicle import LENGTH, REAR_AXLE_TO_CENTER, WIDTH
 from tests.scenes.test_generator import same

@@ -14,8 +14,8 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.scenes.generator import GeneratedScenes
-from lightning_cgrpo.scenes.generator.motion import allowed_speed, overlapping
-from lightning_cgrpo.scenes.generator.paths import Path
+from lightning_cgrpo.scenes.generator.agent import allowed_speed, overlapping
+from lightning_cgrpo.scenes.generator.curve import Curve
 from lightning_cgrpo.scenes.generator.rigid_motion import moved
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, Scene
 from lightning_cgrpo.scenes.scene_file import scene_from_json, scene_to_json
@@ -214,21 +214,21 @@ def test_overlaps_are_those_of_polygons() -> None:
 
 
 def test_paths() -> None:
-    circle = Path.curved(np.full(100, 0.02), (1.0, 2.0, 0.5))
+    circle = Curve.curved(np.full(100, 0.02), (1.0, 2.0, 0.5))
     np.testing.assert_allclose(np.diff(circle.yaw), 0.02)
     middle = np.array([1.0, 2.0]) + 50 * np.array([-np.sin(0.5), np.cos(0.5)])
     np.testing.assert_allclose(np.hypot(*(circle.xy - middle).T), 50)
     np.testing.assert_allclose(np.hypot(*(circle.offset(10.0).xy - middle).T), 40)
     places = circle.project(circle.at(np.array([3.0, 40.0]), np.array([1.0, -2.0]))[:, :2])
     np.testing.assert_allclose(places, [[3.0, 1.0], [40.0, -2.0]], atol=0.01)
-    turn = Path.between((0.0, 0.0, 0.0), (10.0, 10.0, np.pi / 2))
+    turn = Curve.between((0.0, 0.0, 0.0), (10.0, 10.0, np.pi / 2))
     np.testing.assert_allclose([turn.start, turn.end], [[0, 0, 0], [10, 10, np.pi / 2]], atol=1e-12)
     assert (np.diff(turn.yaw) > 0).all()
     np.testing.assert_allclose(turn.reversed().end, (0.0, 0.0, np.pi), atol=1e-12)
 
 
 def test_speeds_mind_bends_and_stops() -> None:
-    path = Path.curved(np.repeat([0.0, 0.05, 0.0], 60))
+    path = Curve.curved(np.repeat([0.0, 0.05, 0.0], 60))
     speed = allowed_speed(path, 12.0, lateral=2.0, brake=1.5, stop=170.0)
     assert speed.max() == 12.0
     np.testing.assert_allclose(speed[62:118], np.sqrt(2.0 / 0.05), rtol=1e-3)

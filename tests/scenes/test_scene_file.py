@@ -115,12 +115,12 @@ def test_images_are_looked_for_from_the_folder_of_the_file(tmp_path: Path, monke
     (tmp_path / "scenes" / "a.scene.json").write_text(json.dumps(content() | {"cameras": cameras}))
     monkeypatch.chdir(tmp_path)
     scene = read_scene("scenes/a.scene.json")
-    assert scene.extra["cameras"] == {
+    assert scene.cameras == {
         "CAM_F0": [f"{tmp_path}/scenes/images/0.jpg", f"{tmp_path}/scenes/../1.jpg"],
         "CAM_B0": ["/far/2.jpg", f"{tmp_path}/scenes/3.jpg"],
     }
     write_scene(scene, "b.scene.json")
-    assert read_scene("b.scene.json").extra == scene.extra
+    assert read_scene("b.scene.json").cameras == scene.cameras
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,8 @@ def test_optional_fields_may_be_missing() -> None:
     least["human_trajectory"] = None
     scene = read(least)
     assert scene.human is scene.pdm_trajectory is scene.centerline is scene.log is scene.intent is None
-    assert scene.extra == {}
+    assert scene.extra == scene.cameras == {}
+    assert scene.previous is None and scene.follow_ups == ()
     assert len(scene.lights.times) == 0
     assert scene_to_json(read(scene_to_json(scene))) == scene_to_json(scene)
 
@@ -227,6 +228,10 @@ WRONG: list[tuple[tuple[Any, ...], Any, str]] = [
     (("overrides", "pdm_trajectory", 0), ..., r"overrides\.pdm_trajectory: Expected numbers of the shape \[41, 3\]"),
     (("overrides", "centerline"), [[0, 0]], r"overrides\.centerline: Expected at least 2 points"),
     (("log",), 2021, r"log: Expected a text"),
+    (("cameras", "CAM_F0", 1), 3, r"cameras\.CAM_F0\[1\]: Expected a text, but got 3"),
+    (("previous",), ["before"], r"previous: Expected a text"),
+    (("follow_ups",), "after", r"follow_ups: Expected a list"),
+    (("follow_ups", 0), None, r"follow_ups\[0\]: Expected a text"),
 ]
 
 

@@ -32,8 +32,8 @@ class ScoredScene:
     stem: str  # the scene file's name without its suffix
     name: str
     start: Tensor  # [3] the ego's pose at t = 0
-    previous: Any  # name of the scene before, as in the file
-    follow_ups: Any  # names of second-stage scenes, as in the file
+    previous: str | None  # name of the scene 0.5 s before
+    follow_ups: tuple[str, ...]  # names of second-stage scenes
     candidates: Sequence[Candidate]  # in the order of the file
     poses: Tensor  # [R, 8, 3], NaN where malformed
     scores: Scores

@@ -43,7 +43,7 @@ def two_stages(scenes: Sequence[ScoredScene]) -> tuple[dict[str, Result], list[s
 def _frames(now: ScoredScene, find: Callable[[Any], ScoredScene | None]) -> list[ScoredScene] | str:
     """The scene, the previous scene, then the same for each follow-up; or the name of a missing scene."""
     frames = []
-    for name in [now.stem, *(now.follow_ups if isinstance(now.follow_ups, list) else [now.follow_ups])]:
+    for name in (now.stem, *now.follow_ups):
         frame = find(name)
         if frame is None:
             return f"the scene {name!r}"

@@ -1,7 +1,6 @@
-"""One recorded drive of Argoverse 2: where the ego and the others were, interpolated between sweeps.
+"""A recorded drive of Argoverse 2: poses of ego and agents, interpolated between sweeps.
 
-Everything is in the plane: boxes, which are given in the ego's frame, are turned by the ego's yaw. (Its roll and pitch
-would move a box 100 m away by up to 15 cm; the official scores of such scenes were made without them.)
+Boxes are turned by the ego's yaw alone; roll and pitch would move a box 100 m away by up to 15 cm.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ BOXES = ("annotations.feather", "annotations_with_ego.feather")
 MAPS = "map/log_map_archive_*.json"
 
 EGO_WINDOW = 0.4
-"""Seconds before and after: with shorter ones, the acceleration's noise is beyond the bounds of comfort."""
+"""Seconds before and after; in shorter windows the acceleration's noise exceeds the bounds of comfort."""
 TRACK_WINDOW = 0.25
 STANDING = 0.15
-"""m/s, slower tracks are said to stand."""
+"""m/s; slower tracks stand."""
 
 EGO = "EGO_VEHICLE"
 _CATEGORIES = {
@@ -39,31 +38,26 @@ _CATEGORIES = {
     "TRAFFIC_LIGHT_TRAILER ANIMAL DOG UNKNOWN",
 }
 TYPES = {name: kind for kind, names in _CATEGORIES.items() for name in names.split()}
-"""Of Argoverse's categories."""
+"""Agent type by Argoverse's category."""
 
 
 @dataclass(frozen=True)
-class Motion:
-    """Poses over time.
+class TimedPoses:
+    """Poses over time."""
 
-    Args:
-        times: ``[N]`` seconds since the log's first sweep, ascending.
-        poses: ``[N, 3]`` x, y, yaw, the yaw unwrapped.
-    """
-
-    times: Array
-    poses: Array
+    times: Array  # [N] seconds since the log's first sweep, ascending
+    poses: Array  # [N, 3] x, y, unwrapped yaw
 
     def at(self, times: Array) -> Array:
-        """Poses ``[..., 3]`` at these times, linear in between; the first or last pose outside."""
+        """Poses ``[..., 3]`` by linear interpolation; the first or last pose outside."""
         return np.stack([np.interp(times, self.times, column) for column in self.poses.T], -1)
 
     def covers(self, times: Array, slack: float = 1e-3) -> npt.NDArray[np.bool_]:
-        """Whether these times are between the first and the last pose; sweeps are stamped a bit off the grid."""
+        """Whether times are between the first and last pose, with slack for inexact stamps."""
         return np.asarray((times >= self.times[0] - slack) & (times <= self.times[-1] + slack))
 
     def velocities(self, times: Array) -> Array:
-        """``[..., 2]`` m/s, of a track: central differences; one-sided where it begins or ends, 0 if too slow."""
+        """A track's velocities ``[..., 2]`` by central differences, one-sided at its ends; 0 below `STANDING`."""
         low = np.maximum(times - TRACK_WINDOW, self.times[0])
         high = np.minimum(times + TRACK_WINDOW, self.times[-1])
         moved = (self.at(high) - self.at(low))[..., :2]
@@ -71,10 +65,9 @@ class Motion:
         return np.where(np.linalg.norm(velocities, axis=-1, keepdims=True) < STANDING, 0.0, velocities)
 
     def dynamics(self, times: Array) -> tuple[Array, Array]:
-        """Velocities and accelerations ``[..., 2]`` of the ego, in its frame.
+        """The ego's velocities and accelerations ``[..., 2]`` in its frame.
 
-        Of the parabola through the positions before, at, and after each time; near the log's ends, of the nearest
-        such parabola.
+        Of the parabola through the positions before, at and after each time; near the log's ends, the nearest parabola.
         """
         middle = np.clip(times, self.times[0] + EGO_WINDOW, self.times[-1] - EGO_WINDOW)
         before, here, after = (self.at(middle + offset)[..., :2] for offset in (-EGO_WINDOW, 0, EGO_WINDOW))
@@ -86,38 +79,25 @@ class Motion:
 
 @dataclass(frozen=True)
 class Track:
-    """Somebody else.
-
-    Args:
-        token: name.
-        type: of `AGENT_TYPES`.
-        size: length, width, height of the first box.
-        motion: of the box's center.
-    """
+    """An agent."""
 
     token: str
-    type: str
-    size: tuple[float, ...]
-    motion: Motion
+    type: str  # of AGENT_TYPES
+    size: tuple[float, ...]  # length, width, height of the first box
+    motion: TimedPoses  # of the box center
 
 
 @dataclass(frozen=True)
 class Log:
-    """A drive.
+    """A recorded drive."""
 
-    Args:
-        ego: of the rear axle, which is the origin of Argoverse's ego frame.
-        tracks: the others, sorted by token.
-        end: time of the last sweep; the first is at 0.
-    """
-
-    ego: Motion
-    tracks: tuple[Track, ...]
-    end: float
+    ego: TimedPoses  # of the rear axle, the origin of Argoverse's ego frame
+    tracks: tuple[Track, ...]  # sorted by token
+    end: float  # time of the last sweep; the first sweep is at 0
 
 
 def rotate(vectors: Array, yaw: Array) -> Array:
-    """``[..., 2]`` counterclockwise."""
+    """Turn vectors ``[..., 2]`` counterclockwise."""
     cos, sin = np.cos(yaw), np.sin(yaw)
     x, y = vectors[..., 0], vectors[..., 1]
     return np.stack([cos * x - sin * y, sin * x + cos * y], -1)
@@ -135,7 +115,7 @@ def read_log(folder: Path) -> Log:
     ego = _read(folder / POSES, [])
     start = boxes["timestamp_ns"].min()
     order = np.argsort(ego["timestamp_ns"], kind="stable")
-    motion = Motion(
+    motion = TimedPoses(
         (ego["timestamp_ns"][order] - start) / 1e9,
         np.column_stack([ego["tx_m"][order], ego["ty_m"][order], np.unwrap(_yaw(ego)[order])]),
     )
@@ -154,15 +134,15 @@ def read_log(folder: Path) -> Log:
         if category not in TYPES:
             raise SceneError(f"{boxes_path}: Expected a category of Argoverse 2, but got '{category}'.")
         poses = np.column_stack([centers[rows], np.unwrap(yaws[rows])])
-        tracks.append(Track(str(token), TYPES[category], tuple(sizes[rows[0]].tolist()), Motion(times[rows], poses)))
+        tracks.append(
+            Track(str(token), TYPES[category], tuple(sizes[rows[0]].tolist()), TimedPoses(times[rows], poses))
+        )
     return Log(motion, tuple(tracks), float(times.max()))
 
 
 def boxes_file(folder: Path) -> Path:
-    """The file of boxes, whichever of the two it is.
-
-    Raises:
-        SceneError: there is neither.
+    """Raises:
+    SceneError: the log has no file of boxes.
     """
     for name in BOXES:
         if (folder / name).is_file():
@@ -177,14 +157,14 @@ def last_sweep(folder: Path) -> float:
 
 
 def _yaw(table: dict[str, Any]) -> Array:
-    """Of the quaternions, ``[N]``."""
+    """Yaw ``[N]`` of quaternions."""
     w, x, y, z = (table[name] for name in ("qw", "qx", "qy", "qz"))
     yaw: Array = np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
     return yaw
 
 
 def _read(path: Path, columns: list[str] | None) -> dict[str, Any]:
-    """Columns of a feather file as arrays: the time, and unless None the pose and these."""
+    """The time of a feather file; with columns, also the pose and the columns."""
     try:
         from pyarrow import ArrowException, feather  # an extra
     except ImportError:

@@ -11,47 +11,39 @@ import numpy as np
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.scenes.argoverse2.log import BOXES, POSES, Array, Log, last_sweep, read_log, rotate
-from lightning_cgrpo.scenes.argoverse2.roads import read_map
-from lightning_cgrpo.scenes.argoverse2.route import Router
+from lightning_cgrpo.scenes.argoverse2.road_map import read_map
+from lightning_cgrpo.scenes.argoverse2.router import Router
 from lightning_cgrpo.scenes.logs import ALL, LogSource, Part
 from lightning_cgrpo.scenes.scene import RoadMap, Scene
-from lightning_cgrpo.scenes.scene_file import scene_from_json
+from lightning_cgrpo.scenes.scene_file import agent_to_json, ego_to_json, scene_from_json
 
 HISTORY, FUTURE, INTERVAL = 1.5, 4.0, 0.5
 RADIUS = 100.0
-"""Meters around the ego's place at t = 0; who never comes nearer isn't in the scene."""
+"""Meters around the ego's place at t = 0; agents that stay outside are left out."""
 LOGS_KEPT = 16
-"""In memory."""
+"""Size of the cache."""
 
 
 class Moment(NamedTuple):
-    """Where a scene begins.
-
-    Args:
-        log: folder.
-        time: of the scene's t = 0, in seconds since the log's first sweep.
-    """
+    """The t = 0 of a scene."""
 
     log: Path
-    time: float
+    time: float  # seconds since the log's first sweep
 
 
 class Argoverse2(LogSource[Moment]):
-    """Scenes of 4 s, and 1.5 s before, from Argoverse 2 sensor logs.
-
-    The logs' scenes overlap, so that splits are of whole logs. The reader needs pyarrow (extra `driving`).
+    """Scenes of 4 s, with 1.5 s of history, from Argoverse 2 sensor logs. Requires pyarrow (extra `driving`).
 
     Args:
         path: a log, a folder of logs, or a folder of such folders (``train``, ``val``). Logs without boxes, as in
-            Argoverse's test split, are left out.
-        stride: seconds from scene to scene.
-        val_share: of the logs, for validation.
-        test_share: of the logs, for tests.
-        train_part: of the other logs, see `in_part`.
+            Argoverse's test split, are skipped.
+        stride: seconds between scenes.
+
+    Other arguments: see `LogSource`.
 
     Raises:
-        UserError: pyarrow is missing, there is no log, or there are too few to split.
-        SceneError: from `scenes` or from indexing, if a log's file is missing or can't be read.
+        UserError: pyarrow is missing, there is no log, or there are too few logs to split.
+        SceneError: (from `scenes` or indexing) a log's file is missing or unreadable.
     """
 
     def __init__(
@@ -80,17 +72,12 @@ class Argoverse2(LogSource[Moment]):
         history = np.arange(-HISTORY, INTERVAL, INTERVAL)
         future = np.arange(INTERVAL, FUTURE + INTERVAL, INTERVAL)
         times = key.time + history
-        poses, (velocities, accelerations) = log.ego.at(times), log.ego.dynamics(times)
+        poses = log.ego.at(times)
         content = {
             "name": f"av2_{key.log.name[:8]}_{key.time:05.1f}",
             "scene_type": "original",
             "route": [road_map.roadblocks.ids[row] for row in router.route(log.ego, key.time, log.end)],
-            "ego": [
-                {"t": t, "pose": pose, "velocity": velocity, "acceleration": acceleration}
-                for t, pose, velocity, acceleration in zip(
-                    *(part.tolist() for part in (history, poses, velocities, accelerations)), strict=True
-                )
-            ],
+            "ego": ego_to_json(history, poses, *log.ego.dynamics(times)),
             "human_trajectory": _relative(log.ego.at(key.time + future), poses[-1]).tolist(),
             "agents": _agents(log, key.time, np.concatenate([history, future]), poses[-1, :2]),
             "log": key.log.name,
@@ -120,14 +107,14 @@ def _recording(folder: Path) -> tuple[Log, RoadMap, Router]:
 
 
 def _relative(poses: Array, origin: Array) -> Array:
-    """Poses ``[N, 3]`` in the frame of one of them, the yaw in [-π, π)."""
+    """Poses ``[N, 3]`` in the frame of a pose, with yaw in [-π, π)."""
     moved = poses - origin
     yaw = (moved[:, 2] + np.pi) % (2 * np.pi) - np.pi
     return np.column_stack([rotate(moved[:, :2], -origin[2]), yaw])
 
 
 def _agents(log: Log, start: float, grid: Array, place: Array) -> list[dict[str, Any]]:
-    """Tracks that come near, and are there at or after t = 0."""
+    """Tracks that come near, and exist at or after t = 0."""
     found = []
     for track in log.tracks:
         seen = track.motion.covers(start + grid)
@@ -137,15 +124,6 @@ def _agents(log: Log, start: float, grid: Array, place: Array) -> list[dict[str,
         if np.hypot(*(poses[:, :2] - place).T).min() >= RADIUS:
             continue
         poses[:, 2] = (poses[:, 2] + np.pi) % (2 * np.pi) - np.pi
-        length, width, height = track.size
-        found.append(
-            {
-                "token": track.token,
-                "type": track.type,
-                "length": length,
-                "width": width,
-                "height": height,
-                "states": np.column_stack([grid[seen], poses, track.motion.velocities(start + grid[seen])]).tolist(),
-            }
-        )
+        states = np.column_stack([grid[seen], poses, track.motion.velocities(start + grid[seen])])
+        found.append(agent_to_json(track.token, track.type, track.size, states))
     return found

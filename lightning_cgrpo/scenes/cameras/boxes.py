@@ -1,4 +1,4 @@
-"""Agents as boxes, and whatever else stands on the road: faces, of which the nearer hide the farther ones."""
+"""Faces of agents' boxes and of other objects on the road."""
 
 from __future__ import annotations
 
@@ -11,34 +11,21 @@ from lightning_cgrpo.scenes.cameras.colors import TYPES, Color
 from lightning_cgrpo.scenes.scene import Agents
 
 SIDES = ((0, 1, 5, 4), (1, 2, 6, 5), (2, 3, 7, 6), (3, 0, 4, 7), (4, 5, 6, 7))
-"""Corners of a box's left, rear, right, front and upper face: four on the ground, then four above them, each front
-left, rear left, rear right, front right."""
+"""Corners of a box's left, rear, right, front and upper face. Corners 0 to 3 are on the ground: front left, rear left,
+rear right, front right; corners 4 to 7 are above."""
 SHADES = np.array([0.8, 0.5, 0.8, 1.3, 1.0])
 
 
 class Faces(NamedTuple):
-    """What stands on the road and is seen.
+    """F visible faces; near faces hide far faces."""
 
-    Args:
-        corners: F faces ``[4, 3]``.
-        colors: of each.
-        distances: meters to what each belongs to.
-    """
-
-    corners: list[Array]
+    corners: list[Array]  # [4, 3] each
     colors: list[Color]
-    distances: list[float]
+    distances: list[float]  # meters to the face's object
 
 
 def boxes(agents: Agents, origin: Array, place: Array, time: float) -> Faces:
-    """The faces of agents' boxes that look to a camera. Nobody is known after his last state up to that time.
-
-    Args:
-        agents: of the scene.
-        origin: ``[2]`` of places, in the scene's frame.
-        place: ``[2]`` of the camera.
-        time: when.
-    """
+    """Faces of the agents at a time, visible from a place ``[2]`` relative to an origin ``[2]``."""
     step = int(np.searchsorted(agents.times.numpy(), time + 1e-6)) - 1
     if step < 0 or not len(agents.tokens):
         return Faces([], [], [])
@@ -52,7 +39,6 @@ def boxes(agents: Agents, origin: Array, place: Array, time: float) -> Faces:
     feet = np.stack([ahead + left, left - ahead, -ahead - left, ahead - left], 1) + centers[:, None]
     heights = np.stack([np.zeros(len(size)), size[:, 2]], 1).repeat(4, 1)
     corners = np.concatenate([np.concatenate([feet, feet], 1), heights[..., None]], 2)
-    # A side is seen from beyond it.
     seen_from = place - centers
     along, aside = (seen_from * ahead).sum(1), (seen_from * left).sum(1)
     end, edge = np.square(size[:, 0] / 2), np.square(size[:, 1] / 2)

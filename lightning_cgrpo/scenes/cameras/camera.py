@@ -1,4 +1,4 @@
-"""A camera: where in its image a place is."""
+"""A camera: projects places to pixels."""
 
 from __future__ import annotations
 
@@ -12,29 +12,21 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 FIELD_OF_VIEW = math.radians(64.0)
-"""From the left to the right border of an image."""
-HORIZON = 0.35
-"""Where the horizon is in an image, from the top (0) to the bottom: there is more to see below."""
+"""Between the left and right border of an image."""
+HORIZON_PLACE = 0.35
+"""Height of the horizon in an image, from the top (0) to the bottom (1)."""
 MOUNT, HEIGHT = 1.65, 1.6
 """Meters ahead of the rear axle and above the road."""
 NEAR = 0.5
-"""Meters; what is nearer to a camera isn't seen."""
+"""Meters; nearer places are invisible."""
 SIGHT = 95.0
-"""Meters around the ego at t = 0; what is farther away isn't seen. NAVSIM's maps have everything up to 100 m, and of
-what is beyond only the route."""
+"""Meters around the ego at t = 0, because beyond 100 m NAVSIM's maps have only the route."""
 FINENESS = 2
-"""Pixels that are drawn for each that is shown, along each side."""
+"""Drawn pixels per shown pixel, along each side."""
 
 
-class Lens:
-    """From places to pixels.
-
-    Args:
-        pose: ``[3]`` of the ego.
-        yaw: of the camera, to the left of the ego's.
-        height: of the image that is shown.
-        width: of it.
-    """
+class Camera:
+    """Projects places to pixels, from the ego's pose and the camera's yaw to the left of the ego's yaw."""
 
     def __init__(self, pose: Array, yaw: float, height: int, width: int) -> None:
         self.height, self.width = FINENESS * height, FINENESS * width
@@ -44,20 +36,17 @@ class Lens:
         self._focus = self.width / 2 / math.tan(FIELD_OF_VIEW / 2)
 
     def seen(self, polygons: Array) -> Iterator[tuple[int, list[float]]]:
-        """Rows and outlines ``[x, y, x, y, …]`` in pixels of those polygons ``[N, V, 3]`` that are in the image.
-
-        They are cut where they are too near.
-        """
+        """Rows and outlines ``[x, y, x, y, …]`` in pixels of the visible polygons of ``[N, V, 3]``, cut at `NEAR`."""
         depth, right = np.moveaxis((polygons[..., :2] - self.place) @ self._axes, -1, 0)
         up = polygons[..., 2] - HEIGHT
         here = depth >= NEAR
         share = np.zeros_like(depth)
-        # Where an edge meets the plane of what is too near.
+        # Where an edge meets the near plane.
         following = np.roll(depth, -1, 1)
         crosses = here != np.roll(here, -1, 1)
         share[crosses] = ((NEAR - depth) / np.where(crosses, following - depth, 1.0))[crosses]
         cut = [values + share * (np.roll(values, -1, 1) - values) for values in (depth, right, up)]
-        # Each corner is followed by the cut of its edge.
+        # Each corner is followed by its edge's cut.
         depth, right, up = (
             np.stack([given, at_edge], 2).reshape(len(given), 2 * given.shape[1])
             for given, at_edge in zip((depth, right, up), cut, strict=True)
@@ -65,7 +54,7 @@ class Lens:
         kept = np.stack([here, crosses], 2).reshape(depth.shape)
         depth = np.where(kept, depth, 1.0)
         x = self.width / 2 + self._focus * right / depth
-        y = HORIZON * self.height - self._focus * up / depth
+        y = HORIZON_PLACE * self.height - self._focus * up / depth
         pixels = np.stack([x, y], 2)
         inside = np.asarray(kept.any(1))
         for values, end in ((x, self.width), (y, self.height)):
@@ -75,5 +64,5 @@ class Lens:
 
 
 def on_ground(xy: Array) -> Array:
-    """``[..., 3]``, places ``[..., 2]`` at height 0."""
+    """Places ``[..., 2]`` at height 0 ``[..., 3]``."""
     return np.concatenate([xy, np.zeros_like(xy[..., :1])], -1)

@@ -1,4 +1,4 @@
-"""What lies on the ground: what can be driven on, and the borders of lanes."""
+"""Roads and lane borders on the ground."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ BORDER_WIDTH = 0.2
 
 
 def layers(road_map: RoadMap, origin: Array) -> Iterator[tuple[Array, Color]]:
-    """Polygons ``[N, V, 2]`` on the ground, those below first."""
+    """Polygons ``[N, V, 2]`` and colors of layers, from bottom to top."""
     for areas in (road_map.drivable_areas, road_map.carparks):
         yield _near(origin, areas.polygons), AREA
     yield _near(origin, road_map.roadblocks.polygons, ~road_map.roadblocks.connector.numpy()), ROAD
     yield _near(origin, road_map.intersections.polygons), JUNCTION
-    # A border between two lanes of one direction is the right one of one of them, and white in the end.
+    # A border between two lanes is left and right at once; drawn last, it ends up white.
     left, right = _borders(road_map.lanes, origin)
     yield left, LEFT_BORDER
     yield right, BORDER
 
 
 def _near(origin: Array, polygons: Points, chosen: Array | None = None) -> Array:
-    """Those within sight, around the origin."""
+    """The polygons within sight, relative to the origin."""
     rows = _rows(origin, polygons) if chosen is None else _rows(origin, polygons) & chosen
     near: Array = (polygons.xy.numpy()[rows] - origin).astype(np.float32)
     return near
@@ -41,7 +41,7 @@ def _rows(origin: Array, polygons: Points) -> Array:
 
 
 def _borders(lanes: Lanes, origin: Array) -> tuple[Array, Array]:
-    """Left and right borders of lanes, as thin polygons ``[N, V, 2]``."""
+    """Left and right lane borders, as thin polygons ``[N, V, 2]``."""
     sides: tuple[list[Array], list[Array]] = ([], [])
     for row in np.flatnonzero(_rows(origin, lanes.polygons) & ~lanes.connector.numpy()).tolist():
         found = _sides(lanes.polygons[row].numpy() - origin, lanes.centerlines[row].numpy() - origin)
@@ -53,7 +53,7 @@ def _borders(lanes: Lanes, origin: Array) -> tuple[Array, Array]:
 
 
 def _sides(outline: Array, line: Array) -> tuple[Array, Array]:
-    """The left and the right border of a lane ``[V, 2]`` with a centerline ``[C, 2]``, without its two ends."""
+    """Left and right border of a lane ``[V, 2]`` with a centerline ``[C, 2]``, without the lane's two ends."""
     count = len(outline)
     twice = np.concatenate([outline, outline])
     following = twice[1 : count + 1]
@@ -61,7 +61,7 @@ def _sides(outline: Array, line: Array) -> tuple[Array, Array]:
     start, end = (int(np.square(middles - point).sum(1).argmin()) for point in (line[0], line[-1]))
     after_start = twice[start + 1 : start + 1 + (end - start) % count]
     after_end = twice[end + 1 : end + 1 + (start - end) % count]
-    # Counterclockwise, what comes between start and end is on the right.
+    # Counterclockwise, the border between start and end is the right one.
     counterclockwise = (outline[:, 0] * following[:, 1] - outline[:, 1] * following[:, 0]).sum() > 0
     return (after_end, after_start) if counterclockwise else (after_start, after_end)
 

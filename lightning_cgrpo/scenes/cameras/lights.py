@@ -1,7 +1,7 @@
 """Traffic lights: a mark on the road where a connector begins, and a lamp across the junction.
 
-The mark says where to stop, and the lamp is seen by who stands there, but not from the other roads of the junction. For
-turns to the left and right both are moved to that side, so that lights of connectors that begin together are apart.
+The lamp is visible at the mark, but not from the junction's other roads. Lights of turns are moved to their side, which
+separates lights of connectors that begin together.
 """
 
 from __future__ import annotations
@@ -18,16 +18,11 @@ from lightning_cgrpo.scenes.scene import Scene
 ASIDE, WIDTH, MARK_LENGTH = 1.15, 1.0, 1.6
 LAMP_AHEAD, LAMP_HEIGHTS, CASE_WIDTH = 14.0, (3.2, 4.4), 0.15
 HOOD = math.cos(math.radians(45))
-"""A lamp is seen from within 45 degrees of its front."""
+"""A lamp is visible within 45 degrees of its front."""
 
 
 class SceneLights:
-    """The lights of a scene.
-
-    Args:
-        scene: the scene.
-        origin: ``[2]`` of places, in the scene's frame.
-    """
+    """The lights of a scene, relative to an origin ``[2]``."""
 
     def __init__(self, scene: Scene, origin: Array) -> None:
         self._lights = scene.lights
@@ -48,10 +43,7 @@ class SceneLights:
         self._places, self._forward = (np.array(part).reshape(-1, 2) for part in (places, forward))
 
     def at(self, time: float) -> tuple[list[Color], Array, Array]:
-        """Colors of N lights that are on, the places ``[N, 2]`` of their marks, and the directions of driving there.
-
-        Lights before the first known state are dark.
-        """
+        """Colors of N lights that are on, places ``[N, 2]`` of their marks, and driving directions ``[N, 2]``."""
         step = int(np.searchsorted(self._lights.times.numpy(), time + 1e-6)) - 1
         if step < 0:
             return [], self._places[:0], self._forward[:0]
@@ -61,14 +53,14 @@ class SceneLights:
 
 
 def marks(places: Array, forward: Array) -> Array:
-    """``[N, 4, 2]`` on the road."""
+    """Rectangles ``[N, 4, 2]`` on the road."""
     half = WIDTH / 2 * np.stack([-forward[:, 1], forward[:, 0]], 1)
     far = places + MARK_LENGTH * forward
     return np.stack([places + half, places - half, far - half, far + half], 1)
 
 
 def lamps(colors: list[Color], places: Array, forward: Array, camera: Array) -> Faces:
-    """Lamps that are seen from the place of a camera ``[2]``, in their cases."""
+    """Lamps in their cases, visible from a camera at ``[2]``."""
     found = Faces([], [], [])
     low, high = LAMP_HEIGHTS
     for color, middle, ahead in zip(colors, places + LAMP_AHEAD * forward, forward, strict=True):

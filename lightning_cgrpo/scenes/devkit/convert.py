@@ -1,4 +1,4 @@
-"""The devkit's scenes in the documented format (scene_file)."""
+"""The devkit's scenes in the format of scene files."""
 
 from __future__ import annotations
 
@@ -10,22 +10,16 @@ from lightning_cgrpo.scenes.json_fields import SceneError
 
 INTERVAL, FUTURE = 0.5, 8
 PLAN = 41
-"""Poses of the expert's plan that are used, at 10 Hz; a cache has 51."""
+"""Poses of the expert's plan at 10 Hz, of 51 in a cache."""
 RADIUS = 100.0
-"""Meters around the ego, a square, as in the devkit's metric caches; the roads of the route are there all along."""
+"""Half the side of a square around the ego, in meters, as in metric caches; the route's roads are always included."""
 SYNTHETIC_TOKEN = 17
-"""Letters in the token of a scene that was made from another; by this the devkit tells them apart."""
+"""Length of a synthetic scene's token, by which the devkit recognizes these scenes."""
 COMMANDS = ("left", "straight", "right", "unknown")
 
 
 def scene_content(token: str, scene: Any, scenario: Any, layers: Any) -> dict[str, Any]:
-    """What `scene_from_json` reads.
-
-    Args:
-        token: of the frame at t = 0.
-        scene: navsim's `Scene`.
-        scenario: its `NavSimScenario`, which moves everything to the map's frame.
-        layers: nuPlan's `SemanticMapLayer`.
+    """Make the object for `scene_from_json` from navsim's `Scene`, `NavSimScenario` and nuPlan's `SemanticMapLayer`.
 
     Raises:
         SceneError: the route isn't in the map.
@@ -50,7 +44,7 @@ def scene_content(token: str, scene: Any, scenario: Any, layers: Any) -> dict[st
 
 
 def plan_content(cache: Any) -> dict[str, Any]:
-    """Of a metric cache, the expert's plan and the centerline: `overrides`."""
+    """The field `overrides` of a metric cache: the expert's plan and the centerline."""
     states = cache.trajectory.get_sampled_trajectory()[:PLAN]
     return {
         "pdm_trajectory": [_pose(state.rear_axle) for state in states],
@@ -74,12 +68,12 @@ def _ego(state: Any, step: int) -> dict[str, Any]:
 
 
 def _agents(scenario: Any, history: int) -> list[dict[str, Any]]:
-    """Everyone in these frames; of the size at the first sight from t = 0 on, which is what the devkit scores with."""
+    """All agents, with the size first seen from t = 0 on, as in the devkit's scores."""
     found: dict[str, dict[str, Any]] = {}
-    for step in (*range(FUTURE + 1), *range(1 - history, 0)):  # the size is that of the first
+    for step in (*range(FUTURE + 1), *range(1 - history, 0)):  # the first frame sets the size
         try:
             objects = scenario.get_tracked_objects_at_iteration(step).tracked_objects
-        except AssertionError:  # a synthetic scene whose future ends before
+        except AssertionError:  # the future of a synthetic scene may be short
             continue
         for item in objects:
             kind = item.tracked_object_type.name.lower()
@@ -112,7 +106,7 @@ def _lights(scenario: Any, step: int, known: set[str]) -> dict[str, Any]:
 
 
 def _map(token: str, scenario: Any, layers: Any) -> dict[str, Any]:
-    """Roads, intersections and carparks near the ego; like the devkit, without nuPlan's drivable areas."""
+    """Roads, intersections and carparks near the ego; without drivable areas, as in the devkit."""
     api = scenario.map_api
     kinds = (layers.ROADBLOCK, layers.ROADBLOCK_CONNECTOR, layers.INTERSECTION, layers.CARPARK_AREA)
     near = api.get_proximal_map_objects(scenario.initial_ego_state.center.point, RADIUS, list(kinds))
@@ -166,5 +160,5 @@ def _polygon(item: Any) -> list[list[float]]:
 
 
 def _known(edges: Any, among: dict[str, Any]) -> list[str]:
-    """Ids of those that are in the map's part."""
+    """Ids of the edges in the map."""
     return [str(edge.id) for edge in edges if str(edge.id) in among]

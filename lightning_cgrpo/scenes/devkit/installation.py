@@ -1,4 +1,4 @@
-"""The official devkit that is installed, and where its data is."""
+"""The installed devkit and its data."""
 
 from __future__ import annotations
 
@@ -32,26 +32,19 @@ CLASSES = {
 
 @dataclass(frozen=True)
 class Folders:
-    """Where NAVSIM's data is.
+    """Folders of NAVSIM's data."""
 
-    Args:
-        data: has ``navsim_logs``, ``sensor_blobs``, and for two stages ``navhard_two_stage`` or the like.
-        maps: nuPlan's.
-        map_version: of nuPlan's maps.
-        metric_cache: where the devkit wrote its caches; None if they aren't read.
-    """
-
-    data: Path
-    maps: Path
+    data: Path  # has navsim_logs, sensor_blobs, and for two stages e.g. navhard_two_stage
+    maps: Path  # nuPlan's
     map_version: str
-    metric_cache: Path | None
+    metric_cache: Path | None  # None if caches aren't read
 
 
 def load_classes() -> dict[str, Any]:
-    """The devkit's classes by name.
+    """Import the devkit's classes, by name.
 
     Raises:
-        UserError: the devkit can't be imported.
+        UserError: the devkit isn't installed.
     """
     try:
         return {name: getattr(import_module(module), name) for module, names in CLASSES.items() for name in names}
@@ -60,10 +53,10 @@ def load_classes() -> dict[str, Any]:
 
 
 def find_folders(metric_caches: bool) -> Folders:
-    """Of the environment variables that the devkit documents.
+    """Read the devkit's environment variables.
 
     Raises:
-        UserError: some aren't set, or aren't folders.
+        UserError: a variable isn't set, or isn't a folder.
     """
     wanted = {
         DATA: "the folder with navsim_logs and sensor_blobs",
@@ -91,26 +84,19 @@ def find_folders(metric_caches: bool) -> Folders:
 
 @dataclass(frozen=True)
 class OfficialSplit:
-    """One of the devkit's splits (navtrain, navtest, navhard_two_stage, …), as its configuration files state it.
-
-    Args:
-        name: of the split.
-        data: the folder of its logs below ``navsim_logs``.
-        filter: the arguments of `SceneFilter`.
-        pairs: of two stages, ``[now, previous, [[follow-up of now, follow-up of previous], …]]``.
-    """
+    """The configuration of a devkit split (navtrain, navtest, navhard_two_stage, …)."""
 
     name: str
-    data: str
-    filter: dict[str, Any]
-    pairs: list[Any]
+    data: str  # folder of the logs below navsim_logs
+    filter: dict[str, Any]  # arguments of SceneFilter
+    pairs: list[Any]  # of two stages: [now, previous, [[follow-up of now, follow-up of previous], …]]
 
 
 def read_split(name: str) -> OfficialSplit:
     """Read a split's configuration from the installed devkit.
 
     Raises:
-        UserError: there is no such split.
+        UserError: the split is unknown.
     """
     import yaml
 

@@ -1,4 +1,4 @@
-"""The source of NAVSIM's own scenes."""
+"""NAVSIM's scenes as a source."""
 
 from __future__ import annotations
 
@@ -24,28 +24,24 @@ from lightning_cgrpo.scenes.source import Scenes, SceneSource, Split
 
 
 class NavsimDevkit(SceneSource):
-    """NAVSIM's scenes, through the official devkit. It has not run on the real data: tested on fakes of its classes.
+    """NAVSIM's scenes, read by the official devkit. Not run on the real data.
 
-    Reads the environment variables that the devkit documents: OPENSCENE_DATA_ROOT (logs and images), NUPLAN_MAPS_ROOT,
-    NUPLAN_MAP_VERSION (nuplan-maps-v1.0 if it isn't set), and for `metric_caches` NAVSIM_EXP_ROOT.
-
-    NAVSIM distributes its logs as pickles, and its metric caches are pickles, too. Reading a pickle runs whatever code
-    is in it, so that `allow_pickles` must be set, once you trust those files.
+    Environment variables of the devkit: OPENSCENE_DATA_ROOT (logs and images), NUPLAN_MAPS_ROOT, NUPLAN_MAP_VERSION
+    (default nuplan-maps-v1.0), and for `metric_caches` NAVSIM_EXP_ROOT. Logs and caches are pickles, which can run any
+    code when they are read, so set `allow_pickles` only for trusted files.
 
     Args:
         train: the official split for training and validation.
-        test: the official split for tests; of two stages, with the synthetic scenes. None holds out training logs.
-        val_share: of the training logs, for validation, and with `test` None for tests as well.
-        allow_pickles: have the devkit unpickle its logs and caches.
-        metric_caches: take the expert's plan and the centerline from the devkit's metric caches, where a scene has one
-            (``$NAVSIM_EXP_ROOT/metric_cache``, which its run_metric_caching.sh writes).
-        cameras: whose images the scenes name (`Scene.extra`, "cameras": paths from the oldest frame to t = 0), such as
-            CAM_F0.
-        train_part: of the other training logs, see `in_part`.
+        test: the official split for tests, with a two-stage split's synthetic scenes. None holds out training logs.
+        val_share: share of the training logs for validation, and with `test` None also for tests.
+        allow_pickles: unpickle logs and caches.
+        metric_caches: read the expert's plan and the centerline from ``$NAVSIM_EXP_ROOT/metric_cache``, if a scene has
+            a cache (written by the devkit's run_metric_caching.sh).
+        cameras: cameras whose images the scenes name, such as CAM_F0.
+        train_part: part of the other logs for training, see `in_part`.
 
     Raises:
-        UserError: from `scenes`, if pickles aren't allowed, the devkit isn't installed, a variable isn't set, or there
-            is no such split.
+        UserError: (from `scenes`) pickles aren't allowed, the devkit or a split is missing, or a variable isn't set.
     """
 
     def __init__(
@@ -64,7 +60,7 @@ class NavsimDevkit(SceneSource):
         self._read: dict[Split, Sequence[Scene]] = {}
 
     def scenes(self, split: Split) -> Sequence[Scene]:
-        # The devkit unpickles all logs of a split: once.
+        # Once, because the devkit unpickles all logs of a split.
         if split not in self._read:
             self._read[split] = self._scenes(split)
         return self._read[split]
@@ -131,13 +127,13 @@ class _Loader:
         return scene_from_json({**content, **self.related.get(token, {})}, f"NAVSIM scene {token}")
 
     def _images(self, token: str, frames: int) -> dict[str, list[str]]:
-        """Paths by camera, from the oldest frame on."""
+        """Paths of images by camera, from the oldest frame on."""
         if len(token) != SYNTHETIC_TOKEN:
             log = self.official.scene_frames_dicts[token][:frames]
             return {
                 name: [str(self.images / frame["cams"][name]["data_path"]) for frame in log] for name in self.cameras
             }
-        # The devkit tells a synthetic scene's paths only together with the images.
+        # The devkit reports a synthetic scene's paths only together with the images.
         sensors = self.classes["SensorConfig"].build_no_sensors()
         for name in self.cameras:
             setattr(sensors, name.lower(), True)
@@ -154,7 +150,7 @@ class _Loader:
 
 
 def _logs(split: OfficialSplit, folders: Folders) -> list[str]:
-    """Names of a split's logs: those that it lists, or all in its folder."""
+    """Names of a split's logs: from its list, or all logs in its folder."""
     listed: list[str] | None = split.filter.get("log_names")
     if listed is not None:
         return listed
@@ -166,7 +162,7 @@ def _logs(split: OfficialSplit, folders: Folders) -> list[str]:
 
 
 def _related(pairs: list[Any]) -> dict[str, dict[str, Any]]:
-    """The fields `previous` and `follow_ups` of scenes, by token."""
+    """The fields `previous` and `follow_ups`, by token."""
     found: dict[str, dict[str, Any]] = {}
     for now, previous, after in pairs:
         found[now] = {"previous": previous, "follow_ups": [pair[0] for pair in after]}

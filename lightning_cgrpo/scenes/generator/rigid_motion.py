@@ -1,4 +1,4 @@
-"""A scene somewhere else: turned and shifted as a whole."""
+"""Rotation and translation of a whole scene."""
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ from lightning_cgrpo.scenes.scene import Areas, Points, RoadMap, Scene
 
 
 def moved(scene: Scene, angle: float, shift: tuple[float, float]) -> Scene:
-    """Turn a scene about the origin of its frame, then shift it. What is in the ego's frame stays.
-
-    Args:
-        scene: the scene.
-        angle: radians, to the left.
-        shift: meters.
-    """
+    """Turn a scene to the left about the origin, then shift it. Values in the ego's frame stay."""
     turn = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]], dtype=torch.float64)
 
     def points(xy: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Kinds of roads: streets that run straight or curve, junctions, merging roads; each in coordinates of its own.
+"""Random streets, junctions and merging roads, each in its own frame.
 
-Traffic keeps to the right. Every lane that isn't at the map's end leads on, so that whoever drives in it can go on.
+Traffic keeps to the right. Every lane leads on, up to the map's end.
 """
 
 from __future__ import annotations
@@ -11,35 +11,27 @@ from itertools import pairwise
 
 import numpy as np
 
-from lightning_cgrpo.scenes.generator.network import Network, strip
-from lightning_cgrpo.scenes.generator.paths import STEP, Array, Path
+from lightning_cgrpo.scenes.generator.curve import STEP, Array, Curve
+from lightning_cgrpo.scenes.generator.road_network import RoadNetwork, strip
 
 Random = np.random.Generator
 PARKING = 2.5
-"""Width of a strip along the road in which cars park."""
+"""Width of a strip of parked cars."""
 
 
 @dataclass
 class Road:
-    """A road to put traffic on.
+    """A road for traffic."""
 
-    Args:
-        network: the lanes.
-        limit: speed limit, m/s.
-        edges: the carriageways' right edges, along which there may be parked cars and people.
-        parking: center lines of strips for parked cars.
-        phases: of connectors that are green together, where the junction has lights or could have some.
-    """
-
-    network: Network
-    limit: float
-    edges: list[Path] = field(default_factory=list)
-    parking: list[Path] = field(default_factory=list)
-    phases: tuple[list[int], ...] = ()
+    network: RoadNetwork
+    limit: float  # m/s
+    edges: list[Curve] = field(default_factory=list)  # right edges of the carriageways
+    parking: list[Curve] = field(default_factory=list)  # centerlines of strips of parked cars
+    phases: tuple[list[int], ...] = ()  # connectors that are green together, if the junction can have lights
 
 
 def street(rng: Random) -> Road:
-    """One or two directions of one to three lanes, straight or in curves."""
+    """One or two directions of one to three lanes, straight or curved."""
     limit = rng.uniform(8, 20)
     ahead, lateral = 60 + 8 * limit, rng.uniform(0.8, 3.0)
     sharpest = min(lateral / limit**2, 1 / 40)
@@ -50,7 +42,7 @@ def street(rng: Random) -> Road:
 
 
 def corner(rng: Random) -> Road:
-    """A street with one tight bend, to be taken slowly."""
+    """A street with one tight bend."""
     limit = rng.uniform(8, 14)
     radius, turn = rng.uniform(20, 36), rng.uniform(0.8, 1.7) * rng.choice([-1, 1])
     bend = np.full(int(abs(turn) * radius / STEP), np.sign(turn) / radius)
@@ -59,11 +51,11 @@ def corner(rng: Random) -> Road:
 
 
 def _street(rng: Random, curvature: Array, limit: float) -> Road:
-    tight = 4.0 * float(np.abs(curvature).max())  # long cars need room in bends
+    tight = 4.0 * float(np.abs(curvature).max())  # room for long cars in bends
     width = rng.uniform(3.0, 3.9) + 2 * tight
-    divider = Path.curved(curvature)
+    divider = Curve.curved(curvature)
     lanes, oncoming = int(rng.integers(1, 3 if tight > 0.1 else 4)), int(rng.integers(0, 3))
-    road = Road(Network(), limit)
+    road = Road(RoadNetwork(), limit)
     pieces = _cut(divider, rng.uniform(0.3, 0.7) * divider.length)
     _carriageway(road, pieces, lanes, width)
     if oncoming:
@@ -74,15 +66,15 @@ def _street(rng: Random, curvature: Array, limit: float) -> Road:
     return road
 
 
-def _carriageway(road: Road, pieces: list[Path], lanes: int, width: float) -> None:
+def _carriageway(road: Road, pieces: list[Curve], lanes: int, width: float) -> None:
     rows = [road.network.carriageway(piece, lanes, width, road.limit) for piece in pieces]
     for before, after in pairwise(rows):
         for first, last in zip(before, after, strict=True):
             road.network.link(first, last)
-    road.edges.append(Path.joined(pieces).offset(-lanes * width))
+    road.edges.append(Curve.joined(pieces).offset(-lanes * width))
 
 
-def _add_parking(rng: Random, road: Road, edge: Path, chance: float) -> None:
+def _add_parking(rng: Random, road: Road, edge: Curve, chance: float) -> None:
     if rng.random() < chance and edge.length > 30 and float(np.abs(edge.curvature).max()) < 1 / 40:
         used = edge.part(rng.uniform(0, 10), edge.length - rng.uniform(0, 10))
         road.network.carparks.append(strip(used, 0.0, -PARKING))
@@ -90,7 +82,7 @@ def _add_parking(rng: Random, road: Road, edge: Path, chance: float) -> None:
 
 
 def _bends(rng: Random, count: int, sharpest: float) -> Array:
-    """Curves of random lengths that flow into each other."""
+    """Curvature per step of bends of random lengths."""
     knots = np.cumsum(rng.uniform(25, 70, count // 25 + 2))
     values = rng.uniform(-sharpest, sharpest, len(knots))
     if rng.random() < 0.5:
@@ -100,7 +92,7 @@ def _bends(rng: Random, count: int, sharpest: float) -> Array:
 
 
 def junction(rng: Random) -> Road:
-    """Two roads that cross at an angle, or one that ends at another."""
+    """Two roads that cross, or a road that ends at another road."""
     limit = rng.uniform(8, 16)
     width = rng.uniform(3.2, 3.9)
     first, turned = int(rng.integers(1, 3)), rng.uniform(np.pi / 3, 2 * np.pi / 3)
@@ -113,12 +105,12 @@ def junction(rng: Random) -> Road:
     reach = max(
         _crossing(half[i], half[j], float((angles[j] - angles[i]) % (2 * np.pi))) for i, j in _neighbors(len(angles))
     ) + rng.uniform(7, 12)
-    road = Road(Network(), limit)
+    road = Road(RoadNetwork(), limit)
     length = int((70 + 5 * limit) / STEP)
     arms = []
     for angle in angles:
         bend = _bends(rng, length, 0.8 / limit**2) if rng.random() < 0.4 else np.zeros(length)
-        arms.append(Path.curved(bend, (reach * np.cos(angle), reach * np.sin(angle), angle)))
+        arms.append(Curve.curved(bend, (reach * np.cos(angle), reach * np.sin(angle), angle)))
     outward = [road.network.carriageway(arm, n, width, limit) for arm, n in zip(arms, lanes, strict=True)]
     inward = [road.network.carriageway(arm.reversed(), n, width, limit) for arm, n in zip(arms, lanes, strict=True)]
     road.phases = ([], [])
@@ -129,7 +121,7 @@ def junction(rng: Random) -> Road:
     corners = []
     for i, j in _neighbors(len(arms)):
         start = arms[i].offset(half[i]).start
-        curb = Path.between((start[0], start[1], angles[i] + np.pi), arms[j].offset(-half[j]).start)
+        curb = Curve.between((start[0], start[1], angles[i] + np.pi), arms[j].offset(-half[j]).start)
         corners.append(curb.xy)
     road.network.intersections.append(np.concatenate(corners))
     for arm, side in zip(arms, half, strict=True):
@@ -144,31 +136,31 @@ def _neighbors(count: int) -> list[tuple[int, int]]:
 
 
 def _crossing(half: float, other: float, angle: float) -> float:
-    """How far out the edges of two arms meet, the arms' half widths and the angle between them given."""
+    """Distance at which the edges of two arms meet, from the arms' half widths and angle."""
     if angle > np.pi - 1e-3:
         return 0.0
     sides = ((other + half * np.cos(angle)) / np.sin(angle), (half + other * np.cos(angle)) / np.sin(angle))
     return float(max(sides))
 
 
-def _turns(network: Network, inward: list[int], outward: list[int], turn: float) -> list[int]:
+def _turns(network: RoadNetwork, inward: list[int], outward: list[int], turn: float) -> list[int]:
     turn = (turn + np.pi) % (2 * np.pi) - np.pi
     limit = network.lanes[inward[0]].limit
     if abs(turn) < np.pi / 5:
         return network.connect(list(zip(inward, outward, strict=True)), limit)
-    lane = 0 if turn > 0 else -1  # left turns from the left lane into the left one
+    lane = 0 if turn > 0 else -1  # left turns from the left lane to the left lane
     return network.connect([(inward[lane], outward[lane])], 0.7 * limit)
 
 
 def merge(rng: Random) -> Road:
-    """A ramp that joins the right lane of a road from the right."""
+    """A ramp that joins a road from the right."""
     limit = rng.uniform(13, 22)
     width, lanes = rng.uniform(3.3, 3.9), int(rng.integers(1, 4))
     before, zone, after = int(rng.uniform(70, 110)), int(rng.uniform(35, 70)), int(60 + 6 * limit)
     bend = _bends(rng, before + zone + after, 0.8 / limit**2) * rng.integers(0, 2)
-    divider = Path.curved(bend)
+    divider = Curve.curved(bend)
     pieces = _cut(divider, before, before + zone)
-    road = Road(Network(), limit)
+    road = Road(RoadNetwork(), limit)
     network = road.network
     first = network.carriageway(pieces[0], lanes, width, limit)
     last = network.carriageway(pieces[2], lanes, width, limit)
@@ -176,7 +168,7 @@ def merge(rng: Random) -> Road:
     angle, gap = rng.uniform(0.06, 0.16), rng.uniform(0.8, 2.0)
     tip = pieces[1].offset(-lanes * width - gap).start
     ramp_bend = np.linspace(0, rng.uniform(-1, 1) * 1.2 / limit**2, before)
-    ramp = Path.curved(ramp_bend, (tip[0], tip[1], tip[2] + angle + np.pi)).reversed()
+    ramp = Curve.curved(ramp_bend, (tip[0], tip[1], tip[2] + angle + np.pi)).reversed()
     joining = network.carriageway(ramp, 1, width, 0.8 * limit)
     entry = network.connect([(joining[0], last[-1])], limit)
     side = network.lanes[entry[0]].path.offset(-width / 2)
@@ -187,11 +179,11 @@ def merge(rng: Random) -> Road:
     return road
 
 
-def _cut(path: Path, *cuts: float) -> list[Path]:
-    """The pieces of a path between cuts; neighbors share a point."""
+def _cut(path: Curve, *cuts: float) -> list[Curve]:
+    """Pieces of a path; neighbors share a point."""
     ends = [0, *(int(np.searchsorted(path.s, cut)) for cut in cuts), len(path.s) - 1]
-    return [Path(path.xy[a : b + 1], path.yaw[a : b + 1]) for a, b in pairwise(ends)]
+    return [Curve(path.xy[a : b + 1], path.yaw[a : b + 1]) for a, b in pairwise(ends)]
 
 
 KINDS: dict[Callable[[Random], Road], float] = {street: 0.3, corner: 0.13, junction: 0.43, merge: 0.14}
-"""How often which kind of road is drawn."""
+"""Probability of each kind of road."""

@@ -1,4 +1,4 @@
-"""Vehicles: leaders, queues, cut-ins, who pulls out or is parked, and whoever else is on his way."""
+"""Vehicles: leaders, queues, cut-ins, parked and pulling out, cross traffic."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_cgrpo.scenes.generator.human import DT, Drive
-from lightning_cgrpo.scenes.generator.motion import TIMES, Agent, Body, allowed_speed, travel
-from lightning_cgrpo.scenes.generator.paths import Array
+from lightning_cgrpo.scenes.generator.agent import TIMES, Agent, Body, allowed_speed, travel
+from lightning_cgrpo.scenes.generator.curve import Array
+from lightning_cgrpo.scenes.generator.human_drive import DT, HumanDrive
 from lightning_cgrpo.scenes.generator.roads import PARKING, Random
-from lightning_cgrpo.scenes.generator.stage import NEVER, Stage, Trip
+from lightning_cgrpo.scenes.generator.site import NEVER, Site, Trip
 from lightning_cgrpo.scenes.vehicle import FRONT_LENGTH, REAR_LENGTH
 
 REACTION, DEPARTURE = 0.8, 1.2
-"""Seconds until one starts at a green light, and the acceleration, m/s²."""
+"""Seconds until a start at a green light, and acceleration, m/s²."""
 
 
 def random_vehicle(rng: Random) -> Body:
@@ -23,50 +23,50 @@ def random_vehicle(rng: Random) -> Body:
     return Body.random(rng, "car" if share < 0.88 else "truck" if share < 0.96 else "bus")
 
 
-def leader(rng: Random, stage: Stage) -> list[Agent]:
-    """Ahead in the ego's lane: as fast, slow, braking or standing; sometimes a bicycle."""
+def leader(rng: Random, site: Site) -> list[Agent]:
+    """A vehicle or bicycle ahead in the ego's lane: as fast, slow, braking or standing."""
     bicycle = rng.random() < 0.15
     body = Body.random(rng, "bicycle") if bicycle else random_vehicle(rng)
-    gap = rng.uniform(3, 8) + rng.uniform(0.4, 3.0) * stage.speed
-    s = stage.s + FRONT_LENGTH + gap + body.size[0] / 2
+    gap = rng.uniform(3, 8) + rng.uniform(0.4, 3.0) * site.speed
+    s = site.s + FRONT_LENGTH + gap + body.size[0] / 2
     pace = rng.choice([1.0, rng.uniform(0.3, 0.8), 0.0], p=[0.3, 0.5, 0.2])
-    limit = rng.uniform(2.5, 6.5) if bicycle else stage.cruise * pace
+    limit = rng.uniform(2.5, 6.5) if bicycle else site.cruise * pace
     left = rng.uniform(-1.0, 0.0) if bicycle else rng.normal(0, 0.15)
-    shared = stage.trip.lanes[: stage.trip.lane_at(stage.s) + 1]
-    ways = [trip for trip in stage.trips if trip.lanes[: len(shared)] == shared]
+    shared = site.trip.lanes[: site.trip.lane_at(site.s) + 1]
+    ways = [trip for trip in site.trips if trip.lanes[: len(shared)] == shared]
     trip = ways[rng.integers(len(ways))]  # may turn off
-    at, speed = _flow(rng, stage, trip, s, limit, body)
+    at, speed = _flow(rng, site, trip, s, limit, body)
     if rng.random() < 0.25:
         at, speed = _braking(rng, at, speed)
     return [Agent.driving(body, trip.path, at, speed, left)]
 
 
-def _flow(rng: Random, stage: Stage, trip: Trip, s: float, limit: float, body: Body) -> tuple[Array, Array]:
-    """Distances and speeds of who is at ``s`` at t = 0, minding bends and lights."""
+def _flow(rng: Random, site: Site, trip: Trip, s: float, limit: float, body: Body) -> tuple[Array, Array]:
+    """Distances and speeds of a vehicle at ``s`` at t = 0, in view of bends and lights."""
     lateral, brake = rng.uniform(1.5, 2.5), rng.uniform(1.5, 2.5)
     free = travel(trip.path, allowed_speed(trip.path, limit, lateral, brake), s)
-    red = stage.signals.red_from(trip)
-    if _may_give_way(stage, trip) and rng.random() < 0.75:
+    red = site.lights.red_from(trip)
+    if _may_give_way(site, trip) and rng.random() < 0.75:
         red = (-NEVER, NEVER)
     if red is None or trip.line is None:
         return free
     stop = trip.line - body.size[0] / 2 - rng.uniform(0.5, 2.0)
-    if s > stop or np.interp(red[0], TIMES, free[0]) > stop:  # has passed, or will before it turns red
+    if s > stop or np.interp(red[0], TIMES, free[0]) > stop:  # passes before red
         return free
     at, speed = travel(trip.path, allowed_speed(trip.path, limit, lateral, brake, stop), s)
     since = (TIMES - red[1] - REACTION).clip(0)
     return at + DEPARTURE / 2 * since**2, speed + DEPARTURE * since
 
 
-def _may_give_way(stage: Stage, trip: Trip) -> bool:
-    """Whether it's natural to wait at the junction though no light is red: without lights, and before turning off."""
+def _may_give_way(site: Site, trip: Trip) -> bool:
+    """Whether a vehicle may wait at the junction without a red light: if there are no lights, or before a turn."""
     turns = abs(float(trip.path.yaw[-1] - trip.path.yaw[0])) > 0.8
-    other_arm = bool(stage.road.phases) and trip.lanes[0] != stage.trip.lanes[0]
-    return other_arm and (turns or not stage.signals.phases)
+    other_arm = bool(site.road.phases) and trip.lanes[0] != site.trip.lanes[0]
+    return other_arm and (turns or not site.lights.phases)
 
 
 def _braking(rng: Random, s: Array, speed: Array) -> tuple[Array, Array]:
-    """The same drive, braking from some moment on, seldom until it stands."""
+    """The same drive, braking from a random moment on."""
     begin, brake = rng.uniform(-1.5, 0.0), rng.uniform(0.5, 2.0)
     times = np.linspace(TIMES[0], TIMES[-1], 5 * len(TIMES) - 4)
     before = np.interp(begin, TIMES, speed)
@@ -76,71 +76,71 @@ def _braking(rng: Random, s: Array, speed: Array) -> tuple[Array, Array]:
     return s[0] + travelled[::5], v[::5]
 
 
-def queue(rng: Random, stage: Stage) -> list[Agent]:
-    """Who stands at the red light ahead of the ego."""
-    red = stage.signals.red_from(stage.trip)
-    if red is None or stage.trip.line is None:
+def queue(rng: Random, site: Site) -> list[Agent]:
+    """Vehicles at the red light ahead of the ego."""
+    red = site.lights.red_from(site.trip)
+    if red is None or site.trip.line is None:
         return []
     agents: list[Agent] = []
-    front = stage.trip.line - rng.uniform(0.5, 2.5)
+    front = site.trip.line - rng.uniform(0.5, 2.5)
     for place in range(int(rng.integers(0, 4))):
         body = random_vehicle(rng)
         s = front - body.size[0] / 2
-        if s - body.size[0] / 2 < stage.s + FRONT_LENGTH + 2.0:
+        if s - body.size[0] / 2 < site.s + FRONT_LENGTH + 2.0:
             break
         since = (TIMES - red[1] - REACTION * (place + 1)).clip(0)
         at, speed = s + DEPARTURE / 2 * since**2, DEPARTURE * since
-        agents.append(Agent.driving(body, stage.trip.path, at, speed, rng.normal(0, 0.1)))
+        agents.append(Agent.driving(body, site.trip.path, at, speed, rng.normal(0, 0.1)))
         front = s - body.size[0] / 2 - rng.uniform(1.5, 3.0)
     return agents
 
 
-def cut_in(rng: Random, stage: Stage) -> list[Agent]:
-    """Changes into the ego's lane from the one beside it."""
-    position = stage.trip.lane_at(stage.s)
-    lane = stage.road.network.lanes[stage.trip.lanes[position]]
-    block = stage.road.network.blocks[lane.block]
-    place = block.lanes.index(stage.trip.lanes[position])
+def cut_in(rng: Random, site: Site) -> list[Agent]:
+    """A vehicle that changes into the ego's lane."""
+    position = site.trip.lane_at(site.s)
+    lane = site.road.network.lanes[site.trip.lanes[position]]
+    block = site.road.network.blocks[lane.block]
+    place = block.lanes.index(site.trip.lanes[position])
     sides = [side for side, there in ((1, place > 0), (-1, place < len(block.lanes) - 1)) if there]
     if not sides or block.connector:
         return []
     body = random_vehicle(rng)
-    speed = stage.speed * rng.uniform(0.6, 1.1)
-    s = stage.s + FRONT_LENGTH + body.size[0] / 2 + rng.uniform(3, 8) + rng.uniform(0.3, 1.5) * stage.speed
-    if stage.trip.line is not None and s + 4 * speed > stage.trip.line:
+    speed = site.speed * rng.uniform(0.6, 1.1)
+    s = site.s + FRONT_LENGTH + body.size[0] / 2 + rng.uniform(3, 8) + rng.uniform(0.3, 1.5) * site.speed
+    if site.trip.line is not None and s + 4 * speed > site.trip.line:
         return []
     begin, seconds = rng.uniform(-2.5, 0.5), rng.uniform(3.0, 4.5)
     left, sideways = _sidestep(rng.choice(sides) * lane.width, begin, seconds)
-    return [Agent.driving(body, stage.path, s + speed * TIMES, np.full(len(TIMES), speed), left, sideways)]
+    return [Agent.driving(body, site.path, s + speed * TIMES, np.full(len(TIMES), speed), left, sideways)]
 
 
 def _sidestep(left: float, begin: float, seconds: float) -> tuple[Array, Array]:
-    """From some way to the left of a path onto it: places and speeds."""
+    """Offsets and lateral speeds of a change from ``left`` of a path onto the path."""
     share = ((TIMES - begin) / seconds).clip(0, 1)
     return left * (1 + np.cos(np.pi * share)) / 2, -left * np.pi / 2 / seconds * np.sin(np.pi * share)
 
 
-def pull_out(rng: Random, stage: Stage) -> list[Agent]:
-    """Leaves the edge of the road for the ego's lane, which is the one beside it."""
-    s = stage.s + rng.uniform(14, 25) + rng.uniform(1.2, 2.5) * stage.speed
-    position = stage.trip.lane_at(s)
-    lane = stage.road.network.lanes[stage.trip.lanes[position]]
-    block = stage.road.network.blocks[lane.block]
-    if block.connector or block.lanes[-1] != stage.trip.lanes[position] or not stage.road.parking:
+def pull_out(rng: Random, site: Site) -> list[Agent]:
+    """A parked car that pulls out into the ego's lane, if this is the rightmost lane."""
+    s = site.s + rng.uniform(14, 25) + rng.uniform(1.2, 2.5) * site.speed
+    position = site.trip.lane_at(s)
+    lane = site.road.network.lanes[site.trip.lanes[position]]
+    block = site.road.network.blocks[lane.block]
+    if block.connector or block.lanes[-1] != site.trip.lanes[position] or not site.road.parking:
         return []
     body, begin = Body.random(rng, "car"), rng.uniform(-2.5, -0.5)
     left, sideways = _sidestep(-(lane.width + PARKING) / 2, begin, rng.uniform(3.5, 5))
     since = (TIMES - begin).clip(0)
     pace = rng.uniform(0.8, 1.6)
-    speed = pace * since.clip(None, 4 - begin)  # then fast enough
+    speed = pace * since.clip(None, 4 - begin)
     at = s + pace / 2 * since**2 - pace / 2 * (TIMES - 4).clip(0) ** 2
-    return [Agent.driving(body, stage.path, at, speed, left, sideways * np.tanh(since))]
+    return [Agent.driving(body, site.path, at, speed, left, sideways * np.tanh(since))]
 
 
-def parked(rng: Random, stage: Stage) -> list[Agent]:
-    """Along the road, some of them not quite beside the lane, rarely one in it."""
+def parked(rng: Random, site: Site) -> list[Agent]:
+    """Parked cars, some of which reach into the lane."""
     agents = []
-    for strip in stage.road.parking:
+    for strip in site.road.parking:
         share = rng.uniform(0.1, 0.8)
         for s in np.arange(4, strip.length - 4, 7.0):
             if rng.random() < share:
@@ -149,42 +149,42 @@ def parked(rng: Random, stage: Stage) -> list[Agent]:
                 pose = strip.at(s + rng.uniform(-0.8, 0.8), into)
                 pose[2] += rng.normal(0, 0.02)
                 agents.append(Agent.standing(body, pose))
-    near = stage.path.at(stage.s)[:2]
+    near = site.path.at(site.s)[:2]
     return [agent for agent in agents if np.hypot(*(agent.states[0, :2] - near)) < 60]
 
 
-def double_parked(rng: Random, stage: Stage) -> list[Agent]:
-    """Stands in the ego's lane, at its right side."""
-    s = stage.s + rng.uniform(15, 25) + rng.uniform(1, 2.5) * stage.speed
-    if stage.trip.line is not None and s > stage.trip.line - 8:
+def double_parked(rng: Random, site: Site) -> list[Agent]:
+    """A vehicle that stands at the right side of the ego's lane."""
+    s = site.s + rng.uniform(15, 25) + rng.uniform(1, 2.5) * site.speed
+    if site.trip.line is not None and s > site.trip.line - 8:
         return []
-    return [Agent.standing(random_vehicle(rng), stage.path.at(s, rng.uniform(-1.2, 0.0)))]
+    return [Agent.standing(random_vehicle(rng), site.path.at(s, rng.uniform(-1.2, 0.0)))]
 
 
-def others(rng: Random, stage: Stage) -> list[Agent]:
-    """On every way through the map, oncoming and crossing ones as well."""
+def others(rng: Random, site: Site) -> list[Agent]:
+    """Vehicles on all trips, oncoming and crossing included."""
     agents = []
-    ways = [stage.trips[i] for i in rng.permutation(len(stage.trips))[:6]]
+    ways = [site.trips[i] for i in rng.permutation(len(site.trips))[:6]]
     for trip in ways:
         body = random_vehicle(rng)
-        for s in _places(rng, stage, trip):
-            at, speed = _flow(rng, stage, trip, s, stage.road.limit * rng.uniform(0.7, 1.0), body)
+        for s in _places(rng, site, trip):
+            at, speed = _flow(rng, site, trip, s, site.road.limit * rng.uniform(0.7, 1.0), body)
             agents.append(Agent.driving(body, trip.path, at, speed, rng.normal(0, 0.15)))
             body = random_vehicle(rng)
     return agents
 
 
-def _places(rng: Random, stage: Stage, trip: Trip) -> Sequence[float]:
-    """Where on a way there is someone, not near the ego if it's the ego's lane."""
-    near = float(trip.path.project(stage.path.at(stage.s)[None, :2])[0, 0]) if trip.line is None else trip.line
+def _places(rng: Random, site: Site, trip: Trip) -> Sequence[float]:
+    """Distances of vehicles along a trip; in the ego's lane only far ahead."""
+    near = float(trip.path.project(site.path.at(site.s)[None, :2])[0, 0]) if trip.line is None else trip.line
     places = near + rng.uniform(-50, 30, int(rng.integers(1, 4)))
-    if trip.lanes[0] == stage.trip.lanes[0]:
-        places = places[places > stage.s + 30]
+    if trip.lanes[0] == site.trip.lanes[0]:
+        places = places[places > site.s + 30]
     return [float(s) for s in places if 5 < s < trip.path.length - 5]
 
 
-def followers(rng: Random, stage: Stage, drive: Drive, later: Drive) -> list[Agent]:
-    """Behind the ego, doing what it did a moment ago, and does later."""
+def followers(rng: Random, site: Site, drive: HumanDrive, later: HumanDrive) -> list[Agent]:
+    """Vehicles behind the ego, which repeat its drive with a delay."""
     delay, back = 0.0, REAR_LENGTH
     places = np.append(drive.s, later.s[1:])
     fine = np.arange(len(places)) * DT
@@ -195,12 +195,12 @@ def followers(rng: Random, stage: Stage, drive: Drive, later: Drive) -> list[Age
         back += rng.uniform(1.5, 4.0) + body.size[0] / 2
         times = np.arange(TIMES[0] - 0.25, TIMES[-1] + 0.3, 0.25) - delay
         speed, acceleration = drive.start
-        # Long ago it didn't accelerate.
+        # Constant speed before the history.
         past = times.clip(TIMES[0], 0)
         s = drive.before(past) + (speed + acceleration * past) * (times - past).clip(None, 0)
         s = np.where(times > 0, np.interp(times, fine, places), s) - back
         if s[0] < 3:
             break
-        agents.append(Agent.driving(body, stage.path, s[1:-1:2], ((s[2:] - s[:-2]) / 0.5)[::2], rng.normal(0, 0.1)))
+        agents.append(Agent.driving(body, site.path, s[1:-1:2], ((s[2:] - s[:-2]) / 0.5)[::2], rng.normal(0, 0.1)))
         back += body.size[0] / 2
     return agents

@@ -1,1 +1,1 @@
-"""Driving, scored as NAVSIM v2 does. Needs torch, scipy and shapely, and matplotlib for pictures; nothing else."""
+"""Driving with a language model: prompts, answers and signals."""

@@ -1,7 +1,6 @@
-"""Answers: waypoints as text, and the poses that are scored. docs/navsim_score.md §14.
+"""Answers: waypoints as text, and the scored poses.
 
-Reading is strict and total: every text gives waypoints or None, in time linear in the text, which a policy under
-training writes.
+Reading is strict, total and linear in time, because a policy in training writes the text.
 """
 
 from __future__ import annotations
@@ -19,20 +18,19 @@ from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
 
-HORIZON = 4.0
-"""Seconds that are scored."""
+SCORED_SECONDS = 4.0
 POSE_INTERVAL = 0.25
-"""Seconds from pose to pose of what waypoints are interpolated to."""
+"""Seconds between interpolated poses."""
 REACH = 500.0
-"""Meters; a waypoint's coordinate beyond is none. In 5 s nobody gets there."""
+"""Meters; a larger coordinate is malformed, because nobody gets there in 5 s."""
 LONGEST_GROUP = 80
-"""Characters in brackets; more aren't two numbers."""
+"""Characters in brackets; a longer text is malformed."""
 NO_TRIP = 0.1
-"""Meters; who ends nearer to where it began stands."""
+"""Meters; a shorter trajectory stands."""
 NO_STEP = 0.2
-"""Meters from waypoint to waypoint; from the first shorter step on, interpolation is linear."""
+"""Meters between waypoints; from the first shorter step on, interpolation is linear."""
 NO_HEADING = 0.1
-"""Meters from pose to pose; a shorter step has the heading of its neighbor."""
+"""Meters between poses; a shorter step takes its neighbor's heading."""
 
 _GROUP = re.compile(r"\[[^\[\]()]*+\]|\([^\[\]()]*+\)")
 _NUMBER = r"([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)"
@@ -41,14 +39,11 @@ _PAIR = re.compile(rf"\s*{_NUMBER}\s*,\s*{_NUMBER}\s*")
 
 @dataclass(frozen=True)
 class AnswerFormat:
-    """What an answer is: so many waypoints ``[x,y]``, in meters in the ego's frame at t = 0.
+    """Waypoints ``[x,y]``, in meters in the ego's frame at t = 0.
 
     Args:
-        waypoints: how many, at least 2.
-        interval: seconds from one to the next, and to the first.
-
-    Raises:
-        UserError: there are too few, or no time passes.
+        waypoints: number of waypoints, at least 2.
+        interval: seconds between waypoints, and to the first.
     """
 
     waypoints: int = 4
@@ -65,14 +60,14 @@ class AnswerFormat:
 
     @property
     def seconds(self) -> float:
-        """To the last waypoint."""
+        """Time of the last waypoint."""
         return self.waypoints * self.interval
 
     def read(self, text: str) -> Tensor | None:
-        """The waypoints ``[waypoints, 2]`` that a text says, or None: it is malformed.
+        """The waypoints ``[waypoints, 2]`` of a text, or None if the text is malformed.
 
-        Whatever stands in brackets, ``[..]`` or ``(..)``, must be two numbers, and there must be exactly as many such
-        groups as waypoints; the text around them says nothing.
+        Every group in brackets, ``[..]`` or ``(..)``, must be two numbers. There must be as many groups as waypoints.
+        The text around the groups is ignored.
 
         Example:
             >>> AnswerFormat(waypoints=2).read("I drive [3.0,0.2], (6.6, 1.4).").tolist()
@@ -88,14 +83,23 @@ class AnswerFormat:
                 return None
             points.append([float(number) for number in pair.groups()])
         found = torch.tensor(points, dtype=torch.float64)
-        # Nor is a number that is too large for a float.
         return found if len(points) == self.waypoints and bool((found.abs() <= REACH).all()) else None
 
+    def trajectories(self, texts: Sequence[str]) -> Tensor:
+        """The poses ``[N, P, 3]`` of texts, see `poses`; NaN where a text is malformed."""
+        read = [self.read(text) for text in texts]
+        good = torch.tensor([points is not None for points in read], dtype=torch.bool)
+        found = [points for points in read if points is not None]
+        poses = self.poses(torch.stack(found) if found else torch.zeros(0, self.waypoints, 2, dtype=torch.float64))
+        trajectories = poses.new_full((len(read), *poses.shape[1:]), torch.nan)
+        trajectories[good] = poses
+        return trajectories
+
     def write(self, poses: Tensor, interval: float) -> str:
-        """The answer that describes a trajectory, to a decimeter.
+        """Describe a trajectory, to a decimeter.
 
         Args:
-            poses: ``[P, 2 or more]`` x, y, … in the ego's frame at t = 0, at ``interval``, 2 ``interval``, …
+            poses: ``[P, 2 or more]`` x, y, … in the ego's frame at t = 0; the first at ``interval``.
             interval: seconds between poses.
 
         Raises:
@@ -116,19 +120,13 @@ class AnswerFormat:
         return written(np.stack([np.interp(at, times, path[:, axis]) for axis in (0, 1)], 1).tolist())
 
     def poses(self, waypoints: Tensor) -> Tensor:
-        """What waypoints mean: poses every `POSE_INTERVAL` up to 4 s, or to the last waypoint if that is earlier.
+        """Poses ``[R, P, 3]`` (x, y, yaw) of waypoints ``[R, waypoints, 2]``, up to the last waypoint or 4 s.
 
-        A cubic spline leads from the origin through the waypoints, as `resampled` says; a pose looks to where the path
-        around it leads. Who stands has poses of zeros.
-
-        Args:
-            waypoints: ``[R, waypoints, 2]``.
-
-        Returns:
-            ``[R, P, 3]`` x, y, yaw.
+        A cubic spline leads from the origin through the waypoints, see `resampled`. A pose's yaw is the
+        path's direction. A trajectory that stands has poses of zeros.
         """
         knots = torch.cat([waypoints.new_zeros(len(waypoints), 1, 2), waypoints], 1)
-        count = int(min(HORIZON, self.seconds) / POSE_INTERVAL + 1e-6)
+        count = int(min(SCORED_SECONDS, self.seconds) / POSE_INTERVAL + 1e-6)
         times = [step * self.interval for step in range(self.waypoints + 1)]
         path = resampled(knots, times, [(step + 1) * POSE_INTERVAL for step in range(count)])
         poses = torch.cat([path, _headings(path)[..., None]], -1)
@@ -152,15 +150,15 @@ def number(value: float) -> str:
 
 
 def resampled(knots: Tensor, times: Sequence[float], at: Sequence[float]) -> Tensor:
-    """Where paths are at other times, as the paper's authors interpolate (their ``interp_trajectory``).
+    """Paths at other times, as in the paper authors' ``interp_trajectory``.
 
-    A natural cubic spline leads to the first knot that has the next one within `NO_STEP`; from there on, or where that
-    is one of the first two, the way is straight from knot to knot.
+    A natural cubic spline leads to the first knot within `NO_STEP` of the next knot. From there on, or without three
+    knots for a spline, interpolation is linear.
 
     Args:
         knots: ``[R, K, 2]``.
-        times: K ascending.
-        at: M times between the first and the last.
+        times: K ascending times.
+        at: M times between the first and last.
 
     Returns:
         ``[R, M, 2]``.
@@ -177,7 +175,7 @@ def resampled(knots: Tensor, times: Sequence[float], at: Sequence[float]) -> Ten
 
 @lru_cache(64)
 def _weights(times: tuple[float, ...], at: tuple[float, ...], count: int) -> Tensor:
-    """``[M, K]``, how much each knot counts at each time, if a spline leads through the first ``count`` knots."""
+    """Weight of each knot at each time ``[M, K]``, with a spline through the first ``count`` knots."""
     asked, unit = np.array(at), np.eye(len(times))
     found = np.stack([np.interp(asked, times, row) for row in unit], 1)
     if count > 2:
@@ -187,13 +185,13 @@ def _weights(times: tuple[float, ...], at: tuple[float, ...], count: int) -> Ten
 
 
 def _headings(path: Tensor) -> Tensor:
-    """``[R, M]`` of paths ``[R, M, 2]``: where it moves too little, as before, or at the beginning as afterwards."""
+    """Headings ``[R, M]`` of paths ``[R, M, 2]``; a short step keeps the heading before, or at the beginning after."""
     (steps,) = torch.gradient(path, dim=1) if path.shape[1] > 1 else (path,)
     angles = torch.atan2(steps[..., 1], steps[..., 0])
     moves = steps.norm(dim=-1) >= NO_HEADING
     rows = torch.arange(path.shape[1], device=path.device).expand_as(moves)
     before = torch.where(moves, rows, 0).cummax(1).values
     angles = angles.gather(1, before)
-    # As in theirs, a stop on the way has the heading from after it.
+    # As in the authors' code, a stop takes the heading after it.
     after = torch.where(moves, rows, path.shape[1] - 1).flip(1).cummin(1).values.flip(1)
     return angles.gather(1, after)

@@ -1,4 +1,4 @@
-"""A tiny vision-language model to be trained from random weights, on generated driving scenes."""
+"""A tiny vision-language model with random weights, for generated driving scenes."""
 
 from __future__ import annotations
 
@@ -34,21 +34,20 @@ FIXED: dict[str, Any] = {
     "context_length": 512,
     "rope_theta": 10.0,
 }
-"""Of the model: an image of 64 x 64 pixels is 4 tokens."""
+"""An image of 64 x 64 pixels is 4 tokens."""
 
 
 class VisionFromScratch(VisionLanguagePolicy):
-    """A Qwen2.5-VL with random weights, to which numbers are single tokens; see `number_tokens`.
+    """A Qwen2.5-VL with random weights and single tokens for numbers, see `number_tokens`.
 
-    The defaults have 698 thousand parameters. What it learns is kept by `save_pretrained`, as a directory for
-    `VisionLanguagePolicy`.
+    The defaults have 698 thousand parameters.
 
     Args:
         hidden_size: of the language model, which has 4 heads; a multiple of 16.
         layers: of the language model.
-        feed_forward: width of its feed-forward layers.
-        vision_hidden_size: of the vision tower, which has 4 heads, too.
-        seed: of the weights; by default the seed of `lightning.seed_everything`.
+        feed_forward: width of the feed-forward layers.
+        vision_hidden_size: of the vision tower, which has 4 heads.
+        seed: of the weights; by default `lightning.seed_everything`'s.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class VisionFromScratch(VisionLanguagePolicy):
 
     def load(self) -> None:
         if self.model is None:
-            with torch.device("cpu"):  # the generator of scenes works on the CPU alone
+            with torch.device("cpu"):  # scenes are generated on the CPU
                 scenes = GeneratedScenes().scenes("train")[:TOKENIZER_SCENES]
                 texts = [text for scene in scenes for text in (*_texts(scene), Observations()(scene))]
             special = [VISION_START, VISION_END, IMAGE, VIDEO]
@@ -83,7 +82,7 @@ class VisionFromScratch(VisionLanguagePolicy):
 
 
 def _texts(scene: Scene) -> Iterator[str]:
-    """Of the prompt about a scene."""
+    """The texts of a scene's prompt."""
     for part in messages(scene, PromptFormat())[-1]["content"]:
         if part["type"] == "text":
             yield part["text"]

@@ -1,4 +1,4 @@
-"""A scene as a chat after the paper's recipe (docs/navsim_score.md §14): images, then the ego's state as text."""
+"""A scene as a chat, after the recipe of the paper's authors: images, then the ego's state as text."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from PIL import Image
 from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.navsim.route.lane_ahead import lane_ahead
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
-from lightning_cgrpo.scenes.cameras.camera_views import CAMERAS, Views
+from lightning_cgrpo.scenes.cameras.camera_views import CAMERAS, CameraViews
 from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat, number, resampled, written
 
 INTENTS = ("left", "straight", "right")
 TURN = math.pi / 6
-"""From here on a route that bends is a turn."""
+"""A sharper bend of the route is a turn."""
 AHEAD, SHORTEST_AHEAD = 4.0, 20.0
-"""Seconds, and meters at least, of the route that an intent is about."""
+"""Seconds of the route that an intent describes, and meters at least."""
 HISTORY, HISTORY_INTERVAL = 1.5, 0.25
 """Seconds."""
 SAME_TIME = 1e-3
@@ -43,20 +43,16 @@ Future trajectory: [x_1,y_1], ... [x_{waypoints},y_{waypoints}]"""
 
 @dataclass(frozen=True)
 class PromptFormat:
-    """What a prompt shows, and what it asks for.
+    """Content of a prompt, and the answer it asks for.
 
     Args:
-        frames: moments of which there are images, the last one t = 0.
-        frame_interval: seconds between them.
+        frames: number of moments with images; the last is t = 0.
+        frame_interval: seconds between moments.
         cameras: of each moment, in this order.
-        height: of each image, pixels. Images of real cameras are scaled to this size.
-        width: of each image, pixels.
-        system: begin with a system message that describes input and answer; models that learn the task from scratch
-            need none.
-        answer: what is asked for.
-
-    Raises:
-        UserError: a number isn't positive, or there is no such camera.
+        height: pixels of each image; recorded images are scaled.
+        width: pixels of each image.
+        system: begin with a system message that explains the task; models trained from scratch need none.
+        answer: format of the answer.
     """
 
     frames: int = 3
@@ -78,25 +74,24 @@ class PromptFormat:
 
     @property
     def times(self) -> list[float]:
-        """Of the frames, seconds."""
+        """Seconds of the frames."""
         return [(frame + 1 - self.frames) * self.frame_interval for frame in range(self.frames)]
 
 
 def messages(scene: Scene, form: PromptFormat) -> list[dict[str, Any]]:
-    """The chat that asks for a trajectory. It says nothing of the future but the intent.
-
-    Parts of contents are texts and images, see `VisionLanguagePolicy`.
+    """The chat that asks for a trajectory; of the future it contains only the intent.
 
     Raises:
-        SceneError: an image is missing, or there is no intent and no route to tell it from.
-        UserError: the scene doesn't go back as far as the frames.
+        SceneError: an image is missing, or intent and route are missing.
+        UserError: the scene's history is shorter than the frames.
     """
-    look = _Images(scene, form)
+    views = None if scene.cameras else CameraViews(scene, form.height, form.width)
     parts: list[dict[str, Any]] = []
     for time in form.times:
         for camera in form.cameras:
             parts.append({"type": "text", "text": f"{CAMERAS[camera].label} view, t={time:.1f}s"})
-            parts.append({"type": "image", "image": look(camera, time)})
+            image = _photograph(scene, form, camera, time) if views is None else views(camera, time)
+            parts.append({"type": "image", "image": image})
     parts.append({"type": "text", "text": _state(scene, form)})
     user = {"role": "user", "content": parts}
     if not form.system:
@@ -127,7 +122,7 @@ def _state(scene: Scene, form: PromptFormat) -> str:
 
 
 def history(scene: Scene) -> list[list[float]]:
-    """Positions x, y in the ego's frame at t = 0, at 4 Hz from -1.5 s to now: seven, where the scene knows them."""
+    """Positions x, y in the ego's frame at t = 0, every 0.25 s from -1.5 s (or the first known state) to 0."""
     times, poses = scene.ego.times, scene.ego.poses
     known = min(HISTORY, -float(times[0]))
     steps = int(known / HISTORY_INTERVAL + SAME_TIME)
@@ -139,60 +134,41 @@ def history(scene: Scene) -> list[list[float]]:
 
 
 def intent(scene: Scene) -> str:
-    """The driving command, ``left``, ``straight`` or ``right``: the scene's, or else where its route leads.
+    """The driving command, ``left``, ``straight`` or ``right``: from the scene, else from its route.
 
     Raises:
-        SceneError: there is neither.
+        SceneError: the scene has neither.
     """
     if scene.intent in INTENTS:
         return scene.intent
-    ahead = lane_ahead(scene)
-    road, path = ahead.road, ahead.path
-    start = float(path.project(road.position))
+    lane = lane_ahead(scene)
+    start = lane.start
     end = start + max(AHEAD * float(scene.ego.velocities[-1].norm()), SHORTEST_AHEAD)
-    # A turn counts as a whole, once it begins within this distance.
+    # A turn that begins within this distance counts as a whole.
     begin = 0.0
-    for lane in ahead.lanes:
-        length = road.length(lane)
-        if bool(road.lanes.connector[lane]) and start < begin + length and begin < end:
+    for row in lane.lanes:
+        length = lane.road.length(row)
+        if bool(lane.road.lanes.connector[row]) and start < begin + length and begin < end:
             end = max(end, begin + length)
         begin += length
-    turn = math.remainder(float(path.at(np.array(end))[2] - path.at(np.array(start))[2]), math.tau)
+    turn = math.remainder(float(lane.path.at(np.array(end))[2] - lane.path.at(np.array(start))[2]), math.tau)
     return "straight" if abs(turn) < TURN else "left" if turn > 0 else "right"
 
 
-class _Images:
-    """The images of a scene: of its cameras, where it names files, or else drawn."""
-
-    def __init__(self, scene: Scene, form: PromptFormat) -> None:
-        self.scene, self.form = scene, form
-        self.files: Any = scene.extra.get("cameras")
-        self.views = None if self.files else Views(scene, form.height, form.width)
-
-    def __call__(self, camera: str, time: float) -> NDArray[np.uint8]:
-        """``[height, width, 3]``."""
-        if self.views is not None:
-            return self.views(camera, time)
-        path = self._file(camera, time)
-        try:
-            with Image.open(path) as image:
-                image.draft("RGB", (self.form.width, self.form.height))  # JPEG: decoded no larger than need be
-                size = (self.form.width, self.form.height)
-                return np.array(image.convert("RGB").resize(size, Image.Resampling.BOX))
-        except (OSError, ValueError) as error:
-            raise SceneError(
-                f"{self.scene.name}: cameras.{camera}: Expected an image, but got {path}: {error}."
-            ) from None
-
-    def _file(self, camera: str, time: float) -> str:
-        """The camera's file of that time; they are those of the ego's history."""
-        paths = self.files.get(camera) if isinstance(self.files, dict) else None
-        times = self.scene.ego.times
-        where = f"{self.scene.name}: cameras.{camera}"
-        if not isinstance(paths, list) or len(paths) != len(times):
-            got = "none" if paths is None else str(paths)[:60]
-            raise SceneError(f"{where}: Expected {len(times)} paths, one of each state of the ego, but got {got}.")
-        step = int((times - time).abs().argmin())
-        if abs(float(times[step]) - time) > SAME_TIME:
-            raise SceneError(f"{where}: Expected an image at {time:g} s, but got images at {times.tolist()} s.")
-        return str(paths[step])
+def _photograph(scene: Scene, form: PromptFormat, camera: str, time: float) -> NDArray[np.uint8]:
+    """The recorded image ``[height, width, 3]`` of a camera; there is an image for every state of the ego."""
+    times, paths = scene.ego.times, scene.cameras.get(camera, ())
+    where = f"{scene.name}: cameras.{camera}"
+    if len(paths) != len(times):
+        got = str(paths)[:60] if paths else "none"
+        raise SceneError(f"{where}: Expected {len(times)} paths, one of each state of the ego, but got {got}.")
+    step = int((times - time).abs().argmin())
+    if abs(float(times[step]) - time) > SAME_TIME:
+        raise SceneError(f"{where}: Expected an image at {time:g} s, but got images at {times.tolist()} s.")
+    size = (form.width, form.height)
+    try:
+        with Image.open(paths[step]) as image:
+            image.draft("RGB", size)  # decodes a JPEG no larger than needed
+            return np.array(image.convert("RGB").resize(size, Image.Resampling.BOX))
+    except (OSError, ValueError) as error:
+        raise SceneError(f"{where}: Expected an image, but got {paths[step]}: {error}.") from None

@@ -1,4 +1,4 @@
-"""Signals of driving. docs/navsim_score.md §18."""
+"""Signals of driving."""
 
 from __future__ import annotations
 
@@ -25,46 +25,43 @@ from lightning_cgrpo.tasks.task import Task
 
 PROGRESS, LIGHTS = "ego_progress", "traffic_light_compliance"
 PLANS_KEPT = 16_384
-"""The expert's plans of so many scenes are kept, some kilobytes each: the scenes of an evaluation come again."""
+"""Size of the cache of expert plans (some kilobytes each), because evaluations repeat scenes."""
 
 
 @dataclass(frozen=True, eq=False)
-class Drives:
-    """The answers that can be read, R of B · G.
+class ScoredAnswers:
+    """R readable answers of B · G."""
 
-    Args:
-        answer: ``[R]`` int64, rows of the answers, those to one prompt being neighbors.
-        scene: ``[R]`` int64, rows of the prompts.
-        poses: ``[R, P, 3]`` x, y, yaw in the ego's frame, every `POSE_INTERVAL`.
-        scores: theirs; None where R is 0.
-    """
-
-    answer: Tensor
-    scene: Tensor
-    poses: Tensor
-    scores: Scores | None
+    answer: Tensor  # [R] int64, rows of the answers; the answers to one prompt are neighbors
+    scene: Tensor  # [R] int64, rows of the prompts
+    poses: Tensor  # [R, P, 3] x, y, yaw in the ego's frame, every POSE_INTERVAL
+    scores: Scores | None  # None if R is 0
 
 
 class DrivingTask(Task):
-    """Scores trajectories that were written as text, as NAVSIM v2 does with log-replay traffic and no human filter.
+    """Scores trajectories as NAVSIM v2 does, with log-replay traffic and without a human filter.
 
-    Prompts have the column ``scene``. Signals are
+    Prompts: the column ``scene``.
 
-    - ``wat``, the reward: the mean of the weighted terms, (5 EP + 5 TTC + 2 LK + 2 HC) / 14, in [0, 1]
-    - ``no_at_fault_collisions``, ``drivable_area_compliance``, ``driving_direction_compliance`` and
-      ``traffic_light_compliance``, indicators of what is to be constrained: 1 if the sub-score is 1, so that 0.5 is a
-      violation too. The last one applies in scenes that have lights
-    - ``ego_progress``, a number, and the indicators ``time_to_collision_within_bound``, ``lane_keeping`` and
-      ``history_comfort``: the terms of ``wat``
-    - ``epdms``, the product of all of that
-    - ``ade``, meters: the mean distance to where the human was, every 0.5 s; where there is a human and a trajectory
-    - ``malformed``, indicator: the answer is no trajectory, see `AnswerFormat.read`. All the others but ``ade`` are 0
-    - ``tokens`` and ``truncated``, as in every task about text
+    Answers: waypoints as text, see `AnswerFormat.read`.
+
+    Reward: ``wat``, the mean of the weighted terms in [0, 1], (5 EP + 5 TTC + 2 LK + 2 HC) / 14.
+
+    Costs: the indicators ``no_at_fault_collisions``, ``drivable_area_compliance``, ``driving_direction_compliance``
+    and ``traffic_light_compliance``, 1 if the sub-score is 1. The last applies to scenes with lights.
+
+    Other signals:
+        - ``ego_progress`` (a number), ``time_to_collision_within_bound``, ``lane_keeping``, ``history_comfort``: the
+          terms of ``wat``
+        - ``epdms``: the product of the costs' sub-scores and ``wat``
+        - ``ade``: meters, mean distance to the human every 0.5 s; applies if there are a human and a trajectory
+        - ``malformed``: the answer is no trajectory; all signals above but ``ade`` are 0
+        - ``tokens`` and ``truncated``
 
     Args:
-        answer: what an answer is; the same that the prompts ask for.
-        fractional: in the advantages, a sub-score of 0.5 (hitting a cone, a bit of oncoming lane) is half a violation.
-            Rates count it as a whole one in any case.
+        answer: format of an answer, the same as in the prompts.
+        fractional: in advantages, a sub-score of 0.5 (a hit cone, a bit of oncoming lane) is half a violation. Rates
+            always count a whole violation.
     """
 
     signals: Mapping[str, SignalKind] = {
@@ -87,21 +84,29 @@ class DrivingTask(Task):
 
         Raises:
             UserError: the prompts have no column ``scene``.
-            SceneError: a scene has no route to be driven.
+            SceneError: a scene has no route.
         """
         scenes: Sequence[Scene] = prompts.column("scene", "DrivingTask")
         shape, device = rollouts.mask.shape[:2], rollouts.actions.device
-        drives = self.drives(scenes, texts(rollouts))
-
-        columns = _columns(scenes, drives)
+        found = self.scored(scenes, texts(rollouts))
+        columns = {}
+        if found.scores is not None:
+            driven = [scenes[row] for row in found.scene.tolist()]
+            columns = {
+                **found.scores.columns,
+                "wat": found.scores.weighted_average,
+                "epdms": found.scores.epdms,
+                "ade": average_displacement(driven, found.poses, POSE_INTERVAL),
+                "malformed": torch.zeros(len(found.answer)),
+            }
 
         def values(name: str, otherwise: float = 0.0) -> Tensor:
-            """``[B, G]`` of a column, in which all that can't be scored is otherwise."""
-            found = torch.full((shape.numel(),), otherwise)
-            if drives.scores is not None:
-                valid = drives.scores.valid
-                found[drives.answer[valid]] = columns[name][valid].float()
-            return found.view(shape).to(device)
+            """A column ``[B, G]``, with the default where there is no score."""
+            table = torch.full((shape.numel(),), otherwise)
+            if found.scores is not None:
+                valid = found.scores.valid
+                table[found.answer[valid]] = columns[name][valid].float()
+            return table.view(shape).to(device)
 
         signals = {name: Signal(values(name)) for name in ("wat", *WEIGHTS, "epdms")}
         for name in MULTIPLIERS:
@@ -118,26 +123,21 @@ class DrivingTask(Task):
             **length_signals(rollouts, None),
         }
 
-    def drives(self, scenes: Sequence[Scene], answers: Sequence[Sequence[str]]) -> Drives:
-        """The trajectories that are written in answers, scored.
-
-        Args:
-            scenes: B.
-            answers: B times G texts.
-        """
-        read = [(row, self.answer.read(text)) for row, group in enumerate(answers) for text in group]
-        found = [(number, row, points) for number, (row, points) in enumerate(read) if points is not None]
-        answer, scene = (torch.tensor([each[part] for each in found], dtype=torch.int64) for part in (0, 1))
-        if not found:
-            return Drives(answer, scene, torch.zeros(0, 1, 3, dtype=torch.float64), None)
-        poses = self.answer.poses(torch.stack([points for _, _, points in found]))
+    def scored(self, scenes: Sequence[Scene], answers: Sequence[Sequence[str]]) -> ScoredAnswers:
+        """Read and score B times G texts about B scenes."""
+        poses = self.answer.trajectories([text for group in answers for text in group])
+        answer = (~poses[:, 0, 0].isnan()).nonzero()[:, 0]
+        scene = torch.tensor([row for row, group in enumerate(answers) for _ in group], dtype=torch.int64)[answer]
+        poses = poses[answer]
+        if not len(answer):
+            return ScoredAnswers(answer, scene, poses, None)
         asked, rows = scene.unique(return_inverse=True)
         used = [scenes[row] for row in asked.tolist()]
         scorer = Scorer(used, plans=self.plans(used), human_filter=False)
-        return Drives(answer, scene, poses, scorer(poses, rows, POSE_INTERVAL))
+        return ScoredAnswers(answer, scene, poses, scorer(poses, rows, POSE_INTERVAL))
 
     def plans(self, scenes: Sequence[Scene]) -> list[Plan]:
-        """PDM-Closed's, kept for when the scenes come again."""
+        """PDM-Closed's plans, from a cache."""
         keys = [_fingerprint(scene) for scene in scenes]
         new = {key: scene for key, scene in zip(keys, scenes, strict=True) if key not in self._plans}
         self._plans.update(zip(new, plan(list(new.values())), strict=True))
@@ -149,22 +149,8 @@ class DrivingTask(Task):
         return plans
 
 
-def _columns(scenes: Sequence[Scene], drives: Drives) -> dict[str, Tensor]:
-    """``[R]`` each, of the answers that can be read."""
-    if drives.scores is None:
-        return {}
-    driven = [scenes[row] for row in drives.scene.tolist()]
-    return {
-        **drives.scores.columns,
-        "wat": drives.scores.weighted_average,
-        "epdms": drives.scores.epdms,
-        "ade": average_displacement(driven, drives.poses, POSE_INTERVAL),
-        "malformed": torch.zeros(len(drives.answer)),
-    }
-
-
 def _fingerprint(scene: Scene) -> bytes:
-    """Of everything that a scene says. Sources build a scene anew each time."""
+    """Hash of a scene's content, because sources build a scene anew each time."""
     found = hashlib.blake2b(digest_size=16)
 
     def add(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Thoughts of demonstrations: texts that stand before the trajectory."""
+"""Thoughts: texts before the trajectory of a demonstration."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ SAMPLE = "[0.0,0.0], [0.0,0.0]"
 
 
 class Thoughts(ABC):
-    """What a demonstration says of a scene before it drives."""
+    """Writes a text about a scene."""
 
     @abstractmethod
     def __call__(self, scene: Scene) -> str:
-        """The text, in which no brackets are: trajectories are looked for in these."""
+        """A text without brackets, which are reserved for trajectories."""
 
 
 class WrittenThoughts(Thoughts):
-    """Thoughts that somebody wrote, a person or a larger model, into a file.
+    """Thoughts from a file, by a person or a larger model.
 
     Args:
         path: a .jsonl or .parquet file with the fields ``scene``, a scene's name, and ``text``.
 
     Raises:
-        UserError: there is no such file, a record is malformed, the second one of a scene, or has brackets; when it is
-            called, there is none of the scene.
+        UserError: the file is missing, or a record is malformed, repeats a scene or has brackets; (from a call) the
+            file has no text of the scene.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -53,5 +53,5 @@ class WrittenThoughts(Thoughts):
 
 
 def thought_first(text: str, trajectory: str) -> str:
-    """What is answered: thoughts, and on the next line the trajectory."""
+    """An answer: the thoughts, then the trajectory on a line of its own."""
     return f"{text}\n{trajectory}"

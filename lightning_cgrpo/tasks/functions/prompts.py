@@ -7,14 +7,17 @@ from typing import Any
 
 from torch import Tensor
 
+from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.records import Record
 from lightning_cgrpo.rollout import PromptGroups
 
 Chat = list[dict[str, Any]]
 
 
-class Prompts:
+class Prompts(PromptSource):
     """Prompts in memory. Columns are lists, with None where a row lacks the column."""
+
+    rows: Sequence[Mapping[str, Any]]
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self.rows = rows

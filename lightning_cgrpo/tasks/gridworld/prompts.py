@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.rollout import PromptGroups
 
 
-class Layouts:
+class Layouts(PromptSource):
     """Random layouts, each determined by its index, the split and the seed.
 
     Columns: ``start [B]`` and ``goal [B]``, different cells counted row by row, and ``lava [B, size * size]`` bool on

@@ -93,7 +93,7 @@ def test_only_the_first_process_draws_and_only_what_was_sampled(tmp_path, monkey
 def test_a_picture_shows_all_answers_and_what_the_policy_saw():
     prompt = messages(TURN, FORM)
     figure = picture(DrivingTask(), TURN, prompt, [RIGHT, "I don't know", OFF, RIGHT])
-    scores = DrivingTask().drives([TURN], [[RIGHT, OFF]]).scores.epdms.tolist()
+    scores = DrivingTask().scored([TURN], [[RIGHT, OFF]]).scores.epdms.tolist()
     assert scores[0] > 0.9 and scores[1] == 0
     mean = (2 * scores[0]) / 4
     assert figure._suptitle.get_text().endswith(f"mean EPDMS {mean:.2f} of 4 answers, 1 malformed")

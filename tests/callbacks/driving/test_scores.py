@@ -129,7 +129,7 @@ def test_processes_put_their_drives_together(tmp_path, monkeypatch):
 
     def share(rank):
         callback = DrivingScores(LogReplay(), references=False, path=str(tmp_path / "b.json"))
-        monkeypatch.setattr("lightning_cgrpo.datamodules.base.world", lambda: (rank, 2))
+        monkeypatch.setattr("lightning_cgrpo.prompt_source.world", lambda: (rank, 2))
         monkeypatch.setattr(
             "lightning_cgrpo.callbacks.driving.scores.gathered", lambda value: parts.append(value) or parts
         )

@@ -175,3 +175,16 @@ def test_poses_go_through_the_waypoints():
     assert AnswerFormat(5).poses(torch.cat([points, points[:, -1:] + 5], 1)).shape == (1, 16, 3)
     assert AnswerFormat(2).poses(points[:, :2]).shape == (1, 8, 3)
     assert AnswerFormat().poses(points[:0]).shape == (0, 16, 3)
+
+
+def test_trajectories_of_texts_are_nan_where_malformed():
+    """One reading for the task and the callbacks; malformed neighbors change nothing."""
+    answer = AnswerFormat()
+    texts = ["[3,0], [6,1], [9,2], [12,4]", "no", "[1,0], [2,0], [3,0], [4,0]", "[1,0]"]
+    found = answer.trajectories(texts)
+    assert found.shape == (4, 16, 3)
+    for row in (0, 2):
+        assert torch.equal(found[row], answer.poses(answer.read(texts[row])[None])[0])
+    assert bool(found[[1, 3]].isnan().all())
+    assert answer.trajectories([]).shape == (0, 16, 3)
+    assert bool(answer.trajectories(["no"]).isnan().all())

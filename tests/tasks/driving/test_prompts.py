@@ -8,7 +8,7 @@ import torch
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego, in_scene
-from lightning_cgrpo.scenes.cameras.camera_views import CAMERAS, Views
+from lightning_cgrpo.scenes.cameras.camera_views import CAMERAS, CameraViews
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
@@ -36,7 +36,7 @@ def test_images_come_in_the_documented_order():
     assert [part["text"] for part in content[:-1:2]] == [
         f"{view} view, t={time}s" for time in ("-1.0", "-0.5", "0.0") for view in ("front", "front-left", "front-right")
     ]
-    views = Views(scene, 64, 128)
+    views = CameraViews(scene, 64, 128)
     expected = [views(camera, at) for at in (-1.0, -0.5, 0.0) for camera in ("CAM_F0", "CAM_L0", "CAM_R0")]
     for part, image in zip(content[1::2], expected, strict=True):
         np.testing.assert_array_equal(part["image"], image)
@@ -171,7 +171,7 @@ def photographed(tmp_path):
         paths[camera] = [str(tmp_path / f"{camera}_{frame}.png") for frame in range(4)]
         for frame, path in enumerate(paths[camera]):
             Image.new("RGB", (192, 108), (50 * frame, 100 * number, 7)).save(path)
-    return replace(crossing(), extra={"cameras": paths})
+    return replace(crossing(), cameras=paths)
 
 
 def test_camera_images_are_shown_where_there_are_some(photographed):
@@ -205,6 +205,6 @@ def test_missing_images_are_named(photographed, tmp_path):
     (tmp_path / "CAM_F0_3.png").write_bytes(b"no image")
     with pytest.raises(SceneError, match=r"cameras.CAM_F0: Expected an image, but got .*CAM_F0_3.png"):
         parts(photographed, PromptFormat(cameras=("CAM_F0",)))
-    few = replace(photographed, extra={"cameras": {"CAM_F0": ["a.png"]}})
+    few = replace(photographed, cameras={"CAM_F0": ["a.png"]})
     with pytest.raises(SceneError, match=r"Expected 4 paths, .* but got \['a.png'\]"):
         parts(few, PromptFormat(cameras=("CAM_F0",)))

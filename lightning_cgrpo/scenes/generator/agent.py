@@ -1,4 +1,4 @@
-"""How something moves along a line: speeds that bends and stops allow, and the agents that drive them."""
+"""Agents, and their motion along a curve."""
 
 from __future__ import annotations
 
@@ -9,30 +9,24 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_cgrpo.scenes.generator.paths import Array, Path
+from lightning_cgrpo.scenes.generator.curve import Array, Curve
 from lightning_cgrpo.scenes.scene import AGENT_TYPES
 
 TIMES: Array = np.arange(-1.5, 8.5, 0.5)
-"""At which agents are known: those of a scene, and of the one that follows it 4 s later."""
+"""Times of a scene, and of the follow-up 4 s later."""
 SEEN, NOW, LATER = 12, 3, 8
-"""Times of a scene, which of them is t = 0, and how many times later the next scene begins."""
+"""Number of a scene's times, index of t = 0, and index of the follow-up's first time."""
 
 
 @dataclass(frozen=True)
 class Body:
-    """What kind of thing an agent is.
+    """Type and size of an agent."""
 
-    Args:
-        kind: row of `AGENT_TYPES`.
-        size: length, width, height.
-    """
-
-    kind: int
-    size: tuple[float, float, float]
+    kind: int  # row of AGENT_TYPES
+    size: tuple[float, float, float]  # length, width, height
 
     @classmethod
     def random(cls, rng: np.random.Generator, model: str) -> Self:
-        """One of a model of `MODELS`."""
         kind, small, large = MODELS[model]
         share = rng.random()
         size = [low + share * (high - low) for low, high in zip(small, large, strict=True)]
@@ -50,37 +44,23 @@ MODELS = {
     "sign": ("czone_sign", (0.5, 0.5, 1.0), (0.8, 1.0, 1.8)),
     "object": ("generic_object", (0.4, 0.4, 0.4), (1.2, 0.9, 1.2)),
 }
-"""Type, and the sizes of the smallest and largest."""
+"""Type, smallest size, largest size."""
 
 
 @dataclass(frozen=True)
 class Agent:
-    """An agent and its states.
-
-    Args:
-        body: what it is.
-        states: ``[20, 5]`` x, y, yaw of its center and velocity, at `TIMES`.
-    """
+    """An agent at `TIMES`."""
 
     body: Body
-    states: Array
+    states: Array  # [20, 5] x, y, yaw of the center, and velocity
 
     @classmethod
     def driving(
-        cls, body: Body, path: Path, s: Array, speed: Array, left: Array | float = 0.0, sideways: Array | float = 0.0
+        cls, body: Body, path: Curve, s: Array, speed: Array, left: Array | float = 0.0, sideways: Array | float = 0.0
     ) -> Self:
-        """Along a path.
-
-        Args:
-            body: what drives.
-            path: the line to drive along.
-            s: ``[20]`` distances along it at `TIMES`.
-            speed: ``[20]`` their change, m/s.
-            left: distances to the left of it.
-            sideways: their change, m/s.
-        """
+        """An agent on a path, at distances `s` along it and `left` of it ``[20]``, with their rates of change."""
         poses = path.at(s, left)
-        # Who drives on a bend's inside is slower than along its middle.
+        # The inside of a bend is shorter than its middle.
         forward = speed * (1 - left * np.interp(s, path.s, path.curvature))
         cos, sin = np.cos(poses[:, 2]), np.sin(poses[:, 2])
         velocity = np.stack([forward * cos - sideways * sin, forward * sin + sideways * cos], 1)
@@ -93,28 +73,28 @@ class Agent:
 
     @classmethod
     def walking(cls, body: Body, pose: Array, speed: float) -> Self:
-        """Straight on, at the pose at t = 0."""
+        """An agent that walks straight through a pose at t = 0."""
         velocity = speed * np.array([np.cos(pose[2]), np.sin(pose[2])])
         xy = pose[:2] + TIMES[:, None] * velocity
         return cls(body, np.concatenate([xy, np.broadcast_to([pose[2], *velocity], (len(TIMES), 3))], 1))
 
 
 def boxes(agents: Sequence[Agent], first: int = 0) -> tuple[Array, Array]:
-    """Poses ``[A, 12, 3]`` from a time on, with unwrapped yaw, and lengths and widths ``[A, 2]``."""
+    """Poses ``[A, 12, 3]`` from `TIMES[first]` on, with unwrapped yaw; lengths and widths ``[A, 2]``."""
     poses = np.array([agent.states[first : first + SEEN, :3] for agent in agents]).reshape(-1, SEEN, 3)
     poses[..., 2] = np.unwrap(poses[..., 2])
     return poses, np.array([agent.body.size[:2] for agent in agents]).reshape(-1, 2)
 
 
-def allowed_speed(path: Path, limit: float, lateral: float, brake: float, stop: float | None = None) -> Array:
-    """Speed at every point of a path ``[N]`` that can be kept in bends, and in time before them and before a stop.
+def allowed_speed(path: Curve, limit: float, lateral: float, brake: float, stop: float | None = None) -> Array:
+    """Highest speed ``[N]`` at every point of a path.
 
     Args:
-        path: where to drive.
+        path: N points.
         limit: m/s.
-        lateral: largest acceleration in bends, m/s².
+        lateral: highest acceleration in bends, m/s².
         brake: deceleration before bends and the stop, m/s².
-        stop: distance along the path at which to stand.
+        stop: distance of a stop along the path.
     """
     square = np.minimum(limit**2, lateral / np.maximum(np.abs(path.curvature), 1e-6))
     if stop is not None:
@@ -125,14 +105,8 @@ def allowed_speed(path: Path, limit: float, lateral: float, brake: float, stop: 
     return allowed
 
 
-def travel(path: Path, speed: Array, s: float) -> tuple[Array, Array]:
-    """Distances along a path and speeds at `TIMES`.
-
-    Args:
-        path: where to drive.
-        speed: ``[N]``, at every point of the path.
-        s: the place at t = 0.
-    """
+def travel(path: Curve, speed: Array, s: float) -> tuple[Array, Array]:
+    """Distances and speeds at `TIMES`, from a speed ``[N]`` per point of a path and the distance `s` at t = 0."""
     slow = np.maximum(speed, 1e-3)
     moments = np.append(0.0, (2 * np.diff(path.s) / (slow[1:] + slow[:-1])).cumsum())
     moments -= np.interp(s, path.s, moments)
@@ -142,18 +116,11 @@ def travel(path: Path, speed: Array, s: float) -> tuple[Array, Array]:
 
 
 def overlapping(first: Array, sizes: Array, second: Array, others: Array) -> NDArray[np.bool_]:
-    """Whether boxes touch, ``[...]`` bool, by separating axes.
-
-    Args:
-        first: ``[..., 3]`` poses of centers.
-        sizes: ``[..., 2]`` lengths and widths.
-        second: like `first`.
-        others: like `sizes`.
-    """
+    """Whether boxes with poses ``[..., 3]`` and sizes ``[..., 2]`` touch other boxes, by separating axes."""
     x, y = second[..., 0] - first[..., 0], second[..., 1] - first[..., 1]
     reach = (np.hypot(sizes[..., 0], sizes[..., 1]) + np.hypot(others[..., 0], others[..., 1])) / 2
     hit = x * x + y * y <= reach * reach
-    near = np.nonzero(hit)  # few are
+    near = np.nonzero(hit)
     x, y = x[near], y[near]
     ahead, beside = (np.broadcast_to(array, (*hit.shape, array.shape[-1]))[near] for array in (first, second))
     own, other = (np.broadcast_to(array, (*hit.shape, 2))[near] for array in (sizes, others))

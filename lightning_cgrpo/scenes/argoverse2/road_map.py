@@ -1,4 +1,4 @@
-"""Argoverse 2's vector map in the terms of nuPlan: lanes, roadblocks and intersections."""
+"""Argoverse 2's vector map as nuPlan's lanes, roadblocks and intersections."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from lightning_cgrpo.scenes.scene_file import map_from_json
 SPACING = 1.0
 """Meters between the points of a centerline."""
 BLOCK_MARGIN = 0.05
-"""Meters by which lanes are widened so that neighbors unite."""
+"""Meters by which lanes are widened, so that neighbors unite."""
 JUNCTION_MARGIN = 0.3
 
 
 def read_map(folder: Path) -> RoadMap:
-    """The map of a log.
+    """Read the map of a log, without bike lanes and speed limits.
 
-    Bike lanes are left out. Lanes of intersections are connectors, each a roadblock of its own, and make up the
-    intersections; other lanes are one roadblock with the neighbors of their direction. The drivable areas, the only
-    free-form layer, are carparks. There are no speed limits.
+    A lane in an intersection is a connector with a roadblock of its own. Other neighbors of one direction share a
+    roadblock. Connectors make up the intersections. Drivable areas become carparks.
 
     Raises:
-        SceneError: there is no map, or a field is missing or wrong.
+        SceneError: the map is missing, or a field is missing or wrong.
     """
     files = sorted(folder.glob(MAPS))
     if len(files) != 1:
@@ -89,7 +88,7 @@ def _lane(name: str, segment: Field) -> dict[str, Any]:
 
 
 def _neighbors(segments: dict[str, Field], lanes: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """Names of the lanes of each roadblock."""
+    """Names of each roadblock's lanes."""
     rows = {name: row for row, name in enumerate(lanes)}
     along = {name: np.subtract(lane["centerline"][-1], lane["centerline"][0]) for name, lane in lanes.items()}
     pairs = [
@@ -109,25 +108,25 @@ def _neighbors(segments: dict[str, Field], lanes: dict[str, dict[str, Any]]) -> 
 
 
 def _united(lanes: list[dict[str, Any]], margin: float) -> list[shapely.Polygon]:
-    """The polygons of these lanes, widened; those that touch are one."""
+    """Union of widened lanes, one polygon per connected part."""
     widened = shapely.buffer([shapely.Polygon(lane["polygon"]) for lane in lanes], margin, quad_segs=16)
     return list(shapely.get_parts(shapely.union_all(widened)))
 
 
 def _outline(polygon: shapely.Polygon) -> list[list[float]]:
-    """Without its holes."""
+    """The exterior."""
     return shapely.get_coordinates(polygon.exterior)[:-1].tolist()  # type: ignore[no-any-return]
 
 
 def _values(field: Field) -> list[Field]:
-    """Of an object whose keys don't matter."""
+    """The values of an object."""
     if not isinstance(field.value, dict):
         raise field.wrong("an object")
     return [field[key] for key in field.value]
 
 
 def _points(field: Field) -> Array:
-    """``[V, 2]``, at least two."""
+    """At least two points ``[V, 2]``."""
     try:
         points = np.array([[point["x"], point["y"]] for point in field.value], dtype=np.float64)
     except (TypeError, KeyError, ValueError):
@@ -138,12 +137,12 @@ def _points(field: Field) -> Array:
 
 
 def _length(line: Array) -> Array:
-    """From the start to each of its points, ``[V]``."""
+    """Distance from the start to each point ``[V]``."""
     return np.concatenate([[0], np.hypot(*np.diff(line, axis=0).T).cumsum()])
 
 
 def _resampled(line: Array, count: int) -> Array:
-    """As many points at equal distances."""
+    """`count` points at equal distances."""
     length = _length(line)
     at = np.linspace(0, length[-1], count)
     return np.stack([np.interp(at, length, column) for column in line.T], -1)

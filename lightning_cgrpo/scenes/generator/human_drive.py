@@ -1,7 +1,7 @@
-"""The human: follows the lane at a comfortable speed, behind whoever is ahead, and looks ahead for who will be.
+"""The human's drive: along the lane at a comfortable speed, behind present and foreseen leaders.
 
-Several drivers, more or less careful, drive the same way; the scene's human is the one who gets farthest of those who
-come too close to the fewest. They know what the others will do.
+Several drivers, more or less careful, drive the same way and know the others' future. The human is the driver who comes
+too close to the fewest agents, and of these drivers the farthest.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_cgrpo.scenes.generator.motion import NOW, TIMES, Agent, boxes, overlapping
-from lightning_cgrpo.scenes.generator.paths import Array, Path
-from lightning_cgrpo.scenes.generator.stage import Stage
+from lightning_cgrpo.scenes.generator.agent import NOW, TIMES, Agent, boxes, overlapping
+from lightning_cgrpo.scenes.generator.curve import Array, Curve
+from lightning_cgrpo.scenes.generator.site import Site
 from lightning_cgrpo.scenes.vehicle import FRONT_LENGTH, LENGTH, REAR_AXLE_TO_CENTER, WIDTH
 
 STEPS = 16
@@ -21,33 +21,26 @@ DT = 0.25
 ACCELERATION, BRAKE, HARDEST, JERK = 1.4, 2.0, 3.5, 3.0
 """m/s², m/s², m/s², m/s³."""
 CALM: Array = np.repeat([1.0, 0.6, 0.25], 3)
-"""Share of the speed that the road allows, of every driver."""
+"""Each driver's share of the allowed speed."""
 FORESIGHT = np.tile([1, 6, 14], 3)
-"""Steps ahead of which a driver minds who will be in the way."""
+"""Steps that each driver looks ahead for leaders."""
 CORRIDOR = 1.35
-"""Meters to each side of the path that must be free."""
+"""Meters beside the path that must be free."""
 MARGIN = np.array([1.2, 0.5])
-"""Meters by which the ego's box is taken longer and wider: the simulated car doesn't follow exactly."""
+"""Meters added to the ego's box, because the simulated car doesn't follow exactly."""
 
 
 @dataclass(frozen=True)
-class Drive:
-    """What the human drove.
+class HumanDrive:
+    """4 s along the site's path."""
 
-    Args:
-        s: ``[17]`` distances along the stage's path, from t = 0 every 0.25 s.
-        end: speed and acceleration at 4 s.
-        start: speed and acceleration at t = 0, and before.
-        hit: ``[A]`` bool, agents that couldn't be kept clear of.
-    """
-
-    s: Array
-    end: tuple[float, float]
-    start: tuple[float, float]
-    hit: Array
+    s: Array  # [17] distances along the path, every 0.25 s
+    end: tuple[float, float]  # speed and acceleration at 4 s
+    start: tuple[float, float]  # speed and acceleration at t = 0
+    hit: Array  # [A] bool, agents that the human comes too close to
 
     def before(self, times: Array) -> Array:
-        """Distances at times <= 0: the acceleration was the same."""
+        """Distances at times <= 0, with the acceleration of t = 0."""
         speed, acceleration = self.start
         s: Array = self.s[0] + speed * times + acceleration * times**2 / 2
         return s
@@ -55,23 +48,16 @@ class Drive:
 
 @dataclass(frozen=True)
 class Obstacles:
-    """Others, every 0.25 s from t = 0.
+    """Other agents, every 0.25 s from t = 0."""
 
-    Args:
-        poses: ``[A, 17, 3]``.
-        sizes: ``[A, 2]``.
-        near: ``[A, 17]`` distance along the path where each begins; inf while it isn't on the path.
-        speed: ``[A, 17]`` along the path.
-    """
-
-    poses: Array
-    sizes: Array
-    near: Array
-    speed: Array
+    poses: Array  # [A, 17, 3]
+    sizes: Array  # [A, 2]
+    near: Array  # [A, 17] distance along the path of the rear end; inf off the path
+    speed: Array  # [A, 17] along the path
 
     @classmethod
-    def of(cls, agents: Sequence[Agent], path: Path, first: int = 0) -> Obstacles:
-        """Those of a scene whose times begin with `first` of `TIMES`."""
+    def of(cls, agents: Sequence[Agent], path: Curve, first: int = 0) -> Obstacles:
+        """The agents of a scene whose first time is `TIMES[first]`."""
         poses, sizes = boxes(agents, first)
         poses = poses[:, NOW:]
         cos, sin = np.cos(poses[..., 2:]), np.sin(poses[..., 2:])
@@ -87,36 +73,36 @@ class Obstacles:
 
 
 def _finer(values: Array) -> Array:
-    """``[A, 17, ...]`` of ``[A, 9, ...]``: the middle between two as well."""
+    """``[A, 17, ...]`` of ``[A, 9, ...]``, by linear interpolation."""
     finer = np.repeat(values, 2, axis=1)[:, :-1]
     finer[:, 1::2] = (values[:, 1:] + values[:, :-1]) / 2
     return finer
 
 
-def drive(stage: Stage, agents: Sequence[Agent], rng: np.random.Generator) -> Drive:
-    """Drive through the stage among agents."""
-    others = Obstacles.of(agents, stage.path)
-    return onward(stage, others, stage.s, _start(stage, others, rng))
+def drive(site: Site, agents: Sequence[Agent], rng: np.random.Generator) -> HumanDrive:
+    """Drive from t = 0."""
+    others = Obstacles.of(agents, site.path)
+    return onward(site, others, site.s, _start(site, others, rng))
 
 
-def onward(stage: Stage, others: Obstacles, s: float, start: tuple[float, float]) -> Drive:
-    """Drive on from a distance along the stage's path, with a speed and acceleration."""
-    places, speeds = _follow(stage, others, s, start)
-    touched = _touches(stage.path, places, speeds, others)
+def onward(site: Site, others: Obstacles, s: float, start: tuple[float, float]) -> HumanDrive:
+    """Drive from a distance along the path, with a start of speed and acceleration."""
+    places, speeds = _follow(site, others, s, start)
+    touched = _touches(site.path, places, speeds, others)
     best = int(np.lexsort([-places[:, -1], touched.sum(1)])[0])
     before, last = speeds[best, -2:]
-    return Drive(places[best], (float(last), float(last - before) / DT), start, touched[best])
+    return HumanDrive(places[best], (float(last), float(last - before) / DT), start, touched[best])
 
 
-def _start(stage: Stage, others: Obstacles, rng: np.random.Generator) -> tuple[float, float]:
-    """Speed and acceleration at t = 0 from which one can stop for who is ahead."""
-    speed = stage.speed * rng.uniform(0.8, 0.97)
-    slope = float(np.interp(stage.s, stage.path.s, np.gradient(stage.speeds, stage.path.s)))
+def _start(site: Site, others: Obstacles, rng: np.random.Generator) -> tuple[float, float]:
+    """Speed and acceleration at t = 0 from which a driver can stop behind the leader."""
+    speed = site.speed * rng.uniform(0.8, 0.97)
+    slope = float(np.interp(site.s, site.path.s, np.gradient(site.speeds, site.path.s)))
     acceleration = float(np.clip(speed * slope, -BRAKE, 1.0)) + rng.normal(0, 0.15)
-    gap = others.near[:, 0] - stage.s - FRONT_LENGTH
+    gap = others.near[:, 0] - site.s - FRONT_LENGTH
     ahead = np.isfinite(gap) & (gap > -FRONT_LENGTH)
     room = np.maximum(gap[ahead] - 3.0, 0)
-    slower = others.speed[ahead, :9].min(1).clip(0)  # in the next 2 s: one sees him brake
+    slower = others.speed[ahead, :9].min(1).clip(0)  # in the next 2 s
     reachable = np.sqrt(slower**2 + 2 * BRAKE * 0.8 * room)
     if len(reachable) and reachable.min() < speed:
         speed = float(reachable.min())
@@ -126,8 +112,8 @@ def _start(stage: Stage, others: Obstacles, rng: np.random.Generator) -> tuple[f
     return speed, min(acceleration, speed / 2)
 
 
-def _follow(stage: Stage, others: Obstacles, place: float, start: tuple[float, float]) -> tuple[Array, Array]:
-    """Distances and speeds ``[C, 17]`` of every driver, by the Intelligent Driver Model with limited jerk."""
+def _follow(site: Site, others: Obstacles, place: float, start: tuple[float, float]) -> tuple[Array, Array]:
+    """Distances and speeds ``[C, 17]`` of C drivers, by the Intelligent Driver Model with limited jerk."""
     drivers = np.arange(len(CALM))
     near, lead = _foreseen(others)
     free = np.full((len(CALM), 1, STEPS + 1), np.inf)
@@ -135,7 +121,7 @@ def _follow(stage: Stage, others: Obstacles, place: float, start: tuple[float, f
     s, v, a = (np.full(len(CALM), value) for value in (place, *start))
     places, speeds = [s], [v]
     for step in range(STEPS):
-        target = CALM * np.interp(s + 0.5 * v, stage.path.s, stage.speeds)
+        target = CALM * np.interp(s + 0.5 * v, site.path.s, site.speeds)
         wanted = ((target - v) / 0.5).clip(-1.5 * BRAKE, ACCELERATION)
         gap = near[:, :, step] - (s + FRONT_LENGTH)[:, None]
         gap[gap < -FRONT_LENGTH] = np.inf  # beside or behind
@@ -154,7 +140,7 @@ def _follow(stage: Stage, others: Obstacles, place: float, start: tuple[float, f
 
 
 def _foreseen(others: Obstacles) -> tuple[Array, Array]:
-    """Where each obstacle begins, and its speed, at the nearest that it comes within every driver's foresight."""
+    """Distance and speed ``[C, A, 17]`` of each obstacle at its nearest within each driver's foresight."""
     count = others.near.shape[1]
     found = []
     for steps in np.unique(FORESIGHT):
@@ -167,8 +153,8 @@ def _foreseen(others: Obstacles) -> tuple[Array, Array]:
     return np.stack([found[i][0] for i in each]), np.stack([found[i][1] for i in each])
 
 
-def _touches(path: Path, s: Array, speed: Array, others: Obstacles) -> Array:
-    """Which agents ``[C, A]`` each driver comes close to, or would within 0.75 s if he kept his speed and direction."""
+def _touches(path: Curve, s: Array, speed: Array, others: Obstacles) -> Array:
+    """Agents ``[C, A]`` that a driver comes close to, now or within 0.75 s at constant velocity."""
     size = np.array([LENGTH, WIDTH]) + MARGIN
     touched = np.zeros((len(s), len(others.poses)), dtype=bool)
     for ahead in range(4):

@@ -1,4 +1,4 @@
-"""Lanes, roadblocks and how they lead into one another, put together piece by piece into a `RoadMap`."""
+"""Lanes and roadblocks, put together piece by piece into a `RoadMap`."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from lightning_cgrpo.scenes.generator.paths import STEP, Array, Path
+from lightning_cgrpo.scenes.generator.curve import STEP, Array, Curve
 from lightning_cgrpo.scenes.scene import Areas, Lanes, Points, Roadblocks, RoadMap
 
 SAGITTA = 0.02
 """Meters by which a polygon's edge may cut a curve."""
-
 SHOULDER = 0.3
-"""Meters that a roadblock is wider than its lanes, on both sides."""
+"""Meters that a roadblock is wider than its lanes, on each side."""
 
 
 @dataclass
 class Lane:
-    """A lane: its center line, polygon, block's row, width, speed limit, and the rows of lanes before and after it."""
+    """A lane; `incoming` and `outgoing` are rows of lanes."""
 
-    path: Path
+    path: Curve
     polygon: Array
-    block: int
+    block: int  # row
     width: float
-    limit: float
+    limit: float  # m/s
     incoming: list[int] = field(default_factory=list)
     outgoing: list[int] = field(default_factory=list)
 
 
 @dataclass
 class Block:
-    """A roadblock: its polygon, whether it is a connector, and the rows of its lanes and of blocks before and after."""
+    """A roadblock; `incoming` and `outgoing` are rows of roadblocks."""
 
     polygon: Array
     connector: bool
@@ -42,8 +41,8 @@ class Block:
     outgoing: list[int] = field(default_factory=list)
 
 
-class Network:
-    """A map that grows. Lanes and blocks are named by their rows; lanes of a block are counted from the left."""
+class RoadNetwork:
+    """A growing map. Lanes and blocks are named by rows; a block's lanes count from the left."""
 
     def __init__(self) -> None:
         self.lanes: list[Lane] = []
@@ -51,22 +50,14 @@ class Network:
         self.intersections: list[Array] = []
         self.carparks: list[Array] = []
 
-    def carriageway(self, divider: Path, count: int, width: float, limit: float) -> list[int]:
-        """A block of lanes to the right of a line, in its direction.
-
-        Returns:
-            the lanes' rows.
-        """
+    def carriageway(self, divider: Curve, count: int, width: float, limit: float) -> list[int]:
+        """Add a block of lanes to the right of a divider; returns the lanes' rows."""
         centers = [divider.offset(-(i + 0.5) * width) for i in range(count)]
         return self._block(centers, width, limit, connector=False)
 
     def connect(self, pairs: Sequence[tuple[int, int]], limit: float) -> list[int]:
-        """A block of lane connectors, from the first lane's end to the second one's start in every pair.
-
-        Returns:
-            the connectors' rows.
-        """
-        paths = [Path.between(self.lanes[before].path.end, self.lanes[after].path.start) for before, after in pairs]
+        """Add a block of connectors between pairs of lanes (before, after); returns the connectors' rows."""
+        paths = [Curve.between(self.lanes[before].path.end, self.lanes[after].path.start) for before, after in pairs]
         rows = self._block(paths, self.lanes[pairs[0][0]].width, limit, connector=True)
         for (before, after), row in zip(pairs, rows, strict=True):
             self.link(before, row)
@@ -74,7 +65,7 @@ class Network:
         return rows
 
     def link(self, before: int, after: int) -> None:
-        """Let one lane lead into another, and so its block."""
+        """Let a lane, and its block, lead into another."""
         first, last = self.lanes[before], self.lanes[after]
         first.outgoing.append(after)
         last.incoming.append(before)
@@ -82,7 +73,7 @@ class Network:
             self.blocks[first.block].outgoing.append(last.block)
             self.blocks[last.block].incoming.append(first.block)
 
-    def _block(self, paths: Sequence[Path], width: float, limit: float, connector: bool) -> list[int]:
+    def _block(self, paths: Sequence[Curve], width: float, limit: float, connector: bool) -> list[int]:
         rows = list(range(len(self.lanes), len(self.lanes) + len(paths)))
         for path in paths:
             polygon = strip(path, width / 2, -width / 2)
@@ -93,7 +84,7 @@ class Network:
         return rows
 
     def trips(self) -> Iterator[tuple[int, ...]]:
-        """Every way through the map, as lanes from one that starts there to one that ends there."""
+        """Every way through the map, as rows of lanes."""
         ways: list[tuple[int, ...]] = [(row,) for row, lane in enumerate(self.lanes) if not lane.incoming]
         while ways:
             way = ways.pop()
@@ -104,13 +95,12 @@ class Network:
                 yield way
 
     def road_map(self) -> RoadMap:
-        """What was put together, as tensors."""
         lanes, blocks = self.lanes, self.blocks
         return RoadMap(
             Lanes(
                 tuple(f"lane{i}" for i in range(len(lanes))),
-                _points([lane.polygon for lane in lanes], 0),
-                _points([lane.path.xy for lane in lanes], -1),
+                Points.polygons([lane.polygon for lane in lanes]),
+                Points.polylines([lane.path.xy for lane in lanes]),
                 torch.tensor([blocks[lane.block].connector for lane in lanes]),
                 torch.tensor([lane.block for lane in lanes]),
                 torch.tensor([lane.limit for lane in lanes], dtype=torch.float64),
@@ -119,7 +109,7 @@ class Network:
             ),
             Roadblocks(
                 tuple(f"block{i}" for i in range(len(blocks))),
-                _points([block.polygon for block in blocks], 0),
+                Points.polygons([block.polygon for block in blocks]),
                 torch.tensor([block.connector for block in blocks]),
                 tuple(tuple(block.lanes) for block in blocks),
                 tuple(tuple(block.incoming) for block in blocks),
@@ -131,30 +121,20 @@ class Network:
         )
 
 
-def strip(path: Path, left: float, right: float) -> Array:
-    """The polygon between two lines beside a path."""
+def strip(path: Curve, left: float, right: float) -> Array:
+    """The polygon between two parallels of a path."""
     corners = _corners(path)
     return np.concatenate([corners.offset(left).xy, corners.offset(right).xy[::-1]])
 
 
-def _corners(path: Path) -> Path:
-    """As few points as the curves allow, at the same places for every line beside this one."""
+def _corners(path: Curve) -> Curve:
+    """As few points as the curvature allows, at the same places for all parallels."""
     steps = len(path.yaw) - 1
     bend = float(np.abs(path.yaw[1:] - path.yaw[:-1]).max()) / STEP
     count = min(steps, int(np.ceil(steps * STEP * np.sqrt(bend / (8 * SAGITTA)))) + 1)
     chosen = (np.arange(count + 1) * (steps / count)).round().astype(int)
-    return Path(path.xy[chosen], path.yaw[chosen])
-
-
-def _points(rows: Sequence[Array], filler: int) -> Points:
-    """What `Points` makes of polygons (filler 0) or polylines (filler -1), without a tensor for each."""
-    counts = [len(row) for row in rows]
-    xy = np.empty((len(rows), max(counts, default=0) + (filler == 0), 2))
-    for filled, row, count in zip(xy, rows, counts, strict=True):
-        filled[:count] = row
-        filled[count:] = row[filler]
-    return Points(torch.from_numpy(xy), torch.tensor(counts, dtype=torch.int64))
+    return Curve(path.xy[chosen], path.yaw[chosen])
 
 
 def _areas(kind: str, polygons: Sequence[Array]) -> Areas:
-    return Areas(tuple(f"{kind}{i}" for i in range(len(polygons))), _points(polygons, 0))
+    return Areas(tuple(f"{kind}{i}" for i in range(len(polygons))), Points.polygons(polygons))

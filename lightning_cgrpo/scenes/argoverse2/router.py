@@ -1,24 +1,20 @@
-"""Where an Argoverse 2 ego is going: the roads that it took, and on behind the log's end."""
+"""Routes of an Argoverse 2 ego: its roads, continued beyond the log's end."""
 
 from __future__ import annotations
 
 import numpy as np
 import shapely
 
-from lightning_cgrpo.scenes.argoverse2.log import Array, Motion
+from lightning_cgrpo.scenes.argoverse2.log import Array, TimedPoses
 from lightning_cgrpo.scenes.scene import RoadMap
 
 INTERVAL = 0.1
 MOST_SUCCESSORS = 12
-"""How many lanes the route goes on behind the log's end."""
+"""Lanes of the route beyond the log's end."""
 
 
 class Router:
-    """Finds routes on one map.
-
-    Args:
-        road_map: of the log.
-    """
+    """Finds routes on a map."""
 
     def __init__(self, road_map: RoadMap) -> None:
         lanes = road_map.lanes
@@ -27,10 +23,10 @@ class Router:
         self.polygons = shapely.STRtree([shapely.Polygon(lanes.polygons[row].numpy()) for row in rows])
         self.centerlines = np.array([shapely.LineString(lanes.centerlines[row].numpy()) for row in rows])
 
-    def route(self, ego: Motion, start: float, end: float) -> tuple[int, ...]:
-        """Rows of roadblocks: those under the rear axle from `start` to `end`, then the straightest successors.
+    def route(self, ego: TimedPoses, start: float, end: float) -> tuple[int, ...]:
+        """Rows of roadblocks: under the rear axle from `start` to `end`, then the straightest successors.
 
-        Of several lanes at a place it is the one most along the ego; if it never was on a lane, the nearest one.
+        Of overlapping lanes, the lane best aligned with the ego counts. Without any lane, the nearest lane counts.
         """
         poses = ego.at(np.arange(start, end, INTERVAL))
         taken = self._under(poses)
@@ -45,7 +41,7 @@ class Router:
         return tuple(dict.fromkeys(self.map.lanes.roadblock[taken].tolist()))
 
     def _under(self, poses: Array) -> list[int]:
-        """The lanes of poses ``[N, 3]``, those without left out."""
+        """The lanes under poses ``[N, 3]``; poses without a lane are skipped."""
         points = shapely.points(poses[:, :2])
         moments, lanes = self.polygons.query(points, predicate="intersects")
         if len(moments) == 0:

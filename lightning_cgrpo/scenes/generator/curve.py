@@ -1,4 +1,4 @@
-"""Lines with a direction at every point: center lines, edges of roads, the ways of agents. Arrays are float64."""
+"""Curves with a direction at every point: centerlines, edges of roads, paths of agents."""
 
 from __future__ import annotations
 
@@ -11,24 +11,19 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 STEP = 1.0
-"""Meters between the points, as in nuPlan's maps."""
+"""Meters between points, as in nuPlan's maps."""
 
 
 @dataclass(frozen=True, eq=False)
-class Path:
-    """A line of N points.
+class Curve:
+    """N points with directions."""
 
-    Args:
-        xy: ``[N, 2]``.
-        yaw: ``[N]`` direction, unwrapped.
-    """
-
-    xy: Array
-    yaw: Array
+    xy: Array  # [N, 2]
+    yaw: Array  # [N] unwrapped
 
     @cached_property
     def s(self) -> Array:
-        """``[N]`` distance along the line, from 0."""
+        """``[N]`` distance along the curve."""
         x, y = self.xy.T
         found: Array = np.zeros(len(x))
         np.cumsum(np.hypot(x[1:] - x[:-1], y[1:] - y[:-1]), out=found[1:])
@@ -36,12 +31,12 @@ class Path:
 
     @cached_property
     def curvature(self) -> Array:
-        """``[N]`` in 1/m, left is positive."""
+        """``[N]`` 1/m, positive to the left."""
         return np.gradient(self.yaw, self.s)
 
     @classmethod
-    def curved(cls, curvature: Array, start: Sequence[float] = (0.0, 0.0, 0.0)) -> Path:
-        """From a pose, one step for every curvature ``[N - 1]`` in 1/m (left is positive)."""
+    def curved(cls, curvature: Array, start: Sequence[float] = (0.0, 0.0, 0.0)) -> Curve:
+        """From a pose, one step per curvature ``[N - 1]``."""
         yaw = start[2] + np.append(0.0, (curvature * STEP).cumsum())
         middle = (yaw[1:] + yaw[:-1]) / 2
         chord = STEP * np.sinc(curvature * STEP / 2 / np.pi)
@@ -49,12 +44,12 @@ class Path:
         return cls(np.concatenate([np.zeros((1, 2)), steps.cumsum(0)]) + start[:2], yaw)
 
     @classmethod
-    def between(cls, start: Sequence[float], end: Sequence[float]) -> Path:
-        """A smooth turn from one pose to another: a cubic Bézier curve, nearly an arc that is less bent at its ends."""
+    def between(cls, start: Sequence[float], end: Sequence[float]) -> Curve:
+        """From a pose to a pose: a cubic Bézier curve, nearly an arc that is less bent at its ends."""
         first, last = np.array(start[:2]), np.array(end[:2])
         turn = (end[2] - start[2] + np.pi) % (2 * np.pi) - np.pi
         chord = float(np.hypot(*(last - first)))
-        # The arc's handles would have 2/3: cars couldn't turn in that quickly.
+        # An arc's handles have 2/3, which is too sudden for cars.
         handle = chord * (0.8 * np.tan(turn / 4) / np.sin(turn / 2) if abs(turn) > 1e-3 else 0.4)
         controls = np.stack(
             [
@@ -84,30 +79,30 @@ class Path:
     def end(self) -> tuple[float, float, float]:
         return float(self.xy[-1, 0]), float(self.xy[-1, 1]), float(self.yaw[-1])
 
-    def offset(self, left: float | Array) -> Path:
-        """The line beside this one, ``left`` meters (or ``[N]``) to its left."""
+    def offset(self, left: float | Array) -> Curve:
+        """The parallel curve, ``left`` meters (or ``[N]``) to the left."""
         xy = np.empty_like(self.xy)
         xy[:, 0] = self.xy[:, 0] - left * np.sin(self.yaw)
         xy[:, 1] = self.xy[:, 1] + left * np.cos(self.yaw)
-        return Path(xy, self.yaw)
+        return Curve(xy, self.yaw)
 
-    def reversed(self) -> Path:
-        return Path(self.xy[::-1], self.yaw[::-1] + np.pi)
+    def reversed(self) -> Curve:
+        return Curve(self.xy[::-1], self.yaw[::-1] + np.pi)
 
-    def part(self, start: float, end: float) -> Path:
+    def part(self, start: float, end: float) -> Curve:
         """The points between two distances."""
         kept = slice(int(np.searchsorted(self.s, start - 1e-9)), int(np.searchsorted(self.s, end + 1e-9)))
-        return Path(self.xy[kept], self.yaw[kept])
+        return Curve(self.xy[kept], self.yaw[kept])
 
     @classmethod
-    def joined(cls, paths: Sequence[Path]) -> Path:
-        """One after another, each starting where the last one ends."""
+    def joined(cls, paths: Sequence[Curve]) -> Curve:
+        """Curves one after another; neighbors share a point."""
         xy = np.concatenate([paths[0].xy, *(path.xy[1:] for path in paths[1:])])
         yaw = np.concatenate([paths[0].yaw, *(path.yaw[1:] for path in paths[1:])])
         return cls(xy, np.unwrap(yaw))
 
     def at(self, s: ArrayLike, left: float | Array = 0.0) -> Array:
-        """Poses ``[..., 3]`` at distances; straight on beyond the ends."""
+        """Poses ``[..., 3]`` at distances, and straight beyond the ends."""
         wanted = np.asarray(s, dtype=np.float64)
         inside = wanted.clip(0, self.length)
         yaw = np.interp(inside, self.s, self.yaw)
@@ -119,9 +114,9 @@ class Path:
         return poses
 
     def project(self, points: Array) -> Array:
-        """Distance along the line and to its left, ``[..., 2]``, of points ``[..., 2]``."""
+        """Distances along and to the left of the curve ``[..., 2]``, of points ``[..., 2]``."""
         flat = points.reshape(-1, 2)
-        # |p - q|² without the part that is the same for every q
+        # |p - q|² without |p|²
         nearest = ((self.xy**2).sum(1) - 2 * flat @ self.xy.T).argmin(1)
         cos, sin = np.cos(self.yaw[nearest]), np.sin(self.yaw[nearest])
         x, y = (flat - self.xy[nearest]).T

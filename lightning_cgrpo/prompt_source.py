@@ -1,0 +1,97 @@
+"""Prompts by index, and batches of prompts for one process."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.distributed import world
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.randomness import Stream, generator
+from lightning_cgrpo.rollout import PromptGroups
+
+
+class PromptSource(ABC):
+    """A data set of prompts.
+
+    Attributes:
+        rows: the columns of each prompt, if all prompts are in memory. Samplers check these prompts before training.
+    """
+
+    rows: Sequence[Mapping[str, Any]] | None = None
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def groups(self, index: Tensor) -> PromptGroups:
+        """The prompts of ``index [B]``. The same index is always the same prompt."""
+
+
+class PromptLoader:
+    """Batches of prompts: each process gets a contiguous share of every batch.
+
+    The batch's number alone determines its prompts, so that a resumed run continues exactly.
+
+    Args:
+        source: the prompts.
+        batch_size: prompts per batch, over all processes.
+        seed: shuffles every pass anew; None keeps the order.
+        start: returns the number of the first batch, counted over all passes.
+        drop_last: leave out an incomplete last batch.
+    """
+
+    def __init__(
+        self,
+        source: PromptSource,
+        batch_size: int,
+        seed: int | None = None,
+        start: Callable[[], int] = lambda: 0,
+        drop_last: bool = False,
+    ) -> None:
+        self.source, self.batch_size, self.seed, self.start = source, batch_size, seed, start
+        batches, rest = divmod(len(source), batch_size)
+        self.batches = batches + bool(rest and not drop_last)
+        if self.batches == 0:
+            if not drop_last:
+                raise UserError("Expected prompts to evaluate on, but got none.")
+            raise UserError(
+                f"Expected at least {batch_size} training prompts, for one update, but got {len(source)}, try a "
+                "smaller data.prompts_per_update, or more prompts."
+            )
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def state_dict(self) -> dict[str, Any]:
+        """Empty: tells Lightning that iteration resumes at any update, which the trainer counts."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    def __iter__(self) -> Iterator[PromptGroups]:
+        epoch, first = divmod(self.start(), self.batches)
+        order = torch.arange(len(self.source))
+        if self.seed is not None:
+            order = torch.from_numpy(generator(self.seed, Stream.ORDER, epoch).permutation(len(self.source)))
+        rank, size = world()
+        for batch in range(first, self.batches):
+            index = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+            yield self.source.groups(index.tensor_split(size)[rank])
+
+
+class PromptSubset(PromptSource):
+    """Some prompts of a source. They keep their index."""
+
+    def __init__(self, source: PromptSource, index: Sequence[int]) -> None:
+        self.source, self.index = source, torch.tensor(index)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def groups(self, index: Tensor) -> PromptGroups:
+        return self.source.groups(self.index[index])

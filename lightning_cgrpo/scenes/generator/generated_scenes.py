@@ -1,0 +1,57 @@
+"""Endless scenes from random numbers, as a source."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.scenes.generator.continuation import Continuation, Start
+from lightning_cgrpo.scenes.generator.world import World
+from lightning_cgrpo.scenes.scene import Scene
+from lightning_cgrpo.scenes.source import Scenes, SceneSource, Split
+
+WITHOUT_END = 1_000_000
+"""Scenes of a split without a count."""
+AFTERWARDS = 1
+"""Separates a follow-up's random numbers from the scene's."""
+
+
+class GeneratedScenes(SceneSource):
+    """Generated scenes. Seed, split and index alone determine a scene. Every scene is a log of its own.
+
+    Args:
+        seed: of all scenes.
+        count: scenes of each split; unbounded by default.
+        follow_ups: second-stage scenes of each scene; none where the map ends too early.
+    """
+
+    def __init__(self, seed: int = 0, count: int | None = None, follow_ups: int = 4) -> None:
+        for name, value in (("seed", seed), ("count", count), ("follow_ups", follow_ups)):
+            if value is not None and value < 0:
+                raise UserError(f"Expected argument `{name}` to be at least 0, but got {value}.")
+        self.endless = count is None
+        self.seed, self.count, self.follow_up_count = seed, WITHOUT_END if count is None else count, follow_ups
+
+    def scenes(self, split: Split) -> Scenes[int, Scene]:
+        def scene(index: int) -> Scene:
+            return World.random(self._random(split, index)).first_scene(self._name(split, index))
+
+        return Scenes(range(self.count), scene)
+
+    def follow_ups(self, split: Split) -> Scenes[int, Scenes[tuple[int, Start], Scene]]:
+        def after(index: int) -> Scenes[tuple[int, Start], Scene]:
+            log = self._name(split, index)
+            continuation = Continuation.of(World.random(self._random(split, index)))
+            count = self.follow_up_count if continuation.goes_on else 0
+            starts = continuation.starts(self._random(split, index, AFTERWARDS), count)
+            return Scenes(list(enumerate(starts)), lambda key: continuation.scene(key[1], f"{log}_after_{key[0]}", log))
+
+        return Scenes(range(self.count), after)
+
+    def _random(self, split: Split, index: int, *more: int) -> np.random.Generator:
+        return np.random.default_rng((self.seed, get_args(Split).index(split), index, *more))
+
+    def _name(self, split: Split, index: int) -> str:
+        return f"generated_{split}_{self.seed}_{index}"

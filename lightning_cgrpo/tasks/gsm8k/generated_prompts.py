@@ -1,0 +1,50 @@
+"""Prompts of generated word problems, and their demonstrations."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lightning_cgrpo.prompt_source import PromptSource
+from lightning_cgrpo.randomness import Stream, generator
+from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.tasks.gsm8k.demonstrations import CLEAN, Manners, demonstrate
+from lightning_cgrpo.tasks.gsm8k.word_problems import Problem, problem
+
+
+class WordProblems(PromptSource):
+    """`count` word problems with the columns ``prompt`` and ``answer``."""
+
+    def __init__(self, count: int, split: str, seed: int) -> None:
+        self.count, self.split, self.seed = count, split, seed
+
+    def __len__(self) -> int:
+        return self.count
+
+    def problems(self, index: Tensor) -> list[Problem]:
+        return [problem(self.seed, self.split, number) for number in index.tolist()]
+
+    def groups(self, index: Tensor) -> PromptGroups:
+        problems = self.problems(index)
+        return PromptGroups(
+            index, {"prompt": [f"{p.question}\n" for p in problems], "answer": [str(p.result) for p in problems]}
+        )
+
+
+class WordProblemDemonstrations(WordProblems):
+    """Word problems with the column ``completion``; the first share `clean` of completions is flawless."""
+
+    def __init__(self, count: int, split: str, seed: int, clean: float, manners: Manners) -> None:
+        super().__init__(count, split, seed)
+        self.clean, self.manners = clean, manners
+
+    def groups(self, index: Tensor) -> PromptGroups:
+        groups = super().groups(index)
+        groups.columns["completion"] = [
+            demonstrate(
+                p,
+                CLEAN if number < self.clean * self.count else self.manners,
+                generator(self.seed, Stream.ROLLOUT, number),  # demonstrations sample no rollout
+            )
+            for number, p in zip(index.tolist(), self.problems(index), strict=True)
+        ]
+        return groups
