@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lightning_cgrpo.navsim.geometry.boxes import dot, segments_touch_boxes
+from lightning_cgrpo.navsim.geometry.boxes import boxes_touch, dot, segments_touch_boxes
 from lightning_cgrpo.navsim.official_constants import BEHIND, STATIC_OBJECT_SCORE, STOPPED_SPEED
 from lightning_cgrpo.navsim.scoring.areas import EgoAreas
 from lightning_cgrpo.navsim.scoring.encounters import Encounters
@@ -22,7 +22,7 @@ def no_at_fault_collisions(motion: Motion, areas: EgoAreas, encounters: Encounte
     close = (dot(apart, apart) <= encounters.radius[:, None] ** 2) & encounters.present
     pair, step = close.nonzero().unbind(1)
     ego = motion.corners[encounters.row[pair], step]
-    touching = encounters.touching(pair, step, ego)
+    touching = boxes_touch(ego, encounters.boxes(pair, step))
     pair, step, ego = pair[touching], step[touching], ego[touching]
 
     at = (encounters.row[pair], step)

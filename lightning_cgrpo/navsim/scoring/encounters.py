@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.geometry.boxes import SLACK, bounds_touch, box_corners, boxes_touch, dot
+from lightning_cgrpo.navsim.geometry.boxes import SLACK, bounds_touch, box_corners, dot
 from lightning_cgrpo.navsim.scoring.motion import Motion, Outcome
 from lightning_cgrpo.navsim.traffic.traffic import Traffic
 from lightning_cgrpo.scenes.vehicle import LENGTH, WIDTH
@@ -53,10 +53,6 @@ class Encounters:
             speeds,
             half[at] + EGO_RADIUS,
         )
-
-    def touching(self, pair: Tensor, step: Tensor, ego: Tensor) -> Tensor:
-        """``[n]`` bool, whether boxes of the ego ``[n, 4, 2]`` touch the agents at steps."""
-        return boxes_touch(ego, self.boxes(pair, step))
 
     def boxes(self, pair: Tensor, step: Tensor) -> Tensor:
         """Corners ``[n, 4, 2]`` of agents at steps."""
