@@ -68,10 +68,7 @@ class Encounters:
     def not_excused(self, pair: Tensor, order: Tensor, violating: Tensor) -> Tensor:
         """``[n]`` bool, contacts that violate: an agent is ignored after its first contact that does not.
 
-        Args:
-            pair: ``[n]``.
-            order: ``[n]`` int64, of the contacts of a pair.
-            violating: ``[n]`` bool, without regard to earlier contacts.
+        ``order [n]`` int64 sorts the contacts of a pair in time.
         """
         excused = torch.full((len(self.row),), torch.iinfo(order.dtype).max, device=order.device)
         excused.scatter_reduce_(0, pair[~violating], order[~violating], "amin")
