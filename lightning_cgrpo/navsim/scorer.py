@@ -207,12 +207,12 @@ class Scorer:
     def _human_scores(self) -> dict[str, Tensor]:
         """``[S]`` by column, of the human's drive; 1 where the filter does not apply."""
         start = self.batch.start
-        humans = [None if scene.synthetic else scene.human for scene in self.batch.scenes]
-        scene = torch.tensor([human is not None for human in humans], device=start.device).nonzero()[:, 0]
-        columns = {name: start.new_ones(len(humans)) for name in COLUMNS}
-        if len(scene):
-            poses = torch.stack([human for human in humans if human is not None]).to(start)
-            states, _ = self._simulated(poses, scene, 0.5)
+        scenes = enumerate(self.batch.scenes)
+        humans = {row: scene.human for row, scene in scenes if scene.human is not None and not scene.synthetic}
+        columns = {name: start.new_ones(len(self.batch)) for name in COLUMNS}
+        if humans:
+            scene = torch.tensor(list(humans), device=start.device)
+            states, _ = self._simulated(torch.stack(list(humans.values())).to(start), scene, 0.5)
             found = SubScores.of(self.batch, states, scene, self.traffic(self.batch, states, scene), self.fixes)
             for name, outcome in found.outcomes.items():
                 columns[name][scene] = outcome.value

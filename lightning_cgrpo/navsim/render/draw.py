@@ -15,7 +15,7 @@ from lightning_cgrpo.navsim.render import style
 from lightning_cgrpo.navsim.render.agents import draw_agents
 from lightning_cgrpo.navsim.render.legend import draw_key, draw_list
 from lightning_cgrpo.navsim.render.roads import draw_roads
-from lightning_cgrpo.navsim.render.rollouts import Mark, Rollout, draw_ego, draw_rollouts
+from lightning_cgrpo.navsim.render.rollouts import Rollout, draw_ego, draw_rollouts
 from lightning_cgrpo.navsim.render.view import View
 from lightning_cgrpo.navsim.scorer import Scores
 from lightning_cgrpo.scenes.scene import Scene
@@ -88,7 +88,7 @@ def _rollouts(
     uncomfortable = (~scores.comfort.all(1)).tolist()
     rollouts = []
     for row, (valid, score) in enumerate(zip(scores.valid.tolist(), scores.epdms.nan_to_num(0).tolist(), strict=True)):
-        marks = [Mark(short, steps[short][row]) for short in style.MARKED if violated[short][row]]
+        marks = {short: steps[short][row] for short in style.MARKED if violated[short][row]}
         touched = [] if hits is None or not violated["NC"][row] else list(hits[row])
         states = scores.states[row].cpu()
         rollouts.append(

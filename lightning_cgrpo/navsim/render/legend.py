@@ -47,7 +47,7 @@ def draw_key(axes: Axes, scene: Scene, rollouts: Sequence[Rollout]) -> None:
     handles += [
         Line2D([], [], marker=marker, linestyle="", label=f"{name} {style.MEANINGS[name]}", **gray)
         for name, marker in style.MARKS.items()
-        if any(mark.name == name for rollout in rollouts for mark in rollout.marks)
+        if any(name in rollout.marks for rollout in rollouts)
     ]
     if any(rollout.hits for rollout in rollouts):
         handles.append(
@@ -72,7 +72,7 @@ def _draw_line(axes: Axes, line: int, rollout: Rollout) -> None:
         return
     axes.plot([BAR, BAR + 0.05], [line, line], color=style.SCORES(rollout.score), linewidth=4, solid_capstyle="butt")
     _text(axes, SCORE, line, f"{rollout.score:.3f}", ha="right")
-    notes = [f"{mark.name} {mark.step / 10:.1f}" for mark in rollout.marks] + ["HC"] * rollout.uncomfortable
+    notes = [f"{name} {step / 10:.1f}" for name, step in rollout.marks.items()] + ["HC"] * rollout.uncomfortable
     _text(axes, VIOLATED, line, "  ".join(notes))
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from matplotlib.axes import Axes
@@ -21,13 +20,6 @@ FEW = 6
 """Most candidates for texts at their marks and outlines of the car."""
 
 
-class Mark(NamedTuple):
-    """A violated sub-score."""
-
-    name: str  # of `style.MARKED`
-    step: int  # of 0.1 s, first violated
-
-
 @dataclass(frozen=True, eq=False)
 class Rollout:
     """A scored candidate."""
@@ -38,7 +30,7 @@ class Rollout:
     states: Tensor  # [41, 11] simulated, in the scene's frame
     score: float  # EPDMS
     valid: bool  # False if poses or states are not finite
-    marks: Sequence[Mark]
+    marks: Mapping[str, int]  # first violated step by sub-score of `style.MARKED`
     hits: Sequence[Tensor]  # corners [4, 2] of touched boxes
     uncomfortable: bool  # whether HC, which has no place, is violated
 
@@ -49,7 +41,12 @@ def draw_rollouts(axes: Axes, view: View, rollouts: Sequence[Rollout]) -> None:
     # The best candidates are drawn last, over the others.
     for rollout in sorted(rollouts, key=lambda rollout: rollout.score):
         color = style.SCORES(rollout.score)
-        _draw_plan(axes, view, rollout, color, few)
+        start = view.origin
+        plan = view.points(centers(torch.cat([start[None], in_scene(start, rollout.poses)])))
+        axes.plot(
+            plan[:, 0], plan[:, 1], color=color, linewidth=0.8 if few else 0.5, linestyle=":", marker=".",
+            alpha=0.9 if few else 0.5, markersize=3 if few else 0, zorder=style.PLANS,
+        )  # fmt: skip
         path = view.points(centers(rollout.states))
         axes.plot(
             path[:, 0], path[:, 1], color=color, linewidth=2.4 if few else 1.4 + 0.8 * (rollout.score > 0),
@@ -87,39 +84,29 @@ def _draw_numbers(axes: Axes, view: View, rollouts: Sequence[Rollout]) -> None:
         )  # fmt: skip
 
 
-def _draw_plan(axes: Axes, view: View, rollout: Rollout, color: tuple[float, ...], few: bool) -> None:
-    start = view.origin
-    plan = view.points(centers(torch.cat([start[None], in_scene(start, rollout.poses)])))
-    axes.plot(
-        plan[:, 0], plan[:, 1], color=color, linewidth=0.8 if few else 0.5, linestyle=":", alpha=0.9 if few else 0.5,
-        marker=".", markersize=3 if few else 0, zorder=style.PLANS,
-    )  # fmt: skip
-
-
 def _draw_marks(axes: Axes, view: View, rollout: Rollout, few: bool) -> None:
     color = style.SCORES(rollout.score)
-    together: dict[int, list[Mark]] = {}
-    for mark in rollout.marks:
-        together.setdefault(mark.step, []).append(mark)
+    together: dict[int, list[str]] = {}
+    for name, step in rollout.marks.items():
+        together.setdefault(step, []).append(name)
     for hit in rollout.hits:
         _outline(axes, view, hit, style.RED_LIGHT, 1.2)
-    for step, marks in together.items():
+    for step, names in together.items():
         state = rollout.states[step]
         if few:
             _outline(axes, view, corners(state), color, 0.9)
         center = view.points(centers(state))
         # Side by side, because one moment can violate several sub-scores.
         apart = 1.7 if few else 1.2
-        for number, mark in enumerate(marks):
+        for number, name in enumerate(names):
             axes.plot(
-                center[0] + apart * (number - (len(marks) - 1) / 2), center[1], style.MARKS[mark.name], color=color,
+                center[0] + apart * (number - (len(names) - 1) / 2), center[1], style.MARKS[name], color=color,
                 markeredgecolor="white", markeredgewidth=0.7, markersize=8 if few else 6, zorder=style.HITS,
             )  # fmt: skip
         if few:
-            names = " ".join(mark.name for mark in marks)
             axes.annotate(
-                f"{names} {step / 10:.1f} s", tuple(center), xytext=(6 + 4 * len(marks), 0), textcoords="offset points",
-                va="center", fontsize=7, color=style.INK, zorder=style.SIGNS,
+                f"{' '.join(names)} {step / 10:.1f} s", tuple(center), xytext=(6 + 4 * len(names), 0),
+                textcoords="offset points", va="center", fontsize=7, color=style.INK, zorder=style.SIGNS,
                 path_effects=[withStroke(linewidth=2, foreground="white")], annotation_clip=True,
             )  # fmt: skip
 

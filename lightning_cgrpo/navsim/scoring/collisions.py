@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lightning_cgrpo.navsim.geometry.boxes import dot, segments_touch_boxes
+from lightning_cgrpo.navsim.geometry.boxes import boxes_touch, dot, segments_touch_boxes
 from lightning_cgrpo.navsim.official_constants import BEHIND, STATIC_OBJECT_SCORE, STOPPED_SPEED
 from lightning_cgrpo.navsim.scoring.areas import EgoAreas
 from lightning_cgrpo.navsim.scoring.encounters import Encounters
@@ -15,14 +15,15 @@ from lightning_cgrpo.scenes.scene import MOVING_TYPES
 def no_at_fault_collisions(motion: Motion, areas: EgoAreas, encounters: Encounters) -> Outcome:
     """NC: 0 for an at-fault collision with a vehicle, pedestrian or bicycle, 0.5 with other objects only.
 
-    A moving ego is at fault if the agent stands still; or if the agent is not behind, and is touched by the front
-    bumper or while the ego is in several lanes or off the road. After another contact the agent is ignored.
+    A moving ego is at fault if the agent stands still. It is at fault too if the agent is not behind, and either the
+    front bumper touches the agent, or the ego is in several lanes or off the road. After another contact the agent is
+    ignored.
     """
     apart = motion.centers[encounters.row] - encounters.poses[..., :2]
     close = (dot(apart, apart) <= encounters.radius[:, None] ** 2) & encounters.present
     pair, step = close.nonzero().unbind(1)
     ego = motion.corners[encounters.row[pair], step]
-    touching = encounters.touching(pair, step, ego)
+    touching = boxes_touch(ego, encounters.boxes(pair, step))
     pair, step, ego = pair[touching], step[touching], ego[touching]
 
     at = (encounters.row[pair], step)

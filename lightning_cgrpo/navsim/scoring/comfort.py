@@ -40,11 +40,11 @@ class ComfortSignals(NamedTuple):
 class HistoryComfort:
     """The six checks of HC on simulated drives, each after its scene's history.
 
-    The history is sampled at 10 Hz from -1.5 to -0.2 s, and joined to the simulated states without a gap. Logs have no
-    yaw rates, so the history does not turn.
+    The history is sampled at 10 Hz from -1.5 to -0.2 s, and put before the simulated states as if contiguous. Its yaw
+    rates are 0, because logs have none.
 
     Args:
-        histories: of the S scenes; without at least 0.2 s of history all checks pass.
+        histories: of the S scenes; after at most 0.1 s of history all checks pass.
         dtype: of the states.
         device: of the states.
         gapless: sample up to -0.1 s.

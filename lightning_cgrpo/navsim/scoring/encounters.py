@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.geometry.boxes import SLACK, bounds_touch, box_corners, boxes_touch, dot
+from lightning_cgrpo.navsim.geometry.boxes import SLACK, bounds_touch, box_corners, dot
 from lightning_cgrpo.navsim.scoring.motion import Motion, Outcome
 from lightning_cgrpo.navsim.traffic.traffic import Traffic
 from lightning_cgrpo.scenes.vehicle import LENGTH, WIDTH
@@ -54,10 +54,6 @@ class Encounters:
             half[at] + EGO_RADIUS,
         )
 
-    def touching(self, pair: Tensor, step: Tensor, ego: Tensor) -> Tensor:
-        """``[n]`` bool, whether boxes of the ego ``[n, 4, 2]`` touch the agents at steps."""
-        return boxes_touch(ego, self.boxes(pair, step))
-
     def boxes(self, pair: Tensor, step: Tensor) -> Tensor:
         """Corners ``[n, 4, 2]`` of agents at steps."""
         return box_corners(self.poses[pair, step], self.sizes[pair])
@@ -72,10 +68,7 @@ class Encounters:
     def not_excused(self, pair: Tensor, order: Tensor, violating: Tensor) -> Tensor:
         """``[n]`` bool, contacts that violate: an agent is ignored after its first contact that does not.
 
-        Args:
-            pair: ``[n]``.
-            order: ``[n]`` int64, of the contacts of a pair.
-            violating: ``[n]`` bool, without regard to earlier contacts.
+        ``order [n]`` int64 sorts the contacts of a pair in time.
         """
         excused = torch.full((len(self.row),), torch.iinfo(order.dtype).max, device=order.device)
         excused.scatter_reduce_(0, pair[~violating], order[~violating], "amin")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lightning_cgrpo.navsim.geometry.boxes import dot
+from lightning_cgrpo.navsim.geometry.boxes import boxes_touch, dot
 from lightning_cgrpo.navsim.official_constants import AHEAD, BEHIND, LOOK_AHEAD_STEPS, TTC_STOPPED_SPEED
 from lightning_cgrpo.navsim.scoring.areas import EgoAreas
 from lightning_cgrpo.navsim.scoring.encounters import Encounters
@@ -29,7 +29,7 @@ def time_to_collision_within_bound(motion: Motion, areas: EgoAreas, encounters: 
     pair, step, ahead = close.nonzero().unbind(1)
     row = encounters.row[pair]
     ego = motion.corners[row, step] + moved[row, step, ahead][:, None]
-    touching = encounters.touching(pair, then[step, ahead], ego)
+    touching = boxes_touch(ego, encounters.boxes(pair, then[step, ahead]))
     pair, step, ahead, row = pair[touching], step[touching], ahead[touching], row[touching]
 
     at = (row, step)

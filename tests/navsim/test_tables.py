@@ -1,0 +1,38 @@
+"""The table of both stages on the screen."""
+
+from rich.console import Console
+
+from lightning_cgrpo.navsim.columns import SHORT
+from lightning_cgrpo.navsim.tables import print_table, scores_table
+from lightning_cgrpo.navsim.two_stage import Result, StageMeans
+
+
+def stage(value, **columns):
+    return StageMeans(2, 4, 0.25, dict.fromkeys(SHORT, value) | columns)
+
+
+def lines(results, capsys):
+    print_table(scores_table(results))
+    return [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+
+
+def test_rows_of_stages_and_only_known_columns(capsys):
+    unknown = {"ADE@4s": None, "EC": None}
+    shown = lines({"a [b]": Result(stage(0.5, **unknown), stage(0.75, **unknown), 2, 0.375)}, capsys)
+    assert ["a", "S1", "2", "0.250", *["0.500"] * 7] in shown
+    assert ["S2", "2", "0.250", *["0.750"] * 7] in shown
+    assert ["both", "2", "0.375"] in shown
+    assert ["[b]"] in shown  # no markup
+    assert not any("ADE" in line or "@4s" in line for line in shown)
+
+
+def test_a_column_unknown_for_one_driver_is_a_dash(capsys):
+    shown = lines({"one": Result(stage(0.5)), "other": Result(stage(1.0, **{"ADE@4s": None}))}, capsys)
+    assert ["one", "S1", "2", "0.250", *["0.500"] * 8] in shown
+    assert ["other", "S1", "2", "0.250", *["1.000"] * 7, "-"] in shown
+
+
+def test_a_narrow_terminal_breaks_lines_instead_of_cutting_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "30")
+    assert Console().width == 30
+    assert ["one", "S1", "2", "0.250", *["0.500"] * 8] in lines({"one": Result(stage(0.5))}, capsys)
