@@ -9,14 +9,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The expert's plan of a scene.
+    """The expert's plan of a scene."""
 
-    Args:
-        trajectory: ``[41, 3]`` x, y, yaw of the rear axle in the scene's frame, at 10 Hz.
-        centerline: ``[C, 2]`` centerline of the route, from the begin of the ego's lane.
-        route_lanes: rows of the lanes of the corrected route.
-    """
-
-    trajectory: Tensor
-    centerline: Tensor
-    route_lanes: tuple[int, ...]
+    trajectory: Tensor  # [41, 3] x, y, yaw of the rear axle in the scene's frame, at 10 Hz
+    centerline: Tensor  # [C, 2] centerline of the route, from the begin of the ego's lane
+    route_lanes: tuple[int, ...]  # rows of the lanes of the corrected route

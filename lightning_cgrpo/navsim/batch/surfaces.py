@@ -18,33 +18,21 @@ from lightning_cgrpo.navsim.simulation.timing import DT, EARLY, STEPS
 from lightning_cgrpo.scenes.scene import Lights, Points, Scene
 from lightning_cgrpo.scenes.vehicle import centers
 
-LIGHT_HOLD = 0.5
-"""Seconds for which the state of a traffic light is held."""
+LIGHT_HOLD = 0.5  # seconds for which the state of a traffic light is held
 
 
 @dataclass(frozen=True, eq=False)
 class Surfaces:
-    """The map polygons near the egos of S scenes, padded to P per scene.
-
-    Args:
-        polygons: polygons of all scenes.
-        table: ``[S, P]`` int64 rows of `polygons`; padding is row 0, without any flag below.
-        lane: ``[S, P]`` bool, lanes and lane connectors.
-        on_route: ``[S, P]`` bool, lanes of the plan's route.
-        drivable: ``[S, P]`` bool, polygons that the ego's corners may be on.
-        intersection: ``[S, P]`` bool.
-        red_table: ``[S, C]`` int64 rows of `polygons`: connectors of the mission's route that are red at some step.
-        red: ``[S, 41, C]`` bool, red at a step.
-    """
+    """The map polygons near the egos of S scenes, padded to P per scene."""
 
     polygons: Polygons
-    table: Tensor
-    lane: Tensor
-    on_route: Tensor
-    drivable: Tensor
-    intersection: Tensor
-    red_table: Tensor
-    red: Tensor
+    table: Tensor  # [S, P] int64 rows of `polygons`; padding is row 0, without any flag below
+    lane: Tensor  # [S, P] bool, lanes and lane connectors
+    on_route: Tensor  # [S, P] bool, lanes of the plan's route
+    drivable: Tensor  # [S, P] bool, polygons that the ego's corners may be on
+    intersection: Tensor  # [S, P] bool
+    red_table: Tensor  # [S, C] int64 rows of `polygons`: connectors of the mission's route that are red at some step
+    red: Tensor  # [S, 41, C] bool, red at a step
 
     @classmethod
     def of(

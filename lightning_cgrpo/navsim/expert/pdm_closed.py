@@ -23,8 +23,7 @@ from lightning_cgrpo.navsim.simulation.simulate import track
 from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
 from lightning_cgrpo.scenes.scene import Lights, Scene
 
-SCENES_AT_ONCE = 64
-"""Scenes whose proposals are scored together; a larger number only takes more memory."""
+SCENES_AT_ONCE = 64  # scenes whose proposals are scored together; a larger number only takes more memory
 
 
 def plan(scenes: Sequence[Scene]) -> list[Plan]:

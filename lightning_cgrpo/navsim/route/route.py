@@ -13,14 +13,12 @@ import shapely
 from lightning_cgrpo.navsim.route.road import Road
 from lightning_cgrpo.scenes.json_fields import SceneError
 
-NEAR = 1.0
-"""Half the side, in meters, of the square around the ego that the ego's roadblock touches."""
+NEAR = 1.0  # half the side, in meters, of the square around the ego that the ego's roadblock touches
 MOST_HEADING_ERROR = np.pi / 4
 MOST_DISPLACEMENT = 3.0
 DEPTH_BACKWARD = 15
 DEPTH_FORWARD = 30
-LOOP_AREA = 1.0
-"""Square meters; connectors of a route that share a larger area form a loop."""
+LOOP_AREA = 1.0  # square meters; connectors of a route that share a larger area form a loop
 
 
 def correct_route(road: Road) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ navsim_idm_agents.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,21 +28,13 @@ from lightning_cgrpo.scenes.scene import AGENT_TYPES
 VEHICLE = AGENT_TYPES.index("vehicle")
 
 
-@dataclass(frozen=True, eq=False)
-class _Surroundings:
-    """The part of the traffic of S scenes that doesn't depend on the ego.
+class _Surroundings(NamedTuple):
+    """The part of the traffic of S scenes that doesn't depend on the ego."""
 
-    Args:
-        network: vehicles on rails.
-        now: ``[S, A]`` bool, seen at t = 0.
-        parked_scene: ``[N]`` int64 scenes of parked vehicles, in the order of their placement.
-        parked: ``[N]`` int64 agents.
-    """
-
-    network: RailNetwork
-    now: Tensor
-    parked_scene: Tensor
-    parked: Tensor
+    network: RailNetwork  # vehicles on rails
+    now: Tensor  # [S, A] bool, seen at t = 0
+    parked_scene: Tensor  # [N] int64 scenes of parked vehicles, in the order of their placement
+    parked: Tensor  # [N] int64 agents
 
 
 class Reactive(TrafficPolicy):
