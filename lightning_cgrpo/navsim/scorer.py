@@ -22,7 +22,7 @@ from lightning_cgrpo.navsim.aggregation import (
     multiplicative_metrics_prod,
     weighted_average,
 )
-from lightning_cgrpo.navsim.batch.plan import Plan
+from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.official_quirks import OFFICIAL, Fixes
@@ -36,7 +36,7 @@ from lightning_cgrpo.navsim.scoring.progress import ego_progress, raw_progress
 from lightning_cgrpo.navsim.scoring.sub_scores import SubScores
 from lightning_cgrpo.navsim.simulation.simulate import simulate, track
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
-from lightning_cgrpo.navsim.traffic.traffic import Traffic, TrafficPolicy
+from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy, TrafficRollouts
 from lightning_cgrpo.scenes.scene import Scene
 
 COLUMNS = (*MULTIPLIERS, *WEIGHTS)
@@ -154,7 +154,7 @@ class Scorer:
         scenes: Sequence[Scene],
         traffic: TrafficPolicy | None = None,
         *,
-        plans: Sequence[Plan] | None = None,
+        plans: Sequence[ExpertPlan] | None = None,
         human_filter: bool = True,
         fixes: Fixes = OFFICIAL,
         dtype: torch.dtype = torch.float64,
@@ -270,7 +270,7 @@ class _Expert:
         )
         return cls(motion, areas, raw_progress(batch.centerlines, motion), product)
 
-    def in_traffic(self, traffic: Traffic, scene: Tensor, fixes: Fixes) -> tuple[Tensor, Tensor]:
+    def in_traffic(self, traffic: TrafficRollouts, scene: Tensor, fixes: Fixes) -> tuple[Tensor, Tensor]:
         """Progress ``[R]``, and the product of the multiplicative sub-scores ``[R]`` in the traffic of each row."""
         rollouts, back = traffic.of_row.unique(return_inverse=True)
         rows = torch.empty_like(rollouts).scatter_(0, back, scene)  # a rollout is of one scene
@@ -280,7 +280,7 @@ class _Expert:
         return self.progress[scene], collisions.value[back] * self.product[scene]
 
 
-def _overridden(found: Plan, scene: Scene) -> Plan:
+def _overridden(found: ExpertPlan, scene: Scene) -> ExpertPlan:
     """A plan, with what the scene itself gives."""
     return replace(
         found,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.batch.logged_agents import LoggedAgents
-from lightning_cgrpo.navsim.batch.plan import Plan
 from lightning_cgrpo.navsim.batch.surfaces import Surfaces
 from lightning_cgrpo.navsim.geometry.polylines import Polylines
 from lightning_cgrpo.scenes.scene import Scene
@@ -34,7 +34,7 @@ class SceneBatch:
     def of(
         cls,
         scenes: Sequence[Scene],
-        plans: Sequence[Plan],
+        plans: Sequence[ExpertPlan],
         *,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lightning_cgrpo.navsim.batch.plan import Plan
+from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch
 from lightning_cgrpo.navsim.geometry.polygons import Polygons
 from lightning_cgrpo.navsim.route.road import MAP_RADIUS
@@ -38,7 +38,7 @@ class Surfaces:
     def of(
         cls,
         scenes: Sequence[Scene],
-        plans: Sequence[Plan],
+        plans: Sequence[ExpertPlan],
         origin: Tensor,
         dtype: torch.dtype,
         device: torch.device | str,
@@ -65,7 +65,7 @@ class Surfaces:
         return cls(polygons, table, lane, on_route, drivable, intersection, red_table, closed.transpose(1, 2))
 
 
-def _near(scene: Scene, plan: Plan) -> list[tuple[Tensor, Tensor]]:
+def _near(scene: Scene, plan: ExpertPlan) -> list[tuple[Tensor, Tensor]]:
     """Layers of the map around the ego: polygons ``[n, V, 2]`` and flags ``[n, 4]`` (lane to intersection)."""
     lanes, blocks = scene.map.lanes, scene.map.roadblocks
     areas = (scene.map.intersections, scene.map.carparks, scene.map.drivable_areas)

@@ -20,7 +20,7 @@ from lightning_cgrpo.navsim.geometry.lane_path import Array
 from lightning_cgrpo.navsim.geometry.shapes import Shapes, boxes
 from lightning_cgrpo.navsim.route.road import Road
 from lightning_cgrpo.navsim.simulation.timing import DT, EARLY, STEPS
-from lightning_cgrpo.navsim.traffic.traffic import Traffic
+from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, MOVING_TYPES
 
 FORECAST_RADIUS = 100.0
@@ -92,7 +92,7 @@ class Forecast:
         return along
 
 
-def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor) -> Traffic:
+def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor) -> TrafficRollouts:
     """Forecasts of K scenes as traffic for R candidates, whose scenes are ``of_row [R]``."""
     poses, sizes, speeds = (
         pad_sequence(list(rows), batch_first=True)
@@ -101,7 +101,7 @@ def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor) -> Traffic:
     minded = [torch.from_numpy(~each.ignored[: len(each.poses)]) for each in forecasts]
     present = pad_sequence(minded, batch_first=True)[..., None].expand(-1, -1, STEPS)
     types = pad_sequence([each.types for each in forecasts], batch_first=True, padding_value=-1)
-    return Traffic(poses, sizes, present, types, speeds, of_row, speeds[..., None].expand(-1, -1, STEPS))
+    return TrafficRollouts(poses, sizes, present, types, speeds, of_row, speeds[..., None].expand(-1, -1, STEPS))
 
 
 def _nearest(road: Road, positions: Tensor, types: Tensor, seen: Tensor) -> Tensor:

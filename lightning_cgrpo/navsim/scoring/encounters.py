@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_cgrpo.navsim.geometry.boxes import SLACK, bounds_touch, box_corners, boxes_touch, dot
 from lightning_cgrpo.navsim.scoring.motion import Motion, Outcome
-from lightning_cgrpo.navsim.traffic.traffic import Traffic
+from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
 from lightning_cgrpo.scenes.vehicle import LENGTH, WIDTH
 
 EGO_RADIUS = math.hypot(LENGTH, WIDTH) / 2 + SLACK
@@ -43,7 +43,7 @@ class Encounters:
     radius: Tensor
 
     @classmethod
-    def of(cls, motion: Motion, traffic: Traffic, *, current_speed: bool = False) -> Encounters:
+    def of(cls, motion: Motion, traffic: TrafficRollouts, *, current_speed: bool = False) -> Encounters:
         """All pairs whose bounding boxes over time touch, the ego's grown by what it drives in a second.
 
         Args:

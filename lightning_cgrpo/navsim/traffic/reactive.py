@@ -22,7 +22,7 @@ from lightning_cgrpo.navsim.simulation.timing import EARLY
 from lightning_cgrpo.navsim.traffic.idm.following import Following, Vehicles
 from lightning_cgrpo.navsim.traffic.idm.rail_network import RailNetwork
 from lightning_cgrpo.navsim.traffic.idm.rails import Traveling, find_rails
-from lightning_cgrpo.navsim.traffic.traffic import Traffic, TrafficPolicy
+from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy, TrafficRollouts
 from lightning_cgrpo.scenes.scene import AGENT_TYPES
 
 VEHICLE = AGENT_TYPES.index("vehicle")
@@ -60,7 +60,7 @@ class Reactive(TrafficPolicy):
         self.own_speed_limits = own_speed_limits
         self._surroundings: WeakKeyDictionary[SceneBatch, _Surroundings] = WeakKeyDictionary()
 
-    def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> Traffic:
+    def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> TrafficRollouts:
         if batch not in self._surroundings:
             traveling = [
                 find_rails(each, wrapped_headings=self.wrapped_headings, own_speed_limits=self.own_speed_limits)
@@ -81,7 +81,7 @@ class Reactive(TrafficPolicy):
         speeds[vehicles.row, agent, 1:] = vehicles.speeds[:, 1:]
         _park(batch, surroundings, vehicles, scene, poses, present)
         rows = torch.arange(len(scene), device=scene.device)
-        return Traffic(
+        return TrafficRollouts(
             poses, agents.sizes[scene], present, agents.types[scene], agents.first_speed[scene], rows, speeds
         )
 

@@ -11,7 +11,7 @@ from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 
 
 @dataclass(frozen=True, eq=False)
-class Traffic:
+class TrafficRollouts:
     """K rollouts of A agents over T steps of 0.1 s from now on, padded with agents that are never present."""
 
     poses: Tensor  # [K, A, T, 3] x, y, yaw of the boxes' centers; 0 where absent
@@ -26,6 +26,6 @@ class Traffic:
 class TrafficPolicy(Protocol):
     """Makes traffic for simulated candidates."""
 
-    def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> Traffic:
+    def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> TrafficRollouts:
         """Make the traffic around R simulated egos ``states [R, 41, 11]``, whose scenes are ``scene [R]`` int64."""
         ...

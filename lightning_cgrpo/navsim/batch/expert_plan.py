@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class ExpertPlan:
     """The expert's plan of a scene."""
 
     trajectory: Tensor  # [41, 3] x, y, yaw of the rear axle in the scene's frame, at 10 Hz
