@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from lightning_cgrpo.navsim.batch.plan import Plan
+from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.expert import constant_velocity
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
@@ -65,7 +65,7 @@ def main() -> None:
     )
 
 
-def _driven(scenes: list[Scene], plans: list[Plan]) -> Tensor:
+def _driven(scenes: list[Scene], plans: list[ExpertPlan]) -> Tensor:
     """``[S, 40, 3]``, the plans in the egos' frames."""
     poses = torch.stack([found.trajectory for found in plans])
     origin = torch.stack([scene.ego.poses[-1] for scene in scenes])[:, None]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.batch.plan import Plan
+from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.expert import constant_velocity
 from lightning_cgrpo.navsim.expert.constant_velocity import INTERVAL
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
@@ -17,23 +17,23 @@ from lightning_cgrpo.scenes.scene import Scene
 HUMAN_INTERVAL = 0.5
 Planned = tuple[list[int], Tensor, float]
 """R rows of scenes, their plans ``[R, P, 3]`` in the ego's frame, and the seconds between poses."""
-Planner = Callable[[Sequence[Scene], Sequence[Plan]], Planned]
+Planner = Callable[[Sequence[Scene], Sequence[ExpertPlan]], Planned]
 """From scenes and the expert's plans to own plans."""
 
 
-def pdm_closed(scenes: Sequence[Scene], plans: Sequence[Plan]) -> Planned:
+def pdm_closed(scenes: Sequence[Scene], plans: Sequence[ExpertPlan]) -> Planned:
     """The expert's plans."""
     pairs = zip(scenes, plans, strict=True)
     poses = torch.stack([in_ego(scene.ego.poses[-1], plan.trajectory[1:]) for scene, plan in pairs])
     return list(range(len(scenes))), poses, DT
 
 
-def straight_on(scenes: Sequence[Scene], plans: Sequence[Plan]) -> Planned:
+def straight_on(scenes: Sequence[Scene], plans: Sequence[ExpertPlan]) -> Planned:
     """Straight ahead at constant speed."""
     return list(range(len(scenes))), constant_velocity(scenes), INTERVAL
 
 
-def human(scenes: Sequence[Scene], plans: Sequence[Plan]) -> Planned:
+def human(scenes: Sequence[Scene], plans: Sequence[ExpertPlan]) -> Planned:
     """The human's poses, in scenes that have them."""
     found = {row: scene.human for row, scene in enumerate(scenes) if scene.human is not None}
     poses = torch.stack(list(found.values())) if found else torch.zeros(0, 8, 3, dtype=torch.float64)

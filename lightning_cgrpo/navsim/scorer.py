@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.aggregation import epdms, human_filtered, multiplicative_metrics_prod, weighted_average
-from lightning_cgrpo.navsim.batch.plan import Plan
+from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 from lightning_cgrpo.navsim.columns import COLUMNS, EGO_PROGRESS, EXTENDED_COMFORT, SHORT
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
@@ -26,7 +26,7 @@ from lightning_cgrpo.navsim.scoring.progress import ego_progress, raw_progress
 from lightning_cgrpo.navsim.scoring.sub_scores import SubScores
 from lightning_cgrpo.navsim.simulation.simulate import simulate, track
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
-from lightning_cgrpo.navsim.traffic.traffic import Traffic, TrafficPolicy
+from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy, TrafficRollouts
 from lightning_cgrpo.scenes.scene import Scene
 
 ROWS_AT_ONCE = 512
@@ -123,7 +123,7 @@ class Scorer:
         scenes: Sequence[Scene],
         traffic: TrafficPolicy | None = None,
         *,
-        plans: Sequence[Plan] | None = None,
+        plans: Sequence[ExpertPlan] | None = None,
         human_filter: bool = True,
         fixes: Fixes = OFFICIAL,
         dtype: torch.dtype = torch.float64,
@@ -239,7 +239,7 @@ class _Expert:
         )
         return cls(motion, areas, raw_progress(batch.centerlines, motion), product)
 
-    def in_traffic(self, traffic: Traffic, scene: Tensor, fixes: Fixes) -> tuple[Tensor, Tensor]:
+    def in_traffic(self, traffic: TrafficRollouts, scene: Tensor, fixes: Fixes) -> tuple[Tensor, Tensor]:
         """Progress ``[R]`` and NC * DAC * DDC * TLC ``[R]`` in the traffic of each row."""
         rollouts, back = traffic.of_row.unique(return_inverse=True)
         rows = torch.empty_like(rollouts).scatter_(0, back, scene)  # a rollout is of one scene
@@ -249,7 +249,7 @@ class _Expert:
         return self.progress[scene], collisions.value[back] * self.product[scene]
 
 
-def _overridden(found: Plan, scene: Scene) -> Plan:
+def _overridden(found: ExpertPlan, scene: Scene) -> ExpertPlan:
     """A plan with the scene's own trajectory and centerline, if given."""
     return replace(
         found,

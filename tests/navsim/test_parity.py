@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_cgrpo.navsim.batch.plan import Plan
+from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
@@ -35,7 +35,7 @@ def cases(shared_data):
 
 def reference_plan(scene, official):
     reference, lanes = official["reference"], {name: row for row, name in enumerate(scene.map.lanes.ids)}
-    return Plan(
+    return ExpertPlan(
         torch.tensor(reference["pdm_trajectory"], dtype=torch.float64),
         torch.tensor(reference["centerline"], dtype=torch.float64)[:, :2],
         tuple(lanes[name] for name in reference["route_lane_ids"]),

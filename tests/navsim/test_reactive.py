@@ -18,7 +18,7 @@ from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.simulation.simulate import simulate
 from lightning_cgrpo.navsim.traffic.idm.rails import find_rails
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
-from lightning_cgrpo.navsim.traffic.traffic import Traffic
+from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.scene_file import read_scene, scene_from_json, scene_to_json
 from tests.navsim.reactive_oracle import worst
@@ -28,7 +28,7 @@ RIGHT, LEFT, ONCOMING = -1.75, 1.75, 5.25
 """Of the lanes of `straight_road`."""
 
 
-def drive(scenes: list[Scene], poses: Tensor, scene: Tensor | None = None) -> tuple[Traffic, Tensor]:
+def drive(scenes: list[Scene], poses: Tensor, scene: Tensor | None = None) -> tuple[TrafficRollouts, Tensor]:
     """Traffic in which candidates drive, and what they do."""
     batch = SceneBatch.of(scenes, plan(scenes))
     scene = torch.zeros(len(poses), dtype=torch.int64) if scene is None else scene

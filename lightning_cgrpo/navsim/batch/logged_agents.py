@@ -16,23 +16,14 @@ from lightning_cgrpo.scenes.scene import MOVING_TYPES, Agents, Scene
 
 @dataclass(frozen=True, eq=False)
 class LoggedAgents:
-    """The logged agents of S scenes, padded to A agents per scene with agents that are never present.
+    """The logged agents of S scenes, padded to A agents per scene with agents that are never present."""
 
-    Args:
-        poses: ``[S, A, 41, 3]`` x, y, yaw of the boxes' centers; 0 where absent.
-        speeds: ``[S, A, 41]`` m/s; 0 where absent and for types that don't move.
-        sizes: ``[S, A, 2]`` length, width.
-        present: ``[S, A, 41]`` bool.
-        types: ``[S, A]`` int64 index into `AGENT_TYPES`, -1 for padding.
-        first_speed: ``[S, A]`` m/s when first seen.
-    """
-
-    poses: Tensor
-    speeds: Tensor
-    sizes: Tensor
-    present: Tensor
-    types: Tensor
-    first_speed: Tensor
+    poses: Tensor  # [S, A, 41, 3] x, y, yaw of the boxes' centers; 0 where absent
+    speeds: Tensor  # [S, A, 41] m/s; 0 where absent and for types that don't move
+    sizes: Tensor  # [S, A, 2] length, width
+    present: Tensor  # [S, A, 41] bool
+    types: Tensor  # [S, A] int64 index into `AGENT_TYPES`, -1 for padding
+    first_speed: Tensor  # [S, A] m/s when first seen
 
     @classmethod
     def of(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.batch.logged_agents import LoggedAgents
-from lightning_cgrpo.navsim.batch.plan import Plan
 from lightning_cgrpo.navsim.batch.surfaces import Surfaces
 from lightning_cgrpo.navsim.geometry.polylines import Polylines
 from lightning_cgrpo.scenes.scene import Scene
@@ -17,26 +17,15 @@ from lightning_cgrpo.scenes.scene import Scene
 
 @dataclass(frozen=True, eq=False)
 class SceneBatch:
-    """S scenes.
-
-    Args:
-        scenes: the scenes themselves.
-        origin: ``[S, 2]`` float64, subtracted from all positions. The origin is 0 in float64; in float32, which is too
-            coarse far from the origin, it is the ego's position.
-        start: ``[S, 7]`` x, y, yaw, vx, vy, ax, ay of the ego now; velocity and acceleration in the ego's frame.
-        agents: logged agents.
-        surfaces: map polygons.
-        centerlines: S polylines.
-        pdm: ``[S, 41, 3]`` the expert's trajectories at 10 Hz.
-    """
+    """S scenes."""
 
     scenes: tuple[Scene, ...]
-    origin: Tensor
-    start: Tensor
+    origin: Tensor  # [S, 2] float64, subtracted from all positions: the ego's position in float32, 0 in float64
+    start: Tensor  # [S, 7] x, y, yaw, vx, vy, ax, ay of the ego now; velocity and acceleration in the ego's frame
     agents: LoggedAgents
     surfaces: Surfaces
     centerlines: Polylines
-    pdm: Tensor
+    pdm: Tensor  # [S, 41, 3] the expert's trajectories at 10 Hz
 
     def __len__(self) -> int:
         return len(self.scenes)
@@ -45,7 +34,7 @@ class SceneBatch:
     def of(
         cls,
         scenes: Sequence[Scene],
-        plans: Sequence[Plan],
+        plans: Sequence[ExpertPlan],
         *,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lightning_cgrpo.navsim.batch.plan import Plan
+from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch
 from lightning_cgrpo.navsim.geometry.polygons import Polygons
 from lightning_cgrpo.navsim.route.road import MAP_RADIUS
@@ -18,39 +18,27 @@ from lightning_cgrpo.navsim.simulation.timing import DT, EARLY, STEPS
 from lightning_cgrpo.scenes.scene import Lights, Points, Scene
 from lightning_cgrpo.scenes.vehicle import centers
 
-LIGHT_HOLD = 0.5
-"""Seconds for which the state of a traffic light is held."""
+LIGHT_HOLD = 0.5  # seconds for which the state of a traffic light is held
 
 
 @dataclass(frozen=True, eq=False)
 class Surfaces:
-    """The map polygons near the egos of S scenes, padded to P per scene.
-
-    Args:
-        polygons: polygons of all scenes.
-        table: ``[S, P]`` int64 rows of `polygons`; padding is row 0, without any flag below.
-        lane: ``[S, P]`` bool, lanes and lane connectors.
-        on_route: ``[S, P]`` bool, lanes of the plan's route.
-        drivable: ``[S, P]`` bool, polygons that the ego's corners may be on.
-        intersection: ``[S, P]`` bool.
-        red_table: ``[S, C]`` int64 rows of `polygons`: connectors of the mission's route that are red at some step.
-        red: ``[S, 41, C]`` bool, red at a step.
-    """
+    """The map polygons near the egos of S scenes, padded to P per scene."""
 
     polygons: Polygons
-    table: Tensor
-    lane: Tensor
-    on_route: Tensor
-    drivable: Tensor
-    intersection: Tensor
-    red_table: Tensor
-    red: Tensor
+    table: Tensor  # [S, P] int64 rows of `polygons`; padding is row 0, without any flag below
+    lane: Tensor  # [S, P] bool, lanes and lane connectors
+    on_route: Tensor  # [S, P] bool, lanes of the plan's route
+    drivable: Tensor  # [S, P] bool, polygons that the ego's corners may be on
+    intersection: Tensor  # [S, P] bool
+    red_table: Tensor  # [S, C] int64 rows of `polygons`: connectors of the mission's route that are red at some step
+    red: Tensor  # [S, 41, C] bool, red at a step
 
     @classmethod
     def of(
         cls,
         scenes: Sequence[Scene],
-        plans: Sequence[Plan],
+        plans: Sequence[ExpertPlan],
         origin: Tensor,
         dtype: torch.dtype,
         device: torch.device | str,
@@ -77,7 +65,7 @@ class Surfaces:
         return cls(polygons, table, lane, on_route, drivable, intersection, red_table, closed.transpose(1, 2))
 
 
-def _near(scene: Scene, plan: Plan) -> list[tuple[Tensor, Tensor]]:
+def _near(scene: Scene, plan: ExpertPlan) -> list[tuple[Tensor, Tensor]]:
     """Layers of the map around the ego: polygons ``[n, V, 2]`` and flags ``[n, 4]`` (lane to intersection)."""
     lanes, blocks = scene.map.lanes, scene.map.roadblocks
     areas = (scene.map.intersections, scene.map.carparks, scene.map.drivable_areas)

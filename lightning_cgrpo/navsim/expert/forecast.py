@@ -20,41 +20,28 @@ from lightning_cgrpo.navsim.geometry.lane_path import Array
 from lightning_cgrpo.navsim.geometry.shapes import Shapes, boxes
 from lightning_cgrpo.navsim.route.road import Road
 from lightning_cgrpo.navsim.simulation.timing import DT, EARLY, STEPS
-from lightning_cgrpo.navsim.traffic.traffic import Traffic
+from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, MOVING_TYPES
 
 FORECAST_RADIUS = 100.0
-MOST = {"vehicle": 50, "pedestrian": 25, "bicycle": 10}
-"""Forecast agents of each type: the nearest."""
+MOST = {"vehicle": 50, "pedestrian": 25, "bicycle": 10}  # forecast agents of each type: the nearest
 MOST_STATIC = 50
-RESOLUTION = 2
-"""Steps between two updates of the forecast."""
+RESOLUTION = 2  # steps between two updates of the forecast
 NODE_CAPACITY = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """A forecast of N agents and C red connectors.
+    """A forecast of N agents and C red connectors."""
 
-    Args:
-        poses: ``[N, 3]`` x, y, yaw now.
-        sizes: ``[N, 2]`` length, width.
-        types: ``[N]`` int64 index into `AGENT_TYPES`.
-        speeds: ``[N]`` m/s, 0 for types that don't move.
-        drift: ``[N, 2]`` m/s in the scene's frame, along or against the heading.
-        red: ``[L]`` bool, the red connectors of the route.
-        red_polygons: ``[C]`` their polygons.
-        ignored: ``[N + C]`` bool, agents and connectors that the ego overlaps now.
-    """
-
-    poses: Tensor
-    sizes: Tensor
-    types: Tensor
-    speeds: Tensor
-    drift: Tensor
-    red: Tensor
-    red_polygons: Shapes
-    ignored: np.ndarray
+    poses: Tensor  # [N, 3] x, y, yaw now
+    sizes: Tensor  # [N, 2] length, width
+    types: Tensor  # [N] int64 index into `AGENT_TYPES`
+    speeds: Tensor  # [N] m/s, 0 for types that don't move
+    drift: Tensor  # [N, 2] m/s in the scene's frame, along or against the heading
+    red: Tensor  # [L] bool, the red connectors of the route
+    red_polygons: Shapes  # [C] their polygons
+    ignored: np.ndarray  # [N + C] bool, agents and connectors that the ego overlaps now
 
     @classmethod
     def of(cls, road: Road, lanes: Sequence[int]) -> Forecast:
@@ -99,15 +86,13 @@ class Forecast:
 
     def speeds_along(self, rows: np.ndarray, yaws: Array) -> Array:
         """Speeds ``[P, n]`` of rows ``[n]`` of `shapes` in directions ``[P]``; NaN for red connectors."""
-        agent = rows < len(self.poses)
-        at = np.where(agent, rows, 0)
-        if not agent.any():
-            return np.full((len(yaws), len(rows)), np.nan)
-        speeds = self.speeds.numpy()[at] * np.cos(self.poses.numpy()[at, 2] - yaws[:, None])
-        return np.where(agent, speeds, np.nan)
+        unknown = np.full(len(self.red_polygons), np.nan)
+        speeds, headings = (np.append(known, unknown)[rows] for known in (self.speeds, self.poses[:, 2]))
+        along: Array = speeds * np.cos(headings - yaws[:, None])
+        return along
 
 
-def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor) -> Traffic:
+def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor) -> TrafficRollouts:
     """Forecasts of K scenes as traffic for R candidates, whose scenes are ``of_row [R]``."""
     poses, sizes, speeds = (
         pad_sequence(list(rows), batch_first=True)
@@ -116,7 +101,7 @@ def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor) -> Traffic:
     minded = [torch.from_numpy(~each.ignored[: len(each.poses)]) for each in forecasts]
     present = pad_sequence(minded, batch_first=True)[..., None].expand(-1, -1, STEPS)
     types = pad_sequence([each.types for each in forecasts], batch_first=True, padding_value=-1)
-    return Traffic(poses, sizes, present, types, speeds, of_row, speeds[..., None].expand(-1, -1, STEPS))
+    return TrafficRollouts(poses, sizes, present, types, speeds, of_row, speeds[..., None].expand(-1, -1, STEPS))
 
 
 def _nearest(road: Road, positions: Tensor, types: Tensor, seen: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lightning_cgrpo.navsim.aggregation import epdms
-from lightning_cgrpo.navsim.batch.plan import Plan
+from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 from lightning_cgrpo.navsim.columns import MULTIPLIERS
 from lightning_cgrpo.navsim.expert.forecast import Forecast, as_traffic
@@ -24,29 +24,28 @@ from lightning_cgrpo.navsim.simulation.simulate import track
 from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
 from lightning_cgrpo.scenes.scene import Lights, Scene
 
-SCENES_AT_ONCE = 64
-"""Scenes whose proposals are scored together; a larger number only takes more memory."""
+SCENES_AT_ONCE = 64  # scenes whose proposals are scored together; a larger number only takes more memory
 
 
-def plan(scenes: Sequence[Scene]) -> list[Plan]:
+def plan(scenes: Sequence[Scene]) -> list[ExpertPlan]:
     """Plan each scene from information at t = 0.
 
     Raises:
         SceneError: a scene's route is empty, or has no lanes.
     """
-    plans: list[Plan] = []
+    plans: list[ExpertPlan] = []
     for first in range(0, len(scenes), SCENES_AT_ONCE):
         ahead = [lane_ahead(scene) for scene in scenes[first : first + SCENES_AT_ONCE]]
         plans += _best(ahead, [Forecast.of(each.road, each.route_lanes) for each in ahead])
     return plans
 
 
-def _best(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast]) -> list[Plan]:
+def _best(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast]) -> list[ExpertPlan]:
     """The best proposal of each scene."""
     pairs = list(zip(ahead, forecasts, strict=True))
     proposals = torch.from_numpy(np.stack([propose(lanes, forecast) for lanes, forecast in pairs]))
     plans = [
-        Plan(proposals[row, 0], torch.from_numpy(lanes.path.points), lanes.route_lanes)
+        ExpertPlan(proposals[row, 0], torch.from_numpy(lanes.path.points), lanes.route_lanes)
         for row, lanes in enumerate(ahead)
     ]
     batch = SceneBatch.of([_as_expected(lanes, forecast) for lanes, forecast in pairs], plans)

@@ -5,8 +5,6 @@ See docs/navsim_score.md §12; officially pdm_generator.py and batch_idm_policy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import shapely
 import torch
@@ -18,31 +16,19 @@ from lightning_cgrpo.navsim.route.lane_ahead import LaneAhead
 from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
 from lightning_cgrpo.scenes.vehicle import LENGTH, REAR_AXLE_TO_CENTER, WIDTH
 
-OFFSETS = (0.0, -1.0, 1.0)
-"""Meters to the left of the centerline."""
+OFFSETS = (0.0, -1.0, 1.0)  # meters to the left of the centerline
 SPEED_LIMIT_FRACTIONS = (0.2, 0.4, 0.6, 0.8, 1.0)
 SPEEDS = len(SPEED_LIMIT_FRACTIONS)
 PROPOSALS = len(OFFSETS) * SPEEDS
 FALLBACK_SPEED_LIMIT = 15.0
-CORRIDOR_SECONDS = 5.0
-"""Length of the corridor that is searched for leaders, in seconds at the speed limit."""
-LEADER_STEPS = 2
-"""Steps between two searches for leaders."""
+CORRIDOR_SECONDS = 5.0  # length of the corridor that is searched for leaders, in seconds at the speed limit
+LEADER_STEPS = 2  # steps between two searches for leaders
 
 MIN_GAP = 1.0
 HEADWAY = 1.5
 ACCELERATION = 1.5
 DECELERATION = 3.0
 EXPONENT = 10
-
-
-@dataclass
-class _Leaders:
-    """The leader of each proposal: distance along the path, speed, and the length to subtract from the distance."""
-
-    distance: Array
-    speed: Array
-    rear: Array
 
 
 def propose(ahead: LaneAhead, forecast: Forecast) -> Array:
@@ -62,11 +48,13 @@ def propose(ahead: LaneAhead, forecast: Forecast) -> Array:
     targets = np.tile(np.array(SPEED_LIMIT_FRACTIONS) * limit, len(paths))
     distances, speeds = np.repeat(begins, SPEEDS), np.full(PROPOSALS, float(ego.velocities[-1, 0]))
     poses = [_at(paths, distances)]
-    leaders = _Leaders(*np.zeros((3, PROPOSALS)))  # proposals brake in the first step, before the first search
+    # Of leaders: distance along the path, speed, length to subtract. Proposals brake before the first search.
+    leaders = np.zeros((3, PROPOSALS))
     for step in range(1, STEPS):
         if step % LEADER_STEPS == 0:
             _search(leaders, paths, corridors, distances, poses[-1], forecast, step)
-        change = _acceleration(speeds, targets, leaders.distance - distances - leaders.rear, leaders.speed)
+        ahead_at, leader_speeds, rears = leaders
+        change = _acceleration(speeds, targets, ahead_at - distances - rears, leader_speeds)
         distances, speeds = distances + DT * speeds, speeds + DT * change
         poses.append(_at(paths, distances))
     return np.stack(poses, 1)
@@ -90,7 +78,7 @@ def _acceleration(speed: Array, target: Array, gap: Array, leader_speed: Array) 
 
 
 def _search(
-    leaders: _Leaders,
+    leaders: Array,
     paths: list[LanePath],
     corridors: Shapes,
     distances: Array,
@@ -100,8 +88,8 @@ def _search(
 ) -> None:
     """Find the leaders: the nearest shape that touches the corridor and is further along the path.
 
-    The official code fills one record per path, proposal by proposal. Once a proposal has found no leader, half the
-    ego's length stays subtracted for later proposals. A leader's speed stays when the next leader is a red light.
+    As in the official record of a path: once a proposal has found no leader, half the ego's length stays subtracted
+    for later proposals, and a leader's speed stays when the next leader is a red light.
     """
     shapes = forecast.shapes[step]
     egos = _footprints(poses)
@@ -116,15 +104,13 @@ def _search(
         for row, gaps in enumerate(apart):
             proposal = first + row
             if np.isinf(gaps).all():
-                leaders.distance[proposal] = path.line.length
-                rear = LENGTH / 2
+                distance, rear = path.line.length, LENGTH / 2
             else:
                 nearest = gaps.argmin()
-                leaders.distance[proposal] = distances[proposal] + gaps[nearest]
+                distance = distances[proposal] + gaps[nearest]
                 if not np.isnan(speeds[row, nearest]):
                     speed = speeds[row, nearest]
-            leaders.speed[proposal] = speed
-            leaders.rear[proposal] = rear
+            leaders[:, proposal] = distance, speed, rear
 
 
 def _footprints(poses: Array) -> Shapes:

@@ -10,8 +10,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-SLACK = 1e-3
-"""Meters by which boxes grow before a coarse test, so that rounding removes no candidate of the exact test."""
+SLACK = 1e-3  # meters by which boxes grow before a coarse test, so that rounding removes no candidate of the exact test
 
 
 def wrap_angle(angle: Tensor) -> Tensor:
@@ -20,11 +19,9 @@ def wrap_angle(angle: Tensor) -> Tensor:
 
 
 def box_corners(pose: Tensor, size: Tensor) -> Tensor:
-    """Corners ``[..., 4, 2]``: front left, rear left, rear right, front right.
+    """Corners ``[..., 4, 2]`` front left, rear left, rear right, front right.
 
-    Args:
-        pose: ``[..., 3]`` x, y, yaw of the center.
-        size: ``[..., 2]`` length, width.
+    Poses ``[..., 3]`` are x, y, yaw of the center; sizes ``[..., 2]`` are length, width.
     """
     cos, sin = pose[..., 2].cos(), pose[..., 2].sin()
     ahead = torch.stack([cos, sin], -1) * (size[..., :1] / 2)

@@ -28,12 +28,7 @@ def headings(points: Array) -> Array:
 
 
 class LanePath:
-    """Points with headings, and the distance along them.
-
-    Args:
-        points: ``[V, 2]``, at least two. A point may appear twice, where a lane ends and the next lane begins.
-        headings: ``[V]`` radians.
-    """
+    """At least two points ``[V, 2]`` with headings ``[V]``; a point appears twice where one lane ends in another."""
 
     def __init__(self, points: Array, headings: Array) -> None:
         self.points = points

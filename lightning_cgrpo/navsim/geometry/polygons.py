@@ -1,8 +1,7 @@
 """Polygons that many points are compared with at once.
 
-A polygon is cut into slabs of equal width along its longer side. A point is compared only with the edges of its slab,
-and with none if the point is in the slab's core. Below, u is the coordinate along the longer side, x or y; w is the
-other coordinate.
+A polygon is cut into slabs along its longer side. A point is compared only with the edges of its slab, and with none in
+the slab's core. Below, u is the coordinate along the longer side, x or y; w is the other coordinate.
 """
 
 from __future__ import annotations
@@ -17,42 +16,25 @@ from torch import Tensor
 from lightning_cgrpo.navsim.geometry.boxes import SLACK, bounds, bounds_touch, segments_touch_boxes
 from lightning_cgrpo.navsim.geometry.ranges import expand, starts
 
-EDGES_PER_SLAB = 2
-"""Most edges per slab, on average."""
-SLAB_WIDTH = 1.0
-"""Widest slab, in meters."""
-MOST_SLABS = 256
-"""Most slabs of a polygon; takes precedence over the two limits above."""
+EDGES_PER_SLAB = 2  # most edges per slab, on average
+SLAB_WIDTH = 1.0  # widest slab, in meters
+MOST_SLABS = 256  # most slabs of a polygon; takes precedence over the two limits above
 
 
 @dataclass(frozen=True, eq=False)
 class Polygons:
-    """N polygons of any number of corners.
+    """N polygons of any number of corners."""
 
-    Args:
-        bounds: ``[N, 4]``.
-        upright: ``[N]`` bool, u is y.
-        low: ``[N]`` u where the first slab starts.
-        scale: ``[N]`` slabs per meter.
-        first_slab: ``[N + 1]`` int64.
-        ranges: ``[slabs, 4]`` low, core low, core high, high w. Points of the polygon are between low and high; all
-            points between the core's bounds are in the polygon.
-        first_edge: ``[slabs + 1]`` int64.
-        edges: ``[E, 4]`` u, w of the start and u, w of the end, by slab.
-        outline: ``[O, 2, 2]`` every edge once, in x and y, by polygon.
-        first_outline: ``[N + 1]`` int64.
-    """
-
-    bounds: Tensor
-    upright: Tensor
-    low: Tensor
-    scale: Tensor
-    first_slab: Tensor
-    ranges: Tensor
-    first_edge: Tensor
-    edges: Tensor
-    outline: Tensor
-    first_outline: Tensor
+    bounds: Tensor  # [N, 4]
+    upright: Tensor  # [N] bool, u is y
+    low: Tensor  # [N] u where the first slab starts
+    scale: Tensor  # [N] slabs per meter
+    first_slab: Tensor  # [N + 1] int64
+    ranges: Tensor  # [slabs, 4] low, core low, core high, high w: outside beyond low and high, inside in the core
+    first_edge: Tensor  # [slabs + 1] int64
+    edges: Tensor  # [E, 4] u, w of the start and u, w of the end, by slab
+    outline: Tensor  # [O, 2, 2] every edge once, in x and y, by polygon
+    first_outline: Tensor  # [N + 1] int64
 
     @classmethod
     def of(cls, polygons: Sequence[Tensor]) -> Polygons:

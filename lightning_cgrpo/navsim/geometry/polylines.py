@@ -9,21 +9,15 @@ from torch import Tensor
 
 from lightning_cgrpo.navsim.geometry.boxes import SLACK, bounds, bounds_touch, dot, grown
 
-CHUNK = 8
-"""Segments of a polyline that share bounds."""
+CHUNK = 8  # segments of a polyline that share bounds
 
 
 @dataclass(frozen=True, eq=False)
 class Polylines:
-    """N polylines of C points.
+    """N polylines of C points."""
 
-    Args:
-        points: ``[N, C, 2]``, padded with the last point.
-        bounds: ``[N, chunks, 4]`` of runs of `CHUNK` segments.
-    """
-
-    points: Tensor
-    bounds: Tensor
+    points: Tensor  # [N, C, 2], padded with the last point
+    bounds: Tensor  # [N, chunks, 4] of runs of `CHUNK` segments
 
     @classmethod
     def of(cls, points: Tensor) -> Polylines:

@@ -12,15 +12,7 @@ def starts(counts: Tensor) -> Tensor:
 
 
 def expand(counts: Tensor, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """List the items of ranges, range by range.
-
-    Args:
-        counts: ``[N]`` int64.
-        first: ``[N]`` int64 first item of each range, 0 by default.
-
-    Returns:
-        The range and the number of each item, both ``[counts.sum()]``.
-    """
+    """List the range and the number of each item; the numbers of range i start at ``first[i]``, 0 by default."""
     rows = torch.repeat_interleave(counts)
     shift = counts - counts.cumsum(0) if first is None else first + counts - counts.cumsum(0)
     return rows, torch.arange(len(rows), device=counts.device) + shift[rows]

@@ -17,25 +17,17 @@ from lightning_cgrpo.navsim.route.route import correct_route
 from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.scenes.scene import Scene
 
-DEPTH = 30
-"""Most roadblocks along the centerline."""
+DEPTH = 30  # most roadblocks along the centerline
 
 
 @dataclass(frozen=True, eq=False)
 class LaneAhead:
-    """The lanes ahead of a scene's ego.
+    """The lanes ahead of a scene's ego."""
 
-    Args:
-        road: the map around the ego.
-        route: roadblocks of the corrected route.
-        route_lanes: all lanes of these roadblocks.
-        lanes: the lanes to follow, beginning with the ego's lane.
-    """
-
-    road: Road
-    route: tuple[int, ...]
-    route_lanes: tuple[int, ...]
-    lanes: list[int]
+    road: Road  # the map around the ego
+    route: tuple[int, ...]  # roadblocks of the corrected route
+    route_lanes: tuple[int, ...]  # all lanes of these roadblocks
+    lanes: list[int]  # the lanes to follow, beginning with the ego's lane
 
     @cached_property
     def path(self) -> LanePath:
@@ -56,21 +48,17 @@ def lane_ahead(scene: Scene) -> LaneAhead:
     """
     road = Road(scene)
     route = correct_route(road)
-    lanes = route_lanes(road, route)
-    return LaneAhead(road, route, lanes, lane_sequence(road, route, starting_lane(road, lanes)))
+    lanes = _route_lanes(road, route)
+    return LaneAhead(road, route, lanes, lane_sequence(road, route, _starting_lane(road, lanes)))
 
 
-def route_lanes(road: Road, route: tuple[int, ...]) -> tuple[int, ...]:
+def _route_lanes(road: Road, route: tuple[int, ...]) -> tuple[int, ...]:
     """Lanes of the route's roadblocks, without repetition."""
     return tuple(dict.fromkeys(lane for block in route for lane in road.blocks.lanes[block]))
 
 
-def starting_lane(road: Road, lanes: tuple[int, ...]) -> int:
-    """The ego's lane among these lanes.
-
-    Raises:
-        SceneError: there are no lanes.
-    """
+def _starting_lane(road: Road, lanes: tuple[int, ...]) -> int:
+    """The ego's lane among these lanes."""
     if not lanes:
         raise SceneError(f"{road.scene.name}: route: Expected a roadblock with lanes, but got none.")
     under = [lane for lane in road.lanes_under() if lane in lanes]
@@ -87,7 +75,7 @@ def lane_sequence(road: Road, route: tuple[int, ...], start: int) -> list[int]:
     block = int(road.lanes.roadblock[start])
     first = route.index(block) if block in route else 0
     goal = route[first : first + DEPTH][-1]
-    allowed = set(route_lanes(road, route))
+    allowed = set(_route_lanes(road, route))
     # Among equally near lanes, the lane that was reached first is next: a dict keeps the order of insertion.
     waiting = {start: 1.0}
     depth = {start: 1}

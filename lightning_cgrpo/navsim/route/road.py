@@ -12,8 +12,7 @@ from lightning_cgrpo.navsim.geometry.shapes import Shapes, polygons
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.vehicle import centers, corners
 
-MAP_RADIUS = 100.0
-"""Half the side, in meters, of the square around the ego that a polygon must touch to be part of the map."""
+MAP_RADIUS = 100.0  # half the side, in meters, of the square around the ego that polygons of the map must touch
 
 
 class Road:

@@ -6,6 +6,7 @@ See docs/navsim_score.md §12; officially route_utils.py and bfs_roadblock.py.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 import numpy as np
 import shapely
@@ -13,14 +14,12 @@ import shapely
 from lightning_cgrpo.navsim.route.road import Road
 from lightning_cgrpo.scenes.json_fields import SceneError
 
-NEAR = 1.0
-"""Half the side, in meters, of the square around the ego that the ego's roadblock touches."""
+NEAR = 1.0  # half the side, in meters, of the square around the ego that the ego's roadblock touches
 MOST_HEADING_ERROR = np.pi / 4
 MOST_DISPLACEMENT = 3.0
 DEPTH_BACKWARD = 15
 DEPTH_FORWARD = 30
-LOOP_AREA = 1.0
-"""Square meters; connectors of a route that share a larger area form a loop."""
+LOOP_AREA = 1.0  # square meters; connectors of a route that share a larger area form a loop
 
 
 def correct_route(road: Road) -> tuple[int, ...]:
@@ -81,14 +80,11 @@ def _from_start(road: Road, route: list[int], start: int, candidates: Sequence[i
 
 
 def _with_gaps_filled(road: Road, route: list[int]) -> list[int]:
-    filled = []
-    for block, following in zip(route, [*route[1:], None], strict=True):
-        filled.append(block)
-        if following is None or block in road.blocks.incoming[following]:
-            continue
-        between = search(road.blocks.outgoing, block, [following], DEPTH_FORWARD)
-        if between is not None:
-            filled += between[1:-1]
+    filled = route[:1]
+    for block, following in pairwise(route):
+        if block not in road.blocks.incoming[following]:
+            filled += (search(road.blocks.outgoing, block, [following], DEPTH_FORWARD) or [])[1:-1]
+        filled.append(following)
     return filled
 
 

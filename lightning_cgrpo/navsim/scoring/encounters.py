@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_cgrpo.navsim.geometry.boxes import SLACK, bounds_touch, box_corners, dot
 from lightning_cgrpo.navsim.scoring.motion import Motion, Outcome
-from lightning_cgrpo.navsim.traffic.traffic import Traffic
+from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
 from lightning_cgrpo.scenes.vehicle import LENGTH, WIDTH
 
 EGO_RADIUS = math.hypot(LENGTH, WIDTH) / 2 + SLACK
@@ -29,7 +29,7 @@ class Encounters:
     radius: Tensor  # [M] distance of centers beyond which boxes cannot touch
 
     @classmethod
-    def of(cls, motion: Motion, traffic: Traffic, *, current_speed: bool = False) -> Encounters:
+    def of(cls, motion: Motion, traffic: TrafficRollouts, *, current_speed: bool = False) -> Encounters:
         """Pairs whose bounds over time touch, the ego's grown by a second of driving; `current_speed` as in `Fixes`."""
         reach = motion.speeds.amax(1, keepdim=True) + SLACK  # time to collision looks 0.9 s ahead
         swept = motion.bounds + reach * motion.bounds.new_tensor([-1.0, -1.0, 1.0, 1.0])

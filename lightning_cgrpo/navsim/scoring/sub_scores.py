@@ -16,7 +16,7 @@ from lightning_cgrpo.navsim.scoring.lanes import driving_direction_compliance, l
 from lightning_cgrpo.navsim.scoring.motion import Motion, Outcome
 from lightning_cgrpo.navsim.scoring.progress import raw_progress
 from lightning_cgrpo.navsim.scoring.time_to_collision import time_to_collision_within_bound
-from lightning_cgrpo.navsim.traffic.traffic import Traffic
+from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class SubScores:
 
     @classmethod
     def of(
-        cls, batch: SceneBatch, states: Tensor, scene: Tensor, traffic: Traffic, fixes: Fixes = OFFICIAL
+        cls, batch: SceneBatch, states: Tensor, scene: Tensor, traffic: TrafficRollouts, fixes: Fixes = OFFICIAL
     ) -> SubScores:
         """Score finite states ``[R, 41, 11]`` in the scenes ``[R]`` of a batch."""
         motion = Motion.of(states, scene)

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
 
-MICROSECONDS = 1e6
-"""The official code truncates times to whole microseconds."""
+MICROSECONDS = 1e6  # the official code truncates times to whole microseconds
 
 
 def resample(start: Tensor, poses: Tensor, interval: float = 0.5) -> Tensor:
@@ -48,15 +47,10 @@ def resample(start: Tensor, poses: Tensor, interval: float = 0.5) -> Tensor:
 
 
 def interpolated(times: list[int], knots: Tensor, at: list[int]) -> Tensor:
-    """Interpolate poses.
-
-    Args:
-        times: K ascending, in microseconds.
-        knots: ``[..., K, 3 or more]``; column 2 is an unwrapped angle.
-        at: N times between the first and the last.
+    """Interpolate poses ``[..., K, 3 or more]`` with unwrapped yaw at N times, all in ascending microseconds.
 
     Returns:
-        ``[..., N, 3 or more]``, the angle in [-pi, pi).
+        ``[..., N, 3 or more]``, yaw in [-pi, pi).
     """
     grid = torch.tensor(times, device=knots.device)
     asked = torch.tensor(at, device=knots.device)

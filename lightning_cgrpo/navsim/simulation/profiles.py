@@ -1,12 +1,11 @@
 """Speeds and curvatures of a reference, by regularized least squares.
 
-docs/navsim_score.md §3; officially pdm_planner/simulation/batch_lqr_utils.py, which inverts two dense matrices per row.
-The structure of both fits allows a cheaper and more exact solution:
+docs/navsim_score.md §3; officially pdm_planner/simulation/batch_lqr_utils.py. Instead of the official dense inverses:
 
-- Headings drop out of the velocity fit's normal equations, because the matrix's columns are unit vectors times a fixed
-  matrix. Speeds are a fixed linear map of the displacements along the headings.
-- The curvature fit is a chain, with a term for each curvature and for each pair of neighbors. A forward and a backward
-  pass solve the chain without subtractions, and so without cancellation, even where the reference stands still.
+- Speeds are a fixed linear map of the displacements along the headings, because headings drop out of the fit's normal
+  equations: the matrix's columns are unit vectors times a fixed matrix.
+- The curvature fit is a chain with a term per curvature and per pair of neighbors. A forward and a backward pass solve
+  the chain without subtractions, and so without cancellation, even where the reference stands.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from lightning_cgrpo.navsim.simulation.timing import DT
 
 ACCELERATION_PENALTY = 1e-4
 CURVATURE_RATE_PENALTY = 1e-2
-INITIAL_CURVATURE_PENALTY = 1e-10
-"""Makes the fit unique where the reference stands still."""
+INITIAL_CURVATURE_PENALTY = 1e-10  # makes the fit unique where the reference stands still
 
 
 def speeds(x: Tensor, y: Tensor, yaw: Tensor) -> Tensor:

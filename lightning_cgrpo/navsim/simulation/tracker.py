@@ -1,12 +1,11 @@
-"""The tracker commands the acceleration and the steering rate that bring the vehicle to its reference in 1 s.
+"""The tracker commands the acceleration and steering rate that bring the vehicle to its reference in 1 s.
 
 docs/navsim_score.md §3; officially pdm_planner/simulation/batch_lqr.py: two one-step problems of a linear-quadratic
-regulator (LQR), of speed and of lateral errors, with inputs that are constant over the horizon. Commands have no limit.
+regulator (LQR), of speed and of lateral errors. Commands have no limit.
 
-The official code multiplies ten matrices for each row and step. Over the horizon, the vehicle moves c_j = a + b j in
-step j (a by its speed, b by the commanded acceleration). If step j turns the vehicle by w_j a meter, its heading
-changes by sum_j c_j w_j, and its lateral error by sum_j c_j w_j sum_{i>j} c_i. Both are polynomials of a and b with
-coefficients that are linear in w. The coefficients of the reference's curvature are computed once for all steps.
+Instead of the official ten matrix products per step, this code evaluates polynomials. The vehicle moves c_j = a + b j
+in step j (a by its speed, b by the commanded acceleration). If step j turns the vehicle by w_j a meter, its heading
+changes by sum_j c_j w_j, and its lateral error by sum_j c_j w_j sum_{i>j} c_i: polynomials of a and b, linear in w.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from lightning_cgrpo.navsim.simulation.bicycle import BicycleState
 from lightning_cgrpo.navsim.simulation.timing import DT
 from lightning_cgrpo.scenes.vehicle import WHEEL_BASE
 
-TRACKING_STEPS = 10
-"""The tracker's horizon."""
+TRACKING_STEPS = 10  # the tracker's horizon
 SPEED_WEIGHT = 10.0
 LATERAL_WEIGHT = 1.0
 HEADING_WEIGHT = 10.0

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 from lightning_cgrpo.navsim.geometry.boxes import box_corners, boxes_touch
-from lightning_cgrpo.navsim.traffic.traffic import Traffic, TrafficPolicy
+from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy, TrafficRollouts
 from lightning_cgrpo.scenes.vehicle import corners
 
 
@@ -16,10 +16,12 @@ from lightning_cgrpo.scenes.vehicle import corners
 class LogReplay(TrafficPolicy):
     """Replays the log, without the agents that touch the ego at t = 0."""
 
-    def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> Traffic:
+    def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> TrafficRollouts:
         agents = batch.agents
         boxes = box_corners(agents.poses[:, :, 0], agents.sizes)
         # Agents that appear later have no box at step 0.
         colliding = boxes_touch(boxes, corners(batch.start)[:, None]) & agents.present[..., 0]
         present = agents.present & ~colliding[..., None]
-        return Traffic(agents.poses, agents.sizes, present, agents.types, agents.first_speed, scene, agents.speeds)
+        return TrafficRollouts(
+            agents.poses, agents.sizes, present, agents.types, agents.first_speed, scene, agents.speeds
+        )

@@ -7,7 +7,7 @@ navsim_idm_agents.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,27 +22,19 @@ from lightning_cgrpo.navsim.simulation.timing import EARLY
 from lightning_cgrpo.navsim.traffic.idm.following import Following, Vehicles
 from lightning_cgrpo.navsim.traffic.idm.rail_network import RailNetwork
 from lightning_cgrpo.navsim.traffic.idm.rails import Traveling, find_rails
-from lightning_cgrpo.navsim.traffic.traffic import Traffic, TrafficPolicy
+from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy, TrafficRollouts
 from lightning_cgrpo.scenes.scene import AGENT_TYPES
 
 VEHICLE = AGENT_TYPES.index("vehicle")
 
 
-@dataclass(frozen=True, eq=False)
-class _Surroundings:
-    """The part of the traffic of S scenes that doesn't depend on the ego.
+class _Surroundings(NamedTuple):
+    """The part of the traffic of S scenes that doesn't depend on the ego."""
 
-    Args:
-        network: vehicles on rails.
-        now: ``[S, A]`` bool, seen at t = 0.
-        parked_scene: ``[N]`` int64 scenes of parked vehicles, in the order of their placement.
-        parked: ``[N]`` int64 agents.
-    """
-
-    network: RailNetwork
-    now: Tensor
-    parked_scene: Tensor
-    parked: Tensor
+    network: RailNetwork  # vehicles on rails
+    now: Tensor  # [S, A] bool, seen at t = 0
+    parked_scene: Tensor  # [N] int64 scenes of parked vehicles, in the order of their placement
+    parked: Tensor  # [N] int64 agents
 
 
 class Reactive(TrafficPolicy):
@@ -68,7 +60,7 @@ class Reactive(TrafficPolicy):
         self.own_speed_limits = own_speed_limits
         self._surroundings: WeakKeyDictionary[SceneBatch, _Surroundings] = WeakKeyDictionary()
 
-    def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> Traffic:
+    def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> TrafficRollouts:
         if batch not in self._surroundings:
             traveling = [
                 find_rails(each, wrapped_headings=self.wrapped_headings, own_speed_limits=self.own_speed_limits)
@@ -89,7 +81,7 @@ class Reactive(TrafficPolicy):
         speeds[vehicles.row, agent, 1:] = vehicles.speeds[:, 1:]
         _park(batch, surroundings, vehicles, scene, poses, present)
         rows = torch.arange(len(scene), device=scene.device)
-        return Traffic(
+        return TrafficRollouts(
             poses, agents.sizes[scene], present, agents.types[scene], agents.first_speed[scene], rows, speeds
         )
 

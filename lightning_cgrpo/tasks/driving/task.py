@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.batch.plan import Plan
+from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.columns import MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.navsim.evaluation import average_displacement
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
@@ -77,7 +77,7 @@ class DrivingTask(Task):
 
     def __init__(self, answer: AnswerFormat = AnswerFormat(), fractional: bool = False) -> None:  # noqa: B008 (frozen)
         self.answer, self.fractional = answer, fractional
-        self._plans: OrderedDict[bytes, Plan] = OrderedDict()
+        self._plans: OrderedDict[bytes, ExpertPlan] = OrderedDict()
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
         """Signals ``[B, G]``, float32.
@@ -136,7 +136,7 @@ class DrivingTask(Task):
         scorer = Scorer(used, plans=self.plans(used), human_filter=False)
         return ScoredAnswers(answer, scene, poses, scorer(poses, rows, POSE_INTERVAL))
 
-    def plans(self, scenes: Sequence[Scene]) -> list[Plan]:
+    def plans(self, scenes: Sequence[Scene]) -> list[ExpertPlan]:
         """PDM-Closed's plans, from a cache."""
         keys = [_fingerprint(scene) for scene in scenes]
         new = {key: scene for key, scene in zip(keys, scenes, strict=True) if key not in self._plans}

@@ -1,13 +1,13 @@
 """Vehicles that drive along rails, each behind the nearest actor in its way.
 
-See docs/navsim_score.md §10; officially navsim_idm_agent_manager.py, and of nuPlan idm_agent.py. The official code lets
-vehicles decide one after the other; here, independent vehicles of all rows decide at once. The official code compares
-polygons; here, rectangles along straight pieces of the lanes approximate their outlines to millimeters.
+See docs/navsim_score.md §10; officially navsim_idm_agent_manager.py, and of nuPlan idm_agent.py. Independent vehicles
+decide at once, instead of one after the other. Rectangles along straight pieces approximate the official polygons to
+millimeters.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,34 +21,18 @@ from lightning_cgrpo.navsim.traffic.idm.schedule import Level, Schedule
 from lightning_cgrpo.scenes.vehicle import LENGTH, WIDTH, State, centers
 
 
-@dataclass(frozen=True, eq=False)
-class Vehicles:
-    """V vehicles on rails, of R rows, over 41 steps.
+class Vehicles(NamedTuple):
+    """V vehicles on rails, of R rows, over 41 steps."""
 
-    Args:
-        row: ``[V]`` int64, ascending.
-        rail: ``[V]`` int64.
-        poses: ``[V, 41, 3]``.
-        present: ``[V, 41]`` bool, False once a vehicle is too far from the ego.
-        speeds: ``[V, 41]`` m/s.
-    """
-
-    row: Tensor
-    rail: Tensor
-    poses: Tensor
-    present: Tensor
-    speeds: Tensor
+    row: Tensor  # [V] int64, ascending
+    rail: Tensor  # [V] int64
+    poses: Tensor  # [V, 41, 3]
+    present: Tensor  # [V, 41] bool, False once a vehicle is too far from the ego
+    speeds: Tensor  # [V, 41] m/s
 
 
 class Following:
-    """Drives the units of R rows, see `Schedule` for units, actors and slots.
-
-    Args:
-        network: rails.
-        states: ``[R, 41, 11]`` of the egos.
-        scene: ``[R]`` int64.
-        ego_box_at_center: see `Reactive`.
-    """
+    """Drives the units of R rows among egos ``[R, 41, 11]``; units, actors and slots: see `Schedule`."""
 
     def __init__(self, network: RailNetwork, states: Tensor, scene: Tensor, *, ego_box_at_center: bool = False) -> None:
         self.network = network

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,61 +14,47 @@ from lightning_cgrpo.navsim.simulation.timing import DURATION
 from lightning_cgrpo.navsim.traffic.idm.model import ACCELERATION, HEADWAY
 from lightning_cgrpo.navsim.traffic.idm.pieces import Pieces
 
-MARGIN = 0.1
-"""Meters by which distances are underestimated, so that no pair is missed."""
+MARGIN = 0.1  # meters by which distances are underestimated, so that no pair is missed
 
 
-@dataclass(frozen=True, eq=False)
-class Links:
-    """P pairs of rails, a reader and another vehicle that may get in its way, at M places.
+class Links(NamedTuple):
+    """P pairs of rails, a reader and another vehicle that may get in its way, at M places."""
 
-    Args:
-        reader: ``[P]`` int64 rails.
-        other: ``[P]`` int64 rails.
-        meeting: ``[M]`` int64, the pair of each place.
-        piece: ``[M]`` int64, the piece of the reader's lane.
-        slot: ``[M]`` int64, the slot of the other vehicle, see `Schedule`.
-    """
-
-    reader: Tensor
-    other: Tensor
-    meeting: Tensor
-    piece: Tensor
-    slot: Tensor
+    reader: Tensor  # [P] int64 rails
+    other: Tensor  # [P] int64 rails
+    meeting: Tensor  # [M] int64, the pair of each place
+    piece: Tensor  # [M] int64, the piece of the reader's lane
+    slot: Tensor  # [M] int64, the slot of the other vehicle, see `Schedule`
 
 
-@dataclass(frozen=True, eq=False)
-class Window:
-    """The parts of their lanes that G vehicles may reach in 4 s, in meters along the lane.
+class Reach(NamedTuple):
+    """The parts of their lanes that G vehicles may reach in 4 s, each ``[G]``."""
 
-    Args:
-        begin: ``[G]`` where the lane ahead begins.
-        rear: ``[G]`` where the occupied part may begin.
-        front: ``[G]`` where the occupied part may end.
-        radius: ``[G]`` greatest distance between the lane and the vehicle's corners.
-    """
-
-    begin: Tensor
-    rear: Tensor
-    front: Tensor
-    radius: Tensor
+    begin: Tensor  # meters along the lane, where the lane ahead begins
+    rear: Tensor  # meters along the lane, where the occupied part may begin
+    front: Tensor  # meters along the lane, where the occupied part may end
+    radius: Tensor  # meters between the lane and the vehicle's corners, at most
+    first_piece: Tensor  # int64, first piece that the vehicle may occupy
+    pieces: Tensor  # int64, number of pieces that the vehicle may occupy
 
     @classmethod
-    def of(cls, distances: list[Tensor], size: Tensor, progress: Tensor, speed: Tensor) -> Window:
-        before_last, ends = torch.tensor([at[-2:].tolist() for at in distances], dtype=torch.float64).view(-1, 2).T
+    def of(
+        cls, lanes: list[Tensor], size: Tensor, progress: Tensor, speed: Tensor, pieces: Pieces, counts: Tensor
+    ) -> Reach:
+        """The reach of vehicles at distances ``progress`` along lanes, given the lanes' points and pieces."""
+        before_last, ends = torch.tensor([at[-2:].tolist() for at in lanes], dtype=torch.float64).view(-1, 2).T
         # At the end of a lane, the lane's last segment is both the lane ahead and the occupied part.
         begin = torch.minimum(progress, before_last)
-        half = size[:, 0] / 2
-        fastest = speed + DURATION * ACCELERATION
-        front = progress + half + DURATION * fastest + HEADWAY * fastest
-        return cls(begin, begin - half, front, size.norm(dim=1) / 2 + MARGIN + (progress - ends).clamp(min=0))
-
-    def pieces(self, pieces: Pieces, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """The first piece that each vehicle may occupy, and the number of pieces."""
+        half, fastest = size[:, 0] / 2, speed + DURATION * ACCELERATION
+        rear, front = begin - half, progress + half + DURATION * fastest + HEADWAY * fastest
+        radius = size.norm(dim=1) / 2 + MARGIN + (progress - ends).clamp(min=0)
         rail, _ = expand(counts)
-        reached = (pieces.end > self.rear[rail]) & (pieces.begin < self.front[rail])
-        before = torch.bincount(rail[pieces.end <= self.rear[rail]], minlength=len(counts))
-        return starts(counts)[:-1] + before, torch.bincount(rail[reached], minlength=len(counts))
+        passed = pieces.end <= rear[rail]
+        before, reached = (
+            torch.bincount(rail[some], minlength=len(counts))
+            for some in (passed, ~passed & (pieces.begin < front[rail]))
+        )
+        return cls(begin, rear, front, radius, starts(counts)[:-1] + before, reached)
 
 
 def neighbors(counts: Tensor, poses: list[Tensor], size: Tensor, tokens: list[str]) -> tuple[Tensor, Tensor]:
@@ -84,30 +70,22 @@ def neighbors(counts: Tensor, poses: list[Tensor], size: Tensor, tokens: list[st
     return reader[near], other[near]
 
 
-def find_links(
-    pieces: Pieces,
-    piece_counts: Tensor,
-    first_reached: Tensor,
-    reached: Tensor,
-    window: Window,
-    reader: Tensor,
-    other: Tensor,
-) -> Links:
+def find_links(pieces: Pieces, counts: Tensor, reach: Reach, reader: Tensor, other: Tensor) -> Links:
     """Find the pairs of rails that may meet, and where."""
     if not len(reader):
         return Links(reader, other, reader, reader, reader)
-    pair, number = expand(piece_counts[reader] * reached[other])
+    pair, number = expand(counts[reader] * reach.pieces[other])
     own, others = reader[pair], other[pair]
-    mine = starts(piece_counts)[own] + number // reached[others]
-    slot = number % reached[others]
-    begin = window.begin[own]
+    mine = starts(counts)[own] + number // reach.pieces[others]
+    slot = number % reach.pieces[others]
+    begin = reach.begin[own]
     corridor, ahead = pieces.take(mine).between(begin, torch.full_like(begin, torch.inf))
-    track, _ = pieces.take(first_reached[others] + slot).between(window.rear[others], window.front[others])
+    track, _ = pieces.take(reach.first_piece[others] + slot).between(reach.rear[others], reach.front[others])
     apart = torch.where(ahead, rectangles.distance(corridor, track), torch.inf)
-    box = (apart <= window.radius[others]).nonzero()[:, 0]
+    box = (apart <= reach.radius[others]).nonzero()[:, 0]
     lane = (apart <= MARGIN).nonzero()[:, 0]
     # The other's box has one slot, wherever it is, so that each of the reader's pieces meets the box at most once.
-    places = torch.stack([pair, mine, slot])[:, lane], torch.stack([pair, mine, reached[others]])[:, box]
+    places = torch.stack([pair, mine, slot])[:, lane], torch.stack([pair, mine, reach.pieces[others]])[:, box]
     pair, mine, slot = torch.cat(places, 1).unique(dim=1)  # pair by pair
     meeting, which = pair.unique(return_inverse=True)
     return Links(reader[meeting], other[meeting], which, mine, slot)

@@ -10,24 +10,15 @@ from torch import Tensor
 from lightning_cgrpo.navsim.simulation.timing import DT
 
 MIN_GAP = 1.0
-HEADWAY = 1.5
-"""Seconds between a vehicle and its leader; a vehicle also occupies the lane ahead for this time."""
+HEADWAY = 1.5  # seconds between a vehicle and its leader; a vehicle also occupies the lane ahead for this time
 ACCELERATION = 1.0
 DECELERATION = 2.0
 EXPONENT = 4
-TRAFFIC_RADIUS = 100.0
-"""Meters from the ego beyond which vehicles are removed for good."""
+TRAFFIC_RADIUS = 100.0  # meters from the ego beyond which vehicles are removed for good
 
 
 def next_speed(speed: Tensor, target: Tensor, gap: Tensor, leader_speed: Tensor) -> Tensor:
-    """Speeds ``[...]`` a step later.
-
-    Args:
-        speed: m/s.
-        target: m/s on a free road.
-        gap: meters to the leader.
-        leader_speed: m/s of the leader in the vehicle's direction.
-    """
+    """Speeds ``[...]`` a step later; ``target`` is for a free road, ``leader_speed`` is in the vehicle's direction."""
     wanted = MIN_GAP + speed * HEADWAY + speed * (speed - leader_speed) / (2 * (ACCELERATION * DECELERATION) ** 0.5)
     free = (speed / target) ** EXPONENT
     change = ACCELERATION * (1 - free - (wanted / gap.clamp(min=MIN_GAP)) ** 2)

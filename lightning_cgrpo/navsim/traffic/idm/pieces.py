@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,38 +11,24 @@ from torch import Tensor
 from lightning_cgrpo.navsim.geometry.boxes import wrap_angle
 from lightning_cgrpo.navsim.traffic.idm.rails import Rail
 
-LARGEST_TURN = 1.0
-"""Radians; up to this turn, the rectangles of neighboring pieces are prolonged to meet at the bend's outer side."""
+LARGEST_TURN = 1.0  # radians, up to which neighboring rectangles are prolonged to meet at the bend's outer side
 
 
-@dataclass(frozen=True, eq=False)
-class Pieces:
-    """N straight pieces of lanes.
+class Pieces(NamedTuple):
+    """N straight pieces of lanes."""
 
-    Args:
-        start: ``[N, 2]``.
-        step: ``[N, 2]`` meters per meter along the lane; slightly shorter than 1 where the lane bends.
-        half_step: ``[N]`` half the length of `step`.
-        direction: ``[N, 2]`` unit vectors.
-        begin: ``[N]`` meters along the lane.
-        end: ``[N]`` meters along the lane.
-        bend_before: ``[N]`` meters by which the bend at the begin prolongs the piece.
-        bend_after: ``[N]`` meters by which the bend at the end prolongs the piece.
-        half_width: ``[N]`` meters.
-    """
-
-    start: Tensor
-    step: Tensor
-    half_step: Tensor
-    direction: Tensor
-    begin: Tensor
-    end: Tensor
-    bend_before: Tensor
-    bend_after: Tensor
-    half_width: Tensor
+    start: Tensor  # [N, 2]
+    step: Tensor  # [N, 2] meters per meter along the lane; slightly shorter than 1 where the lane bends
+    half_step: Tensor  # [N] half the length of `step`
+    direction: Tensor  # [N, 2] unit vectors
+    begin: Tensor  # [N] meters along the lane
+    end: Tensor  # [N] meters along the lane
+    bend_before: Tensor  # [N] meters by which the bend at the begin prolongs the piece
+    bend_after: Tensor  # [N] meters by which the bend at the end prolongs the piece
+    half_width: Tensor  # [N] meters
 
     def take(self, rows: Tensor) -> Pieces:
-        return Pieces(*(getattr(self, name)[rows] for name in Pieces.__dataclass_fields__))
+        return Pieces(*(column[rows] for column in self))
 
     def between(self, begin: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
         """Cut out the parts between distances ``[N]`` along the lanes.
@@ -59,15 +45,10 @@ class Pieces:
 
 
 def cut(rails: Sequence[Rail], width: Tensor, shift: Tensor) -> tuple[Pieces, Tensor]:
-    """Cut lanes into pieces, rail by rail.
-
-    Args:
-        rails: G.
-        width: ``[G]`` of the vehicles.
-        shift: ``[G, 3]``, subtracted from poses.
+    """Cut the lanes of vehicles of widths ``[G]`` into pieces, relative to ``shift [G, 3]``.
 
     Returns:
-        The pieces, and the number of pieces of each rail ``[G]`` int64.
+        The pieces, rail by rail, and the number of pieces of each rail ``[G]`` int64.
     """
     rows = []
     for row, rail in enumerate(rails):

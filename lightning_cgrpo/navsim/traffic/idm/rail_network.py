@@ -13,55 +13,33 @@ from torch.nn.utils.rnn import pad_sequence
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 from lightning_cgrpo.navsim.geometry.boxes import wrap_angle
 from lightning_cgrpo.navsim.geometry.ranges import starts
-from lightning_cgrpo.navsim.traffic.idm.links import Links, Window, find_links, levels, neighbors
+from lightning_cgrpo.navsim.traffic.idm.links import Links, Reach, find_links, levels, neighbors
 from lightning_cgrpo.navsim.traffic.idm.pieces import Pieces, cut
 from lightning_cgrpo.navsim.traffic.idm.rails import Rail
 
 
 @dataclass(frozen=True, eq=False)
 class RailNetwork:
-    """G rails of S scenes, scene by scene, in the order of their decisions.
+    """G rails of S scenes, scene by scene, in the order of their decisions."""
 
-    Args:
-        scene: ``[G]`` int64.
-        agent: ``[G]`` int64, row among the scene's agents.
-        counts: ``[S]`` int64 rails of each scene.
-        distances: ``[G, V]`` distances of points along the lanes, padded with infinity.
-        poses: ``[G, V, 3]`` x, y, yaw of the points, yaw unwrapped.
-        last: ``[G]`` int64, the last point.
-        size: ``[G, 2]`` length, width.
-        progress: ``[G]`` meters along the lane at the start.
-        snapped: ``[G, 3]`` pose on the lane at the start.
-        speed: ``[G]`` m/s at the start.
-        target: ``[G]`` m/s on a free road.
-        sees_ego: ``[G]`` bool.
-        pieces: pieces of the lanes, rail by rail.
-        first_piece: ``[G + 1]`` int64 first piece of each rail, and the number of pieces.
-        first_reached: ``[G]`` int64, the first piece that the vehicle may occupy in 4 s.
-        reached: ``[G]`` int64, the number of pieces that the vehicle may occupy in 4 s.
-        links: pairs of rails that may meet.
-        level: ``[G]`` int64. Rails of a level decide at the same time, because they don't depend on each other's
-            decisions in the same step; lower levels decide first.
-    """
-
-    scene: Tensor
-    agent: Tensor
-    counts: Tensor
-    distances: Tensor
-    poses: Tensor
-    last: Tensor
-    size: Tensor
-    progress: Tensor
-    snapped: Tensor
-    speed: Tensor
-    target: Tensor
-    sees_ego: Tensor
-    pieces: Pieces
-    first_piece: Tensor
-    first_reached: Tensor
-    reached: Tensor
-    links: Links
-    level: Tensor
+    scene: Tensor  # [G] int64
+    agent: Tensor  # [G] int64, row among the scene's agents
+    counts: Tensor  # [S] int64 rails of each scene
+    distances: Tensor  # [G, V] distances of points along the lanes, padded with infinity
+    poses: Tensor  # [G, V, 3] x, y, yaw of the points, yaw unwrapped
+    last: Tensor  # [G] int64, the last point
+    size: Tensor  # [G, 2] length, width
+    progress: Tensor  # [G] meters along the lane at the start
+    snapped: Tensor  # [G, 3] pose on the lane at the start
+    speed: Tensor  # [G] m/s at the start
+    target: Tensor  # [G] m/s on a free road
+    sees_ego: Tensor  # [G] bool
+    pieces: Pieces  # pieces of the lanes, rail by rail
+    first_piece: Tensor  # [G + 1] int64 first piece of each rail, and the number of pieces
+    first_reached: Tensor  # [G] int64, the first piece that the vehicle may occupy in 4 s
+    reached: Tensor  # [G] int64, the number of pieces that the vehicle may occupy in 4 s
+    links: Links  # pairs of rails that may meet
+    level: Tensor  # [G] int64; independent rails of a level decide at the same time, lower levels first
 
     @classmethod
     def of(cls, batch: SceneBatch, rails: Sequence[Sequence[Rail]]) -> RailNetwork:
@@ -79,11 +57,8 @@ class RailNetwork:
         progress = torch.tensor([rail.progress for rail in flat], dtype=torch.float64)
         tokens = [batch.scenes[at].agents.tokens[row] for at, row in zip(scene, agent, strict=True)]
         speed = torch.tensor([rail.speed for rail in flat], dtype=torch.float64)
-        window = Window.of(distances, size, progress, speed)
-        first_reached, reached = window.pieces(pieces, piece_counts)
-        links = find_links(
-            pieces, piece_counts, first_reached, reached, window, *neighbors(counts, poses, size, tokens)
-        )
+        reach = Reach.of(distances, size, progress, speed, pieces, piece_counts)
+        links = find_links(pieces, piece_counts, reach, *neighbors(counts, poses, size, tokens))
         device, dtype = batch.start.device, batch.start.dtype
 
         def floats(values: Tensor) -> Tensor:
@@ -102,11 +77,11 @@ class RailNetwork:
             floats(speed),
             torch.tensor([rail.target_speed for rail in flat], dtype=dtype, device=device),
             torch.tensor(["ego" not in token for token in tokens], dtype=torch.bool, device=device),
-            Pieces(*(floats(getattr(pieces, name)) for name in Pieces.__dataclass_fields__)),
+            Pieces(*map(floats, pieces)),
             starts(piece_counts).to(device),
-            first_reached.to(device),
-            reached.to(device),
-            Links(*(getattr(links, name).to(device) for name in Links.__dataclass_fields__)),
+            reach.first_piece.to(device),
+            reach.pieces.to(device),
+            Links(*(column.to(device) for column in links)),
             levels(len(flat), links.reader.tolist(), links.other.tolist()).to(device),
         )
 

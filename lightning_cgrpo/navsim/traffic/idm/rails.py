@@ -7,8 +7,8 @@ idm_agents_builder.py, polyline_map_object.py and idm/utils.py.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import shapely
@@ -22,40 +22,24 @@ from lightning_cgrpo.scenes.scene import AGENT_TYPES, Scene
 from lightning_cgrpo.scenes.vehicle import corners
 
 TARGET_SPEED = 10.0
-SNAP_DISTANCE = 3.0
-"""Meters; a vehicle farther from its lane's centerline is not put on the lane."""
+SNAP_DISTANCE = 3.0  # meters; a vehicle farther from its lane's centerline is not put on the lane
 PARKED_SPEED = 0.1
-LOOK_AHEAD = 0.5
-"""Meters over which the direction of a lane is measured."""
-TOLERANCE = 0.005
-"""Meters by which the lane may be simplified (officially 1 % of a vehicle's half width)."""
+LOOK_AHEAD = 0.5  # meters over which the direction of a lane is measured
+TOLERANCE = 0.005  # meters by which the lane may be simplified (officially 1 % of a vehicle's half width)
 
 
-@dataclass(frozen=True, eq=False)
-class Rail:
-    """A vehicle and its lane.
+class Rail(NamedTuple):
+    """A vehicle and its lane."""
 
-    Args:
-        agent: row in the scene's agents.
-        points: ``[V, 2]``.
-        distances: ``[V]`` meters along the lane.
-        yaws: ``[V]`` unwrapped.
-        corners: ``[M + 1]`` int64 rows of the points of the simplified lane.
-        progress: meters along the lane at the start.
-        pose: ``[3]`` on the lane at the start.
-        speed: m/s at the start.
-        target_speed: m/s on a free road.
-    """
-
-    agent: int
-    points: Array
-    distances: Array
-    yaws: Array
-    corners: np.ndarray
-    progress: float
-    pose: Array
-    speed: float
-    target_speed: float
+    agent: int  # row in the scene's agents
+    points: Array  # [V, 2]
+    distances: Array  # [V] meters along the lane
+    yaws: Array  # [V] unwrapped
+    corners: np.ndarray  # [M + 1] int64 rows of the points of the simplified lane
+    progress: float  # meters along the lane at the start
+    pose: Array  # [3] on the lane at the start
+    speed: float  # m/s at the start
+    target_speed: float  # m/s on a free road
 
     @property
     def start(self) -> Array:
@@ -63,21 +47,14 @@ class Rail:
         return np.array([np.interp(self.progress, self.distances, column) for column in self.points.T])
 
 
-@dataclass(frozen=True, eq=False)
-class Traveling:
-    """The vehicles of a scene at t = 0.
+class Traveling(NamedTuple):
+    """The vehicles of a scene at t = 0."""
 
-    Args:
-        rails: driving vehicles, in the order of their decisions.
-        parked: rows of parked agents.
-    """
-
-    rails: tuple[Rail, ...]
-    parked: tuple[int, ...]
+    rails: tuple[Rail, ...]  # driving vehicles, in the order of their decisions
+    parked: tuple[int, ...]  # rows of parked agents
 
 
-@dataclass(frozen=True, eq=False)
-class _Snap:
+class _Snap(NamedTuple):
     """A place on a lane next to a vehicle."""
 
     lane: int
@@ -165,8 +142,8 @@ def _on(scene: Scene, lane: int, state: Array) -> _Snap:
 
 
 def _xy(line: shapely.LineString, distance: float) -> Array:
-    point = line.interpolate(distance)
-    return np.array([point.x, point.y])
+    found: Array = shapely.get_coordinates(line.interpolate(distance))[0]
+    return found
 
 
 def _rail(agent: int, line: Array, snap: _Snap, speed: float, target: float) -> Rail:

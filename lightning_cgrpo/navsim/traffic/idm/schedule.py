@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,33 +16,19 @@ from lightning_cgrpo.navsim.traffic.idm.rail_network import RailNetwork
 from lightning_cgrpo.scenes.vehicle import LENGTH, WIDTH, State
 
 
-@dataclass(frozen=True, eq=False)
-class Level:
-    """n units that decide at the same time, with l links to other actors and m places where they may meet.
+class Level(NamedTuple):
+    """n units that decide at the same time, with l links to other actors and m places where they may meet."""
 
-    Args:
-        units: ``[n]``.
-        reader: ``[l]`` position in `units`.
-        other: ``[l]`` actor.
-        link: ``[m]`` link of each place.
-        place: ``[m]`` position of the reader in `units`.
-        piece: ``[m]`` pieces of the readers' lanes.
-        slot: ``[m]`` slot of the other actor.
-        lanes: ``[k]`` slots of `units` for pieces of their lanes.
-        lane_unit: ``[k]`` position in `units`.
-        lane_piece: ``[k]`` pieces of the units' lanes.
-    """
-
-    units: Tensor
-    reader: Tensor
-    other: Tensor
-    link: Tensor
-    place: Tensor
-    piece: Pieces
-    slot: Tensor
-    lanes: Tensor
-    lane_unit: Tensor
-    lane_piece: Pieces
+    units: Tensor  # [n]
+    reader: Tensor  # [l] position in `units`
+    other: Tensor  # [l] actor
+    link: Tensor  # [m] link of each place
+    place: Tensor  # [m] position of the reader in `units`
+    piece: Pieces  # [m] pieces of the readers' lanes
+    slot: Tensor  # [m] slot of the other actor
+    lanes: Tensor  # [k] slots of `units` for pieces of their lanes
+    lane_unit: Tensor  # [k] position in `units`
+    lane_piece: Pieces  # [k] pieces of the units' lanes
 
 
 class Schedule:
@@ -51,47 +37,31 @@ class Schedule:
     A vehicle that no ego influences drives alike in all rows of its scene, and is one unit. Any other vehicle is one
     unit per row. Actors are the U units and then the R egos. The area that an actor occupies is a set of rectangles,
     its slots: one slot per piece of lane that the actor may reach, and a last slot for its box.
-
-    Args:
-        network: rails.
-        states: ``[R, 41, 11]`` of the egos.
-        scene: ``[R]`` int64.
-
-    Attributes:
-        row: ``[V]`` int64 row of each vehicle, ascending.
-        vehicle_rail: ``[V]`` int64.
-        unit: ``[V]`` int64.
-        rail: ``[U]`` int64.
-        unit_row: ``[U]`` int64; any row of a shared unit.
-        own: ``[U]`` bool, not shared by rows.
-        slots: ``[U + R]`` int64 number of slots of each actor.
-        first_slot: ``[U + R]`` int64.
-        box: ``[U + R]`` int64 slot of the actor's box.
-        slot_actor: ``[N]`` int64 actor of each slot.
-        levels: levels in the order of their decisions.
     """
 
-    def __init__(self, network: RailNetwork, states: Tensor, scene: Tensor) -> None:
+    def __init__(self, network: RailNetwork, states: Tensor, scene: Tensor) -> None:  # [R, 41, 11] egos, [R] int64
         self.network = network
         self.states = states
         counts = network.counts[scene]
         first_rail = starts(network.counts)[scene]
-        self.row, self.vehicle_rail = expand(counts, first_rail)
+        self.row, self.vehicle_rail = expand(counts, first_rail)  # [V] int64, row ascending
         vehicle, piece = self._near_ego()
         own = self._influenced(vehicle)[self.vehicle_rail]
         shared = len(network.scene)
         key = torch.where(own, shared + torch.arange(len(own), device=own.device), self.vehicle_rail)
-        _, self.unit = key.unique(return_inverse=True)
+        _, self.unit = key.unique(return_inverse=True)  # [V] int64
         units = int(self.unit.max()) + 1 if len(key) else 0
-        self.rail, self.unit_row = (
+        self.rail, self.unit_row = (  # [U] int64; any row of a shared unit
             self.unit.new_zeros(units).scatter_(0, self.unit, values) for values in (self.vehicle_rail, self.row)
         )
-        self.own = torch.zeros(units, dtype=torch.bool, device=own.device).scatter_(0, self.unit, own)
+        self.own = torch.zeros(units, dtype=torch.bool, device=own.device).scatter_(
+            0, self.unit, own
+        )  # [U], not shared
 
-        self.slots = torch.cat([network.reached[self.rail] + 1, scene.new_ones(len(scene))])
-        self.slot_actor, self.slot_number = expand(self.slots)
+        self.slots = torch.cat([network.reached[self.rail] + 1, scene.new_ones(len(scene))])  # [U + R] numbers of slots
+        self.slot_actor, self.slot_number = expand(self.slots)  # [N] int64 of each slot
         self.first_slot = starts(self.slots)[:-1]
-        self.box = self.first_slot + self.slots - 1
+        self.box = self.first_slot + self.slots - 1  # [U + R] int64 slots of the actors' boxes
         self.levels = self._levels(starts(counts)[:-1] - first_rail, scene, vehicle, piece)
 
     def _near_ego(self) -> tuple[Tensor, Tensor]:
@@ -130,14 +100,7 @@ class Schedule:
         return influenced
 
     def _levels(self, shift: Tensor, scene: Tensor, ego_vehicle: Tensor, ego_piece: Tensor) -> list[Level]:
-        """The order of decisions.
-
-        Args:
-            shift: ``[R]`` difference between a vehicle of the row and its rail.
-            scene: ``[R]``.
-            ego_vehicle: vehicles near their ego.
-            ego_piece: pieces of their lanes near the ego.
-        """
+        """Levels in the order of their decisions; ``shift [R]`` is a row's offset from rails to vehicles."""
         network, units = self.network, len(self.rail)
         links = network.links
         # A link for every row of its scene, but only one link between shared units.
