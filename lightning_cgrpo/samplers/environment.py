@@ -41,8 +41,8 @@ class Environment(ABC):
 
     Attributes:
         max_steps: length of the longest episode.
-        observation_size: numbers per observation; None skips the comparison with the policy.
-        actions: number of actions; None skips the comparison with the policy.
+        observation_size: numbers per observation; None if any policy fits.
+        actions: number of actions; None if any policy fits.
     """
 
     max_steps: int
@@ -84,10 +84,9 @@ class EnvironmentSampler(Sampler):
 
 
 def play(actor: Actor, episodes: Episodes, draws: Tensor, blocks: int = 1) -> Rollouts:
-    """Act until all episodes have ended or the draws are used up.
+    """Act until all episodes have ended or the draws ``[B, G, T]`` in [0, 1), one per step, are used up.
 
     Args:
-        draws: ``[B, G, T]`` in [0, 1), one number per step of each of the B G episodes.
         blocks: keep the episodes in this many blocks of equal size, for an actor of several stacked policies.
     """
     horizon = draws.shape[-1]

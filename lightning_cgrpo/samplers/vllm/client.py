@@ -36,8 +36,7 @@ class Client:
         """The JSON object that the server answers, {} for an empty answer.
 
         Args:
-            again: try up to three times if the connection breaks or the server is busy, for requests that may be
-                repeated.
+            again: try up to three times if the connection breaks or the server is busy.
 
         Raises:
             UserError: the server cannot be reached, refuses, or answers with anything but a JSON object.
