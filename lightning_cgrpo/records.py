@@ -21,19 +21,10 @@ class RecordError(UserError):
 
 @dataclass(frozen=True)
 class Record:
-    """One object of a data set.
+    """One object of a data set."""
 
-    Args:
-        values: its fields.
-        where: file and line (``train.jsonl:17``) or file and row, from 1, for errors.
-
-    Example:
-        >>> Record({"question": "1 + 1?"}, "train.jsonl:1").text("question")
-        '1 + 1?'
-    """
-
-    values: dict[str, Any]
-    where: str
+    values: dict[str, Any]  # its fields
+    where: str  # file and line (train.jsonl:17) or file and row, from 1, for errors
 
     def error(self, problem: str) -> RecordError:
         """An error to raise: ``train.jsonl:17: <problem>``."""

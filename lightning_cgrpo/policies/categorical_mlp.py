@@ -16,8 +16,6 @@ class CategoricalMLP(Policy):
     """Maps observations to action logits; the training unit is a single step.
 
     Args:
-        observation_size: numbers per observation.
-        actions: number of actions.
         hidden: widths of the hidden layers, with ReLU between.
     """
 

@@ -74,13 +74,9 @@ class CausalLMPolicy(Policy):
         expect(named, "dtype", "a dtype of torch, such as float32 or bfloat16", dtype)
         positive = max_prompt_tokens is None or max_prompt_tokens >= 1
         expect(positive, "max_prompt_tokens", "at least 1", max_prompt_tokens)
-        self.name = model
-        self.temperature = temperature
-        self.dtype = dtype
-        self.lora = lora
-        self.gradient_checkpointing = gradient_checkpointing
+        self.name, self.temperature, self.dtype, self.lora = model, temperature, dtype, lora
+        self.gradient_checkpointing, self.share_prompts = gradient_checkpointing, share_prompts
         self.max_prompt_tokens = max_prompt_tokens
-        self.share_prompts = share_prompts
         # Set by `load`. Any, because importing transformers takes seconds.
         self.model: Any = None
         self.tokenizer: Any = None

@@ -1,4 +1,4 @@
-"""Sharding of a policy over processes (FSDP): shards for training, whole for a rollout, gathered to save.
+"""Sharding of a policy over processes (FSDP).
 
 `fully_shard` gathers a layer's weights around its `forward`. The policy is the root, which holds the weights outside of
 layers. Every process therefore makes equally many passes through the policy's `forward` (`RolloutModule.passes`), and

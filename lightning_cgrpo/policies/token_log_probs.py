@@ -24,12 +24,7 @@ def token_log_probs(logits: Tensor, actions: Tensor, temperature: float = 1.0) -
 
 
 class _TokenLogProbs(torch.autograd.Function):
-    """Keeps only the logits for the backward pass.
-
-    Derivatives with z = logits / temperature, p = softmax(z), action a and entropy H:
-
-    d log p_a / dz_j = [j = a] - p_j        d H / dz_j = -p_j (log p_j + H)
-    """
+    """Keeps only the logits for the backward pass; derivatives as in `shared_prefix.log_probs`."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, actions: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

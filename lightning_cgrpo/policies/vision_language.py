@@ -67,7 +67,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
         return policy
 
     def load(self) -> None:
-        """Read weights, tokenizer and settings of the image processor.
+        """Read weights, tokenizer and image processor.
 
         Raises:
             UserError: the model is of another family or cannot share prompts, or as in `CausalLMPolicy`.

@@ -93,7 +93,7 @@ def play(actor: Actor, episodes: Episodes, draws: Tensor, blocks: int = 1) -> Ro
     steps: list[tuple[Tensor, ...]] = []
     with torch.inference_mode():
         states = episodes.start
-        rows = torch.arange(len(states), device=states.device)
+        rows = torch.arange(len(states), device=states.device) * horizon
         coming = draws.flatten(0, 1).t().contiguous()  # [T, M], because steps are read one after the other
         for step in range(horizon):
             if step % CHECK_EVERY == 0:
@@ -106,7 +106,7 @@ def play(actor: Actor, episodes: Episodes, draws: Tensor, blocks: int = 1) -> Ro
             # Inverse cumulative distribution; the last action takes the rest that rounding leaves.
             actions = (logits.softmax(-1).cumsum(-1)[:, :-1] <= coming[step, :, None]).sum(-1)
             reached = episodes.step(states, actions)
-            steps.append((rows * horizon + step, states, actions, logits, reached))
+            steps.append((rows + step, states, actions, logits, reached))
             states = reached
     place, states, actions, logits, reached = (torch.cat(column) for column in zip(*steps, strict=True))
     real = (~episodes.ended(states)).nonzero().squeeze(-1)

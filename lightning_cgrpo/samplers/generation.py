@@ -21,9 +21,9 @@ CHECKED_AT_ONCE = 1_000
 class GenerationSampler(Sampler):
     """Continues each prompt G times, until a stop token or `max_new_tokens`.
 
-    Prompts are the column ``prompt``: texts, or lists of chat messages. Rollouts have T = `max_new_tokens`, the inputs
-    ``prompt_ids`` and ``prompt_mask`` ``[B, P]``, and those of `CausalLMPolicy.read_prompts`. The module computes their
-    log-probabilities, because rounding makes generation differ from training. In `info`:
+    Prompts are the column ``prompt``: texts, or lists of chat messages. Rollouts have T = `max_new_tokens` and the
+    inputs ``prompt_ids`` and ``prompt_mask`` ``[B, P]``. Their log-probabilities are left to the module, because
+    rounding makes generation differ from training. In `info`:
 
     - ``text``: B lists of G texts without special tokens
     - ``truncated``: ``[B, G]`` bool, answers without a stop token

@@ -53,7 +53,6 @@ def make_tiny_model(
     The defaults give about 130 thousand parameters and a directory of 0.5 MB.
 
     Args:
-        directory: new or empty.
         texts: to train the tokenizer on, by default `TEXTS`.
         hidden_size: a multiple of twice the heads; the feed-forward layers are three times as wide.
         vocabulary: tokens at most; at least 259, the bytes and three special tokens.

@@ -38,8 +38,6 @@ def make_tiny_vision_model(
     """Write a Qwen2.5-VL with random weights, a tokenizer and an image processor as a directory.
 
     Args:
-        directory: new or empty.
-        texts: to train the tokenizer on.
         hidden_size: of both towers, which have 4 heads; a multiple of 16.
         vision_layers: the last one attends to whole images, the others to windows of 4 x 4 tokens.
 

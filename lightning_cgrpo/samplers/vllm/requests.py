@@ -26,10 +26,7 @@ class Reply:
 
 
 def seeds(draws: Tensor) -> list[int]:
-    """Seeds of B G answers in the order (b, g), from draws ``[B, G, T]``.
-
-    A seed has the leading 32 bits of its answer's first draw, because vLLM's generators on a CPU ignore further bits.
-    """
+    """Seeds of B G answers in the order (b, g): 32 bits of the first draws, because vLLM on a CPU ignores the rest."""
     values: list[int] = (draws[:, :, 0].double() * 2**32).long().flatten().tolist()
     return values
 

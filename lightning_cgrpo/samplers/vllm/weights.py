@@ -26,10 +26,9 @@ TOLERANCE = 0.5
 
 @torch.no_grad()
 def version(policy: CausalLMPolicy) -> str:
-    """A name for the content of the current weights.
+    """A name for the content of the current weights, computed in one pass over the weights.
 
-    PyTorch's version counters would miss averaged weights swapped in for evaluation. The name costs one pass over the
-    weights, like a generated token.
+    PyTorch's version counters would miss averaged weights swapped in for evaluation.
     """
     digest = hashlib.sha256()
     for name, parameter in policy.model.named_parameters():
@@ -72,9 +71,7 @@ def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
 
 
 def check_agreement(policy: CausalLMPolicy, prompt: list[int], answer: Reply, where: str) -> None:
-    """Compare vLLM's log-probabilities with the policy's.
-
-    vLLM reports no error if its model has more layers than the checkpoint; those layers keep their old weights.
+    """Compare vLLM's log-probabilities with the policy's, because vLLM ignores layers missing in the checkpoint.
 
     Raises:
         UserError: the mean difference exceeds `TOLERANCE`.

@@ -22,8 +22,8 @@ RESERVED = ("prompts", "completions", "completion_ids")
 class FunctionTask(Task):
     """Signals of functions ``f(prompts, completions, completion_ids, **columns) -> list[float | None]``.
 
-    The functions are called like the reward functions of TRL's `GRPOTrainer`, without ``trainer_state``, ``log_extra``
-    and ``log_metric``. Arguments have one element per completion, with a prompt's G completions in a row:
+    Arguments have one element per completion, with a prompt's G completions in a row, as for reward functions of TRL's
+    `GRPOTrainer`:
 
     - ``prompts``: texts, or chats (lists of messages).
     - ``completions``: texts, or for chats ``[{"role": "assistant", "content": text}]``.
