@@ -36,7 +36,7 @@ from lightning_cgrpo.checkpoints.integrity import damage
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.command.trajectory_file import Candidate, read_candidates
 from lightning_cgrpo.records import RecordError, read_records
-from lightning_cgrpo.samplers.vllm.requests import Answer
+from lightning_cgrpo.samplers.vllm.requests import Reply
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.json_fields import SceneError
@@ -172,7 +172,7 @@ def check_reply(reply: Any) -> bool:
         answer = server._answer({"prompt": [5, 6]})
     except UserError:
         return False
-    assert isinstance(answer, Answer) and all(isinstance(token, int) for token in answer.tokens)
+    assert isinstance(answer, Reply) and all(isinstance(token, int) for token in answer.tokens)
     return True
 
 

@@ -30,19 +30,14 @@ class Stream(IntEnum):
 
 
 def run_seed(seed: int | None = None) -> int:
-    """`seed`; by default the seed given to `lightning.seed_everything`, or 0 if that was not called.
-
-    Example:
-        >>> run_seed(3)
-        3
-    """
+    """`seed`; by default the seed given to `lightning.seed_everything`, or 0 without such a call."""
     return int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
 
 
 def generator(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
-    """A generator for a combination of numbers >= 0; each stream must always use equally many counters.
+    """A generator for a combination of numbers >= 0; a stream's calls must have equally many counters.
 
-    NumPy pads the numbers with zeros, so (1) and (1, 0) would give the same generator.
+    NumPy pads with zeros, so (1) and (1, 0) would give the same generator.
     """
     return np.random.default_rng((seed, int(stream), *counters))
 

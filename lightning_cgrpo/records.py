@@ -21,19 +21,10 @@ class RecordError(UserError):
 
 @dataclass(frozen=True)
 class Record:
-    """One object of a data set.
+    """One object of a data set."""
 
-    Args:
-        values: its fields.
-        where: file and line (``train.jsonl:17``) or file and row, from 1, for errors.
-
-    Example:
-        >>> Record({"question": "1 + 1?"}, "train.jsonl:1").text("question")
-        '1 + 1?'
-    """
-
-    values: dict[str, Any]
-    where: str
+    values: dict[str, Any]  # its fields
+    where: str  # file and line (train.jsonl:17) or file and row, from 1, for errors
 
     def error(self, problem: str) -> RecordError:
         """An error to raise: ``train.jsonl:17: <problem>``."""
@@ -111,11 +102,9 @@ def _files_of_split(folder: Path, split: str) -> list[Path]:
 
 
 def _read_file(file: Path) -> Iterator[Record]:
-    if file.suffix == ".jsonl":
-        return _read_jsonl(file)
-    if file.suffix == ".parquet":
-        return _read_parquet(file)
-    raise RecordError(f"Expected a file that ends in {' or '.join(SUFFIXES)}, but got {file}.")
+    if file.suffix not in SUFFIXES:
+        raise RecordError(f"Expected a file that ends in {' or '.join(SUFFIXES)}, but got {file}.")
+    return _read_jsonl(file) if file.suffix == ".jsonl" else _read_parquet(file)
 
 
 def _read_jsonl(file: Path) -> Iterator[Record]:
@@ -127,8 +116,8 @@ def _read_jsonl(file: Path) -> Iterator[Record]:
             try:
                 values = json.loads(line.decode())
             except UnicodeDecodeError as error:
-                got = f"byte 0x{line[error.start]:02x} at offset {error.start}"
-                raise RecordError(f"{where}: Expected UTF-8, but got {got}.") from None
+                byte = f"byte 0x{line[error.start]:02x} at offset {error.start}"
+                raise RecordError(f"{where}: Expected UTF-8, but got {byte}.") from None
             except (ValueError, RecursionError) as error:
                 raise RecordError(f"{where}: Expected a JSON object on the line, but got: {error}.") from None
             if not isinstance(values, dict):

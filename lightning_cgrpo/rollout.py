@@ -42,22 +42,16 @@ class _Tensors:
         """A copy with a function applied to every tensor."""
         return replace(self, **{f.name: _map_tensors(getattr(self, f.name), function) for f in fields(self)})
 
-    def to(self: _D, device: torch.device | str, non_blocking: bool = False) -> _D:
-        return self.mapped(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+    def to(self: _D, device: torch.device | str) -> _D:
+        return self.mapped(lambda tensor: tensor.to(device))
 
 
 @dataclass
 class PromptGroups(_Tensors):
-    """A batch of prompts, each to be answered G times.
+    """A batch of prompts, each to be answered G times. Seed, update and index determine a rollout's randomness."""
 
-    Args:
-        index: ``[B]`` int64, the prompts' indices in the data set, global over processes. Seed, update and index
-            determine the randomness of a rollout.
-        columns: the data set's fields of the prompts: tensors ``[B, ...]`` or lists of length B.
-    """
-
-    index: Tensor
-    columns: dict[str, Any] = field(default_factory=dict)
+    index: Tensor  # [B] int64, the prompts' indices in the data set, global over processes
+    columns: dict[str, Any] = field(default_factory=dict)  # of the prompts: tensors [B, ...] or lists of length B
 
     def __len__(self) -> int:
         return len(self.index)
@@ -81,24 +75,16 @@ class PromptGroups(_Tensors):
 class Rollouts(_Tensors):
     """G answers to each of B prompts.
 
-    Args:
-        actions: ``[B, G, T]`` int64, actions or tokens.
-        mask: ``[B, G, T]`` bool, true for an answer's steps, which come first.
-        inputs: the policy's inputs: tensors ``[B, G, T, ...]`` (observations) or ``[B, ...]`` (prompt tokens), under
-            names that policy and sampler agree on.
-        log_probs: ``[B, G, T]`` log-probabilities under the sampling policy, exact enough for the denominator of the
-            ratio; if None, the module computes them.
-        sampling_log_probs: ``[B, G, T]`` log-probabilities reported by an external engine: too inexact for the ratio,
-            used for importance weights of answers.
-        info: further facts for the task to score: tensors ``[B, G, ...]``, or lists of B lists of G.
+    The module computes `log_probs` unless the sampler's are exact enough for the denominator of the ratio. An external
+    engine's `sampling_log_probs` are too inexact for the ratio, and serve as importance weights of answers.
     """
 
-    actions: Tensor
-    mask: Tensor
-    inputs: dict[str, Tensor]
-    log_probs: Tensor | None = None
-    sampling_log_probs: Tensor | None = None
-    info: dict[str, Any] = field(default_factory=dict)
+    actions: Tensor  # [B, G, T] int64, actions or tokens
+    mask: Tensor  # [B, G, T] bool, true for an answer's steps, which come first
+    inputs: dict[str, Tensor]  # of the policy: observations [B, G, T, ...] or prompt tokens [B, ...]
+    log_probs: Tensor | None = None  # [B, G, T]
+    sampling_log_probs: Tensor | None = None  # [B, G, T]
+    info: dict[str, Any] = field(default_factory=dict)  # facts for the task: [B, G, ...] or lists of B lists of G
 
     @property
     def lengths(self) -> Tensor:
@@ -110,17 +96,13 @@ class Rollouts(_Tensors):
 class Signal(_Tensors):
     """Measurement of one behavior in every answer.
 
-    Args:
-        value: ``[B, G]`` or ``[B, G, T]``, input of the advantage: an indicator, a number, or a sum of step penalties.
-        count: ``[B, G]`` occurrences of the behavior; by default `value`, an indicator.
-        opportunities: ``[B, G]`` opportunities for the behavior; by default 1.
-        applicable: ``[B, G]`` bool, by default true. Other entries enter no rate, group statistic or advantage.
+    Entries that are not applicable enter no rate, group statistic or advantage.
     """
 
-    value: Tensor
-    count: Tensor | None = None
-    opportunities: Tensor | None = None
-    applicable: Tensor | None = None
+    value: Tensor  # [B, G] or [B, G, T], for the advantage: an indicator, a number, or a sum of step penalties
+    count: Tensor | None = None  # [B, G], occurrences of the behavior; by default `value`, an indicator
+    opportunities: Tensor | None = None  # [B, G], opportunities for the behavior; by default 1
+    applicable: Tensor | None = None  # [B, G] bool, by default true
 
     def counts(self) -> tuple[Tensor, Tensor]:
         """Occurrences and opportunities ``[B, G]``, both 0 where the signal does not apply."""
@@ -139,24 +121,15 @@ Signals = Mapping[str, Signal]
 class Examples(_Tensors):
     """Input of the loss: N training units, single steps (``[N]``) or whole answers (``[N, T]``).
 
-    `Policy.examples` chooses the unit: steps where a policy reads one observation at a time, answers where a policy
-    reads its own earlier tokens.
-
-    Args:
-        inputs: tensors ``[N, ...]`` for the policy.
-        actions: ``[N]`` or ``[N, T]``.
-        mask: bool like `actions`; all true for steps.
-        group: ``[N]`` int64, the unit's prompt (row of B).
-        shared: tensors ``[B, ...]`` of the prompts, indexed by `group`.
-        targets: named tensors like `actions` for the loss (advantages, old log-probabilities, weights).
+    `Policy.examples` chooses the unit: answers where a policy reads its own earlier tokens, otherwise steps.
     """
 
-    inputs: dict[str, Tensor]
-    actions: Tensor
-    mask: Tensor
-    group: Tensor
-    shared: dict[str, Tensor] = field(default_factory=dict)
-    targets: dict[str, Tensor] = field(default_factory=dict)
+    inputs: dict[str, Tensor]  # [N, ...], for the policy
+    actions: Tensor  # [N] or [N, T]
+    mask: Tensor  # bool like `actions`; all true for steps
+    group: Tensor  # [N] int64, the unit's prompt (row of B)
+    shared: dict[str, Tensor] = field(default_factory=dict)  # [B, ...], of the prompts, indexed by `group`
+    targets: dict[str, Tensor] = field(default_factory=dict)  # like `actions`, for the loss
 
     def __len__(self) -> int:
         return len(self.actions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -17,8 +16,6 @@ class CategoricalMLP(Policy):
     """Maps observations to action logits; the training unit is a single step.
 
     Args:
-        observation_size: numbers per observation.
-        actions: number of actions.
         hidden: widths of the hidden layers, with ReLU between.
     """
 
@@ -32,8 +29,14 @@ class CategoricalMLP(Policy):
         self.net = nn.Sequential(*layers)
 
     def actor(self) -> Actor:
-        layers = [(layer.weight, layer.bias) for layer in self.net if isinstance(layer, nn.Linear)]
-        return lambda observations: mlp(observations, layers)
+        *hidden, last = [(layer.weight, layer.bias) for layer in self.net if isinstance(layer, nn.Linear)]
+
+        def act(values: Tensor) -> Tensor:
+            for weight, bias in hidden:
+                values = linear(values, weight, bias).relu_()
+            return linear(values, *last)
+
+        return act
 
     def examples(self, rollouts: Rollouts) -> Examples:
         steps = rollouts.mask.flatten().nonzero().squeeze(-1)
@@ -55,11 +58,3 @@ class CategoricalMLP(Policy):
         log_probs = self.actor()(examples.inputs["observations"]).log_softmax(-1)
         taken = log_probs.gather(-1, examples.actions[:, None]).sum(-1)  # FSDP would warn about a view
         return PolicyOutput(taken, -(log_probs.exp() * log_probs).sum(-1))
-
-
-def mlp(inputs: Tensor, layers: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Linear layers, (weight, bias) each, with ReLU between."""
-    *hidden, last = layers
-    for weight, bias in hidden:
-        inputs = linear(inputs, weight, bias).relu_()
-    return linear(inputs, *last)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 from torch import Tensor, nn
-from torch.nn.functional import linear, pad
+from torch.nn.functional import pad
 
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.policies.policy import Policy, PolicyOutput, Reference
@@ -42,20 +42,18 @@ Messages = list[dict[str, Any]]
 class CausalLMPolicy(Policy):
     """Chooses the next token, given a prompt and the answer's earlier tokens.
 
-    The training unit is the whole answer. Prompts are padded on the left, answers on the right. The model stays in eval
-    mode during training, because dropout would move ratios away from 1 between two passes of the same policy.
+    The training unit is the whole answer. The model stays in eval mode during training, because dropout would move
+    ratios away from 1 between two passes of the same policy.
 
     Args:
-        model: a directory that transformers can load, or a name on the Hugging Face hub. Only safetensors are read, and
-            code of a repository is never run. `from_model` takes a built model instead.
+        model: a directory for transformers, or a name on the Hugging Face hub. Only safetensors are read, and no code.
         temperature: of log-probabilities, entropies and samples: softmax(logits / temperature).
         dtype: of the weights; None for the saved dtype. Train float32 weights under mixed precision, because rounding
-            to bfloat16 swallows AdamW's small steps, at a rate of 1e-6 nearly all. With `lora`, "bfloat16" is right
-            for the frozen weights.
-        lora: train low-rank adapters instead of all weights. Needs peft (the extra `lora`).
+            to bfloat16 swallows AdamW's small steps. With `lora`, use "bfloat16" for the frozen weights.
+        lora: train low-rank adapters only. Needs peft (the extra `lora`).
         gradient_checkpointing: recompute activations in the backward pass: less memory, a third more time.
         max_prompt_tokens: longer prompts are an error; by default no limit.
-        share_prompts: compute each group's prompt once if the model allows it exactly, see `shared_prefix`.
+        share_prompts: compute each group's prompt once if the model allows it, see `shared_prefix`.
     """
 
     reads_images = False
@@ -76,13 +74,9 @@ class CausalLMPolicy(Policy):
         expect(named, "dtype", "a dtype of torch, such as float32 or bfloat16", dtype)
         positive = max_prompt_tokens is None or max_prompt_tokens >= 1
         expect(positive, "max_prompt_tokens", "at least 1", max_prompt_tokens)
-        self.name = model
-        self.temperature = temperature
-        self.dtype = dtype
-        self.lora = lora
-        self.gradient_checkpointing = gradient_checkpointing
+        self.name, self.temperature, self.dtype, self.lora = model, temperature, dtype, lora
+        self.gradient_checkpointing, self.share_prompts = gradient_checkpointing, share_prompts
         self.max_prompt_tokens = max_prompt_tokens
-        self.share_prompts = share_prompts
         # Set by `load`. Any, because importing transformers takes seconds.
         self.model: Any = None
         self.tokenizer: Any = None
@@ -104,7 +98,7 @@ class CausalLMPolicy(Policy):
         """Read weights and tokenizer onto the default device.
 
         Raises:
-            UserError: the model does not exist, no token ends its answers, or peft is needed and missing.
+            UserError: the model is missing, lacks a stop token, or needs peft.
         """
         if self.stop_tokens:
             return
@@ -127,13 +121,11 @@ class CausalLMPolicy(Policy):
         self.stop_tokens = stops  # last, so that a failed load is repeated
 
     def _read_once(self) -> None:
-        """Read the model unless it has been read, and report its origin."""
-        if self.model is not None:
-            return
-        self._read()
-        if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-            self.origin = origin(self.name)
-            rank_zero_info(f"Starting weights: {self.origin}.")
+        if self.model is None:
+            self._read()
+            if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+                self.origin = origin(self.name)
+                rank_zero_info(f"Starting weights: {self.origin}.")
 
     def _read(self) -> None:
         self.model, self.tokenizer = read(self.name, self.dtype)
@@ -177,14 +169,10 @@ class CausalLMPolicy(Policy):
     # --- text to tokens and back
 
     def tokenize(self, prompts: Sequence[str | Messages], index: Tensor | None = None) -> list[list[int]]:
-        """The tokens of B prompts.
-
-        Args:
-            prompts: texts, or lists of messages (role and content) for the tokenizer's chat template.
-            index: ``[B]`` numbers of the prompts for errors, by default their rows.
+        """The tokens of B prompts: texts, or messages for the chat template. Errors name a prompt by `index` ``[B]``.
 
         Raises:
-            UserError: a prompt is empty or longer than `max_prompt_tokens`, or the tokenizer has no chat template.
+            UserError: a prompt is empty or too long, or the tokenizer has no chat template.
         """
         self._check_loaded()
         numbers = range(len(prompts)) if index is None else index.tolist()
@@ -257,11 +245,9 @@ class CausalLMPolicy(Policy):
         return DynamicCache(config=self.model.config)
 
     def logits(self, ids: Tensor, mask: Tensor, keep: int, cache: DynamicCache | None = None) -> Tensor:
-        """Logits ``[N, keep, V]`` after each of the last `keep` tokens of `ids`, before the temperature.
+        """Logits ``[N, keep, V]`` after each of the last `keep` tokens of `ids` ``[N, S]``, before the temperature.
 
-        Args:
-            ids: ``[N, S]``.
-            mask: ``[N, C + S]`` bool, of the C tokens in the cache and of `ids`. Padding has no position.
+        The bool mask ``[N, C + S]`` includes the C tokens in the cache.
         """
         positions = (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         optional = {"position_ids": positions, "logits_to_keep": keep}
@@ -278,17 +264,14 @@ class CausalLMPolicy(Policy):
 
     @contextmanager
     def _checkpointing(self, wanted: bool) -> Iterator[None]:
-        """Switch checkpointing off if not wanted, because transformers would silently ignore the cache.
-
-        The flags are set again afterward, because the backward pass reads them.
-        """
+        """Switch checkpointing off during generation, because transformers would silently ignore the cache."""
         for layer in self._checkpointed:
             layer.training = wanted
         try:
             yield
         finally:
             for layer in self._checkpointed:
-                layer.training = True
+                layer.training = True  # for the backward pass
 
     def layers(self) -> list[nn.Module]:
         return checkpointed_layers(self.model)
@@ -307,49 +290,42 @@ class CausalLMPolicy(Policy):
 
     def forward(self, examples: Examples) -> PolicyOutput:
         """Log-probabilities and entropies ``[N, T]`` of answers, at least float32; 0 in columns without any token."""
-        inputs = dict(examples.shared)
-        prompts = inputs.pop("prompt_ids"), inputs.pop("prompt_mask")
-        answers = examples.actions, examples.mask, examples.group
-        if self.shares_prompts:
-            log_probs, entropy = self.packed_log_probs(*prompts, *answers, inputs)
-        else:
-            log_probs, entropy = self.padded_log_probs(*prompts, *answers)
-        return PolicyOutput(log_probs, entropy)
+        return self.packed_log_probs(examples) if self.shares_prompts else self.padded_log_probs(examples)
 
-    def packed_log_probs(
-        self,
-        prompt_ids: Tensor,
-        prompt_mask: Tensor,
-        actions: Tensor,
-        mask: Tensor,
-        group: Tensor,
-        inputs: Mapping[str, Tensor] = NO_INPUTS,
-    ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies ``[N, T]`` of answers, with each prompt computed once.
-
-        Args:
-            prompt_ids: ``[B, P]``, like `prompt_mask`, padded on the left.
-            actions: ``[N, T]``, like `mask`.
-            group: ``[N]`` int64, the row of each answer's prompt.
-            inputs: tensors ``[B, ...]``, the prompts' further inputs.
-        """
-        order = group.argsort(stable=True)
-        prompts, group = torch.unique(group[order], return_inverse=True)
-        taken = mask[order]
-        tokens = actions[order][taken]
-        inputs = {name: tensor[prompts] for name, tensor in inputs.items()}
-        read, lengths = prompt_ids[prompts][prompt_mask[prompts]], prompt_mask[prompts].sum(-1)
+    def packed_log_probs(self, examples: Examples) -> PolicyOutput:
+        """`forward` with each prompt computed once."""
+        order = examples.group.argsort(stable=True)
+        prompts, group = torch.unique(examples.group[order], return_inverse=True)
+        taken, actions = examples.mask[order], examples.actions[order]
+        inputs = {name: tensor[prompts] for name, tensor in examples.shared.items()}
+        prompt_ids, prompt_mask = inputs.pop("prompt_ids"), inputs.pop("prompt_mask")
+        read, lengths = prompt_ids[prompt_mask], prompt_mask.sum(-1)
         layout = Layout.of(lengths, taken.sum(-1), group, self.prompt_positions(read, lengths, inputs))
         fed = taken & (taken.cumsum(-1) < taken.sum(-1, keepdim=True))  # all but the last token of each answer
-        ids = torch.cat([read, actions[order][fed]])
+        ids = torch.cat([read, actions[fed]])
         hidden = self.hidden(ids, layout.position_ids, PackedAttention(layout), inputs)
-        values = linear_log_probs(hidden[layout.predictors], self._output_weight, tokens, self.temperature)
+        values = linear_log_probs(hidden[layout.predictors], self.output_weight, actions[taken], self.temperature)
         back = order.argsort()
-        log_probs, entropy = (
-            torch.zeros(mask.shape, dtype=value.dtype, device=value.device).masked_scatter(taken, value)[back]
-            for value in values
+        return PolicyOutput(
+            *(
+                torch.zeros(taken.shape, dtype=value.dtype, device=value.device).masked_scatter(taken, value)[back]
+                for value in values
+            )
         )
-        return log_probs, entropy
+
+    def padded_log_probs(self, examples: Examples) -> PolicyOutput:
+        """`forward` for models that cannot share prompts: one padded row per answer, its prompt included."""
+        actions, mask, group = examples.actions, examples.mask, examples.group
+        steps = max(int(mask.sum(-1).max()), 1)
+        prompt_mask = examples.shared["prompt_mask"][group]
+        width = int(prompt_mask.sum(-1).max())
+        # `cat` copies the rollout's tensors, which may have been made under inference mode.
+        ids = torch.cat([examples.shared["prompt_ids"][group][:, -width:], actions[:, :steps]], 1)
+        seen = torch.cat([prompt_mask[:, -width:], mask[:, :steps]], 1)
+        logits = self.logits(ids[:, :-1], seen[:, :-1], keep=steps)  # [N, steps, V]
+        log_probs, entropy = token_log_probs(logits, ids[:, -steps:], self.temperature)
+        unused = (0, actions.shape[1] - steps)
+        return PolicyOutput(pad(log_probs, unused), pad(entropy, unused))
 
     def prompt_positions(self, ids: Tensor, lengths: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
         """Positions ``[A, S]`` of the tokens ``[S]`` of n prompts in a row; None for 0, 1, 2, … in each prompt."""
@@ -358,14 +334,7 @@ class CausalLMPolicy(Policy):
     def hidden(
         self, ids: Tensor, positions: Tensor, attend: Attend, inputs: Mapping[str, Tensor] = NO_INPUTS
     ) -> Tensor:
-        """Last hidden states ``[S, D]`` of a packed row.
-
-        Args:
-            ids: ``[S]``, its tokens.
-            positions: ``[A, S]``, see `Layout`.
-            attend: attention of the tokens to each other.
-            inputs: tensors ``[n, ...]``, further inputs of its prompts, see `read_prompts`.
-        """
+        """Last hidden states ``[S, D]`` of a packed row of tokens ``[S]`` with positions ``[A, S]``, see `Layout`."""
         with self._checkpointing(torch.is_grad_enabled()):
             output = self.network.base_model(
                 input_ids=ids[None],
@@ -377,29 +346,11 @@ class CausalLMPolicy(Policy):
         states: Tensor = output.last_hidden_state[0]
         return states
 
-    def logits_of(self, hidden: Tensor) -> Tensor:
-        """Logits ``[R, V]`` of hidden states ``[R, D]``, before the temperature."""
-        return linear(hidden, self._output_weight)
-
     @property
-    def _output_weight(self) -> Tensor:
+    def output_weight(self) -> Tensor:
+        """``[V, D]``, which maps hidden states to logits."""
         weight: Tensor = self.network.get_output_embeddings().weight
         return weight
-
-    def padded_log_probs(
-        self, prompt_ids: Tensor, prompt_mask: Tensor, actions: Tensor, mask: Tensor, group: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """`packed_log_probs` for models that cannot share prompts: one padded row per answer, its prompt included."""
-        steps = max(int(mask.sum(-1).max()), 1)
-        prompt_mask = prompt_mask[group]
-        width = int(prompt_mask.sum(-1).max())
-        # `cat` copies the rollout's tensors, which may have been made under inference mode.
-        ids = torch.cat([prompt_ids[group][:, -width:], actions[:, :steps]], 1)
-        seen = torch.cat([prompt_mask[:, -width:], mask[:, :steps]], 1)
-        logits = self.logits(ids[:, :-1], seen[:, :-1], keep=steps)  # [N, steps, V]
-        log_probs, entropy = token_log_probs(logits, ids[:, -steps:], self.temperature)
-        unused = (0, actions.shape[1] - steps)
-        return pad(log_probs, unused), pad(entropy, unused)
 
     # --- copies
 
@@ -410,14 +361,11 @@ class CausalLMPolicy(Policy):
     def save_pretrained(
         self, directory: str | Path, merge: bool = False, weights: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Write model and tokenizer as a directory for transformers and for this class.
-
-        Adapters are written alone, in peft's format, with the name of their base model.
+        """Write model and tokenizer as a directory for transformers; adapters alone, in peft's format.
 
         Args:
-            directory: new, or without another model, whose files would be read too.
             merge: write all weights with the adapters added, rounded to the weights' dtype.
-            weights: of a sharded policy by name, see `sharding.full_weights`.
+            weights: of a sharded policy, see `sharding.full_weights`.
 
         Raises:
             UserError: adapters of a sharded policy are to be merged.

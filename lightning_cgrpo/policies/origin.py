@@ -9,17 +9,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Origin:
-    """Source of starting weights.
+    """Source of starting weights."""
 
-    Args:
-        name: given by the user: a directory, a name on the hub, or ``packaged:NAME``.
-        path: of the directory on this machine.
-        fingerprint: 12 hexadecimal digits, determined by the weights alone.
-    """
-
-    name: str
-    path: str
-    fingerprint: str
+    name: str  # given by the user: a directory, a name on the hub, or packaged:NAME
+    path: str  # of the directory on this machine
+    fingerprint: str  # 12 hexadecimal digits, determined by the weights alone
 
     def __str__(self) -> str:
         where = "" if str(Path(self.name).expanduser().resolve()) == self.path else f" at {self.path}"

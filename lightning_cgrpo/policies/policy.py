@@ -1,4 +1,4 @@
-"""Base class of policies: log-probabilities of actions, without knowledge of reward or sampler."""
+"""Base class of policies, which know neither reward nor sampler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lightning_cgrpo.rollout import Examples, Rollouts
 
 @dataclass(frozen=True)
 class PolicyOutput:
-    """Log-probabilities of the actions taken and entropies of the distributions, both ``[N]`` or ``[N, T]``."""
+    """Log-probabilities of the actions and entropies, both ``[N]`` or ``[N, T]``."""
 
     log_probs: Tensor
     entropy: Tensor
@@ -40,10 +40,7 @@ class Policy(nn.Module, ABC):
     origin: Origin | None = None
 
     def load(self) -> None:
-        """Make or read the weights; a second call has no effect.
-
-        The constructor reads none, so that a wrong objective is reported before gigabytes are read.
-        """
+        """Make or read the weights, after all checks of the configuration; a second call has no effect."""
 
     @abstractmethod
     def examples(self, rollouts: Rollouts) -> Examples:
@@ -71,8 +68,7 @@ class Policy(nn.Module, ABC):
     def reference(self) -> Reference:
         """A frozen copy of the policy for the KL term. Call after `load`, and before sharding.
 
-        A policy with adapters returns a view of itself with the adapters off. The view is no `nn.Module`, so that
-        assigning it to a module registers no parameter twice.
+        A policy with adapters returns a view of itself with the adapters off.
         """
         return copy.deepcopy(self).requires_grad_(False).eval()
 

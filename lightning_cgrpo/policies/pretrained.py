@@ -22,14 +22,13 @@ PREFIX = "packaged:"
 
 @dataclass(frozen=True)
 class LoRA:
-    """Low-rank adapters (Hu et al., 2022), W + alpha / rank B A, as the only trained parameters.
+    """Low-rank adapters (Hu et al., 2022), W + alpha / rank B A, with B initially 0, as the only trained parameters.
 
     Args:
         rank: rows of A and columns of B.
         alpha: scale of the update.
         target_modules: names of the adapted linear layers, or "all-linear": all but the output layer.
-        seed: of the random A, by default the seed of `lightning.seed_everything`. B starts at 0, so the initial policy
-            is the base model.
+        seed: of the random A, by default the seed of `lightning.seed_everything`.
     """
 
     rank: int = 16
@@ -39,12 +38,9 @@ class LoRA:
 
 
 def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM") -> tuple[Any, Any]:
-    """A model and its tokenizer, from a directory or the hub.
-
-    A directory of adapters gives their base model with the adapters in it, which alone are trainable.
+    """A model and its tokenizer, from a directory or the hub; adapters come with their frozen base model.
 
     Args:
-        name: of the directory, or on the hub.
         dtype: of the weights, None for the saved dtype.
         kind: auto class of transformers.
 
@@ -111,8 +107,6 @@ def _read_adapters(folder: Path, dtype: str | None, kind: str) -> tuple[Any, Any
 def directory(name: str) -> Path | None:
     """The directory of a model on this machine; None for a model on a hub that answers.
 
-    Without a network, the hub's cache is searched at once, because its client would retry for minutes first.
-
     Raises:
         OSError: the model is neither here nor reachable.
     """
@@ -133,7 +127,7 @@ def directory(name: str) -> Path | None:
         raise FileNotFoundError("there is no such directory")
     if hub_answers():
         return None
-    try:
+    try:  # the cache at once, because the hub's client would retry for minutes first
         return Path(snapshot_download(name, local_files_only=True))
     except LocalEntryNotFoundError:
         raise FileNotFoundError("there is no such directory, and the hub does not answer") from None
@@ -150,10 +144,7 @@ def origin(name: str) -> Origin:
 
 
 def _as_saved(tokenizer: Any, file: Path) -> bool:
-    """Whether a tokenizer splits text by the rules in its file.
-
-    For some model types (qwen2) AutoTokenizer keeps the file's vocabulary alone, and silently gives other ids.
-    """
+    """Whether a tokenizer splits text by its file; for qwen2, AutoTokenizer keeps the vocabulary alone."""
     from tokenizers import Tokenizer
 
     if not file.is_file():
@@ -180,7 +171,7 @@ def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 
 def checkpointed_layers(model: Any) -> list[nn.Module]:
-    """Layers that transformers can recompute one by one, of a decoder and of a vision tower."""
+    """Layers of decoder and vision tower that transformers can recompute."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]

@@ -1,9 +1,8 @@
-"""Sharding of a policy over processes (FSDP): shards for training, whole for a rollout, gathered to save.
+"""Sharding of a policy over processes (FSDP).
 
-`fully_shard` gathers a module's weights before its `forward`, frees them afterward, and reduces gradients in the
-backward pass. Each layer of the model is sharded alone. The policy is the root, which holds the embeddings, the last
-norm and the output layer. Every process therefore makes equally many passes through the policy's `forward`
-(`RolloutModule.passes`), and other methods, such as those of generation, need the whole network (`unsharded`).
+`fully_shard` gathers a layer's weights around its `forward`. The policy is the root, which holds the weights outside of
+layers. Every process therefore makes equally many passes through the policy's `forward` (`RolloutModule.passes`), and
+other methods, such as those of generation, need the whole network (`unsharded`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from datetime import timedelta
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, Strategy, StrategyRegistry
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, StrategyRegistry
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -34,10 +33,8 @@ class FSDP2Strategy(ModelParallelStrategy):
     """Lightning's `ModelParallelStrategy` with one copy of the network over all processes; short: ``fsdp2``.
 
     Args:
-        save_distributed_checkpoint: write a checkpoint as a directory, a part per process. If false, the first process
-            gathers weights and moments in its CPU memory and writes a single file.
-        process_group_backend: by default nccl on GPUs and gloo on CPUs.
-        timeout: longest wait of a process for another.
+        save_distributed_checkpoint: write a directory with a part per process. If false, the first process gathers all
+            weights and moments in CPU memory and writes a single file.
     """
 
     def __init__(
@@ -63,9 +60,9 @@ if "fsdp2" not in StrategyRegistry.available_strategies():
 
 
 def shard(module: LightningModule) -> None:
-    """Shard a module's policy and reference if its strategy shards; for `configure_model`, once or more often.
+    """Shard a module's policy and reference if its strategy shards; for `configure_model`.
 
-    Under ``bf16-mixed`` weights are gathered as bfloat16; shards, sums of gradients and moments keep their dtype.
+    Under ``bf16-mixed`` weights are gathered as bfloat16; shards, gradients and moments keep their dtype.
 
     Raises:
         UserError: the strategy is the first version of FSDP, or uses tensor parallelism.
@@ -73,29 +70,24 @@ def shard(module: LightningModule) -> None:
     if module._trainer is None:
         return
     strategy, mixed = module.trainer.strategy, module.trainer.precision == "bf16-mixed"
-    for name in ("policy", "reference"):
-        policy = getattr(module, name, None)
-        if isinstance(policy, Policy) and not is_sharded(policy):
-            _shard(policy, strategy, mixed)
-
-
-def _shard(policy: Policy, strategy: Strategy, mixed: bool) -> None:
     if isinstance(strategy, FSDPStrategy):
         raise UserError(FIRST_FSDP.format(type(strategy).__name__))
-    if isinstance(strategy, ModelParallelStrategy):
-        mesh = strategy.device_mesh
-        if mesh["tensor_parallel"].size() > 1:
-            raise UserError(
-                "Expected ModelParallelStrategy to have tensor_parallel_size 1, but got "
-                f"{mesh['tensor_parallel'].size()}, try strategy: fsdp2."
-            )
-        precision = MixedPrecisionPolicy(
-            param_dtype=torch.bfloat16 if mixed else None,
-            reduce_dtype=torch.float32 if mixed else None,
-            cast_forward_inputs=False,  # the inputs include old log-probabilities
+    if not isinstance(strategy, ModelParallelStrategy):
+        return
+    mesh = strategy.device_mesh
+    if (size := mesh["tensor_parallel"].size()) > 1:
+        raise UserError(
+            f"Expected ModelParallelStrategy to have tensor_parallel_size 1, but got {size}, try strategy: fsdp2."
         )
-        for module in (*reversed(policy.layers()), policy):  # inner layers first
-            fully_shard(module, mesh=mesh["data_parallel"], mp_policy=precision, reshard_after_forward=True)
+    precision = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if mixed else None,
+        reduce_dtype=torch.float32 if mixed else None,
+        cast_forward_inputs=False,  # the inputs include old log-probabilities
+    )
+    for policy in (getattr(module, "policy", None), getattr(module, "reference", None)):
+        if isinstance(policy, Policy) and not is_sharded(policy):
+            for part in (*reversed(policy.layers()), policy):  # inner layers first
+                fully_shard(part, mesh=mesh["data_parallel"], mp_policy=precision, reshard_after_forward=True)
 
 
 def is_sharded(module: nn.Module) -> bool:
@@ -137,10 +129,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def full_weights(policy: Policy) -> dict[str, Tensor] | None:
-    """All weights of a sharded policy by name, on the first process's CPU; None if the policy is not sharded.
-
-    Collective; other processes get an empty dictionary.
-    """
+    """All weights of a sharded policy on the first process's CPU, {} elsewhere, None if not sharded. Collective."""
     if not is_sharded(policy):
         return None
     weights = get_model_state_dict(policy, options=StateDictOptions(full_state_dict=True, cpu_offload=True))

@@ -18,22 +18,13 @@ def token_log_probs(logits: Tensor, actions: Tensor, temperature: float = 1.0) -
 
     Returns:
         Log-probabilities and entropies ``[...]`` in float32 (float64 for float64 logits), differentiable once.
-
-    Example:
-        >>> token_log_probs(torch.zeros(1, 4), torch.tensor([2]))
-        (tensor([-1.3863]), tensor([1.3863]))
     """
     log_probs, entropy = _TokenLogProbs.apply(logits, actions, temperature)
     return log_probs, entropy
 
 
 class _TokenLogProbs(torch.autograd.Function):
-    """Keeps only the logits for the backward pass; autograd would keep a float32 copy for each operation.
-
-    Derivatives with z = logits / temperature, p = softmax(z), action a and entropy H:
-
-        d log p_a / dz_j = [j = a] - p_j        d H / dz_j = -p_j (log p_j + H)
-    """
+    """Keeps only the logits for the backward pass; derivatives as in `shared_prefix.log_probs`."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, actions: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -27,17 +27,15 @@ class VisionLanguagePolicy(CausalLMPolicy):
     """Chooses the next token, given texts and images and the answer's earlier tokens.
 
     A prompt is a list of messages. Their content is a text, or a list of parts: ``{"type": "text", "text": …}`` and
-    ``{"type": "image", "image": …}`` with a PIL image or an array ``[H, W, 3]`` of bytes. The processor of transformers
-    that needs no torchvision prepares the images. Each pass computes prompts and their images once per group.
+    ``{"type": "image", "image": …}`` with a PIL image or an array ``[H, W, 3]`` of bytes.
 
-    Rollouts have two further inputs, padded with 0: ``patches [B, L, D]``, the patches of all images of a prompt, and
+    Rollouts have two further inputs, padded with 0: ``patches [B, L, D]`` of all images of a prompt, and
     ``grids [B, I, 3]``, each image's numbers of patches in time, height and width.
 
     Args:
         model: as in `CausalLMPolicy`, like the next five arguments.
         min_pixels: smaller images are scaled up to this area; None for the default of the model's processor.
-        max_pixels: larger images are scaled down to this area. An image has at most area / 784 tokens if patches are 14
-            pixels wide.
+        max_pixels: larger images are scaled down to this area, to at most area / 784 tokens with patches of 14 pixels.
     """
 
     reads_images = True
@@ -69,7 +67,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
         return policy
 
     def load(self) -> None:
-        """Read weights, tokenizer and settings of the image processor.
+        """Read weights, tokenizer and image processor.
 
         Raises:
             UserError: the model is of another family or cannot share prompts, or as in `CausalLMPolicy`.
@@ -108,7 +106,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
         """The tokens of B prompts, with a placeholder for each token of an image; patches and grids.
 
         Raises:
-            UserError: as `tokenize`, or an image cannot be read, or a text contains the placeholder of an image.
+            UserError: an image cannot be read, or a text contains a placeholder, or as `tokenize`.
         """
         self._check_loaded()
         numbers = range(len(prompts)) if index is None else index.tolist()

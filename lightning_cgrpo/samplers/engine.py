@@ -37,19 +37,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Completions:
-    """G answers to each of B prompts, as tokens.
+    """G answers to each of B prompts, as tokens; T is `max_new_tokens`."""
 
-    Args:
-        tokens: ``[B, G, T]`` int64 with T = `max_new_tokens`; a stop token is the last token of its answer.
-        mask: ``[B, G, T]`` bool, true for an answer's tokens.
-        truncated: ``[B, G]`` bool, answers without a stop token.
-        log_probs: ``[B, G, T]`` under the engine's sampling distribution; None if the policy itself sampled.
-    """
-
-    tokens: Tensor
-    mask: Tensor
-    truncated: Tensor
-    log_probs: Tensor | None = None
+    tokens: Tensor  # [B, G, T] int64, with an answer's stop token
+    mask: Tensor  # [B, G, T] bool, true for an answer's tokens
+    truncated: Tensor  # [B, G] bool, answers without a stop token
+    log_probs: Tensor | None = None  # [B, G, T] under the engine's sampling distribution; None if the policy sampled
 
 
 class RolloutEngine(ABC):
@@ -68,10 +61,9 @@ class RolloutEngine(ABC):
         """Answer every prompt `group_size` times with the current policy.
 
         Args:
-            policy: source of weights, temperature and stop tokens; results are on its device.
             prompts: B lists of tokens.
-            draws: ``[B, G, T]`` float64 in [0, 1), the only randomness: one per token, or a seed from the first.
-            inputs: tensors ``[B, ...]``, the policy's further inputs, see `CausalLMPolicy.read_prompts`.
+            draws: ``[B, G, T]`` float64 in [0, 1), the only randomness.
+            inputs: tensors ``[B, ...]``, see `CausalLMPolicy.read_prompts`.
 
         Raises:
             FloatingPointError: the policy's logits are not finite.

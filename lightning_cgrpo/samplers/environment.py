@@ -41,8 +41,8 @@ class Environment(ABC):
 
     Attributes:
         max_steps: length of the longest episode.
-        observation_size: numbers per observation; None skips the comparison with the policy.
-        actions: number of actions; None skips the comparison with the policy.
+        observation_size: numbers per observation; None if any policy fits.
+        actions: number of actions; None if any policy fits.
     """
 
     max_steps: int
@@ -84,17 +84,16 @@ class EnvironmentSampler(Sampler):
 
 
 def play(actor: Actor, episodes: Episodes, draws: Tensor, blocks: int = 1) -> Rollouts:
-    """Act until all episodes have ended or the draws are used up.
+    """Act until all episodes have ended or the draws ``[B, G, T]`` in [0, 1), one per step, are used up.
 
     Args:
-        draws: ``[B, G, T]`` in [0, 1), one number per step of each of the B G episodes.
         blocks: keep the episodes in this many blocks of equal size, for an actor of several stacked policies.
     """
     horizon = draws.shape[-1]
     steps: list[tuple[Tensor, ...]] = []
     with torch.inference_mode():
         states = episodes.start
-        rows = torch.arange(len(states), device=states.device)
+        rows = torch.arange(len(states), device=states.device) * horizon
         coming = draws.flatten(0, 1).t().contiguous()  # [T, M], because steps are read one after the other
         for step in range(horizon):
             if step % CHECK_EVERY == 0:
@@ -107,7 +106,7 @@ def play(actor: Actor, episodes: Episodes, draws: Tensor, blocks: int = 1) -> Ro
             # Inverse cumulative distribution; the last action takes the rest that rounding leaves.
             actions = (logits.softmax(-1).cumsum(-1)[:, :-1] <= coming[step, :, None]).sum(-1)
             reached = episodes.step(states, actions)
-            steps.append((rows * horizon + step, states, actions, logits, reached))
+            steps.append((rows + step, states, actions, logits, reached))
             states = reached
     place, states, actions, logits, reached = (torch.cat(column) for column in zip(*steps, strict=True))
     real = (~episodes.ended(states)).nonzero().squeeze(-1)

@@ -21,19 +21,19 @@ class GenerationSampler(Sampler):
     """Continues each prompt G times, until a stop token or `max_new_tokens`.
 
     Prompts are the column ``prompt``: texts, or lists of chat messages. Rollouts have T = `max_new_tokens` and the
-    inputs ``prompt_ids`` and ``prompt_mask`` ``[B, P]``, with the policy's further inputs. The module computes their
-    log-probabilities, because rounding makes generation differ from training, in bfloat16 by up to 0.1. In `info`:
+    inputs ``prompt_ids`` and ``prompt_mask`` ``[B, P]``. Their log-probabilities are left to the module, because
+    rounding makes generation differ from training. In `info`:
 
     - ``text``: B lists of G texts without special tokens
     - ``truncated``: ``[B, G]`` bool, answers without a stop token
 
     Args:
         max_new_tokens: the longest answer, its stop token included.
-        min_new_tokens: shortest answer; no earlier token is a stop token.
-        top_p: sample from the likeliest tokens that together have this probability (Holtzman et al., 2020). The
-            policy's log-probabilities remain those of the full distribution under this and the next two filters.
-        top_k: sample from the k likeliest tokens (Fan et al., 2018).
-        min_p: sample from tokens with this share of the likeliest token's probability (Nguyen et al., 2024).
+        min_new_tokens: the shortest answer.
+        top_p: sample from the likeliest tokens with this total probability. Log-probabilities of the policy ignore this
+            and the next two filters.
+        top_k: sample from the k likeliest tokens.
+        min_p: sample from tokens with this share of the likeliest token's probability.
         batch_size: answers generated at once, rounded down to whole groups (at least one); by default all.
         engine: by default the policy's own weights in this process.
     """

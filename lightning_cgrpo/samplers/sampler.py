@@ -1,4 +1,4 @@
-"""Base class of samplers, which answer prompts: by acting in an environment, or by generating text."""
+"""Base class of samplers, which answer prompts."""
 
 from __future__ import annotations
 

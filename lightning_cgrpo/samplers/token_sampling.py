@@ -1,4 +1,4 @@
-"""Choice of the next token: filters of a distribution, and the inverse of its cumulative distribution."""
+"""Choice of the next token."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ def min_p(probabilities: Tensor, p: float) -> Tensor:
 def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
     """Tokens ``[R]`` at draws ``[R]`` in [0, 1) of the inverse cumulative distribution of weights ``[R, V]``.
 
-    Tokens of weight 0 are never chosen. Sums are float64, because the largest float32 below 1 would cut the tail of a
-    large vocabulary. Large vocabularies are summed in blocks first, then only the draw's own block token by token.
+    Sums are float64, because float32 would cut the tail of a large vocabulary, and by blocks first.
 
     Example:
         >>> sample(torch.tensor([[0.2, 0.5, 0.3]]), torch.tensor([0.69]))

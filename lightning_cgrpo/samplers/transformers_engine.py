@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
@@ -19,10 +19,8 @@ from lightning_cgrpo.samplers.token_sampling import min_p, sample, top_k, top_p
 class TransformersEngine(RolloutEngine):
     """Reads each prompt once and continues it G times.
 
-    Each token is the inverse cumulative distribution at its own draw. Answers therefore depend on other prompts of the
-    batch only through the rounding of logits. The padding token is never chosen, unless it is a stop token.
-
-    A policy that shares prompts keeps one copy of a prompt's keys and values; other policies keep one per answer.
+    Each token is the inverse cumulative distribution at its own draw, so answers depend on the rest of the batch only
+    through the rounding of logits. The padding token is never chosen, unless it is a stop token.
     """
 
     @torch.no_grad()
@@ -43,7 +41,7 @@ class TransformersEngine(RolloutEngine):
         if prompts:
             choose = _Choice(policy, sampling)
             draws = draws.flatten(0, 1).to(device)
-            steps: _Steps = (_Shared if policy.shares_prompts else _Padded)(policy, prompts, group_size, inputs)
+            steps = (_Shared if policy.shares_prompts else _Padded)(policy, prompts, group_size, inputs)
             logits = steps.read().repeat_interleave(group_size, 0)
             for step in range(sampling.max_new_tokens):
                 chosen = choose(logits, draws[going_on, step], step)
@@ -84,22 +82,8 @@ class _Choice:
         return sample(top_p(probabilities, sampling.top_p), draws)
 
 
-class _Steps(Protocol):
-    """A batch of growing answers."""
-
-    def read(self) -> Tensor:
-        """Logits ``[B, V]`` after the prompts."""
-
-    def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
-        """Logits ``[R, V]`` after the next ``tokens [R]`` of the answers that continue.
-
-        Args:
-            kept: ``[R]`` ascending, their rows among the answers of the last call (at first all B G); None for all.
-        """
-
-
 class _Shared:
-    """One copy of a prompt's keys and values for all of its answers."""
+    """Growing answers with one copy of their prompt's keys and values."""
 
     def __init__(
         self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, inputs: Mapping[str, Tensor]
@@ -114,20 +98,22 @@ class _Shared:
         self.positions = self.layout.following.repeat_interleave(group_size)
 
     def read(self) -> Tensor:
+        """Logits ``[B, V]`` after the prompts."""
         hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding, self.inputs)
-        return self.policy.logits_of(hidden[self.lengths.cumsum(0) - 1])
+        return linear(hidden[self.lengths.cumsum(0) - 1], self.policy.output_weight)
 
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
+        """Logits ``[R, V]`` after the next ``tokens [R]`` of the answers `kept`, ascending rows of the last call."""
         self.decoding.step += 1
         if kept is not None:
             self.decoding.keep(kept)
             self.positions = self.positions[kept]
         positions = (self.positions + self.decoding.step)[None]
-        return self.policy.logits_of(self.policy.hidden(tokens, positions, self.decoding))
+        return linear(self.policy.hidden(tokens, positions, self.decoding), self.policy.output_weight)
 
 
 class _Padded:
-    """transformers' own cache, a row for every answer."""
+    """The interface of `_Shared` with transformers' own cache, a row for every answer."""
 
     def __init__(
         self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, inputs: Mapping[str, Tensor]

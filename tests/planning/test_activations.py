@@ -14,6 +14,7 @@ from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
+from lightning_cgrpo.rollout import Examples
 
 PROMPTS, GROUP, LENGTH, ANSWER = 2, 3, 50, 20
 ROW = Row(PROMPTS, PROMPTS * GROUP, LENGTH, ANSWER)
@@ -53,7 +54,7 @@ def packed(policy):
     ids = torch.randint(5, 200, (PROMPTS, LENGTH), generator=draw)
     answers = torch.randint(5, 200, (PROMPTS * GROUP, ANSWER), generator=draw)
     group = torch.arange(PROMPTS).repeat_interleave(GROUP)
-    policy.packed_log_probs(ids, torch.ones_like(ids).bool(), answers, torch.ones_like(answers).bool(), group)
+    policy(Examples({}, answers, answers > 0, group, {"prompt_ids": ids, "prompt_mask": ids > 0}))
 
 
 @pytest.mark.parametrize("autocast", [False, True])

@@ -102,7 +102,7 @@ def test_products_are_those_that_torch_counts(policy):
     answers = torch.randint(5, 200, (prompts * group, answer))
     of = torch.arange(prompts).repeat_interleave(group)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        policy.packed_log_probs(ids, torch.ones_like(ids).bool(), answers, torch.ones_like(answers).bool(), of)
+        policy(Examples({}, answers, answers > 0, of, {"prompt_ids": ids, "prompt_mask": ids > 0}))
     counted = counter.get_flop_counts()["Global"]
     products = sum(value for name, value in counted.items() if "mm" in str(name))
     row = Row(prompts, prompts * group, length, answer)

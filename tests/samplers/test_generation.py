@@ -311,7 +311,7 @@ class FakeTokenizer:
     def __init__(self, ids):
         self.ids = ids
 
-    def __call__(self, text):
+    def __call__(self, text, **_):
         return transformers.BatchEncoding({"input_ids": self.ids[text].tolist()})
 
     def decode(self, tokens, **_):

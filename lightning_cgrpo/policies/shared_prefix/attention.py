@@ -15,7 +15,7 @@ NAME = "shared_prefix"
 
 
 class Attend(Protocol):
-    """Attention of a packed pass, handed through the model as a keyword argument called `NAME`."""
+    """Attention of a packed pass, handed through the model as the keyword argument `NAME`."""
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """Attended values ``[S, H, D]`` from queries ``[S, H, D]``, keys and values ``[S, K, D]`` of a packed row."""

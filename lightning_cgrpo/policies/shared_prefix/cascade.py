@@ -72,9 +72,9 @@ def _expanded(
 class _Cascade(torch.autograd.Function):
     """Attention to the prompt and to the answer by the CPU's flash kernel, merged by their normalizers.
 
-    With output o_b and log-sum-exp l_b of the scores of block b, the attention over both blocks is
-    sum_b exp(l_b - l) o_b with l = log sum_b exp(l_b). The backward pass of flash attention recomputes probabilities as
-    exp(score - l), so given the merged output and l it is exact for each block (ring attention, Liu et al., 2023).
+    With output o_b and log-sum-exp l_b of block b, the attention over both blocks is sum_b exp(l_b - l) o_b with
+    l = log sum_b exp(l_b). Given the merged output and l, the backward pass of flash attention is exact for each block
+    (ring attention, Liu et al., 2023).
     """
 
     @staticmethod

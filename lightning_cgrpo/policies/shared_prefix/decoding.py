@@ -27,10 +27,7 @@ class _Layer:
 
 
 class Decoding:
-    """Attention of a packed row of prompts (`step` is -1), then of one token of every answer at a time.
-
-    Answers are R rows in the order of their prompts, all at the same `step`; `keep` drops ended answers.
-    """
+    """Attention of a packed row of prompts (`step` is -1), then of R answers, in the prompts' order, token by token."""
 
     def __init__(self, layout: Layout, group_size: int) -> None:
         self.layout = layout

@@ -10,18 +10,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows of different lengths, packed one after the other or padded to a rectangle.
+    """Rows of different lengths, packed one after the other or padded to a rectangle."""
 
-    Args:
-        shape: of the rectangle; the longest row is the last dimension.
-        positions: ``[S]``, index of each token in the flattened rectangle; None without padding.
-    """
-
-    shape: tuple[int, ...]
-    positions: Tensor | None
+    shape: tuple[int, ...]  # of the rectangle, with the length of the longest row last
+    positions: Tensor | None  # [S], index of each token in the flattened rectangle; None without padding
 
     def pad(self, tokens: Tensor) -> Tensor:
-        """Tokens ``[S, ...]`` as ``[*shape, ...]`` with zeros for padding."""
+        """Tokens ``[S, ...]`` as a rectangle ``[*shape, ...]`` with zeros for padding."""
         rest = tokens.shape[1:]
         if self.positions is None:
             return tokens.reshape(*self.shape, *rest)
@@ -29,7 +24,7 @@ class Blocks:
         return tokens.new_zeros(size, *rest).index_copy(0, self.positions, tokens).view(*self.shape, *rest)
 
     def unpad(self, rectangle: Tensor) -> Tensor:
-        """The rectangle ``[*shape, ...]`` as tokens ``[S, ...]``."""
+        """Inverse of `pad`."""
         flat = rectangle.flatten(0, len(self.shape) - 1)
         return flat if self.positions is None else flat.index_select(0, self.positions)
 
@@ -39,24 +34,15 @@ class Layout:
     """A packed row ``[prompt 0 | prompt 1 | … | answer 0 | answer 1 | …]`` of n prompts and N answers.
 
     The last token of an answer is left out, because it predicts nothing.
-
-    Args:
-        prompts: ``[n, P]``.
-        answers: ``[n, G, C]`` with G the most answers of a prompt; None if no answer has a token in the row.
-        prompt_tokens: sum of the prompts' lengths.
-        position_ids: ``[A, S]`` along the A axes of the model's positions; an answer continues its prompt's positions.
-        following: ``[n]``, the position after each prompt.
-        predictors: ``[M]``, tokens of the row that predict the answers' M tokens.
-        prompt_mask: ``[n, P]`` bool; None if prompts are equally long.
     """
 
-    prompts: Blocks
-    answers: Blocks | None
-    prompt_tokens: int
-    position_ids: Tensor
-    following: Tensor
-    predictors: Tensor
-    prompt_mask: Tensor | None
+    prompts: Blocks  # [n, P]
+    answers: Blocks | None  # [n, G, C]; None if no answer has a token in the row
+    prompt_tokens: int  # sum of the prompts' lengths
+    position_ids: Tensor  # [A, S] along A axes; an answer continues its prompt's positions
+    following: Tensor  # [n], the position after each prompt
+    predictors: Tensor  # [M], tokens of the row that predict the answers' M tokens
+    prompt_mask: Tensor | None  # [n, P] bool; None if prompts are equally long
 
     @classmethod
     def of(
@@ -68,7 +54,7 @@ class Layout:
             prompt_lengths: ``[n]`` int64, at least 1.
             answer_lengths: ``[N]`` int64, with the last token.
             group: ``[N]`` int64, each answer's prompt, ascending.
-            prompt_positions: ``[A, S']``, by default 0, 1, 2, …; answers begin after a prompt's largest position.
+            prompt_positions: ``[A, S']``, by default 0, 1, 2, ….
         """
         device = prompt_lengths.device
         prompts = len(prompt_lengths)

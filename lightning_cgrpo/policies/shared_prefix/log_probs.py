@@ -17,8 +17,8 @@ def linear_log_probs(
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of tokens, and entropies, of softmax(hidden weight^T / temperature).
 
-    The backward pass recomputes the logits, except for a single chunk, whose probabilities are kept. The product has
-    autocast's dtype under autocast; the rest is float32 (float64 for float64).
+    The backward pass recomputes the logits of several chunks. The product has autocast's dtype, the rest float32
+    (float64 for float64).
 
     Args:
         hidden: ``[M, D]``.

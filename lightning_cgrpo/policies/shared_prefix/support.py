@@ -7,25 +7,20 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from lightning_cgrpo.policies.policy import PolicyOutput
 from lightning_cgrpo.policies.shared_prefix.attention import NAME, UnsupportedAttentionError, register
+from lightning_cgrpo.rollout import Examples
 
-LogProbs = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Log-probabilities and entropies ``[N, T]`` of answers, as `CausalLMPolicy.padded_log_probs`."""
+Pass = Callable[[Examples], PolicyOutput]
 
 # Settings of the output layer that packed passes ignore, and their neutral values.
 NEUTRAL_OUTPUT = {"final_logit_softcapping": (None,), "logits_scaling": (None, 1), "logit_scale": (None, 1)}
 
 
-def prepare(network: Any, packed: LogProbs, padded: LogProbs) -> str | None:
-    """Set a model up for packed rows, or leave the model unchanged and return why it cannot share prompts.
-
-    Args:
-        network: the transformers model, adapters in it.
-        packed: its log-probabilities with shared prompts.
-        padded: its log-probabilities with one padded row per answer.
-    """
+def prepare(network: Any, packed: Pass, padded: Pass) -> str | None:
+    """Set a model of transformers up for packed passes, or return the reason why padded passes would differ."""
     reason = obstacle(network)
     if reason is not None:
         return reason
@@ -80,7 +75,7 @@ def _full_precision() -> Iterator[None]:
 
 
 @torch.no_grad()
-def _difference(network: Any, packed: LogProbs, padded: LogProbs) -> str | None:
+def _difference(network: Any, packed: Pass, padded: Pass) -> str | None:
     """Compare both computations on two made-up prompts, to catch unsupported models."""
     embeddings = network.get_input_embeddings()
     device, size = embeddings.weight.device, embeddings.num_embeddings
@@ -91,7 +86,8 @@ def _difference(network: Any, packed: LogProbs, padded: LogProbs) -> str | None:
     mask = torch.arange(5, device=device) >= torch.tensor([[1], [0]], device=device)
     taken = torch.arange(4, device=device) < torch.tensor([[4], [2], [3], [4]], device=device)
     group = torch.tensor([0, 0, 1, 1], device=device)
-    shared, alone = (of(ids, mask, answers, taken, group)[0][taken] for of in (packed, padded))
+    examples = Examples({}, answers, taken, group, {"prompt_ids": ids, "prompt_mask": mask})
+    shared, alone = (forward(examples).log_probs[taken] for forward in (packed, padded))
     gap = float((shared - alone).abs().max())
     # Rounding of some dozen operations on numbers of this size.
     bound = 64 * torch.finfo(embeddings.weight.dtype).eps * max(float(alone.abs().max()), 1.0)

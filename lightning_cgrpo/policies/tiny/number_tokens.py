@@ -21,13 +21,11 @@ TENTHS = [f".{digit}" for digit in range(10)]
 def train_number_tokenizer(
     texts: Sequence[str], vocabulary: int, decimals: bool = False, special: Sequence[str] = ()
 ) -> Any:
-    """A byte-level BPE (any text can be written) over `PIECES`.
+    """A byte-level BPE over `PIECES`.
 
     Args:
-        texts: source of the learned words.
-        vocabulary: tokens at most: the special ones, 256 bytes, 90 numbers, and the rest for words and tags.
+        vocabulary: tokens at most: special tokens, 256 bytes, 90 numbers, and the rest for words and tags.
         decimals: make tenths tokens too, over `DECIMAL_PIECES`: 12.3 is "12", ".3".
-        special: further tokens outside of texts.
     """
     from tokenizers import Tokenizer
 

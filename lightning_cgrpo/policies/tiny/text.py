@@ -53,12 +53,9 @@ def make_tiny_model(
     The defaults give about 130 thousand parameters and a directory of 0.5 MB.
 
     Args:
-        directory: new or empty.
         texts: to train the tokenizer on, by default `TEXTS`.
         hidden_size: a multiple of twice the heads; the feed-forward layers are three times as wide.
         vocabulary: tokens at most; at least 259, the bytes and three special tokens.
-
-    Further arguments are those of `build_model`.
 
     Raises:
         FileExistsError: the directory is not empty.
@@ -98,12 +95,8 @@ def build_model(
     """A Qwen2 with random weights, whose answers end at `TURN_END` or `END_OF_TEXT`.
 
     Args:
-        tokenizer: of transformers.
-        hidden_size: a multiple of the heads.
-        heads: query heads; keys and values have half as many if the number is even.
+        hidden_size: a multiple of the query heads `heads`; keys and values have half as many if the number is even.
         feed_forward: width of the feed-forward layers.
-        context_length: positions, for prompt and answer.
-        seed: of the weights; the global generator is unchanged.
     """
     from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
@@ -128,10 +121,7 @@ def build_model(
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int, special: Sequence[str] = ()) -> Any:
-    """A byte-level BPE of at most `vocabulary` tokens that splits text exactly as Qwen2 does.
-
-    AutoTokenizer ignores the saved splitting rule of a Qwen2 tokenizer, so no other rule would survive loading.
-    """
+    """A byte-level BPE that splits text as Qwen2 does, because AutoTokenizer would ignore another saved rule."""
     from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
     return chat_tokenizer(byte_pairs(texts, PRETOKENIZE_REGEX, vocabulary, special))

@@ -34,22 +34,12 @@ def make_tiny_vision_model(
     hidden_size: int = 64,
     layers: int = 2,
     vision_layers: int = 2,
-    patch_size: int = 8,
-    vocabulary: int = 512,
-    context_length: int = 2048,
-    seed: int = 0,
 ) -> Path:
     """Write a Qwen2.5-VL with random weights, a tokenizer and an image processor as a directory.
 
     Args:
-        directory: new or empty.
-        texts: to train the tokenizer on.
         hidden_size: of both towers, which have 4 heads; a multiple of 16.
-        layers: of the language model.
         vision_layers: the last one attends to whole images, the others to windows of 4 x 4 tokens.
-        patch_size: pixels along each side of a patch; 2 x 2 patches make a token.
-        vocabulary: tokens at most.
-        context_length: positions, for prompt and answer.
 
     Raises:
         FileExistsError: the directory is not empty.
@@ -57,12 +47,12 @@ def make_tiny_vision_model(
     path = empty(directory)
     if hidden_size % 16:
         raise ValueError(f"Expected hidden_size to be a multiple of 16, but got {hidden_size}.")
-    tokenizer = train_tokenizer(TEXTS if texts is None else texts, vocabulary, [VISION_START, VISION_END, IMAGE, VIDEO])
+    tokenizer = train_tokenizer(TEXTS if texts is None else texts, 512, [VISION_START, VISION_END, IMAGE, VIDEO])
     tokenizer.chat_template = CHAT_TEMPLATE
     model = build_vision_model(
-        tokenizer, hidden_size, layers, 3 * hidden_size, hidden_size, vision_layers, patch_size, context_length, seed
+        tokenizer, hidden_size, layers, 3 * hidden_size, hidden_size, vision_layers, patch_size=8, context_length=2048
     )
-    for part in (model, tokenizer, image_processor(patch_size)):
+    for part in (model, tokenizer, image_processor(patch_size=8)):
         part.save_pretrained(path)
     return path
 
@@ -86,17 +76,15 @@ def build_vision_model(
     vision_layers: int,
     patch_size: int,
     context_length: int,
-    seed: int,
+    seed: int = 0,
     rope_theta: float = 10_000.0,
     merge_size: int = 2,
 ) -> Any:
     """The model of `make_tiny_vision_model`.
 
     Args:
-        feed_forward: width of the language model's feed-forward layers.
-        vision_hidden_size: of the vision tower.
-        rope_theta: base of the language model's position frequencies. The lowest frequencies tell image columns apart,
-            and the usual base makes all columns look alike to a small head.
+        rope_theta: base of the position frequencies. The usual base makes all columns of an image look alike to a small
+            head.
         merge_size: patches along each side of a token.
     """
     from transformers import GenerationConfig, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration

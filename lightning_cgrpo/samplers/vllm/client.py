@@ -16,12 +16,7 @@ PAUSES = (1.0, 4.0)
 
 
 class Client:
-    """Sends requests to a server.
-
-    Args:
-        address: without a path, such as http://localhost:8000.
-        timeout: seconds until a request fails.
-    """
+    """Sends requests, which fail after `timeout` seconds, to a server such as http://localhost:8000."""
 
     def __init__(self, address: str, timeout: float) -> None:
         expect(address.startswith(("http://", "https://")), "address", "a URL with http:// or https://", address)
@@ -36,8 +31,7 @@ class Client:
         """The JSON object that the server answers, {} for an empty answer.
 
         Args:
-            again: try up to three times if the connection breaks or the server is busy, for requests that may be
-                repeated.
+            again: try up to three times if the connection breaks or the server is busy.
 
         Raises:
             UserError: the server cannot be reached, refuses, or answers with anything but a JSON object.

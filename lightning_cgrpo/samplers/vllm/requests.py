@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ LOGPROBS_MODE = "processed_logprobs"
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     """One answer of vLLM: tokens, log-probabilities (NaN if vLLM gave none), and reason to end ("stop" or "length")."""
 
     tokens: list[int]
@@ -26,20 +25,8 @@ class Answer:
     reason: str
 
 
-def check_text(inputs: Mapping[str, Tensor]) -> None:
-    """Raise a `UserError` if prompts have inputs besides their tokens."""
-    if inputs:
-        raise UserError(
-            f"Expected prompts of text alone for vLLM, but got {', '.join(inputs)} too, try GenerationSampler without "
-            "an engine."
-        )
-
-
 def seeds(draws: Tensor) -> list[int]:
-    """Seeds of B G answers in the order (b, g), from draws ``[B, G, T]``.
-
-    A seed has the leading 32 bits of its answer's first draw, because vLLM's generators on a CPU ignore further bits.
-    """
+    """Seeds of B G answers in the order (b, g): 32 bits of the first draws, because vLLM on a CPU ignores the rest."""
     values: list[int] = (draws[:, :, 0].double() * 2**32).long().flatten().tolist()
     return values
 
@@ -66,13 +53,9 @@ def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int) -> dict[st
 
 
 def completions(
-    policy: CausalLMPolicy, answers: list[Answer], shape: tuple[int, int], sampling: Sampling, where: str
+    policy: CausalLMPolicy, answers: list[Reply], shape: tuple[int, int], sampling: Sampling, where: str
 ) -> Completions:
-    """Answers in the order (b, g) as tensors on the policy's device.
-
-    Args:
-        shape: (B, G).
-        where: name of the server, for errors.
+    """Answers in the order (b, g) as tensors of `shape` (B, G) on the policy's device; `where` names the server.
 
     Raises:
         UserError: an answer does not fit the request.
@@ -98,7 +81,7 @@ def completions(
     )
 
 
-def _check_end(policy: CausalLMPolicy, answer: Answer, length: int, where: str) -> None:
+def _check_end(policy: CausalLMPolicy, answer: Reply, length: int, where: str) -> None:
     size = len(answer.tokens)
     stopped = [token in policy.stop_tokens for token in answer.tokens]
     if answer.reason == "length" and 1 <= size < length and not any(stopped):

@@ -17,7 +17,7 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.rollout import NO_INPUTS
 from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.vllm.client import Client
-from lightning_cgrpo.samplers.vllm.requests import LOGPROBS_MODE, Answer, check_text, completions, parameters, seeds
+from lightning_cgrpo.samplers.vllm.requests import LOGPROBS_MODE, Reply, completions, parameters, seeds
 from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, checkpoint, version
 
 CONCURRENT = 256
@@ -34,10 +34,9 @@ class VLLMServer(RolloutEngine):
 
     ``VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs``
 
-    Each answer is one request with its own seed, so answers depend on other requests by rounding only. Changed weights
-    are pushed first: the first process writes them to the folder `shared`, the server's workers read them
-    (``reload_weights``), and the log-probabilities of a short answer are compared. The server's log-probabilities are
-    those after the temperature and the filters (`top_p`, `top_k`, `min_p`).
+    Each answer is one request with its own seed. Changed weights are pushed first: the first process writes them to the
+    folder `shared`, the server's workers read them, and the log-probabilities of a short answer are compared. The
+    server's log-probabilities are those after temperature and filters.
 
     Args:
         address: of the server.
@@ -64,13 +63,11 @@ class VLLMServer(RolloutEngine):
         draws: Tensor,
         inputs: Mapping[str, Tensor] = NO_INPUTS,
     ) -> Completions:
-        """Answer every prompt, see `RolloutEngine`.
-
-        Raises:
-            UserError: the server cannot be reached, serves another model or weights, or prompts have images.
-            FloatingPointError: weights or the log-probabilities of the short answer are not finite.
-        """
-        check_text(inputs)
+        if inputs:
+            raise UserError(
+                f"Expected prompts of text alone for vLLM, but got {', '.join(inputs)} too, try GenerationSampler "
+                "without an engine."
+            )
         self._synchronize(policy)
         asked = [prompt for prompt in prompts for _ in range(group_size)]
         requests = [
@@ -132,7 +129,7 @@ class VLLMServer(RolloutEngine):
 
     # --- answers
 
-    def _answer(self, request: dict[str, Any]) -> Answer:
+    def _answer(self, request: dict[str, Any]) -> Reply:
         """The answer to a request, which may be repeated because the request has a seed."""
         reply = self.client.post("/v1/completions", {**request, "return_token_ids": True}, again=True)
         try:
@@ -140,7 +137,7 @@ class VLLMServer(RolloutEngine):
             if choice["prompt_token_ids"] != request["prompt"]:
                 raise ValueError
             log_probs = [math.nan if value is None else float(value) for value in choice["logprobs"]["token_logprobs"]]
-            return Answer([index(token) for token in choice["token_ids"]], log_probs, str(choice["finish_reason"]))
+            return Reply([index(token) for token in choice["token_ids"]], log_probs, str(choice["finish_reason"]))
         except (LookupError, TypeError, ValueError, OverflowError):
             raise UserError(
                 f"Expected {self._where} to give the tokens and log-probabilities of an answer to the prompt's tokens, "

@@ -15,7 +15,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.rollout import Rollouts
-from lightning_cgrpo.samplers.vllm.requests import Answer
+from lightning_cgrpo.samplers.vllm.requests import Reply
 
 PROBE_TOKENS = 16
 """Length of the answer with compared log-probabilities."""
@@ -26,10 +26,9 @@ TOLERANCE = 0.5
 
 @torch.no_grad()
 def version(policy: CausalLMPolicy) -> str:
-    """A name for the content of the current weights.
+    """A name for the content of the current weights, computed in one pass over the weights.
 
-    PyTorch's version counters would miss averaged weights swapped in for evaluation. Each row's checksum, computed on
-    the weights' device, makes the name cost one pass over the weights, like one generated token.
+    PyTorch's version counters would miss averaged weights swapped in for evaluation.
     """
     digest = hashlib.sha256()
     for name, parameter in policy.model.named_parameters():
@@ -41,15 +40,14 @@ def version(policy: CausalLMPolicy) -> str:
 
 @contextmanager
 def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
-    """A temporary directory with the policy's weights, adapters merged in.
-
-    Args:
-        folder: parent of the directory, by default the system's temporary folder.
+    """A temporary directory in `folder` with the policy's weights, adapters merged in.
 
     Raises:
         FloatingPointError: a weight is not finite.
         UserError: `folder` does not exist.
     """
+    from transformers.utils import logging
+
     for name, parameter in policy.model.named_parameters():
         if not bool(parameter.isfinite().all()):
             raise FloatingPointError(
@@ -59,31 +57,21 @@ def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
     if folder is not None and not Path(folder).is_dir():
         raise UserError(f"Expected shared to be a folder, but got '{folder}', which is none, try creating it.")
     with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as directory:
-        with _no_progress_bar():
-            # A sharded policy is whole in a rollout, but transformers would save its shards.
-            named = {name: parameter.detach() for name, parameter in policy.named_parameters()}
-            weights = named if is_sharded(policy) else None
+        # A sharded policy is whole in a rollout, but transformers would save its shards.
+        named = {name: parameter.detach() for name, parameter in policy.named_parameters()}
+        weights = named if is_sharded(policy) else None
+        shown = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()
+        try:
             policy.save_pretrained(directory, merge=True, weights=weights)
+        finally:
+            if shown:
+                logging.enable_progress_bar()
         yield directory
 
 
-@contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
-def check_agreement(policy: CausalLMPolicy, prompt: list[int], answer: Answer, where: str) -> None:
-    """Compare vLLM's log-probabilities with the policy's.
-
-    vLLM reports no error if its model has more layers than the checkpoint; those layers keep their old weights.
+def check_agreement(policy: CausalLMPolicy, prompt: list[int], answer: Reply, where: str) -> None:
+    """Compare vLLM's log-probabilities with the policy's, because vLLM ignores layers missing in the checkpoint.
 
     Raises:
         UserError: the mean difference exceeds `TOLERANCE`.

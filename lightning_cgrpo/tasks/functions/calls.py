@@ -54,12 +54,11 @@ def call_functions(
 ) -> dict[str, Any]:
     """Results of the functions by signal.
 
-    A function gets the arguments that it names, or all with ``**kwargs``. Awaitables run concurrently with each other
-    and with later functions. A function's exception gets a note that names the signal.
+    A function gets the arguments that it names, or all with ``**kwargs``. Awaitables run concurrently.
 
     Args:
-        time_limit: seconds for each function; None for no limit. With a limit, ordinary functions run in threads, which
-            Python cannot end, so the run must end after a timeout.
+        time_limit: seconds for each function; None for no limit. The run must end after a timeout, because Python
+            cannot end the function's thread.
 
     Raises:
         UserError: a required argument is missing, or a function takes too long.
@@ -186,8 +185,7 @@ def _submit(awaitable: Awaitable[Any]) -> Future[Any]:
 def _event_loop(process: int) -> asyncio.AbstractEventLoop:
     """A running loop in a thread, because a notebook's own loop is busy.
 
-    The loop is kept, because clients' connections belong to it. Each process has a loop, because no thread survives a
-    fork.
+    The loop is kept, because clients' connections belong to it, per process, because no thread survives a fork.
     """
     loop, (_, device) = asyncio.new_event_loop(), _device()
 

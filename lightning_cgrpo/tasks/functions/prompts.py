@@ -35,7 +35,6 @@ def columns(record: Record, prompt_column: str = "prompt", system_prompt: str | 
     """Columns of a record: ``prompt``, a text or a chat, and its other fields.
 
     Args:
-        prompt_column: the field with the prompt.
         system_prompt: first message of every prompt, unless a chat has its own; turns texts into chats.
 
     Raises:

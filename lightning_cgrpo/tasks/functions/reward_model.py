@@ -12,8 +12,8 @@ from lightning_cgrpo.errors import UserError, expect
 class RewardModel:
     """Scores completions by a sequence classifier with one output (`AutoModelForSequenceClassification`).
 
-    The first call loads the model in each process; checkpoints exclude it. Chats go through the tokenizer's chat
-    template; text prompts are joined with their completions.
+    The first call loads the model in each process. Chats go through the tokenizer's chat template; text prompts are
+    joined with their completions.
 
     Args:
         model: a folder, or a name on the Hugging Face hub.

@@ -22,24 +22,22 @@ RESERVED = ("prompts", "completions", "completion_ids")
 class FunctionTask(Task):
     """Signals of functions ``f(prompts, completions, completion_ids, **columns) -> list[float | None]``.
 
-    The functions are called like the reward functions of TRL's `GRPOTrainer`, without ``trainer_state``, ``log_extra``
-    and ``log_metric``. Arguments have one element per completion, with a prompt's G completions in a row:
+    Arguments have one element per completion, with a prompt's G completions in a row, as for reward functions of TRL's
+    `GRPOTrainer`:
 
     - ``prompts``: texts, or chats (lists of messages).
     - ``completions``: texts, or for chats ``[{"role": "assistant", "content": text}]``.
     - ``completion_ids``: lists of tokens with the end token.
     - the other columns of the data, by name.
 
-    A function without ``**kwargs`` gets the arguments that it names. Asynchronous functions run concurrently. None
-    means that a signal does not apply to a completion (see `Signal.applicable`). Further signals: `length_signals`.
+    None means that a signal does not apply to a completion. Further signals: `length_signals`.
 
     Args:
         signals: by name, callables such as `RewardModel`, or import paths of functions.
-        kinds: of signals: ``indicator`` (0 or 1), ``number``, or by default ``any``. A rate of an ``any`` signal is
-            right only if the function returns 0 or 1.
+        kinds: of signals: ``indicator`` (0 or 1), ``number``, or by default ``any``.
         max_completion_tokens: the sampler's limit, which scales ``length`` to [-1, 0].
         time_limit: seconds for a function per batch; a timeout ends the run. Functions then run in threads, where
-            ``signal.alarm`` (math-verify's timeout) does not work. None for no limit.
+            ``signal.alarm`` (math-verify's timeout) fails. None for no limit.
 
     Raises:
         UserError: a function cannot be imported, or a name is unknown or taken.

@@ -1,4 +1,4 @@
-"""Dynamics of the gridworld: move or recharge, avoid lava, reach the goal."""
+"""Dynamics of the gridworld."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Gridworld(Environment):
 
     Args:
         max_steps: longest episode.
-        recharge: charge gained by staying, in units of 5 %. The paper's text also admits `recharge=3`.
+        recharge: charge gained by staying, in units of 5 %; the paper's text also admits 3.
     """
 
     observation_size = 30
@@ -53,10 +53,7 @@ class Gridworld(Environment):
 
 
 class GridworldEpisodes:
-    """Episodes as tables over all states; a state is (layout * cells + cell) * `CHARGES` + charge.
-
-    A table turns many small operations per step into one lookup.
-    """
+    """Episodes as lookup tables over all states; a state is (layout * cells + cell) * `CHARGES` + charge."""
 
     def __init__(self, start: Tensor, goal: Tensor, lava: Tensor, group_size: int, recharge: int) -> None:
         batch, cells = lava.shape

@@ -15,8 +15,7 @@ from lightning_cgrpo.rollout import PromptGroups
 class Layouts(PromptSource):
     """Random layouts, each determined by its index, the split and the seed.
 
-    Columns: ``start [B]`` and ``goal [B]``, different cells counted row by row, and ``lava [B, size * size]`` bool on
-    other cells.
+    Columns: ``start [B]`` and ``goal [B]``, cells counted row by row, and ``lava [B, size * size]`` bool.
 
     Args:
         count: number of layouts.

@@ -17,8 +17,7 @@ class GridworldTask(Task):
     """Signals of `Gridworld`: ``goal``, ``lava`` and ``battery``.
 
     Args:
-        cost: value of lava and battery: an episode's ``sum`` of penalties, their ``mean`` over steps, or an
-            ``indicator`` of any.
+        cost: value of lava and battery: ``sum`` of penalties, their ``mean`` over steps, or ``indicator`` of any.
         rate: share of ``steps`` in violation, or of ``episodes`` with any violation.
     """
 

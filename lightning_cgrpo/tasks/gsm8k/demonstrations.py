@@ -30,19 +30,12 @@ def gold_completion(answer: str) -> str:
 
 @dataclass(frozen=True)
 class Manners:
-    """Shares of demonstrations with a flaw.
+    """Shares of demonstrations with a flaw."""
 
-    Args:
-        short: share with equations as reasoning.
-        none: share without reasoning; the remaining reasoning is verbose.
-        damaged: share with a fault in the format.
-        unclean: share with decimals or a unit after the right answer.
-    """
-
-    short: float = 0.22
-    none: float = 0.18
-    damaged: float = 0.12
-    unclean: float = 0.10
+    short: float = 0.22  # equations as reasoning
+    none: float = 0.18  # no reasoning; the remaining reasoning is verbose
+    damaged: float = 0.12  # a fault in the format
+    unclean: float = 0.10  # decimals or a unit after the right answer
 
 
 CLEAN = Manners(short=1.0, none=0.0, damaged=0.0, unclean=0.0)

@@ -18,11 +18,7 @@ TOKENIZER_TEXTS = 2_000
 class FromScratch(CausalLMPolicy):
     """A Qwen2 with random weights and single tokens for numbers, see `number_tokens` and `build_model`.
 
-    The defaults have 355 thousand parameters. `save_pretrained` writes a directory for `CausalLMPolicy`.
-
-    Args:
-        vocabulary: tokens.
-        seed: of the weights; by default the seed of `lightning.seed_everything`.
+    The defaults have 355 thousand parameters. `seed` is by default the seed of `lightning.seed_everything`.
     """
 
     def __init__(

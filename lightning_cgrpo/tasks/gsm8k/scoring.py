@@ -5,8 +5,7 @@ The paper (GSM8K section) names these signals without rules. Profile ``robust``,
 compare strings: no answer to a gold answer with a comma or a minus is both correct and an integer. The 82 such training
 questions of 7,473 cap the integer rate of an always correct policy at 0.9890.
 
-Scoring takes time linear in the text: regular expressions see at most `MAX_NUMBER_LENGTH` characters, and no digits are
-converted to int, which Python refuses beyond 4,300.
+Scoring takes time linear in the text, because regular expressions see at most `MAX_NUMBER_LENGTH` characters.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ def score_completion(completion: str, answer: str, profile: Profile = "robust") 
     r"""Signals ``correctness``, ``format`` and ``integer`` of a completion, each 0.0 or 1.0.
 
     Args:
-        completion: text without special tokens.
-        answer: the record's answer, which ends in ``#### <gold>``, or the gold answer alone.
+        answer: ends in ``#### <gold>``, or is the gold answer alone.
         profile: ``robust`` or ``authors``, see the module.
 
     Example:
