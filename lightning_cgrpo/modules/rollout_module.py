@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Self, TypedDict
+from typing import Any, Self, TypedDict, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -252,9 +252,8 @@ class RolloutModule(LightningModule):
         pieces = self.passes(pieces)
         wrapped = self.trainer.strategy.model
         for number, piece in enumerate(pieces):
-            last = number == len(pieces) - 1
-            alone = not last and isinstance(wrapped, DistributedDataParallel)
-            with wrapped.no_sync() if alone else nullcontext():
+            alone = number < len(pieces) - 1 and isinstance(wrapped, DistributedDataParallel)
+            with cast(DistributedDataParallel, wrapped).no_sync() if alone else nullcontext():
                 # Other processes wait for this process's gradients, also if the piece is empty.
                 self.manual_backward(loss(piece) if len(piece) else self._no_loss())
 
