@@ -27,14 +27,12 @@ class Checkpoints(ModelCheckpoint):
     """Lightning's `ModelCheckpoint`; a run that resumes from a checkpoint equals an uninterrupted run.
 
     - ``last.ckpt`` is the end of training. Lightning writes ``last.ckpt`` on multiples of `every_n_train_steps` alone.
-    - A checkpoint gets its name once all of it is on the disk. An interrupted write leaves the former checkpoint.
-    - Loggers write their buffers before a checkpoint is written, so no earlier update is missing in the logs.
-    - SIGTERM and Ctrl-C write ``last.ckpt``, also without `save_last`, at the end of the current update or batch of
-      validation. Then all processes end, the first with status 143 or 130. A second signal ends the run at once; see
-      `termination`. A run after its last update ends as usual.
+    - A checkpoint gets its name once all of it is on the disk. Loggers write their buffers before.
+    - SIGTERM and Ctrl-C write ``last.ckpt``, also without `save_last`, after the current update or batch of validation.
+      Then all processes end, the first with status 143 or 130. A second signal ends the run at once; see `termination`.
     - A resumed run repeats a validation that was due or interrupted.
     - With `monitor`, a checkpoint is ranked after the validation of the same update. A resumed run knows the best
-      checkpoints of earlier runs, which stay in their folders.
+      checkpoints of earlier runs.
     - ``ckpt_path="last"`` is the newest ``last.ckpt`` of all versions of the run.
     """
 

@@ -22,8 +22,7 @@ class LagrangianCallback(WeightSetter):
     """Learns the weights of the reward and the constraints from the rates of violation (paper, section 3).
 
     After each update, counts are summed over all processes, and the controller steps with v_k = rate_k - threshold_k.
-    The next update uses the new weights. Rewards don't enter. A constraint without any opportunity keeps its state.
-    Checkpoints hold the controller's state and the counts since the last dual step.
+    The next update uses the new weights. Checkpoints hold the controller's state and the counts since the last step.
 
     Args:
         controller: moves the weights by violations.
