@@ -25,10 +25,9 @@ class LagrangianCallback(WeightSetter):
     The next update uses the new weights. Checkpoints hold the controller's state and the counts since the last step.
 
     Args:
-        controller: moves the weights by violations.
         bounds: floors and caps of the policy's weights.
         slack: loosens infeasible thresholds.
-        stall: warns of a constraint that keeps most of the weight without progress.
+        stall: warns of likely infeasible constraints.
         every_n_updates: updates with pooled counts per dual step.
 
     Raises:

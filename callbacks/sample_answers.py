@@ -38,12 +38,9 @@ class SampleAnswers(Callback):
 
     With `parquet`, all answers go to ``completions/completions_<update>.parquet`` in the run's folder of logs, one file
     per process. Columns: ``step`` (the update), ``prompt``, ``completion``, each signal (null if not applicable),
-    ``advantage``, ``tokens``, ``truncated``. Signals named ``tokens`` or ``truncated`` replace these columns. A
-    repeated update adds a file ``completions_<update>-2.parquet``.
+    ``advantage``, ``tokens``, ``truncated``. Signals named ``tokens`` or ``truncated`` replace these columns.
 
     Args:
-        every_n_updates: interval in updates.
-        prompts: number of prompts.
         answers: number of answers per prompt.
         screen: whether to print a table.
         parquet: whether to write files (the extra ``data``).

@@ -50,8 +50,7 @@ class TensorBoardLayout(Callback):
 class EffectiveWeights(Callback):
     """Writes histograms ``effective_weights/<component>`` over the first process's groups in which a component varies.
 
-    The scalars ``effective_weight/<component>`` are the histograms' means. Under scalarized rewards a weight is near 0
-    in some groups and near 1 in others, which a mean hides.
+    The means ``effective_weight/<component>`` hide weights near 0 in some groups and near 1 in others.
     """
 
     changes_learning = False
@@ -68,13 +67,7 @@ class EffectiveWeights(Callback):
 
 
 class Pictures(Callback):
-    """Draws answers to the first prompts of a batch.
-
-    Args:
-        renderer: draws a prompt with its answers.
-        every_n_updates: interval in updates.
-        prompts: number of prompts.
-    """
+    """Draws answers to the first `prompts` prompts of every n-th update's batch."""
 
     changes_learning = False
 

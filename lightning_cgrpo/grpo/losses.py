@@ -56,13 +56,12 @@ class LossOptions:
     Args:
         clip_low: lower distance of the clipped ratio from 1.
         clip_high: upper distance, by default `clip_low`.
-        clip_limit: largest ratio for negative advantages (two-sided clipping's delta), see `Clipped`.
-        surrogate: `CISPO` or `SAPO`, instead of the clipped surrogate.
-        sequence_ratio: one ratio per answer, the geometric mean over its steps (GSPO, Zheng et al., 2025), in the
-            surrogate and in `correct_kl`. Such ratios stay close to 1; the paper's bounds are 3e-4 and 4e-4.
+        clip_limit: largest ratio for negative advantages, see `Clipped`.
+        surrogate: `CISPO` or `SAPO`, instead of `Clipped`.
+        sequence_ratio: one ratio per answer, the geometric mean over its steps (GSPO, Zheng et al., 2025). Such ratios
+            stay close to 1; the paper's bounds are 3e-4 and 4e-4.
         kl_weight: weight (beta) of the KL to the reference; 0 keeps no reference.
         correct_kl: multiply the KL by the ratio, for an unbiased gradient (DeepSeek-V3.2, 2025).
-        entropy_weight: weight of the entropy bonus.
     """
 
     clip_low: float = 0.2

@@ -60,13 +60,11 @@ def bounded(weights: Tensor, floor: Tensor, cap: Tensor) -> Tensor:
 
 
 class WeightBounds:
-    """Floors and caps on the policy's weights, by name; the controller's state is unchanged.
-
-    Choose a controller with a bounded state, unlike SoftmaxAdam.
+    """Floors and caps on the policy's weights; for controllers with a bounded state, unlike SoftmaxAdam.
 
     Args:
-        floor: smallest weight, of all components or by name (``reward`` or a constraint's); 0 for names left out.
-        cap: largest weight, likewise; 1 for names left out.
+        floor: smallest weight, of all components or by name (``reward`` or a constraint's).
+        cap: largest weight, of all components or by name.
 
     Example:
         >>> bounds = WeightBounds(floor={"reward": 0.2})
