@@ -1,4 +1,4 @@
-"""What one adds to a run: multipliers, and things that look inside."""
+"""Callbacks: multipliers, checkpoints, tables, pictures."""
 
 from lightning_cgrpo.callbacks.checkpoints import Checkpoints
 from lightning_cgrpo.callbacks.driving.pictures import DrivePictures

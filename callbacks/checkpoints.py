@@ -1,4 +1,4 @@
-"""Checkpoints to resume from."""
+"""Checkpoints: the callback that writes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.fabric.plugins import TorchCheckpointIO
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from torch import Tensor
 
@@ -20,23 +20,19 @@ from lightning_cgrpo.checkpoints.termination import Termination, say
 from lightning_cgrpo.errors import UserError
 
 FOLDER = "checkpoints"
-"""Where Lightning puts them, within the folder of a run's version."""
+"""Lightning's folder of checkpoints, within the folder of a run's version."""
 
 
 class Checkpoints(ModelCheckpoint):
-    """Lightning's `ModelCheckpoint`, with checkpoints from which a run resumes as if nothing had interrupted it.
+    """Lightning's `ModelCheckpoint`; a run that resumes from a checkpoint equals an uninterrupted run.
 
-    - ``last.ckpt`` is the end of training once training ends. Lightning writes it on multiples of
-      `every_n_train_steps` only, so resuming from ``last`` would repeat the rest, and testing ``last`` would measure an
-      earlier policy.
-    - A checkpoint gets its name when all of it is on the disk. A write that is interrupted leaves the former intact.
-    - Loggers write out what they hold before a checkpoint is written: no update before it is missing in the logs.
-    - SIGTERM, which schedulers send before they kill, and Ctrl-C write ``last.ckpt``, also without `save_last`, at the
-      end of the current update or batch of validation. Then all processes end, the first one with status 143 or 130. A
-      second signal ends the run at once; see `termination`. A run that has made its last update ends as usual.
-    - A resumed run does the validation that a checkpoint was written before, or in the middle of.
-    - With `monitor`, checkpoints are ranked after the validation of the same update, if there is one. A resumed run
-      knows the best checkpoints of the runs before it, which stay in their folders.
+    - ``last.ckpt`` is the end of training. Lightning writes ``last.ckpt`` on multiples of `every_n_train_steps` alone.
+    - A checkpoint gets its name once all of it is on the disk. Loggers write their buffers before.
+    - SIGTERM and Ctrl-C write ``last.ckpt``, also without `save_last`, after the current update or batch of validation.
+      Then all processes end, the first with status 143 or 130. A second signal ends the run at once; see `termination`.
+    - A resumed run repeats a validation that was due or interrupted.
+    - With `monitor`, a checkpoint is ranked after the validation of the same update. A resumed run knows the best
+      checkpoints of earlier runs.
     - ``ckpt_path="last"`` is the newest ``last.ckpt`` of all versions of the run.
     """
 
@@ -45,11 +41,11 @@ class Checkpoints(ModelCheckpoint):
     _began = 0.0
     _validation_due = False
     _unranked = False
-    """Whether the checkpoint of this update waits for its validation, to be ranked."""
+    """Whether this update's checkpoint waits for a validation, to be ranked."""
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         with warnings.catch_warnings():
-            # Resumed runs may write to the folder that they read from.
+            # Resumed runs may write to the folder of their checkpoint.
             warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
             super().setup(trainer, pl_module, stage)
         self._began = time.time()
@@ -61,7 +57,7 @@ class Checkpoints(ModelCheckpoint):
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:
         found: set[str] = super()._find_last_checkpoints(trainer)
         if found or any(isinstance(other, OnExceptionCheckpoint) for other in trainer.checkpoint_callbacks):
-            return found  # that callback asks for the last one, if there is any, without the user's asking
+            return found  # that callback asks without the user's request
         logger = trainer.loggers[0] if trainer.loggers else None
         if self.dirpath is None and logger is not None:
             run = Path(logger.save_dir or trainer.default_root_dir, str(logger.name))
@@ -72,65 +68,67 @@ class Checkpoints(ModelCheckpoint):
         raise UserError(f'Expected a checkpoint {folder}/last.ckpt for ckpt_path="last", but found none.')
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # Lightning forgets the best checkpoints when the folder is another, as in every new version of a run.
+        # Lightning forgets the best checkpoints in a new folder, and every version of a run has a new folder.
         super().load_state_dict({**state_dict, "dirpath": self.dirpath})
 
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
         if trainer.is_global_zero:
-            # Of a run that was killed.
+            # Files of killed runs.
             if self.dirpath and not is_remote(self.dirpath):
                 remove_unfinished(Path(self.dirpath))
             former = Path(trainer.ckpt_path or "").parent
             if former.name == FOLDER and not is_remote(trainer.ckpt_path):
-                # What has changed since is being written by a run that wasn't killed.
+                # A running process writes files that changed later.
                 remove_unfinished(former, before=self._began)
         _termination(trainer).works()
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         _termination(trainer).works()
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_epoch_end(trainer, pl_module)
-        # What follows the last one is writing: `SavePretrained`.
+        # After the last epoch, `SavePretrained` writes files.
         _termination(trainer).rests()
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        # A run that goes on after the last update of an epoch doesn't count the next epoch as begun, and would be
-        # taken for something else when it goes on once more.
+        # Lightning doesn't count the next epoch as begun if a run resumes after an epoch's last update. A further
+        # resumption would then fail.
         epochs = trainer.fit_loop.epoch_progress
         for progress in (epochs.total, epochs.current):
             progress.ready = progress.started = progress.processed + 1  # type: ignore[attr-defined]
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Save, but at the end not before the validation: Lightning resumes no run that has reached its end."""
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save; the last update's checkpoint follows its validation, because Lightning resumes no finished run."""
         _termination(trainer).works()
         self._validation_due = _validation_due(trainer)
         due = self._due(trainer)
         waits = self._validation_due and _at_end(trainer)
         self._unranked = due and (waits or (self._validation_due and self.monitor is not None))
-        # A link leads to the checkpoint that was ranked last.
+        # A link points to the checkpoint ranked last.
         last = due and not (self._unranked and self.save_last == "link")
         if not waits:
             self._save(trainer, last, ranked=due and not self._unranked)
         self._end_if_asked(trainer)
 
-    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_validation_start(trainer, pl_module)
         if _within_training(trainer):
             self._validation_due = True
-            # Of a resumed run.
+            # In a resumed run, no update has set `_unranked`.
             self._unranked |= self._due_by_step(trainer) and self.monitor is not None
             # A validation that was interrupted isn't counted twice.
             trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.reset_on_restart()
 
-    def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
+    def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         super().on_validation_batch_end(trainer, pl_module, *args)
         if _within_training(trainer):
             _termination(trainer).works()
             self._end_if_asked(trainer)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._validation_due = False
         super().on_validation_end(trainer, pl_module)
         if _within_training(trainer):
@@ -141,7 +139,7 @@ class Checkpoints(ModelCheckpoint):
         return self._every_n_train_steps > 0 and trainer.global_step % self._every_n_train_steps == 0
 
     def _due(self, trainer: Trainer) -> bool:
-        """Whether a checkpoint follows the update. Lightning's own way warns of manual optimization."""
+        """Whether a checkpoint follows the update. Lightning's own method warns of manual optimization."""
         if self._train_time_interval is None or self._last_time_checked is None:
             return self._due_by_step(trainer)
         now = time.monotonic()
@@ -157,40 +155,38 @@ class Checkpoints(ModelCheckpoint):
             self._save_topk_checkpoint(trainer, candidates)
         if last:
             self._save_last_checkpoint(trainer, candidates)
-        # Here rather than when training has ended: by then Lightning has closed the epoch, and a longer run that
-        # resumes from there would count one too many.
+        # Not after training, because Lightning has then closed the epoch, and a longer run would count one too many.
         if self.save_last and _at_end(trainer):
             self._save_last(trainer)
 
     def _save_topk_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:
-        # A rate may have had no opportunity yet. A name that can't be is reported before, see `monitors`.
+        # A rate may have had no opportunity yet; `monitors` reports unknown names.
         if self.monitor is None or self.monitor in monitor_candidates:
             super()._save_topk_checkpoint(trainer, monitor_candidates)
 
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        # In the place of Lightning's, which would write a second file beside the first. Stopped before its time (by
-        # another callback, or a time limit):
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # Without Lightning's method, which would write a second file. The run may have ended early.
         if self.save_last and not _at_end(trainer):
             self._save_last(trainer)
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._validation_due:
             _mark_validation_due(checkpoint["loops"]["fit_loop"], began=trainer.validating)
 
     def _end_if_asked(self, trainer: Trainer) -> None:
-        # All processes together, whichever got the signal: what they do next needs all.
+        # All processes end together, because saving needs all processes.
         number = _termination(trainer).agreed()
         if number is None or _at_end(trainer):
             return
         self._save_last(trainer)
         say(f"The run ends after update {trainer.global_step}. Resume it with --ckpt_path=last.")
         trainer.strategy.barrier()
-        # Lightning kills the first process, which is the one that is waited for, where another one reports an error.
+        # Other processes report success, because Lightning kills the first process after another process's error.
         raise SystemExit(128 + number if trainer.is_global_zero else 0)
 
     def _save_last(self, trainer: Trainer) -> None:
         path = f"{self.dirpath}/{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}"
-        # With `save_last` it is written, or linked, whenever another is; without, another may be of this update alone.
+        # With `save_last`, last.ckpt is written or linked with every other checkpoint.
         written = self._last_global_step_saved == trainer.global_step and (
             self.save_last or self._last_checkpoint_saved == path
         )
@@ -208,13 +204,12 @@ class Checkpoints(ModelCheckpoint):
         if is_remote(filepath):
             super()._save_checkpoint(trainer, filepath)
             return
-        # Also of a sharded checkpoint, which is a directory with a file of each process, nothing has the name before
-        # all of it is there.
+        # A sharded checkpoint, a directory with a file per process, also gets its name last.
         target = Path(filepath)
         unfinished = target.with_name(f"{target.stem}{UNFINISHED}")
         try:
             trainer.save_checkpoint(unfinished, self.save_weights_only)
-        except BaseException as error:  # torch's, of a sharded checkpoint, is no Exception
+        except BaseException as error:  # torch's error for sharded checkpoints is no Exception
             cause = write_failure(error, unfinished)
             if cause is None:
                 raise
@@ -243,25 +238,22 @@ def _at_end(trainer: Trainer) -> bool:
 
 
 def _within_training(trainer: Trainer) -> bool:
-    """Of a validation: not one by itself, nor the one before training."""
+    """Whether a validation is part of training, not `validate` or the sanity check."""
     return trainer.state.fn == "fit" and not trainer.sanity_checking
 
 
 def _validation_due(trainer: Trainer) -> bool:
-    """Whether validation follows, asked when an update ends."""
+    """Whether a validation follows this update."""
     loop = trainer.fit_loop
     assert loop._data_fetcher is not None
     return any(trainer.num_val_batches) and loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
 
 
 def _mark_validation_due(loops: dict[str, Any], began: bool) -> None:
-    """Make the progress of Lightning's loops that of a run in the first batch of validation, which it begins anew.
-
-    As they are when an update ends, Lightning would take the validation for done.
+    """Set the states of Lightning's loops to the first batch of validation, so that a resumed run validates.
 
     Args:
-        loops: their states.
-        began: whether some batches of this validation have been counted.
+        began: whether batches of this validation have been counted.
     """
     update = loops["epoch_loop.batch_progress"]
     for progress in (update["total"], update["current"]):

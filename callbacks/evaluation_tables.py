@@ -1,10 +1,9 @@
-"""The objective as a table on the screen: before training, to choose thresholds, and after a test."""
+"""Tables of rates and thresholds, before training and after an evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 from rich.box import SIMPLE_HEAD
@@ -12,26 +11,27 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lightning_cgrpo.errors import expect
+from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.output import print_table
 from lightning_cgrpo.randomness import Stream
 
 ROWS = {"val": "validation", "test_train": "train", "test": "test", "test_follow_ups": "follow-ups"}
-"""What an evaluation's split is called; training first, where the thresholds were learned to be met."""
+"""Names of the splits in a table."""
 
 Lines = list[str | Text]
 
 
 def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation], title: str, width: int) -> Table:
-    """Reward, rates and length with their standard errors, and the thresholds.
+    """Reward, rates and length with standard errors, and thresholds.
 
-    Behaviors are columns and sets of prompts rows, as in the paper's table of GSM8K; the other way round where that
-    would be too wide.
+    Behaviors are columns, as in the paper's table of GSM8K; a table wider than `width` characters is transposed.
 
     Args:
-        evaluations: by the name of their set of prompts.
-        width: of the screen, in characters.
+        evaluations: by name of the set of prompts.
     """
     found = evaluations.values()
     sets: list[Lines] = [["threshold"]]
@@ -75,8 +75,6 @@ def _measured(of: Evaluation, tag: str, constraint: Constraint | None = None) ->
 def _table(
     title: str, columns: Sequence[Lines], rows: Sequence[Lines], cells: Sequence[Sequence[Lines]], separator: str
 ) -> Table:
-    """Lines of a cell are joined by `separator`."""
-
     def joined(lines: Lines) -> Text:
         return Text(separator).join(line if isinstance(line, Text) else Text(line) for line in lines)
 
@@ -91,31 +89,29 @@ def _table(
 
 
 def _show(objective: Objective, evaluations: Mapping[str, Evaluation], title: str) -> None:
-    console = Console()
-    console.print(objective_table(objective, evaluations, title, console.width))
+    print_table(objective_table(objective, evaluations, title, Console().width))
 
 
 class InitialRates(Callback):
-    """Measures reward and rates of the policy as it is, before the first update: what thresholds are realistic?
+    """Measures and prints the policy's reward and rates before the first update, to choose thresholds.
 
-    Shown on the screen, and logged under ``initial/*``. Draws randomness of its own, so the run is the same without.
+    Metrics are logged under ``initial/*``. A separate random stream leaves the run unchanged.
 
     Args:
-        batches: training batches to measure on.
+        batches: number of training batches.
     """
 
     changes_learning = False
 
     def __init__(self, batches: int = 1) -> None:
-        if batches < 1:
-            raise ValueError(f"Expected argument `batches` to be at least 1, but got {batches}.")
+        expect(batches >= 1, "batches", "at least 1", batches)
         self.batches = batches
 
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         if trainer.global_step > 0 or trainer.train_dataloader is None:
             return
         sums = RunningSums()
-        # Lightning sets the precision up for its own steps only.
+        # Lightning sets the precision for its own steps alone.
         with trainer.precision_plugin.forward_context():
             for number, prompts in enumerate(islice(trainer.train_dataloader, self.batches)):
                 prompts = prompts.to(pl_module.device)
@@ -128,26 +124,24 @@ class InitialRates(Callback):
 
 
 class EvaluationTable(Callback):
-    """Shows rates against thresholds after validation (of `validate`) and test.
-
-    A test with training prompts (`test_train_prompts` of the DataModule) shows both, since thresholds that are met in
-    training can be missed in the test.
-    """
+    """Prints rates and thresholds after `validate` and `test`, of test and training prompts if both were measured."""
 
     changes_learning = False
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        # Lightning's own table says the same in tags.
+    changes_learning = False
+
+    def setup(self, trainer: Trainer, pl_module: RolloutModule, stage: str) -> None:
+        # Lightning's own table repeats the metrics by tag.
         trainer.test_loop.verbose = trainer.validate_loop.verbose = False
 
-    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_test_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         self._show(trainer, pl_module, "Test", ("test_train", "test", "test_follow_ups"))
 
-    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         if trainer.state.fn == "validate":
             self._show(trainer, pl_module, "Validation", ("val",))
 
-    def _show(self, trainer: Trainer, pl_module: Any, title: str, splits: Sequence[str]) -> None:
+    def _show(self, trainer: Trainer, pl_module: RolloutModule, title: str, splits: Sequence[str]) -> None:
         if trainer.is_global_zero:
             evaluations = pl_module.evaluations
             rows = {ROWS[split]: evaluations[split] for split in splits if split in evaluations}

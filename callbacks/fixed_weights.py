@@ -1,36 +1,32 @@
-"""Weights that the user chose, in the place of learned multipliers."""
+"""FixedWeights: chosen weights instead of learned multipliers."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
 
 from lightning_cgrpo.callbacks.weight_setter import WeightSetter
 from lightning_cgrpo.errors import UserError, did_you_mean
+from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 
 
 class FixedWeights(WeightSetter):
-    """Keeps the module's weights where they are put: linear scalarization.
-
-    Any numbers will do, they are not normalized. Equals a `LagrangianCallback` whose controller is frozen at these
-    weights, bit for bit.
+    """Keeps the module's weights constant: linear scalarization. Weights are not normalized.
 
     Args:
-        weights: by constraint, and by ``reward``, whose weight is 1 by default: ``{lava: 0.1, battery: 0.1}``. A
-            constraint of weight 0 is measured, and not enforced.
+        weights: by constraint, and by ``reward`` (1 by default): ``{lava: 0.1, battery: 0.1}``. A constraint of weight
+            0 is measured, but not enforced.
 
     Raises:
-        UserError: (when training is set up) if a constraint has no weight, for a name that the objective doesn't have,
-            or a weight that isn't finite.
+        UserError: (at setup) a constraint has no weight, a name is unknown, or a weight isn't finite.
     """
 
     def __init__(self, weights: dict[str, float] | None = None) -> None:
         self.weights = {"reward": 1.0, **(weights or {})}
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: ConstrainedGRPO, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
         names = pl_module.objective.weight_names
         for name, weight in self.weights.items():
@@ -46,6 +42,6 @@ class FixedWeights(WeightSetter):
                 f"try --callbacks.multipliers.weights.{missing[0]}=0.1, or 0 to measure {missing[0]} without enforcing."
             )
 
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
         values = [self.weights[name] for name in pl_module.objective.weight_names]
         pl_module.weights.copy_(torch.tensor(values, dtype=torch.float64))

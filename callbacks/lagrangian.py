@@ -1,4 +1,4 @@
-"""The callback that owns the multipliers."""
+"""LagrangianCallback: learned weights of reward and constraints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lightning_cgrpo.callbacks.weight_setter import WeightSetter
 from lightning_cgrpo.distributed import all_sum
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.update_report import logging_due
 from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
@@ -20,21 +21,17 @@ from lightning_cgrpo.objective.behavior_rate import BehaviorRate
 class LagrangianCallback(WeightSetter):
     """Learns the weights of the reward and the constraints from the rates of violation (paper, section 3).
 
-    After each update it adds the update's counts to its `BehaviorRate`, sums them over all processes, and gives the
-    controller v_k = rate_k - threshold_k. The weights that result are read by the next update. Rewards are nowhere in
-    this: adding a constant to the reward changes no multiplier. A constraint without any opportunity keeps its state.
-
-    All of its state (the controller's, the counts since the last dual step) is in the checkpoint.
+    After each update, counts are summed over all processes, and the controller steps with v_k = rate_k - threshold_k.
+    The next update uses the new weights. Checkpoints hold the controller's state and the counts since the last step.
 
     Args:
-        controller: how violations move the weights.
-        bounds: floors and caps of the weights that the policy sees.
-        slack: lets thresholds give way that can't be met.
-        stall: warns of a constraint that holds nearly all the weight and doesn't get better.
-        every_n_updates: updates whose counts are pooled for one dual step.
+        bounds: floors and caps of the policy's weights.
+        slack: loosens infeasible thresholds.
+        stall: warns of likely infeasible constraints.
+        every_n_updates: updates with pooled counts per dual step.
 
     Raises:
-        UserError: (when training starts) if the objective has no constraint to enforce.
+        UserError: (at setup) the objective has no constraint to enforce.
     """
 
     def __init__(
@@ -45,15 +42,14 @@ class LagrangianCallback(WeightSetter):
         stall: StallDetector | None = None,
         every_n_updates: int = 1,
     ) -> None:
-        if every_n_updates < 1:
-            raise ValueError(f"Expected argument `every_n_updates` to be at least 1, but got {every_n_updates}.")
+        expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
         self.controller, self.bounds, self.slack, self.stall = controller, bounds, slack, stall
         self.every_n_updates = every_n_updates
         self.names: list[str] = []
         self.fitting, self._restored = True, False
         self.rates: BehaviorRate | None = None
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: ConstrainedGRPO, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
         self.fitting = stage == "fit"
         constrained = pl_module.objective.constrained
@@ -63,7 +59,8 @@ class LagrangianCallback(WeightSetter):
                 "none; remove the callback (plain GRPO) or add a constraint."
             )
         self.names = list(constrained)
-        self.thresholds = torch.tensor([c.max_violation_rate for c in constrained.values()], dtype=torch.float64)
+        highest = [constraint.max_violation_rate for constraint in constrained.values()]
+        self.max_violation_rates = torch.tensor(highest, dtype=torch.float64)
         self.controller.setup(len(self.names))
         if self.stall is not None:
             self.stall.setup(len(self.names))
@@ -73,11 +70,11 @@ class LagrangianCallback(WeightSetter):
             self.rates = BehaviorRate(len(self.names), sync_on_compute=False)
 
     def weights(self) -> Tensor:
-        """``[1 + K]`` float64, what the policy's next update uses."""
+        """``[1 + K]`` float64, weights of the policy's next update."""
         weights = self.controller.weights
         return weights if self.bounds is None else self.bounds(weights)
 
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
         assert self.rates is not None
         if self.every_n_updates > trainer.estimated_stepping_batches:
             raise UserError(
@@ -89,21 +86,22 @@ class LagrangianCallback(WeightSetter):
                 f"The checkpoint has no multipliers: the run resumes at update {trainer.global_step} with those that "
                 f"{type(self.controller).__name__} starts with."
             )
-        # On the policy's device, where the processes' backend can sum them.
+        # On the policy's device, because the processes' backend sums there.
         self.rates.to(pl_module.device)
         pl_module.weights.copy_(self.weights())
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: ConstrainedGRPO, outputs: UpdateOutput, batch: Any, batch_idx: int
+    ) -> None:
         assert self.rates is not None
-        # Summed over the processes at once: what is left for a later dual step is the same on all, and any one's
-        # checkpoint holds it.
+        # Summed over the processes now, so that any process's checkpoint holds the counts for a later dual step.
         self.rates.update(*all_sum(torch.stack([outputs["violations"], outputs["opportunities"]])))
         self._write(trainer, pl_module)
         if trainer.global_step % self.every_n_updates:
             return
         rates = self.rates.compute().cpu()
         self.rates.reset()
-        self._dual_step(rates - self.thresholds)
+        self._dual_step(rates - self.max_violation_rates)
         pl_module.weights.copy_(self.weights())
 
     def _dual_step(self, violations: Tensor) -> None:
@@ -121,8 +119,8 @@ class LagrangianCallback(WeightSetter):
             violations = self.slack(violations, weights)
         self.controller.step(violations, observed)
 
-    def _write(self, trainer: Trainer, pl_module: Any) -> None:
-        """The slack that this update's rates are held to, beside the multipliers that it comes from."""
+    def _write(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
+        """Log the slack of this update."""
         update = trainer.global_step - 1
         if self.slack is None or not logging_due(trainer, update):
             return
@@ -144,7 +142,7 @@ class LagrangianCallback(WeightSetter):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raises:
-        UserError: if the state is of other constraints, or of another controller, and training goes on from it.
+        UserError: training resumes with other constraints or another controller.
         """
         if not self.fitting:
             return

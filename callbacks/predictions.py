@@ -1,27 +1,27 @@
-"""Answers on disk."""
+"""WritePredictions: answers on disk."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
 from lightning_cgrpo.callbacks.run_folder import run_folder
 from lightning_cgrpo.callbacks.shown_answers import prompt_text, signal_values
+from lightning_cgrpo.modules.rollout_module import RolloutModule, ScoredPrompts
+from lightning_cgrpo.rollout import PromptGroups
 
 
 class WritePredictions(Callback):
     """Writes a line of JSON per answer in `predict`.
 
-    A line has ``index`` (of the prompt in its data set), ``prompt`` (the text, or the last message of a chat; left out
-    where prompts are no texts), ``answer`` (the text, or a list of actions) and ``signals`` by name, null where a
-    signal does not apply.
+    A line has ``index`` (of the prompt in its data set), ``prompt`` (the text, or a chat's last message; only for text
+    prompts), ``answer`` (the text, or a list of actions) and ``signals`` by name, null if not applicable.
 
     Args:
-        path: of the file; by default ``predictions.jsonl`` in the folder of the run whose checkpoint answers. Each of
-            several processes appends its rank to the name.
+        path: the file, by default ``predictions.jsonl`` in the run's folder. With several processes, each appends its
+            rank to the name.
     """
 
     changes_learning = False
@@ -31,7 +31,7 @@ class WritePredictions(Callback):
         self._file = Path()
         self.written = 0
 
-    def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_predict_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         path = run_folder(trainer) / "predictions.jsonl" if self.path is None else self.path
         several = trainer.world_size > 1
         self._file = path.with_name(f"{path.stem}.{trainer.global_rank}{path.suffix}") if several else path
@@ -39,16 +39,22 @@ class WritePredictions(Callback):
         self._file.write_text("")
         self.written = 0
 
-    def on_predict_end(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_predict_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         print(f"Wrote {self.written} answers to {self._file}.")
 
     def on_predict_batch_end(
-        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        pl_module: RolloutModule,
+        outputs: ScoredPrompts,
+        batch: PromptGroups,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         rollouts = outputs["rollouts"]
         signals = {name: signal_values(signal) for name, signal in outputs["signals"].items()}
         texts, prompts = rollouts.info.get("text"), outputs["prompts"].columns.get("prompt")
-        # Half of a surrogate pair, which UTF-8 can't hold, becomes JSON's own escape of it.
+        # JSON's escapes replace halves of surrogate pairs, which UTF-8 can't encode.
         with self._file.open("a", encoding="utf-8", errors="backslashreplace") as file:
             for row, number in enumerate(outputs["prompts"].index.tolist()):
                 asked = {} if prompts is None else {"prompt": prompt_text(prompts[row])}

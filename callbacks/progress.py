@@ -1,20 +1,20 @@
-"""A progress bar that shows what matters: the reward, each rate against its threshold, and the multipliers."""
+"""ObjectiveProgressBar: reward, rates against their thresholds, and multipliers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTheme
 
-from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.modules.rollout_module import RolloutModule
 
 
 class ObjectiveProgressBar(RichProgressBar):
     """Counts the run's updates, and shows the last logged values: ``reward 0.91 λ 0.62 | lava 0.012 <= 0.01 ! λ 0.22``.
 
-    That is a rate, its bound and its multiplier; a rate that violates its bound is marked with ``!``.
+    Each constraint has its rate, bound and multiplier; ``!`` marks a violated bound.
 
     Args:
         refresh_rate: redraws per second.
@@ -30,8 +30,8 @@ class ObjectiveProgressBar(RichProgressBar):
         """Updates of the run, over all epochs; infinite without a maximum."""
         return self.trainer.estimated_stepping_batches
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Nothing: the bar counts on."""
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
+        """Nothing, because the bar continues over epochs."""
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
         if self.is_enabled and self.train_progress_bar_id is None:
@@ -39,13 +39,12 @@ class ObjectiveProgressBar(RichProgressBar):
             self._update(self.train_progress_bar_id, trainer.global_step)
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: RolloutModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         super().on_train_batch_end(trainer, pl_module, outputs, batch, trainer.global_step - 1)
 
-    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+    def get_metrics(self, trainer: Trainer, pl_module: RolloutModule) -> dict[str, Any]:
         objective, latest = pl_module.objective, pl_module.latest_metrics
-        assert isinstance(objective, Objective) and isinstance(latest, dict)
         logged = super().get_metrics(trainer, pl_module)
         shown: dict[str, Any] = {
             name: f"{value:.3g}" if isinstance(value, float) else value
@@ -68,5 +67,5 @@ class ObjectiveProgressBar(RichProgressBar):
         return shown
 
     def _get_train_description(self, current_epoch: int) -> str:
-        # Epochs mean little here, and without a maximum the original counts "0/-2".
+        # Lightning shows "0/-2" epochs without a maximum.
         return "Updates"

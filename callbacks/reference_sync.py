@@ -1,4 +1,4 @@
-"""A reference that follows the policy."""
+"""ReferenceSync: a reference that follows the policy."""
 
 from __future__ import annotations
 
@@ -8,32 +8,29 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from torch import nn
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 
 
 class ReferenceSync(Callback):
-    """Moves the reference of the KL term towards the policy, by its weights (TR-DPO, Gorbatovski et al., 2024).
+    """Moves the weights of the KL term's reference towards the policy (TR-DPO, Gorbatovski et al., 2024).
 
-    After every n-th update: reference <- alpha policy + (1 - alpha) reference. With alpha = 1 it is the policy of the
-    last n-th update. The reference is in the checkpoints, so a resumed run goes on with it.
+    After every n-th update: reference <- alpha policy + (1 - alpha) reference. Checkpoints hold the reference.
 
     Args:
-        every_n_updates: how often.
+        every_n_updates: interval in updates.
         alpha: share of the policy, in (0, 1].
 
     Raises:
-        UserError: (when training starts) if there is no reference, or it has no weights of its own: with LoRA it is
-            the policy with its adapters off.
+        UserError: (when training starts) there is no reference, or the reference shares the policy's weights (LoRA).
     """
 
     def __init__(self, every_n_updates: int = 512, alpha: float = 0.6) -> None:
-        if every_n_updates < 1:
-            raise ValueError(f"Expected argument `every_n_updates` to be at least 1, but got {every_n_updates}.")
-        if not 0 < alpha <= 1:
-            raise ValueError(f"Expected argument `alpha` to be in (0, 1], but got {alpha}.")
+        expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
+        expect(0 < alpha <= 1, "alpha", "in (0, 1]", alpha)
         self.every_n_updates, self.alpha = every_n_updates, alpha
 
-    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
         if pl_module.reference is None:
             raise UserError("Expected a reference for ReferenceSync, but got none, try a kl_weight greater than 0.")
         if not isinstance(pl_module.reference, nn.Module):
@@ -44,8 +41,11 @@ class ReferenceSync(Callback):
             )
 
     @torch.no_grad()
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: ConstrainedGRPO, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         if trainer.global_step % self.every_n_updates:
             return
+        assert isinstance(pl_module.reference, nn.Module)
         for reference, policy in zip(pl_module.reference.parameters(), pl_module.policy.parameters(), strict=True):
             reference.lerp_(policy, self.alpha)

@@ -1,4 +1,4 @@
-"""The folder of a run, in which callbacks write beside the logs."""
+"""The folder of a run, for callbacks that write files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from lightning.pytorch import Trainer
 
 
 def run_folder(trainer: Trainer) -> Path:
-    """The folder of the run: of the first logger's run, the parent of its checkpoints. Collective.
-
-    Without a logger, the trainer's `default_root_dir`.
-    """
+    """The folder of the first logger's run, or the trainer's `default_root_dir` without a logger. Collective."""
     folder = trainer.default_root_dir
     if trainer.loggers:
-        # As Lightning's ModelCheckpoint: W&B's logger has a folder of logs that all runs share.
+        # Not `log_dir`, which all runs share under W&B's logger; Lightning's ModelCheckpoint does the same.
         first = trainer.loggers[0]
         version = first.version if isinstance(first.version, str) else f"version_{first.version}"
         folder = str(Path(first.save_dir or trainer.default_root_dir) / str(first.name) / version)

@@ -1,4 +1,4 @@
-"""Sampled answers to look at: a few on the screen and in TensorBoard, all of an update on disk."""
+"""SampleAnswers: sampled answers on the screen, in TensorBoard and on disk."""
 
 from __future__ import annotations
 
@@ -15,41 +15,38 @@ from rich.text import Text
 
 from lightning_cgrpo.callbacks.shown_answers import Answer, answers_of
 from lightning_cgrpo.callbacks.tensorboard import writers
-from lightning_cgrpo.errors import UserError, installing
+from lightning_cgrpo.errors import UserError, expect, installing
+from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
+from lightning_cgrpo.output import print_table
 
 FOLDER = "completions"
 COLUMNS = ("step", "prompt", "completion", "advantage")
-"""Of a Parquet file, beside the signals, which can't have these names."""
+"""Columns of a Parquet file that no signal may be named after."""
 ON_SCREEN = 400
-"""Characters of a text in the table on the screen."""
+"""Characters of a text on the screen."""
 LINES = 12
-"""Lines of a text there, before they are wrapped."""
+"""Lines of a text on the screen, before wrapping."""
 IN_TENSORBOARD = 10_000
-"""Characters of a text there."""
+"""Characters of a text in TensorBoard."""
 
 
 class SampleAnswers(Callback):
-    r"""Shows sampled answers with their prompts, signals and advantages, as they were in an update.
+    r"""Shows sampled answers of an update with their prompts, signals and advantages.
 
-    A few are a table on the screen and text in TensorBoard (``samples``): there, what can't be printed is written as an
-    escape (``\x1b``), and long texts lack their middle.
+    The screen and TensorBoard (``samples``) show a few answers, with escapes for unprintable characters (``\x1b``) and
+    without the middle of long texts.
 
-    With `parquet`, all answers of the update go to ``completions/completions_<update>.parquet`` in the run's folder of
-    logs, a file per process (of several, the process's number follows the update's). Columns: ``step`` (the update),
-    ``prompt`` (of a chat, its last message), ``completion``, each signal (null where it does not apply), ``advantage``,
-    ``tokens``, ``truncated``; signals of these last two names, if the task has any, stand in their place. No file is
-    replaced: a run that goes on in the same folder and repeats an update adds ``completions_<update>-2.parquet``.
+    With `parquet`, all answers go to ``completions/completions_<update>.parquet`` in the run's folder of logs, one file
+    per process. Columns: ``step`` (the update), ``prompt``, ``completion``, each signal (null if not applicable),
+    ``advantage``, ``tokens``, ``truncated``. Signals named ``tokens`` or ``truncated`` replace these columns.
 
     Args:
-        every_n_updates: how often.
-        prompts: of how many prompts answers are shown.
-        answers: how many answers to each.
-        screen: whether to show them on the screen, too.
+        answers: number of answers per prompt.
+        screen: whether to print a table.
         parquet: whether to write files (the extra ``data``).
 
     Raises:
-        UserError: (when training starts) if files are to be written without pyarrow, or a signal's name is that of
-            another column; (in the first update) if answers aren't texts.
+        UserError: `parquet` without pyarrow or with a signal named after a column; or answers aren't texts.
     """
 
     changes_learning = False
@@ -63,13 +60,12 @@ class SampleAnswers(Callback):
         parquet: bool = False,
     ) -> None:
         for name, value in (("every_n_updates", every_n_updates), ("prompts", prompts), ("answers", answers)):
-            if value < 1:
-                raise ValueError(f"Expected argument `{name}` to be at least 1, but got {value}.")
+            expect(value >= 1, name, "at least 1", value)
         self.every_n_updates, self.prompts, self.answers = every_n_updates, prompts, answers
         self.screen, self.parquet = screen, parquet
         self.folder: Path | None = None
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: ConstrainedGRPO, stage: str) -> None:
         if not self.parquet or stage != "fit":
             return
         _parquet()
@@ -80,11 +76,13 @@ class SampleAnswers(Callback):
                 "one; rename the signal, or set parquet: false of SampleAnswers."
             )
 
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
         # Collective, and the same on every process.
         self.folder = Path(trainer.log_dir or trainer.default_root_dir) / FOLDER
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: ConstrainedGRPO, outputs: UpdateOutput, batch: Any, batch_idx: int
+    ) -> None:
         update = trainer.global_step - 1
         if update % self.every_n_updates:
             return
@@ -99,17 +97,11 @@ class SampleAnswers(Callback):
         for writer in writers(trainer):
             writer.add_text("samples", _markdown(shown), update)
         if self.screen and trainer.is_global_zero:
-            console = Console()
-            console.print(_table(shown, f"Answers of update {update}", console.encoding))
+            print_table(_table(shown, f"Answers of update {update}", Console().encoding))
 
 
 def write_parquet(answers: Sequence[Answer], update: int, folder: Path, suffix: str = "") -> Path:
-    """Write answers to a new file, at once or not at all; halves of surrogate pairs, which no file can hold, escaped.
-
-    Args:
-        answers: one at least, all with the same signals.
-        suffix: of the file's name, before its type.
-    """
+    """Write one or more answers with the same signals to a new file, completely or not at all."""
     import pyarrow
 
     text, number = pyarrow.string(), pyarrow.float64()

@@ -1,4 +1,4 @@
-"""Answers in plain values: what was asked, answered and measured."""
+"""Prompts, answers and signals as plain values."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import Any
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.rollout import Rollouts, Signal
+from lightning_cgrpo.modules.constrained_grpo import UpdateOutput
+from lightning_cgrpo.rollout import Signal
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer in text.
+    """A text answer.
 
     Args:
-        prompt: the text, or the last message of a chat.
-        text: of the answer.
-        signals: their values by name (of steps, their sum); None where one does not apply.
-        advantage: of steps, their mean.
-        tokens: how many it has.
-        truncated: whether it ended for its length; None if the sampler doesn't say.
+        prompt: the text, or a chat's last message.
+        text: the answer.
+        signals: values by name, summed over steps; None if not applicable.
+        advantage: mean over steps.
+        tokens: number of tokens.
+        truncated: whether the answer reached the length limit; None if unknown.
     """
 
     prompt: str
@@ -33,17 +34,13 @@ class Answer:
     truncated: bool | None
 
 
-def answers_of(outputs: dict[str, Any], prompts: int | None = None) -> Iterator[list[Answer]]:
-    """The answers to each prompt of an update, G each.
-
-    Args:
-        outputs: of a training step.
-        prompts: those of the first ones only.
+def answers_of(outputs: UpdateOutput, prompts: int | None = None) -> Iterator[list[Answer]]:
+    """The G answers to each prompt of an update, or to the first `prompts` prompts.
 
     Raises:
-        UserError: if prompts or answers aren't texts.
+        UserError: prompts or answers aren't texts.
     """
-    rollouts: Rollouts = outputs["rollouts"]
+    rollouts = outputs["rollouts"]
     columns = outputs["prompts"].columns
     if "text" not in rollouts.info or "prompt" not in columns:
         raise UserError("Expected answers in text for SampleAnswers, but got none; use Pictures, or remove it.")
@@ -68,7 +65,7 @@ def answers_of(outputs: dict[str, Any], prompts: int | None = None) -> Iterator[
 
 
 def signal_values(signal: Signal) -> list[list[float | None]]:
-    """B lists of G values; of steps, their sum; None where the signal does not apply."""
+    """B lists of G values, summed over steps; None if not applicable."""
     values = signal.value.double()
     rows: list[list[float | None]] = (values if values.dim() == 2 else values.sum(-1)).tolist()
     if signal.applicable is None:
@@ -81,7 +78,7 @@ def signal_values(signal: Signal) -> list[list[float | None]]:
 
 
 def prompt_text(prompt: Any) -> str:
-    """A prompt's text; of a chat the last message's, with its images named only."""
+    """A prompt's text, or the text of a chat's last message, with placeholders for images."""
     content = prompt if isinstance(prompt, str) else prompt[-1]["content"]
     if isinstance(content, str):
         return content

@@ -1,4 +1,4 @@
-"""What TensorBoard shows beside the scalars: charts laid out by constraint, histograms, pictures."""
+"""TensorBoard beyond scalars: a layout of charts, histograms, pictures."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch.utils.tensorboard import SummaryWriter
 
+from lightning_cgrpo.errors import expect
+from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
+from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.tasks.task import Renderer
 
 
 def writers(trainer: Trainer) -> Iterator[SummaryWriter]:
-    """The TensorBoard writers of a run, on the process that writes."""
+    """The TensorBoard writers of a run, on the first process."""
     if trainer.is_global_zero:
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
@@ -39,22 +42,22 @@ class TensorBoardLayout(Callback):
 
     changes_learning = False
 
-    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         for writer in writers(trainer):
             writer.add_custom_scalars(custom_scalars(pl_module.objective))
 
 
 class EffectiveWeights(Callback):
-    """Writes how the effective weights are distributed over the groups in which a component varies.
+    """Writes histograms ``effective_weights/<component>`` over the first process's groups in which a component varies.
 
-    Histograms ``effective_weights/<component>``, in the updates that are logged, of the first process's groups. Their
-    means are the scalars ``effective_weight/<component>``, but under scalarized rewards a weight is near 0 in some
-    groups and near 1 in others, and its mean is that of no group.
+    The means ``effective_weight/<component>`` hide weights near 0 in some groups and near 1 in others.
     """
 
     changes_learning = False
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: ConstrainedGRPO, outputs: UpdateOutput | None, batch: Any, batch_idx: int
+    ) -> None:
         if not outputs:  # Supervised fine-tuning has no weights.
             return
         for writer in writers(trainer):
@@ -64,23 +67,20 @@ class EffectiveWeights(Callback):
 
 
 class Pictures(Callback):
-    """Draws answers to the first prompts of a batch.
+    """Draws answers to the first `prompts` prompts of every n-th update's batch."""
 
-    Args:
-        renderer: draws a prompt with its answers.
-        every_n_updates: how often.
-        prompts: how many prompts.
-    """
+    changes_learning = False
 
     changes_learning = False
 
     def __init__(self, renderer: Renderer, every_n_updates: int = 500, prompts: int = 1) -> None:
-        for name, value in (("every_n_updates", every_n_updates), ("prompts", prompts)):
-            if value < 1:
-                raise ValueError(f"Expected argument `{name}` to be at least 1, but got {value}.")
+        expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
+        expect(prompts >= 1, "prompts", "at least 1", prompts)
         self.renderer, self.every_n_updates, self.prompts = renderer, every_n_updates, prompts
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: ConstrainedGRPO, outputs: UpdateOutput, batch: Any, batch_idx: int
+    ) -> None:
         update = trainer.global_step - 1
         if update % self.every_n_updates:
             return

@@ -1,22 +1,21 @@
-"""What sets the module's weights, of which there can be one."""
+"""WeightSetter: base class of the callback that sets the module's weights."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 
 
 class WeightSetter(Callback):
-    """A callback that writes the module's `weights` when training starts, and may change them after any update.
+    """Sets the module's `weights` when training starts, and may change them after any update.
 
     Raises:
-        UserError: (when training is set up) if there is another.
+        UserError: (at setup) the run has two such callbacks.
     """
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: ConstrainedGRPO, stage: str) -> None:
         setters = [type(c).__name__ for c in trainer.callbacks if isinstance(c, WeightSetter)]  # type: ignore[attr-defined]
         if len(setters) > 1:
             raise UserError(

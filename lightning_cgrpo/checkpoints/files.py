@@ -23,9 +23,8 @@ from lightning_cgrpo.errors import UserError, first_line
 class CheckpointFiles(TorchCheckpointIO):
     """Writes a checkpoint beside its final name; reads no damaged checkpoint and no pickled code.
 
-    Lightning writes through the machine's temporary folder. That folder may be small, keeps the files of killed runs,
-    and may be on another disk, from which files are copied instead of renamed. Lightning handles names with ``://``,
-    because object stores keep the old object until the new object is complete.
+    Lightning writes through the machine's temporary folder, which may be small, or on another disk without atomic
+    renames. Lightning handles URLs, because object stores replace objects atomically.
 
     Raises:
         UserError: no room to write; or the checkpoint to read is damaged, sharded, or holds other objects than tensors

@@ -33,12 +33,8 @@ class Termination(_SignalConnector):
 
     The handler notes the first signal after the first update began; `Checkpoints` asks `agreed` after each update. Any
     other signal ends the process at once, with status 128 + the signal's number. A `watchdog` ends a process that can't
-    run its handlers, or whose update doesn't end after SIGTERM. A notebook has no watchdog; a second Ctrl-C raises
-    KeyboardInterrupt there.
-
-    Args:
-        trainer: owner of this `_signal_connector`.
-        folder: the trainer's checkpoints.
+    run its handlers, or whose update doesn't end after SIGTERM. In a notebook, without a watchdog, a second Ctrl-C
+    raises KeyboardInterrupt.
     """
 
     current: Termination | None = None

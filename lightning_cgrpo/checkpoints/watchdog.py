@@ -1,8 +1,7 @@
 """A small process that ends a training process which can't end itself.
 
-Python runs signal handlers between two instructions of the main thread. Native code that waits, or a thread that holds
-Python's lock, blocks the handlers, but not a second process. The file is run as a script and imports the standard
-library alone.
+Waiting native code, or a thread that holds Python's lock, blocks signal handlers, but not a second process. The file is
+run as a script and imports the standard library alone.
 """
 
 import os

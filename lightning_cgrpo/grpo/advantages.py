@@ -92,7 +92,7 @@ class ScalarizedAdvantages(AdvantageEstimator):
     """The method: standardize each component within its group, then combine.
 
     A_i = sum_j w_j Z_j,i with Z_j = (X_j - mean) / std, and X = -C for a cost C (paper, eq. 5). With a single component
-    of weight 1 this is published GRPO. Effective weights equal the weights.
+    of weight 1 this is published GRPO.
     """
 
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
@@ -106,9 +106,7 @@ class ScalarizedRewards(AdvantageEstimator):
     """Baseline, the failure mode in the paper's analysis: combine, then standardize the sum.
 
     S_i = sum_j w_j X_j,i, A = (S - mean) / std. By the effective-weight theorem A = sum_j w~_j Z_j with
-    w~_j = w_j std_j / std_S: all components share a denominator. With a single component this is published GRPO.
-
-    If S is constant in a group, advantages and effective weights are 0.
+    w~_j = w_j std_j / std_S: all components share a denominator.
     """
 
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
@@ -123,8 +121,8 @@ class LeaveOneOut(AdvantageEstimator):
     """RLOO (Kool et al., 2019; Ahmadian et al., 2024): each answer minus the mean of the group's other answers.
 
     A_i = sum_j w_j n / (n - 1) (X_j,i - mean), with n answers to which component j applies. The policy gradient is
-    unbiased, because an answer's own value is not in its baseline. Nothing is standardized: weights are prices, as in a
-    Lagrangian. Without the factor n / (n - 1) this is the advantage of Dr. GRPO (Liu et al., 2025).
+    unbiased. Weights are prices, as in a Lagrangian, because nothing is standardized. Without the factor n / (n - 1)
+    this is the advantage of Dr. GRPO (Liu et al., 2025).
     """
 
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
@@ -140,9 +138,6 @@ class GDPO(AdvantageEstimator):
 
     S_i = sum_j w_j (X_j - mean) / (std_j + eps), A = (S - mean(S)) / (std(S) + eps), with mean(S) and std(S) over the
     batch of all processes. As in the public code, standard deviations are sample standard deviations (1/(G-1)).
-
-    Args:
-        eps: added to both standard deviations.
     """
 
     def __init__(self, eps: float = 1e-4) -> None:

@@ -28,12 +28,8 @@ def aggregation_weights(mask: Tensor, aggregation: Aggregation, max_length: int 
     - ``token_mean``: 1/sum(L), DAPO (Yu et al., 2025); for single-step units the mean of PPO code
     - ``constant``: 1/(N max_length), Dr. GRPO (Liu et al., 2025)
 
-    N includes answers of length 0, so only in ``token_mean`` does a masked answer's weight move to other answers.
-    Weights are scaled by the number of processes, because gradients are averaged over processes.
-
-    Args:
-        mask: ``[B, G, T]`` bool, this process's steps with a loss.
-        max_length: divisor of ``constant``; by default T.
+    N includes answers of length 0. `max_length` is T by default. Weights are scaled by the number of processes, because
+    gradients are averaged over processes.
     """
     lengths = mask.sum(-1).double()  # [B, G]
     sequences, tokens = all_sum(torch.stack([torch.ones_like(lengths).sum(), lengths.sum()])).unbind()
@@ -60,13 +56,12 @@ class LossOptions:
     Args:
         clip_low: lower distance of the clipped ratio from 1.
         clip_high: upper distance, by default `clip_low`.
-        clip_limit: largest ratio for negative advantages (two-sided clipping's delta), see `Clipped`.
-        surrogate: `CISPO` or `SAPO`, instead of the clipped surrogate.
-        sequence_ratio: one ratio per answer, the geometric mean over its steps (GSPO, Zheng et al., 2025), in the
-            surrogate and in `correct_kl`. Such ratios stay close to 1; the paper's bounds are 3e-4 and 4e-4.
+        clip_limit: largest ratio for negative advantages, see `Clipped`.
+        surrogate: `CISPO` or `SAPO`, instead of `Clipped`.
+        sequence_ratio: one ratio per answer, the geometric mean over its steps (GSPO, Zheng et al., 2025). Such ratios
+            stay close to 1; the paper's bounds are 3e-4 and 4e-4.
         kl_weight: weight (beta) of the KL to the reference; 0 keeps no reference.
         correct_kl: multiply the KL by the ratio, for an unbiased gradient (DeepSeek-V3.2, 2025).
-        entropy_weight: weight of the entropy bonus.
     """
 
     clip_low: float = 0.2
@@ -122,11 +117,6 @@ def sampling_ratio(old_log_probs: Tensor, sampling_log_probs: Tensor, cap: float
 
     The ratios correct the surrogate for actions that another engine sampled. The ratio is 1 where the engine's
     log-probability is not finite.
-
-    Args:
-        old_log_probs: ``[...]`` under the trained policy before the update.
-        sampling_log_probs: ``[...]`` reported by the engine.
-        cap: largest ratio.
     """
     difference = (old_log_probs - sampling_log_probs).detach()
     return torch.where(sampling_log_probs.isfinite(), difference.exp(), 1).clamp(max=cap)
@@ -148,11 +138,11 @@ def grpo_loss(
     -sum w [surrogate(r, A) - kl_weight KL + entropy_weight H] with r = exp(log_probs - old_log_probs) and KL by the k3
     estimator exp(d) - d - 1, d = reference - log_probs (Schulman, 2020).
 
-    The value of k3 is non-negative and unbiased under the current policy. Its gradient at ratio 1 is, in expectation,
-    that of KL(reference || policy). With `correct_kl`, value and gradient of r k3 are those of KL(policy || reference).
+    k3 is unbiased under the current policy. Its expected gradient at ratio 1 is that of KL(reference || policy).
+    With `correct_kl`, value and gradient of r k3 are those of KL(policy || reference).
 
     Args:
-        log_probs: log-probabilities of the actions under the trained policy, ``[N]`` or ``[N, T]``, as all tensors.
+        log_probs: log-probabilities of the actions under the trained policy, ``[N]`` or ``[N, T]`` as all tensors.
         weights: from `aggregation_weights`; entries with weight 0 (padding) are ignored.
         sampling_ratios: factors of the surrogate, see `sampling_ratio`.
         entropy: of the policy at each step.

@@ -22,15 +22,14 @@ class Optimization(LossOptions):
     Args:
         epochs: passes over each rollout.
         minibatch_size: largest number of units (steps or answers, see `Policy.examples`) per optimizer step, over all
-            processes. The rollout is cut into equal parts; a group of answers stays whole if it fits. None: one part.
-        micro_batch_size: units of one forward and backward pass on a process. Changes memory, not the result. None:
-            all at once.
+            processes; None for the whole rollout.
+        micro_batch_size: units per pass on a process; changes memory, not the result. None: all at once.
         aggregation: weights of steps in the loss, see `aggregation_weights`.
         max_length: divisor of the ``constant`` aggregation.
-        mask_truncated: leave truncated answers (``info["truncated"]`` of the sampler) out of the loss, KL and entropy
-            (overlong filtering, DAPO, Yu et al., 2025). Their signals still count in rates and group statistics.
+        mask_truncated: leave truncated answers out of the loss (overlong filtering, DAPO, Yu et al., 2025), but not out
+            of rates and group statistics.
         sampling_cap: largest correction of another engine's probabilities, see `sampling_ratio`.
-        max_grad_norm: gradients are scaled down to this norm; None leaves them.
+        max_grad_norm: largest norm of gradients; None for no limit.
     """
 
     epochs: int = 1

@@ -18,8 +18,7 @@ class Surrogate(ABC):
         """The value ``[...]``, and the steps ``[...]`` bool at which a bound of the ratio acts.
 
         Args:
-            log_ratio: ``[...]`` log-probability minus log-probability under the sampling policy, differentiable.
-            advantages: ``[...]``.
+            log_ratio: ``[...]`` log-probability minus log-probability under the sampling policy.
         """
 
 
@@ -30,9 +29,7 @@ class Clipped(Surrogate):
     (two-sided clipping, INTELLECT-2, 2025) r A becomes min(r, limit) A, which bounds the ratio for negative advantages.
 
     Args:
-        low: lower distance of the ratio from 1.
-        high: upper distance of the ratio from 1.
-        limit: largest ratio where the advantage is negative.
+        limit: largest ratio for negative advantages.
     """
 
     def __init__(self, low: float = 0.2, high: float = 0.2, limit: float | None = None) -> None:
@@ -52,7 +49,7 @@ class Clipped(Surrogate):
 class CISPO(Surrogate):
     """Clips a step's weight, not its gradient: sg[min(r, cap)] A log r (MiniMax-M1, 2025); sg stops the gradient.
 
-    Every step keeps a gradient. The paper has log pi for log r: the same gradient, but a value other than 0 at r = 1.
+    The paper has log pi for log r, with the same gradient.
 
     Args:
         cap: largest weight; 5 in ScaleRL (Khatri et al., 2025).

@@ -25,14 +25,10 @@ COLLAPSES = (
 
 
 class CollapseDetector:
-    """Warns of a fault in 20 consecutive updates, over all processes, and names the first such update.
+    """Warns after 20 consecutive updates, over all processes, of a collapsed policy or a constant reward.
 
-    A policy has collapsed if its entropy is below 1 % of the first update's entropy; if no group has an advantage
-    although an answer violates a constraint or misses a reward of 1; or if no gradient was finite. A reward other than
-    1 that is the same in all answers causes a warning too.
-
-    Args:
-        rewards: names of the reward signals.
+    A policy has collapsed if its entropy is below 1 % of the first update's; if no group has an advantage although an
+    answer violates a constraint or misses a reward of 1; or if no gradient was finite.
     """
 
     def __init__(self, rewards: Sequence[str]) -> None:
@@ -45,15 +41,7 @@ class CollapseDetector:
     def add(
         self, update: int, entropy: Tensor, advantages: Tensor, constant: Tensor, succeeded: Tensor, stepped: bool
     ) -> None:
-        """Add an update; every 20th update, check the last 20. Collective.
-
-        Args:
-            entropy: a scalar.
-            advantages: ``[B, G]`` or ``[B, G, T]``.
-            constant: see `constant_rewards`.
-            succeeded: see `all_succeed`.
-            stepped: whether any optimizer step was taken.
-        """
+        """Add an update (see `constant_rewards`, `all_succeed`); every 20th update, check the last 20. Collective."""
         flags = [entropy, (advantages != 0).any(), ~succeeded, torch.tensor(stepped), *(~constant)]
         self._pending.append(torch.stack([flag.detach().to(entropy.device, torch.float64) for flag in flags]))
         if (update + 1) % UPDATES:

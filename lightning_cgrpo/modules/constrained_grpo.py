@@ -40,13 +40,13 @@ from lightning_cgrpo.tasks.task import Task
 
 
 class UpdateOutput(ScoredPrompts):
-    """Output of a training step, for callbacks. Rollouts and signals are those trained on.
+    """Output of a training step on one process. Rollouts and signals are those trained on.
 
     Attributes:
         advantages: ``[B, G]`` or ``[B, G, T]``.
-        effective_weights: in logged updates, of each component in this process's groups in which it varies.
-        violations: ``[K]`` counts of this process in the first draw, of the constraints with a multiplier.
-        opportunities: ``[K]``, likewise.
+        effective_weights: by component, in its varying groups; only in logged updates.
+        violations: counts ``[K]`` in the first draw.
+        opportunities: counts ``[K]`` in the first draw.
     """
 
     advantages: Tensor
@@ -58,27 +58,26 @@ class UpdateOutput(ScoredPrompts):
 class ConstrainedGRPO(RolloutModule):
     """Group-relative policy optimization of a reward under behavior-rate constraints.
 
-    One training step is one *update*: sample G answers to each prompt, score the answers, estimate advantages with the
-    current `weights`, and take the optimizer steps of all epochs and minibatches. Lightning's ``global_step``,
-    ``max_steps``, checkpoint and logging intervals count updates.
+    A training step is an *update*: sample G answers per prompt, score the answers, estimate advantages with the current
+    `weights`, and take all optimizer steps. Lightning's ``global_step``, ``max_steps`` and intervals count updates.
 
     Callbacks (`WeightSetter`) set the buffer ``weights [1 + K]``: the reward's weight, then the constraints' weights.
     Without enforced constraints the weight stays (1,), which is plain GRPO on the reward.
 
     Args:
-        policy: the policy to train.
-        sampler: samples the policy's answers to prompts.
+        policy: trained policy.
+        sampler: samples answers to prompts.
         task: scores answers into signals.
-        objective: the reward, and the constraints with their rates.
-        optimizer: makes the optimizer from parameters.
-        estimator: computes advantages from signals and weights.
-        lr_scheduler: makes a learning-rate schedule from the optimizer, stepped once per update.
+        objective: reward and constraints.
+        optimizer: function of parameters.
+        estimator: computes advantages.
+        lr_scheduler: function of the optimizer; the schedule steps once per update.
         optimization: epochs, minibatches, clipping, KL and entropy.
         group_size: answers per prompt (G) in training.
-        redraws: largest number of times that a group without any varying component is sampled again, see `resample`.
-            Logged rewards and rates are those of the first draw.
-        eval_group_size: answers per prompt in validation, test and prediction.
-        seed: seed of rollouts and minibatches; by default the seed of `lightning.seed_everything`.
+        redraws: rounds in which groups without advantages are sampled again, see `resample`. Logged rewards and rates
+            are those of the first draw.
+        eval_group_size: answers per prompt in evaluation.
+        seed: by default the seed of `lightning.seed_everything`.
 
     Raises:
         ObjectiveError: objective and task don't fit; raised before the policy's weights are loaded.

@@ -32,9 +32,6 @@ def resample(
     Such a group has no advantage. DAPO fills the batch with other prompts; here the prompts stay. If no draw varies,
     the first draw stays. The result overrepresents rare behaviors, so measure rates on the first draw. Collective.
 
-    Args:
-        rounds: largest number of draws per group.
-
     Returns:
         Rollouts and signals for training, and the number of sampled groups.
     """

@@ -51,12 +51,9 @@ class ScoredPrompts(TypedDict):
 class RolloutModule(LightningModule):
     """Samples answers, scores them, and evaluates a policy with ``validate``, ``test`` and ``predict``.
 
-    Evaluation samples with the same randomness every time, because greedy answers hide violations. The rate of correct
-    answers is pass@1; a larger `eval_group_size` makes it more precise.
-
-    A test has one or two dataloaders, of test prompts and of training prompts, because thresholds met in training can
-    be missed on other prompts. The dataloaders may be a dict by split (`TEST_SPLITS`). `evaluations` holds the last
-    evaluation of each split: ``val``, ``test``, ``test_train``, ``test_follow_ups``.
+    Evaluation samples answers, because greedy answers hide violations, with the same randomness every time. The rate of
+    correct answers is pass@1. A test has one or two dataloaders, of test and of training prompts, or a dict by split
+    (`TEST_SPLITS`). `evaluations` holds the last evaluation of ``val`` and each test split.
 
     Args: see `ConstrainedGRPO`.
     """

@@ -21,27 +21,23 @@ class SupervisedFineTuning(RolloutModule):
     """Maximum likelihood of the column ``completion`` given the column ``prompt``.
 
     The loss is -log p(completion, end token | prompt), summed over tokens and averaged over the batch's prompts. A mean
-    over tokens would weight a completion by the lengths of the other completions, and bend the learned mix of lengths.
-
-    Evaluation samples answers and measures the objective's rates, as in `ConstrainedGRPO`.
+    over tokens would bend the learned mix of lengths.
 
     Args:
-        policy: the policy to train.
+        policy: trained policy.
         sampler: samples answers in evaluation.
         task: scores answers into signals.
-        objective: the rates to measure.
-        optimizer: makes the optimizer from parameters.
-        lr_scheduler: makes a learning-rate schedule from the optimizer, stepped once per update.
-        micro_batch_size: completions of one forward and backward pass on a process. Changes memory, not the result.
-            None: all at once.
-        max_grad_norm: gradients are scaled down to this norm; None leaves them.
+        objective: measured rates.
+        optimizer: function of parameters.
+        lr_scheduler: function of the optimizer; the schedule steps once per update.
+        micro_batch_size: completions per pass; changes memory, not the result. None: all at once.
+        max_grad_norm: largest norm of gradients; None for no limit.
         eval_group_size: answers per prompt in evaluation.
-        seed: seed of evaluation's answers; by default the seed of `lightning.seed_everything`.
+        seed: by default the seed of `lightning.seed_everything`.
 
     Raises:
-        UserError: in training, prompts without completions, or a completion beyond the model's context; or more updates
-            than the schedule has.
-        FloatingPointError: in training, gradients that aren't finite.
+        UserError: prompts have no completions, or a completion exceeds the model's context.
+        FloatingPointError: gradients aren't finite.
     """
 
     policy: CausalLMPolicy

@@ -29,13 +29,9 @@ def logging_due(trainer: Trainer, update: int) -> bool:
 
 
 class UpdateReport:
-    """Collects the numbers of one update; `metrics` combines the numbers of all processes.
+    """Collects the numbers of one update, before its optimizer steps; `metrics` combines all processes.
 
-    Values are of this update alone. Rates, rewards and weights are those before its optimizer steps.
-
-    Args:
-        due: whether the update is logged; otherwise only the entropy and skipped steps are kept.
-        optimization: settings of the update.
+    If the update is not `due` to be logged, only the entropy and skipped steps are kept.
     """
 
     def __init__(self, due: bool, optimization: Optimization, device: torch.device) -> None:
@@ -95,11 +91,8 @@ class UpdateReport:
     ) -> dict[str, float]:
         """Metrics by tag, of all processes. Collective.
 
-        Args:
-            rollouts: the first draw, as are signals and faults.
-            statistics: of the groups trained on.
-            effective: ``[J, B]`` effective weights of these groups.
-            weights: ``[1 + K]`` weights of reward and constraints.
+        Rollouts, signals and faults are those of the first draw. Statistics and effective weights ``[J, B]`` are those
+        of the groups trained on.
         """
         sums = behavior_sums(objective, signals, rollouts, faults)
         sums |= {f"policy/{name}": torch.stack([t[name] for t in self.terms]).mean() for name in POLICY_TERMS}

@@ -25,11 +25,12 @@ def normalized(multipliers: Tensor) -> Tensor:
 class Controller(nn.Module, ABC):
     """Moves the weights of the reward and of K constraints, so that each rate comes down to its threshold.
 
-    A controller sees violations alone, never the reward. `state_dict` holds the whole state, as tensors and plain
-    containers. Hyperparameters are not state, so a resumed run may change them. Subclasses implement `_allocate`,
-    `_update` and `weights`.
+    A controller sees violations alone, never the reward. Hyperparameters are not in `state_dict`, so a resumed run may
+    change them.
     """
 
+    multipliers: Tensor
+    """lambda ``[K]`` >= 0, unless a subclass overrides `weights`."""
     size: int | None = None
     """Number of constraints K, None before `setup`."""
 
@@ -54,8 +55,7 @@ class Controller(nn.Module, ABC):
 
         Args:
             violations: ``[K]``, rate of violation - threshold.
-            observed: ``[K]`` bool, False for a constraint without any opportunity in the batch. Its state stays
-                unchanged, and its violation is not read.
+            observed: ``[K]`` bool, constraints with any opportunity; the state of others stays unchanged.
 
         Raises:
             ValueError: the violation of an observed constraint is not finite.
@@ -81,9 +81,13 @@ class Controller(nn.Module, ABC):
         self._update(violations, observed)
 
     @property
-    @abstractmethod
     def weights(self) -> Tensor:
-        """``[1 + K]`` float64, >= 0, of sum 1: the reward's weight, then the constraints' weights."""
+        """``[1 + K]`` float64, >= 0, of sum 1: the reward's weight, then the constraints' weights.
+
+        By default (1, lambda) / (1 + sum lambda), so the advantage's scale does not grow with the multipliers (Stooke
+        et al., 2020).
+        """
+        return normalized(self.multipliers)
 
     @abstractmethod
     def _allocate(self, size: int) -> None:

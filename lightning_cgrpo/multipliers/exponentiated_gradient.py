@@ -14,19 +14,19 @@ from lightning_cgrpo.multipliers.controller import Controller
 class ExponentiatedGradient(Controller):
     """Multiplies each constraint's weight by a factor that grows with its violation, then renormalizes.
 
-    Weights grow while a constraint is violated and shrink while its rate is below the threshold. Steps are clipped, so
-    that a hopeless constraint doesn't outrun other constraints; logits are bounded, so that no weight vanishes.
+    Clipped steps keep a hopeless constraint from outrunning other constraints; bounded logits keep weights from
+    vanishing.
 
         z_k <- clip(z_k + lr clip(v_k, -clip, clip), -bound, bound),    lambda = softmax(0, z_1 ... z_K)
 
-    Without the clips: lambda_k <- lambda_k exp(lr v_k), renormalized (Kivinen & Warmuth, 1997). Unlike a gradient step
-    on the logits, the step has no factor lambda_k (1 - lambda_k), which would starve weights near 0 and 1.
+    Without the clips: lambda_k <- lambda_k exp(lr v_k), renormalized (Kivinen & Warmuth, 1997). A gradient step on the
+    logits would have a factor lambda_k (1 - lambda_k), which starves weights near 0 and 1.
 
     Args:
         lr: step per unit of violation.
         clip: largest violation that counts.
-        bound: largest |z_k|. A constraint weighs at most exp(bound) times the reward.
-        init: initial z_k; with 0, weights start uniform.
+        bound: largest |z_k|; a constraint weighs at most exp(bound) times the reward.
+        init: initial z_k; 0 for uniform weights.
     """
 
     logits: Tensor

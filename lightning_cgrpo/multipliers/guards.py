@@ -22,8 +22,7 @@ def bounded(weights: Tensor, floor: Tensor, cap: Tensor) -> Tensor:
 
     argmin KL(x || weights) is x_j = clip(c weights_j, floor_j, cap_j) with c for the sum 1. Each turn fixes the side
     (floors or caps) with the larger total violation, exact after at most 1 + K turns (Bitran & Hax, 1981). If all
-    positive weights are at their caps, weights of 0 share the remaining mass equally. Feasible weights stay, bit for
-    bit.
+    positive weights are at their caps, weights of 0 share the rest. Feasible weights stay, bit for bit.
 
     Args:
         weights: ``[1 + K]``, >= 0, of sum 1.
@@ -61,13 +60,11 @@ def bounded(weights: Tensor, floor: Tensor, cap: Tensor) -> Tensor:
 
 
 class WeightBounds:
-    """Floors and caps on the policy's weights, by name; the controller's state is unchanged.
-
-    Choose a controller with a bounded state, unlike SoftmaxAdam.
+    """Floors and caps on the policy's weights; for controllers with a bounded state, unlike SoftmaxAdam.
 
     Args:
-        floor: smallest weight, of all components or by name (``reward`` or a constraint's); 0 for names left out.
-        cap: largest weight, likewise; 1 for names left out.
+        floor: smallest weight, of all components or by name (``reward`` or a constraint's).
+        cap: largest weight, of all components or by name.
 
     Example:
         >>> bounds = WeightBounds(floor={"reward": 0.2})
@@ -135,9 +132,8 @@ def _check_feasible(floor: Tensor, cap: Tensor, names: list[str] | None = None) 
 class ResilientSlack:
     """Loosens each threshold in proportion to its weight: v_k <- v_k - lambda_k / alpha (Hounie et al., 2023).
 
-    This is the dual of a constraint relaxed by u_k >= 0 at the price alpha u_k^2 / 2, with the optimum
-    u_k = lambda_k / alpha. In equilibrium an infeasible constraint has the weight alpha (rate - threshold), not all the
-    weight. Rates of feasible constraints settle lambda_k / alpha above their thresholds too.
+    In equilibrium an infeasible constraint has the weight alpha (rate - threshold), not all the weight. Rates of
+    feasible constraints settle lambda_k / alpha above their thresholds too.
 
     Args:
         alpha: stiffness. Slack is at most 1 / alpha, so choose alpha < 1 / (worst expected rate - threshold).
@@ -163,10 +159,7 @@ class StallDetector(nn.Module):
     half is positive, and less than `improvement` (relative) below the first half's.
 
     Args:
-        weight: share of the weight, in (0.5, 1]. With `max_multiplier` c a constraint's share is at most c / (1 + c),
-            0.83 for c = 5.
-        updates: length of a period.
-        improvement: relative decrease of the violation that counts as progress.
+        weight: share of the weight, in (0.5, 1]; with `max_multiplier` c a share is at most c / (1 + c).
     """
 
     changes_learning = False

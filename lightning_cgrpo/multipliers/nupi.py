@@ -8,31 +8,28 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import expect
-from lightning_cgrpo.multipliers.controller import Controller, normalized
+from lightning_cgrpo.multipliers.controller import Controller
 
 
 class NuPI(Controller):
-    """Moves each multiplier by its violation and by the change of its violation, which damps oscillation.
+    """Moves each multiplier by its violation, and by the change of its smoothed violation, which damps oscillation.
 
-    The integral part raises a multiplier while its constraint is violated. The proportional part responds to the
-    smoothed violation's change at once. The state has no integral that could wind up beyond the bounds.
+    The state has no integral that could wind up beyond the bounds.
 
         s_t = nu s_{t-1} + (1 - nu) v_t,    s_0 = v_0
         lambda <- clip(lambda + ki v_t + kp (s_t - s_{t-1}), 0, max_multiplier)
 
-    (Sohrabi et al., 2024, algorithm 1.) Weights are (1, lambda) / (1 + sum lambda). With kp = 0 this is
-    ProjectedAscent(lr=ki), bit for bit; with nu = 0 and kp = ki optimistic gradient ascent. The authors' library
-    documents s_0 = v_0 but stores 0, which repeats the proportional term in the second step.
+    (Sohrabi et al., 2024, algorithm 1.) With nu = 0 and kp = ki this is optimistic gradient ascent. The authors'
+    library documents s_0 = v_0 but stores 0, which repeats the proportional term in the second step.
 
     Args:
         kp: proportional gain, lambda per unit of violation.
         ki: integral gain, lambda per unit of violation and update; the dual learning rate.
-        nu: smoothing of the violation, in (-1, 1). Negative values resemble Nesterov's momentum and oscillate.
+        nu: smoothing of the violation, in (-1, 1); negative values resemble momentum and oscillate.
         max_multiplier: cap on each lambda_k, relative to the reward's 1.
         init: initial lambda_k.
     """
 
-    multipliers: Tensor
     smoothed: Tensor
     started: Tensor
 
@@ -52,10 +49,6 @@ class NuPI(Controller):
         expect(0 <= init <= max_multiplier, "init", f"between 0 and max_multiplier, {max_multiplier}", init)
         self.kp, self.ki, self.nu = kp, ki, nu
         self.max_multiplier, self.init = max_multiplier, init
-
-    @property
-    def weights(self) -> Tensor:
-        return normalized(self.multipliers)
 
     def _allocate(self, size: int) -> None:
         self.register_buffer("multipliers", torch.full((size,), self.init, dtype=torch.float64))

@@ -8,33 +8,31 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import expect
-from lightning_cgrpo.multipliers.controller import Controller, normalized
+from lightning_cgrpo.multipliers.controller import Controller
 
 
 class PID(Controller):
     """Sets each multiplier from the size, the sum and the rise of its violation.
 
-    The integral finds the multiplier that holds a rate at its threshold. The proportional part damps the integral's
-    oscillation. The derivative part responds to a rising violation at once.
+    The integral finds the multiplier that holds a rate at its threshold; the proportional part damps the integral's
+    oscillation; the derivative part responds to a rising violation.
 
         s <- a s + (1 - a) v,    s_0 = v_0
         I_k <- clip(I_k + ki v_k, 0, max_multiplier)
         lambda_k = clip(kp s_k + I_k + kd max(0, s_k - s'_k), 0, max_multiplier)
 
-    with s' the previous s (Stooke et al., 2020, algorithm 2). Weights are (1, lambda) / (1 + sum lambda). The integral
-    stops rising once the sum reaches the cap (conditional integration), so that lambda_k leaves the cap as soon as the
-    violation falls. With kp = kd = 0 this is ProjectedAscent(lr=ki), bit for bit.
+    with s' the previous s (Stooke et al., 2020, algorithm 2). The integral stops rising once the sum reaches the cap,
+    so that lambda_k leaves the cap as soon as the violation falls.
 
     Args:
         kp: proportional gain, lambda per unit of violation.
         ki: integral gain, lambda per unit of violation and update.
-        kd: derivative gain, lambda per rise of the violation in one update. Use with smoothing, because the positive
-            part turns noise into a bias.
+        kd: derivative gain, lambda per rise in one update; needs smoothing, because its positive part turns noise into
+            a bias.
         max_multiplier: cap on lambda_k and on the integral, relative to the reward's 1.
-        smoothing: a, in [0, 1); 0 for no smoothing. The authors' code has 0.95.
+        smoothing: a, in [0, 1). The authors' code has 0.95.
     """
 
-    multipliers: Tensor
     integral: Tensor
     smoothed: Tensor
     started: Tensor
@@ -55,10 +53,6 @@ class PID(Controller):
         expect(0 <= smoothing < 1, "smoothing", "in [0, 1)", smoothing)
         self.kp, self.ki, self.kd = kp, ki, kd
         self.max_multiplier, self.smoothing = max_multiplier, smoothing
-
-    @property
-    def weights(self) -> Tensor:
-        return normalized(self.multipliers)
 
     def _allocate(self, size: int) -> None:
         for name in ("multipliers", "integral", "smoothed"):

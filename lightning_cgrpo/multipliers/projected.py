@@ -8,27 +8,23 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import expect
-from lightning_cgrpo.multipliers.controller import Controller, normalized
+from lightning_cgrpo.multipliers.controller import Controller
 
 
 class ProjectedAscent(Controller):
     """Raises each multiplier in proportion to its violation, and lowers it below the threshold, down to 0.
 
-    This is the textbook's dual ascent (Arrow, Hurwicz & Uzawa, 1958). A constraint that holds with room to spare gets
-    weight 0.
+    A constraint that holds with room to spare gets weight 0.
 
         lambda_k <- clip(lambda_k + lr v_k, 0, max_multiplier)
 
-    Weights are (1, lambda) / (1 + sum lambda), so the advantage's scale does not grow with the multipliers (Stooke et
-    al., 2020).
+    This is dual ascent (Arrow, Hurwicz & Uzawa, 1958).
 
     Args:
         lr: step per unit of violation.
         max_multiplier: cap on each lambda_k, relative to the reward's 1.
-        init: initial lambda_k. With 0, training starts as plain GRPO.
+        init: initial lambda_k; with 0, training starts as plain GRPO.
     """
-
-    multipliers: Tensor
 
     def __init__(self, lr: float = 0.05, max_multiplier: float = 5.0, init: float = 0.0) -> None:
         super().__init__()
@@ -36,10 +32,6 @@ class ProjectedAscent(Controller):
         expect(0 < max_multiplier < math.inf, "max_multiplier", "positive and finite", max_multiplier)
         expect(0 <= init <= max_multiplier, "init", f"between 0 and max_multiplier, {max_multiplier}", init)
         self.lr, self.max_multiplier, self.init = lr, max_multiplier, init
-
-    @property
-    def weights(self) -> Tensor:
-        return normalized(self.multipliers)
 
     def _allocate(self, size: int) -> None:
         self.register_buffer("multipliers", torch.full((size,), self.init, dtype=torch.float64))

@@ -31,18 +31,17 @@ def softmax_gradient(logits: Tensor, violations: Tensor) -> Tensor:
 class SoftmaxAdam(Controller):
     """Moves the logits of a softmax over reward and constraints towards violated constraints, by Adam.
 
-    Each update, Adam takes a step that increases the weighted violation. Adam divides a steady gradient by its size, so
-    a violation of 1e-4 moves a logit as fast as 0.5, about `lr` per update. Rates therefore oscillate around thresholds
-    with an amplitude set by `lr`, and an infeasible constraint ends up with all the weight (see `guards`).
+    Adam divides a steady gradient by its size: a violation of 1e-4 moves a logit as fast as 0.5, by `lr` per update.
+    Rates therefore oscillate around thresholds, and an infeasible constraint ends up with all the weight.
 
         lambda = softmax(z),    z ascends l(z) = sum_k lambda_k v_k
 
     (Paper, section 4; Roy et al., 2021.) The 1 + K logits include the reward's. An unobserved constraint enters no sum
-    and keeps its logit, Adam moments and step count.
+    and keeps its logit and Adam's state.
 
     Args:
-        lr: Adam's learning rate; the paper has 0.01 for the gridworld. Lower it if rates oscillate.
-        init: the paper's initial logit; without effect, since only differences of logits matter.
+        lr: Adam's learning rate; the paper has 0.01 for the gridworld.
+        init: the paper's initial logit, without effect.
         betas: Adam's betas.
     """
 

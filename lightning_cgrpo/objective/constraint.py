@@ -36,9 +36,9 @@ class Constraint:
         at_least: lowest rate, in [0, 1], of a wanted behavior.
         role: ``constrain`` gives the behavior a multiplier; ``monitor`` measures and logs its rate.
         signal: the task's signal; by default the constraint's name.
-        violated_above: for a signal that is a number: larger values are violations. `at_most` then bounds the rate of
-            violations, `at_least` the rate of satisfactions.
-        violated_below: for a signal that is a number: smaller values are violations.
+        violated_above: larger values of the signal, a number, are violations; `at_least` then bounds the rate of other
+            values.
+        violated_below: smaller values of the signal are violations.
     """
 
     at_most: float | None = None

@@ -101,8 +101,6 @@ class Evaluation:
     Args:
         metrics: by tag, from `behavior_metrics`.
         standard_errors: of means and rates, by tag; left out if all prompts agree.
-        prompts: number of prompts on all processes.
-        answers: number of answers to all prompts.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
