@@ -21,6 +21,8 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Config, list[str
         ObjectiveError: for a wrong objective.
     """
     files, overrides, flags = _split(arguments)
+    if flags and command in ("export", "plan"):
+        raise ConfigError(f"Expected no {flags[0]} for {command}, try it with fit.")
     if not files and not flags:
         raise ConfigError("Expected a configuration, but got none, try -c configs/gridworld.yaml.")
     for name in files:

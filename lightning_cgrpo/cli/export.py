@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from lightning_cgrpo.cli.configuration import Config, ConfigError, get
+from lightning_cgrpo.cli.configuration import Config, get
 from lightning_cgrpo.errors import UserError
 
 
@@ -31,9 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--ckpt_path", metavar="FILE", default="last", help="the checkpoint (default: the run's last)")
     parser.add_argument("--merge", action="store_true", help="add adapters to the weights, and write those")
     given, rest = parser.parse_known_args(argv)
-    config, flags = read_arguments("export", rest)
-    if flags:
-        raise ConfigError(f"Expected no {flags[0]} for export, try it with fit.")
+    config, _ = read_arguments("export", rest)
     if given.out.exists() and (not given.out.is_dir() or any(given.out.iterdir())):
         raise UserError(
             f"Expected --out to be a new or empty directory, but got '{given.out}', which has something in it, try "

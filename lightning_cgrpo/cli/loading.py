@@ -1,4 +1,4 @@
-"""Builds parts of a run from its configuration, and loads weights from its checkpoints."""
+"""Builds parts of a run, and loads weights from its checkpoints."""
 
 from __future__ import annotations
 

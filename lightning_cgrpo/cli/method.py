@@ -1,4 +1,4 @@
-"""The method of a run: all of its configuration that changes learning, except for the seed."""
+"""The method of a run: the settings that change learning, except for the seed."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def constraints_of(method: Mapping[str, Any]) -> dict[str, Constraint] | None:
 
 @cache
 def only_shows(class_path: str) -> bool:
-    """Whether a class only shows or saves, see `MARK`. Modules may have moved since a run, so names come first."""
+    """Whether a class only shows or saves. Names come first, because modules may have moved since a run."""
     name = short_class(class_path)
     return name in LIGHTNINGS or any(constant_of(path, MARK) is False for path in (name, class_path))
 

@@ -58,7 +58,6 @@ class RunFiles(SaveConfigCallback):
         self._remove_empty(trainer)
 
     def _remove_empty(self, trainer: Trainer) -> None:
-        """Remove the folder of Lightning's logger, if no training began."""
         if self.already_saved or trainer.state.fn != "fit" or not trainer.is_global_zero:
             return
         for logger in trainer.loggers:

@@ -11,7 +11,6 @@ from pathlib import Path
 from rich.console import Console
 
 from lightning_cgrpo.cli.arguments import read_arguments
-from lightning_cgrpo.cli.configuration import ConfigError
 from lightning_cgrpo.planning.plan import plan
 from lightning_cgrpo.planning.table import as_json, show
 
@@ -66,9 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--json", action="store_true", help="write JSON: bytes, tokens, operations")
     given, rest = parser.parse_known_args(argv)
-    config, flags = read_arguments("plan", rest)
-    if flags:
-        raise ConfigError(f"Expected no {flags[0]} for plan, try it with fit.")
+    config, _ = read_arguments("plan", rest)
     options = vars(given)
     writes_json = options.pop("json")
     found = plan(config, **options)

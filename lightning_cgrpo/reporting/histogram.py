@@ -49,4 +49,5 @@ def _shares(start: float, end: float) -> Array:
         return shares
     edges = EDGES.copy()
     edges[0], edges[-1] = min(edges[0], start), max(edges[-1], end)
-    return np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0.0, None) / (end - start)
+    covered: Array = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0.0, None) / (end - start)
+    return covered

@@ -20,7 +20,7 @@ LAST = 1 / 8
 DIGITS = 4
 """Significant digits of series and distributions."""
 HANDFUL = 10
-"""A run whose final bins would hold fewer bins than this so far gets narrower bins."""
+"""A running run's bins are wide enough for at most this many times its updates so far."""
 SKIPPED = "skipped_steps"
 
 Identity = tuple[str, Any]
@@ -139,7 +139,7 @@ def run_of_log(
         # Updates between logged updates don't count as missing.
         updates = int(end + spacing)
         updates = min(updates, max_updates) if max_updates and max_updates > end else updates
-    # A running run already has its final bins, unless fewer than a handful of them have begun.
+    # A running run already has its final bins, unless it has only begun.
     width = bin_width(min(max_updates or updates, HANDFUL * updates), spacing)
     start = last_part(updates, last, end)
     begins = min((series.steps[0] for series in log.scalars.values()), default=0.0)

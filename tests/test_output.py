@@ -1,0 +1,25 @@
+"""Tables keep their columns on narrow screens, and files are whole."""
+
+from rich.table import Table
+
+from lightning_cgrpo.output import print_table, write_whole
+
+
+def test_columns_keep_their_ends_on_a_narrow_screen(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "20")
+    table = Table()
+    heads = [f"measure_{number}" for number in range(6)]
+    for head in heads:
+        table.add_column(head, no_wrap=True, min_width=len(head))
+    table.add_row(*(f"{number}.123456" for number in range(6)))
+    print_table(table)
+    shown = capsys.readouterr().out
+    assert all(head in shown for head in heads) and "5.123456" in shown
+
+
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
+    path = tmp_path / "file.json"
+    for text in ("first", "second"):
+        write_whole(path, text)
+        assert path.read_text() == text
+    assert list(tmp_path.iterdir()) == [path]
