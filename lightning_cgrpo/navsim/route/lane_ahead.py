@@ -29,11 +29,6 @@ class LaneAhead:
     lanes: list[int]
     path: Path
 
-    @property
-    def start(self) -> float:
-        """Distance of the ego along the path."""
-        return float(self.path.project(self.road.position))
-
 
 def lane_ahead(scene: Scene) -> LaneAhead:
     """Find the lanes to follow from the ego's place at t = 0.

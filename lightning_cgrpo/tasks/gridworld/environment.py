@@ -25,21 +25,19 @@ LOW_CHARGE = 2
 class Gridworld(Environment):
     """The paper's gridworld (appendix C), vectorized over episodes.
 
-    Observations: 30 numbers. x, y, goal x, goal y and charge in [0, 1], then the 5x5 lava map around the agent, without
-    lava outside the grid.
+    Five actions: four moves (against a wall the agent stays put, and still drains) and stay, which recharges. An
+    observation has 30 numbers: x, y, goal x, goal y in [0, 1], the battery's charge in [0, 1], and the 5x5 lava map
+    around the agent (outside of the grid there is no lava). An episode ends only at the goal, or after `max_steps`.
 
-    Actions: up, down, left, right drain the battery by 5 %, also against a wall; stay recharges.
+    The battery is counted in units of 5 %, since floating point gets the 10 % threshold wrong.
 
-    Reward: ``goal``, the step ended at the goal.
-
-    Costs: ``lava``, the step ended on lava, also by staying; ``battery``, the charge after the step is below 10 %.
-
-    Ends when: the agent is at the goal, or after `max_steps`.
+    Reports per step: ``goal``, ``lava`` (the step ended on lava, standing still included), ``battery`` (the charge
+    after the step is below 10 %).
 
     Args:
         max_steps: longest episode.
-        recharge: charge gained by staying, in units of 5 %, because floating point gets the 10 % threshold wrong. The
-            paper's text also admits a net gain of 15 %, `recharge=3`.
+        recharge: charge gained by staying, in units of 5 %; nothing drains in that step. The paper's text also admits
+            a net gain of 15 %, `recharge=3`.
     """
 
     observation_size = 30

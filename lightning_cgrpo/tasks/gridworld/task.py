@@ -13,16 +13,12 @@ from lightning_cgrpo.tasks.task import Task
 
 
 class GridworldTask(Task):
-    """Scores gridworld episodes.
-
-    Reward: the indicator ``goal``, the episode reached the goal.
-
-    Costs: ``lava``, steps on lava; ``battery``, steps with a low battery.
+    """Signals: ``goal`` (reached it), ``lava`` (stood on it), ``battery`` (ran low).
 
     Args:
-        cost: a cost's value in the advantage: the episode's ``sum`` of penalties, their ``mean`` over steps, or the
-            ``indicator`` of any penalty.
-        rate: violations in a rate: ``steps`` among all steps, or ``episodes`` with any violation.
+        cost: what enters the advantage for lava and battery: the episode's ``sum`` of penalties, its ``mean`` over
+            steps, or the ``indicator`` that there was any.
+        rate: what the rate counts: ``steps`` in violation among all steps, or ``episodes`` with any violation.
     """
 
     signals: Mapping[str, SignalKind] = {"goal": "indicator", "lava": "indicator", "battery": "indicator"}
