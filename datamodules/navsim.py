@@ -94,9 +94,8 @@ class NavsimDataModule(GroupDataModule):
         loaders = super().test_dataloader()
         if not self.follow_ups:
             return loaders
-        scenes, count = self._scenes("test")
-        used = evenly_spaced(len(scenes), len(scenes) if count is None else min(count, len(scenes)))
-        after = self.scenes.follow_ups("test")
+        source, after = self.source("test"), self.scenes.follow_ups("test")
+        used = evenly_spaced(len(source.scenes), len(source))
         groups = [after[number] for number in used[: self.max_eval_prompts]]
         if not any(len(group) for group in groups):
             return loaders

@@ -34,11 +34,6 @@ class LaneAhead:
         """The centerlines of the lanes to follow."""
         return LanePath.along([self.road.centerline(lane) for lane in self.lanes])
 
-    @property
-    def start(self) -> float:
-        """Distance of the ego along the path."""
-        return float(self.path.project(self.road.position))
-
 
 def lane_ahead(scene: Scene) -> LaneAhead:
     """Find the lanes that lead from the ego along its route.

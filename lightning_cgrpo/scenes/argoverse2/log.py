@@ -103,6 +103,11 @@ def rotate(vectors: Array, yaw: Array) -> Array:
     return np.stack([cos * x - sin * y, sin * x + cos * y], -1)
 
 
+def wrapped(angle: Array | float) -> Array:
+    """In [-π, π)."""
+    return np.asarray((angle + np.pi) % (2 * np.pi) - np.pi)
+
+
 def read_log(folder: Path) -> Log:
     """Read the poses and boxes of a log.
 

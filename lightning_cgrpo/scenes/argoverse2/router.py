@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import shapely
 
-from lightning_cgrpo.scenes.argoverse2.log import Array, TimedPoses
+from lightning_cgrpo.scenes.argoverse2.log import Array, TimedPoses, wrapped
 from lightning_cgrpo.scenes.scene import RoadMap
 
 INTERVAL = 0.1
@@ -36,7 +36,7 @@ class Router:
             if not successors:
                 break
             heading = self._end_heading(lane)
-            lane = min(successors, key=lambda other: abs(_wrapped(self._end_heading(other) - heading)))
+            lane = min(successors, key=lambda other: abs(wrapped(self._end_heading(other) - heading)))
             taken.append(lane)
         return tuple(dict.fromkeys(self.map.lanes.roadblock[taken].tolist()))
 
@@ -51,7 +51,7 @@ class Router:
         behind = shapely.line_interpolate_point(lines, np.maximum(along - 0.5, 0))
         ahead = shapely.line_interpolate_point(lines, np.minimum(along + 0.5, shapely.length(lines)))
         dx, dy = (shapely.get_coordinates(ahead) - shapely.get_coordinates(behind)).T
-        off = np.abs(_wrapped(np.arctan2(dy, dx) - poses[moments, 2]))
+        off = np.abs(wrapped(np.arctan2(dy, dx) - poses[moments, 2]))
         order = np.lexsort([lanes, off, moments])
         first = np.unique(moments[order], return_index=True)[1]
         return list(lanes[order][first].tolist())
@@ -59,8 +59,3 @@ class Router:
     def _end_heading(self, lane: int) -> float:
         before, last = self.map.lanes.centerlines[lane][-2:].tolist()
         return float(np.arctan2(last[1] - before[1], last[0] - before[0]))
-
-
-def _wrapped(angle: Array | float) -> Array:
-    """In [-π, π)."""
-    return np.asarray((angle + np.pi) % (2 * np.pi) - np.pi)

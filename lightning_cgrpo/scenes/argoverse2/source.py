@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.scenes.argoverse2.log import BOXES, POSES, Array, Log, last_sweep, read_log, rotate
+from lightning_cgrpo.scenes.argoverse2.log import BOXES, POSES, Array, Log, last_sweep, read_log, rotate, wrapped
 from lightning_cgrpo.scenes.argoverse2.road_map import read_map
 from lightning_cgrpo.scenes.argoverse2.router import Router
 from lightning_cgrpo.scenes.logs import ALL, LogSource, Part
@@ -18,7 +18,7 @@ from lightning_cgrpo.scenes.scene import RoadMap, Scene
 from lightning_cgrpo.scenes.scene_file import agent_to_json, ego_to_json, scene_from_json
 
 HISTORY, FUTURE, INTERVAL = 1.5, 4.0, 0.5
-RADIUS = 100.0
+AGENT_RADIUS = 100.0
 """Meters around the ego's place at t = 0; agents that stay outside are left out."""
 LOGS_KEPT = 16
 """Size of the cache."""
@@ -109,8 +109,7 @@ def _recording(folder: Path) -> tuple[Log, RoadMap, Router]:
 def _relative(poses: Array, origin: Array) -> Array:
     """Poses ``[N, 3]`` in the frame of a pose, with yaw in [-π, π)."""
     moved = poses - origin
-    yaw = (moved[:, 2] + np.pi) % (2 * np.pi) - np.pi
-    return np.column_stack([rotate(moved[:, :2], -origin[2]), yaw])
+    return np.column_stack([rotate(moved[:, :2], -origin[2]), wrapped(moved[:, 2])])
 
 
 def _agents(log: Log, start: float, grid: Array, place: Array) -> list[dict[str, Any]]:
@@ -121,9 +120,9 @@ def _agents(log: Log, start: float, grid: Array, place: Array) -> list[dict[str,
         if not seen[grid >= 0].any():
             continue
         poses = track.motion.at(start + grid[seen])
-        if np.hypot(*(poses[:, :2] - place).T).min() >= RADIUS:
+        if np.hypot(*(poses[:, :2] - place).T).min() >= AGENT_RADIUS:
             continue
-        poses[:, 2] = (poses[:, 2] + np.pi) % (2 * np.pi) - np.pi
+        poses[:, 2] = wrapped(poses[:, 2])
         states = np.column_stack([grid[seen], poses, track.motion.velocities(start + grid[seen])])
         found.append(agent_to_json(track.token, track.type, track.size, states))
     return found

@@ -25,10 +25,9 @@ def layers(road_map: RoadMap, origin: Array) -> Iterator[tuple[Array, Color]]:
     yield right, BORDER
 
 
-def _near(origin: Array, polygons: Points, chosen: Array | None = None) -> Array:
+def _near(origin: Array, polygons: Points, chosen: Array | bool = True) -> Array:
     """The polygons within sight, relative to the origin."""
-    rows = _rows(origin, polygons) if chosen is None else _rows(origin, polygons) & chosen
-    near: Array = (polygons.xy.numpy()[rows] - origin).astype(np.float32)
+    near: Array = (polygons.xy.numpy()[_rows(origin, polygons) & chosen] - origin).astype(np.float32)
     return near
 
 
@@ -68,10 +67,9 @@ def _sides(outline: Array, line: Array) -> tuple[Array, Array]:
 
 def _ribbons(lines: Sequence[Array]) -> Array:
     """Polygons ``[N, 2 V, 2]`` around N lines of up to V points."""
-    width = max(map(len, lines), default=0)
-    if not width:
+    if not lines:
         return np.zeros((0, 0, 2), np.float32)
-    xy = np.stack([np.concatenate([line, line[-1:].repeat(width - len(line), 0)]) for line in lines])
+    xy: Array = Points.polylines(lines).xy.numpy()
     steps = np.diff(xy, axis=1)
     steps /= np.maximum(np.hypot(steps[..., 0], steps[..., 1]), 1e-9)[..., None]
     ahead = np.concatenate([steps[:, :1], steps], 1) + np.concatenate([steps, steps[:, -1:]], 1)

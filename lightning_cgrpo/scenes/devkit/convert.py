@@ -11,7 +11,7 @@ from lightning_cgrpo.scenes.json_fields import SceneError
 INTERVAL, FUTURE = 0.5, 8
 PLAN = 41
 """Poses of the expert's plan at 10 Hz, of 51 in a cache."""
-RADIUS = 100.0
+MAP_RADIUS = 100.0
 """Half the side of a square around the ego, in meters, as in metric caches; the route's roads are always included."""
 SYNTHETIC_TOKEN = 17
 """Length of a synthetic scene's token, by which the devkit recognizes these scenes."""
@@ -109,7 +109,7 @@ def _map(token: str, scenario: Any, layers: Any) -> dict[str, Any]:
     """Roads, intersections and carparks near the ego; without drivable areas, as in the devkit."""
     api = scenario.map_api
     kinds = (layers.ROADBLOCK, layers.ROADBLOCK_CONNECTOR, layers.INTERSECTION, layers.CARPARK_AREA)
-    near = api.get_proximal_map_objects(scenario.initial_ego_state.center.point, RADIUS, list(kinds))
+    near = api.get_proximal_map_objects(scenario.initial_ego_state.center.point, MAP_RADIUS, list(kinds))
     blocks = {
         str(block.id): (block, layer == layers.ROADBLOCK_CONNECTOR) for layer in kinds[:2] for block in near[layer]
     }

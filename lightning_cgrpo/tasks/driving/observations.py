@@ -34,7 +34,7 @@ class Observations(Thoughts):
         SceneError: there is no route.
         """
         ahead = lane_ahead(scene)
-        start = ahead.start
+        start = float(ahead.path.project(ahead.road.position))
         x, y, yaw = scene.ego.poses[-1].tolist()
         points = ahead.path.at(start + np.array(LANE_POINTS))[:, :2] - [x, y]
         points = points @ np.array([[np.cos(yaw), -np.sin(yaw)], [np.sin(yaw), np.cos(yaw)]])

@@ -141,17 +141,17 @@ def intent(scene: Scene) -> str:
     """
     if scene.intent in INTENTS:
         return scene.intent
-    lane = lane_ahead(scene)
-    start = lane.start
+    ahead = lane_ahead(scene)
+    start = float(ahead.path.project(ahead.road.position))
     end = start + max(AHEAD * float(scene.ego.velocities[-1].norm()), SHORTEST_AHEAD)
     # A turn that begins within this distance counts as a whole.
     begin = 0.0
-    for row in lane.lanes:
-        length = lane.road.length(row)
-        if bool(lane.road.lanes.connector[row]) and start < begin + length and begin < end:
+    for lane in ahead.lanes:
+        length = ahead.road.length(lane)
+        if bool(ahead.road.lanes.connector[lane]) and start < begin + length and begin < end:
             end = max(end, begin + length)
         begin += length
-    turn = math.remainder(float(lane.path.at(np.array(end))[2] - lane.path.at(np.array(start))[2]), math.tau)
+    turn = math.remainder(float(ahead.path.at(np.array(end))[2] - ahead.path.at(np.array(start))[2]), math.tau)
     return "straight" if abs(turn) < TURN else "left" if turn > 0 else "right"
 
 
