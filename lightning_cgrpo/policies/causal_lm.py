@@ -132,8 +132,8 @@ class CausalLMPolicy(Policy):
 
     def _report_unshared(self, reason: str) -> None:
         rank_zero_warn(
-            f"The answers of a group are computed with a prompt each, because {reason} ('{self.name}'). That is as "
-            "exact, and slower."
+            f"Each answer is computed with its own copy of the prompt, because {reason} ('{self.name}'). Results are "
+            "as exact, but slower."
         )
 
     def train(self, mode: bool = True) -> CausalLMPolicy:

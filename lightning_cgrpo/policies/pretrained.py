@@ -67,7 +67,7 @@ def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM") -> tu
         reason = first_line(error)
         raise UserError(
             f"Expected model to be a directory with a Hugging Face model, or a name on the hub, but got '{name}' "
-            f"({reason}), try another one, or create a tiny one with `python -m lightning_cgrpo tiny-model DIR`."
+            f"({reason}), try another name, or create a tiny model with `python -m lightning_cgrpo tiny-model DIR`."
         ) from None
     if path is not None and not _as_saved(tokenizer, path / "tokenizer.json"):
         tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
@@ -201,8 +201,8 @@ def with_adapters(model: Any, lora: LoRA) -> Any:
         raise UserError(NO_PEFT) from None
     if hasattr(model, "peft_config"):
         raise UserError(
-            f"Expected a model without adapters for lora, but got '{model.name_or_path}' with some, try it without "
-            "lora to go on training those, or merge them first (`python -m lightning_cgrpo export --merge`)."
+            f"Expected a model without adapters for lora, but got '{model.name_or_path}' with some, try removing "
+            "lora to train these adapters, or merge them first (`python -m lightning_cgrpo export --merge`)."
         )
     config = LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.target_modules, lora_dropout=0.0, task_type="CAUSAL_LM"

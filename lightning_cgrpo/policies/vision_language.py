@@ -128,7 +128,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
         try:
             processed = self.image_processor(images=images, return_tensors="pt")
         except (ValueError, TypeError, OSError) as error:
-            raise UserError(f"Expected images in prompt {number}, but got something that is none: {error}.") from None
+            raise UserError(f"Expected readable images in prompt {number}, but got: {error}.") from None
         return processed["pixel_values"], processed["image_grid_thw"]
 
     @property

@@ -90,7 +90,7 @@ class GenerationSampler(Sampler):
         if limit is not None and longest + self.sampling.max_new_tokens > limit:
             raise UserError(
                 f"Expected prompt and answer to fit into the {limit} positions of '{policy.name}', but got a prompt of "
-                f"{longest} tokens and max_new_tokens {self.sampling.max_new_tokens}, try less of either."
+                f"{longest} tokens and max_new_tokens {self.sampling.max_new_tokens}, try a smaller max_new_tokens."
             )
         draws = noise(group_size, self.sampling.max_new_tokens)
         size = max(len(tokens) if self.batch_size is None else self.batch_size // group_size, 1)

@@ -161,7 +161,7 @@ def test_prompts(policy):
     assert policy.read_prompts(PROMPTS[2:])[1] == {}
     with pytest.raises(UserError, match="prompt 7 as images, 0, but got 1"):
         policy.read_prompts([message(f"a {PLACEHOLDER}")], torch.tensor([7]))
-    with pytest.raises(UserError, match="Expected images in prompt 0"):
+    with pytest.raises(UserError, match="Expected readable images in prompt 0"):
         policy.read_prompts([message("a", "b") + message({"no": "image"})])
 
 

@@ -114,7 +114,7 @@ def test_another_output_than_numbers_ends_the_run(folder, output, problem):
 
 def test_a_function_that_hangs_ends_the_run_after_the_time_limit(folder):
     forever = threading.Event()
-    with pytest.raises(UserError, match=r"signal 'reward_of_it' to return within 0.2 s, but it has not, try a larger"):
+    with pytest.raises(UserError, match=r"'reward_of_it' to return within 0.2 s, but got no result, try a larger"):
         train(folder, lambda completions: forever.wait(), time_limit=0.2)
     forever.set()
 

@@ -227,7 +227,7 @@ def test_the_first_process_pushes(served, policy, monkeypatch):
     [
         ({"logprobs_mode": "raw_logprobs"}, r"what it samples from, .*--logprobs-mode processed_logprobs\.$"),
         ({"dev_mode": False}, r"weight_info to accept the request, but got 404 .*try VLLM_SERVER_DEV_MODE=1"),
-        ({"room": 33}, r"room for answers of 8 tokens, but got one cut after 3, .*larger max_model_len"),
+        ({"room": 33}, r"room for answers of 8 tokens, but got an answer cut after 3, .*larger max_model_len"),
         ({"room": 30}, r"to accept the request, but got 400 \(The prompt is too long\)\.$"),
     ],
 )
@@ -247,7 +247,7 @@ def test_another_model_is_noticed(tmp_path, policy):
     with torch.no_grad():
         for parameter in fake.engine.model.model.layers[3].mlp.parameters():
             parameter.mul_(50)
-    with pytest.raises(UserError, match=r"log-probabilities that differ by .* per token .* serving that same model"):
+    with pytest.raises(UserError, match=r"log-probabilities that differ by .* per token .* serving the policy's model"):
         generate(VLLMServer(fake.address), policy, rows=(0,))
     assert fake.version == "incomplete"
     fake.shutdown()
@@ -320,7 +320,7 @@ def test_asks_again_where_that_is_safe(served, policy, monkeypatch):
 def test_errors_of_the_connection(served, policy, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"a vLLM server at http://127.0.0.1:1, but got no answer to /weight_info"):
         generate(VLLMServer("http://127.0.0.1:1"), policy, rows=(0,))
-    with pytest.raises(UserError, match=r"Expected shared to be a folder, but got '.*nowhere'"):
+    with pytest.raises(UserError, match=r"Expected shared to be an existing folder, but got '.*nowhere'"):
         generate(VLLMServer(served.address, shared=str(tmp_path / "nowhere")), policy)
     with pytest.raises(ValueError, match=r"`address` to be a URL with http:// or https://, but got localhost:8000"):
         VLLMServer("localhost:8000")

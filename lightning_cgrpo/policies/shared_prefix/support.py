@@ -51,7 +51,7 @@ def obstacle(model: Any) -> str | None:
     if rope.get("rope_type") in ("dynamic", "longrope"):
         return f"its positions depend on the longest text of a batch (rope_type {rope['rope_type']})"
     if not getattr(model, "_supports_attention_backend", False):
-        return f"transformers lets nobody replace the attention of {type(model).__name__}"
+        return f"transformers cannot replace the attention of {type(model).__name__}"
     for name, neutral in NEUTRAL_OUTPUT.items():
         if getattr(config, name, None) not in neutral:
             return f"its logits go through {name}"
@@ -59,7 +59,7 @@ def obstacle(model: Any) -> str | None:
         return f"{type(model).__name__} has no base model that gives hidden states"
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear or head.bias is not None:
-        return "its output layer is not a plain linear one"
+        return "its output layer is not a plain linear layer"
     return None
 
 

@@ -86,8 +86,8 @@ def _check_end(policy: CausalLMPolicy, answer: Reply, length: int, where: str) -
     stopped = [token in policy.stop_tokens for token in answer.tokens]
     if answer.reason == "length" and 1 <= size < length and not any(stopped):
         raise UserError(
-            f"Expected {where} to have room for answers of {length} tokens, but got one cut after {size}, try a larger "
-            "max_model_len there, or a smaller max_new_tokens."
+            f"Expected {where} to have room for answers of {length} tokens, but got an answer cut after {size}, try a "
+            "larger max_model_len there, or a smaller max_new_tokens."
         )
     ended = size <= length and (any(stopped) or size == length)
     if not ended or any(stopped[:-1]) or len(answer.log_probs) != size or answer.reason not in ("stop", "length"):

@@ -55,7 +55,7 @@ def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
                 "diverged, try a smaller learning rate."
             )
     if folder is not None and not Path(folder).is_dir():
-        raise UserError(f"Expected shared to be a folder, but got '{folder}', which is none, try creating it.")
+        raise UserError(f"Expected shared to be an existing folder, but got '{folder}', try creating the folder.")
     with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as directory:
         # A sharded policy is whole in a rollout, but transformers would save its shards.
         named = {name: parameter.detach() for name, parameter in policy.named_parameters()}
@@ -90,6 +90,6 @@ def check_agreement(policy: CausalLMPolicy, prompt: list[int], answer: Reply, wh
         )
     if difference > TOLERANCE:
         raise UserError(
-            f"Expected {where} to compute what '{policy.name}' computes, but got log-probabilities that differ by "
-            f"{difference:.2g} per token after its weights were pushed, try serving that same model."
+            f"Expected {where} to agree with '{policy.name}', but got log-probabilities that differ by "
+            f"{difference:.2g} per token after the weights were pushed, try serving the policy's model."
         )

@@ -132,8 +132,8 @@ def _result(future: Future[Any], time_limit: float | None, signal: str) -> Any:
     # Not `result(time_limit)`, because a function may raise a TimeoutError itself.
     if not wait([future], time_limit).done:
         raise UserError(
-            f"Expected the function of signal '{signal}' to return within {time_limit:g} s, but it has not, try a "
-            "larger time_limit, or a timeout inside of it after which it returns None."
+            f"Expected the function of signal '{signal}' to return within {time_limit:g} s, but got no result, try a "
+            "larger time_limit, or a timeout in the function, which may return None."
         )
     return future.result()
 

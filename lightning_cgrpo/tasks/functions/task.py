@@ -30,7 +30,8 @@ class FunctionTask(Task):
     - ``completion_ids``: lists of tokens with the end token.
     - the other columns of the data, by name.
 
-    None means that a signal does not apply to a completion. Further signals: `length_signals`.
+    A function gets the arguments that it names, or all with ``**kwargs``. Asynchronous functions run concurrently. None
+    means that a signal does not apply to a completion. Further signals: `length_signals`.
 
     Args:
         signals: by name, callables such as `RewardModel`, or import paths of functions.
