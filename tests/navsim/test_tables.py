@@ -3,8 +3,9 @@
 from rich.console import Console
 
 from lightning_cgrpo.navsim.columns import SHORT
-from lightning_cgrpo.navsim.tables import print_table, scores_table
+from lightning_cgrpo.navsim.tables import scores_table
 from lightning_cgrpo.navsim.two_stage import Result, StageMeans
+from lightning_cgrpo.output import print_table
 
 
 def stage(value, **columns):
