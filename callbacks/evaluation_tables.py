@@ -128,8 +128,6 @@ class EvaluationTable(Callback):
 
     changes_learning = False
 
-    changes_learning = False
-
     def setup(self, trainer: Trainer, pl_module: RolloutModule, stage: str) -> None:
         # Lightning's own table repeats the metrics by tag.
         trainer.test_loop.verbose = trainer.validate_loop.verbose = False

@@ -71,8 +71,6 @@ class Pictures(Callback):
 
     changes_learning = False
 
-    changes_learning = False
-
     def __init__(self, renderer: Renderer, every_n_updates: int = 500, prompts: int = 1) -> None:
         expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
         expect(prompts >= 1, "prompts", "at least 1", prompts)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.columns import COLUMNS
-from lightning_cgrpo.navsim.expert import constant_velocity
+from lightning_cgrpo.navsim.expert.constant_velocity import constant_velocity
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.navsim.columns import SHORT
-from lightning_cgrpo.navsim.expert import constant_velocity
+from lightning_cgrpo.navsim.expert.constant_velocity import constant_velocity
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
 from lightning_cgrpo.scenes.generator import GeneratedScenes

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
-from lightning_cgrpo.navsim.expert import constant_velocity
-from lightning_cgrpo.navsim.expert.constant_velocity import INTERVAL
+from lightning_cgrpo.navsim.expert.constant_velocity import INTERVAL, constant_velocity
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
 from lightning_cgrpo.navsim.simulation.timing import DT
 from lightning_cgrpo.scenes.scene import Scene

@@ -17,7 +17,7 @@ from lightning_cgrpo.scenes.scene import Scene
 
 @dataclass(frozen=True, eq=False)
 class SceneBatch:
-    """S scenes."""
+    """S scenes as tensors."""
 
     scenes: tuple[Scene, ...]
     origin: Tensor  # [S, 2] float64, subtracted from all positions: the ego's position in float32, 0 in float64
@@ -39,13 +39,9 @@ class SceneBatch:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> SceneBatch:
-        """Make tensors of at least one scene and its plan."""
-        starts = torch.stack(
-            [
-                torch.cat([scene.ego.poses[-1], scene.ego.velocities[-1], scene.ego.accelerations[-1]])
-                for scene in scenes
-            ]
-        )
+        """Make the batch of at least one scene and its plan."""
+        egos = [scene.ego for scene in scenes]
+        starts = torch.stack([torch.cat([ego.poses[-1], ego.velocities[-1], ego.accelerations[-1]]) for ego in egos])
         origin = torch.zeros_like(starts[:, :2]) if dtype == torch.float64 else starts[:, :2]
         starts = torch.cat([starts[:, :2] - origin, starts[:, 2:]], 1)
         lines = [plan.centerline - origin[row] for row, plan in enumerate(plans)]

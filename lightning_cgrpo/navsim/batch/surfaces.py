@@ -48,15 +48,14 @@ class Surfaces:
         tables, flags, red_tables, reds = [], [], [], []
         total = 0
         for scene, plan, shift in zip(scenes, plans, origin, strict=True):
-            near = _near(scene, plan)
+            near, flag = _near(scene, plan)
             red, closed = _red(scene)
-            layers += [(xy - shift).to(device, dtype) for xy in (*(xy for xy, _ in near), red)]
-            flags.append(torch.cat([flag for _, flag in near]))
-            tables.append(torch.arange(len(flags[-1])) + total)
-            total += len(tables[-1])
-            red_tables.append(torch.arange(len(red)) + total)
-            total += len(red)
+            layers += [(xy - shift).to(device, dtype) for xy in (*near, red)]
+            flags.append(flag)
             reds.append(closed)
+            tables.append(torch.arange(len(flag)) + total)
+            red_tables.append(torch.arange(len(red)) + total + len(flag))
+            total += len(flag) + len(red)
         table, flag, red_table, closed = (
             pad_sequence(rows, batch_first=True).to(device) for rows in (tables, flags, red_tables, reds)
         )
@@ -65,8 +64,8 @@ class Surfaces:
         return cls(polygons, table, lane, on_route, drivable, intersection, red_table, closed.transpose(1, 2))
 
 
-def _near(scene: Scene, plan: ExpertPlan) -> list[tuple[Tensor, Tensor]]:
-    """Layers of the map around the ego: polygons ``[n, V, 2]`` and flags ``[n, 4]`` (lane to intersection)."""
+def _near(scene: Scene, plan: ExpertPlan) -> tuple[list[Tensor], Tensor]:
+    """Layers ``[n, V, 2]`` of polygons around the ego, and flags ``[sum of n, 4]``, lane to intersection."""
     lanes, blocks = scene.map.lanes, scene.map.roadblocks
     areas = (scene.map.intersections, scene.map.carparks, scene.map.drivable_areas)
     crossings, carparks, drivable = (area.polygons for area in areas)
@@ -82,11 +81,11 @@ def _near(scene: Scene, plan: ExpertPlan) -> list[tuple[Tensor, Tensor]]:
         (carparks, _touching(carparks, patch), (False, False, True, False)),
         (drivable, _touching(drivable, patch), (False, False, True, False)),
     ]
-    found = []
-    for polygons, keep, flags in layers:
-        columns = [torch.as_tensor(flag).expand(len(polygons)) for flag in flags]
-        found.append((polygons.xy[keep], torch.stack(columns, 1)[keep]))
-    return found
+    columns = [
+        torch.stack([torch.as_tensor(flag).expand(len(polygons)) for flag in flags], 1)[keep]
+        for polygons, keep, flags in layers
+    ]
+    return [polygons.xy[keep] for polygons, keep, _ in layers], torch.cat(columns)
 
 
 def _touching(polygons: Points, patch: shapely.Polygon) -> Tensor:

@@ -63,21 +63,15 @@ def interpolated(times: list[int], knots: Tensor, at: list[int]) -> Tensor:
 
 
 def in_scene(origin: Tensor, poses: Tensor) -> Tensor:
-    """Transform poses ``[..., 3]`` from the frames of the poses ``origin [..., 3]`` to the frame of ``origin``."""
+    """Transform poses ``[..., 3]`` from egos' frames to the scene's frame; ``origin [..., 3]`` are the egos' poses."""
     x, y, yaw = poses.unbind(-1)
     cos, sin = origin[..., 2].cos(), origin[..., 2].sin()
-    return torch.stack(
-        [
-            cos * x - sin * y + origin[..., 0],
-            sin * x + cos * y + origin[..., 1],
-            torch.atan2(sin * yaw.cos() + cos * yaw.sin(), cos * yaw.cos() - sin * yaw.sin()),
-        ],
-        -1,
-    )
+    turned = torch.atan2(sin * yaw.cos() + cos * yaw.sin(), cos * yaw.cos() - sin * yaw.sin())
+    return torch.stack([cos * x - sin * y + origin[..., 0], sin * x + cos * y + origin[..., 1], turned], -1)
 
 
 def in_ego(origin: Tensor, poses: Tensor) -> Tensor:
-    """Invert `in_scene`."""
+    """Transform poses ``[..., 3]`` from the scene's frame to egos' frames, inverting `in_scene`."""
     x, y, yaw = (poses - origin).unbind(-1)
     cos, sin = origin[..., 2].cos(), origin[..., 2].sin()
     return torch.stack([cos * x + sin * y, cos * y - sin * x, torch.atan2(yaw.sin(), yaw.cos())], -1)

@@ -21,11 +21,8 @@ from lightning_cgrpo.navsim.geometry.ranges import expand, starts
 from lightning_cgrpo.navsim.simulation.timing import EARLY
 from lightning_cgrpo.navsim.traffic.idm.following import Following, Vehicles
 from lightning_cgrpo.navsim.traffic.idm.rail_network import RailNetwork
-from lightning_cgrpo.navsim.traffic.idm.rails import Traveling, find_rails
+from lightning_cgrpo.navsim.traffic.idm.rails import VEHICLE, Traveling, find_rails
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy, TrafficRollouts
-from lightning_cgrpo.scenes.scene import AGENT_TYPES
-
-VEHICLE = AGENT_TYPES.index("vehicle")
 
 
 class _Surroundings(NamedTuple):

@@ -28,4 +28,3 @@ class TrafficPolicy(Protocol):
 
     def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> TrafficRollouts:
         """Make the traffic around R simulated egos ``states [R, 41, 11]``, whose scenes are ``scene [R]`` int64."""
-        ...

@@ -12,7 +12,7 @@ from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.navsim.evaluation import evaluate
-from lightning_cgrpo.navsim.expert import constant_velocity
+from lightning_cgrpo.navsim.expert.constant_velocity import constant_velocity
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.rollout import Rollouts

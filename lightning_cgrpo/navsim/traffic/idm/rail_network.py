@@ -59,25 +59,21 @@ class RailNetwork:
         speed = torch.tensor([rail.speed for rail in flat], dtype=torch.float64)
         reach = Reach.of(distances, size, progress, speed, pieces, piece_counts)
         links = find_links(pieces, piece_counts, reach, *neighbors(counts, poses, size, tokens))
-        device, dtype = batch.start.device, batch.start.dtype
-
-        def floats(values: Tensor) -> Tensor:
-            return values.to(device, dtype)
-
+        like, device, empty = batch.start, batch.start.device, torch.zeros(2, 3)
         return cls(
             scene.to(device),
             agent.to(device),
             counts.to(device),
-            floats(pad_sequence(distances, batch_first=True, padding_value=torch.inf) if flat else torch.zeros(0, 2)),
-            floats(pad_sequence(poses, batch_first=True) if flat else torch.zeros(0, 2, 3)),
+            pad_sequence(distances or [empty[:, 0]], batch_first=True, padding_value=torch.inf)[: len(flat)].to(like),
+            pad_sequence(poses or [empty], batch_first=True)[: len(flat)].to(like),
             torch.tensor([len(rail.distances) - 1 for rail in flat], dtype=torch.int64, device=device),
-            floats(size),
-            floats(progress),
-            floats(_stacked([torch.from_numpy(rail.pose) for rail in flat], 3) - shift),
-            floats(speed),
-            torch.tensor([rail.target_speed for rail in flat], dtype=dtype, device=device),
+            size.to(like),
+            progress.to(like),
+            (_stacked([torch.from_numpy(rail.pose) for rail in flat], 3) - shift).to(like),
+            speed.to(like),
+            torch.tensor([rail.target_speed for rail in flat], dtype=torch.float64).to(like),
             torch.tensor(["ego" not in token for token in tokens], dtype=torch.bool, device=device),
-            Pieces(*map(floats, pieces)),
+            Pieces(*(column.to(like) for column in pieces)),
             starts(piece_counts).to(device),
             reach.first_piece.to(device),
             reach.pieces.to(device),

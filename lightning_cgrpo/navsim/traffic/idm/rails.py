@@ -21,6 +21,7 @@ from lightning_cgrpo.navsim.traffic.idm.model import TRAFFIC_RADIUS
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, Scene
 from lightning_cgrpo.scenes.vehicle import corners
 
+VEHICLE = AGENT_TYPES.index("vehicle")
 TARGET_SPEED = 10.0
 SNAP_DISTANCE = 3.0  # meters; a vehicle farther from its lane's centerline is not put on the lane
 PARKED_SPEED = 0.1
@@ -70,7 +71,7 @@ def find_rails(scene: Scene, *, wrapped_headings: bool = False, own_speed_limits
     """
     agents, lanes = scene.agents, scene.map.lanes
     now = (agents.times.abs() < EARLY).nonzero()[:, 0]
-    there = agents.seen[:, now].any(1) & (agents.types == AGENT_TYPES.index("vehicle"))
+    there = agents.seen[:, now].any(1) & (agents.types == VEHICLE)
     rows = there.nonzero()[:, 0].tolist()
     if not rows:
         return Traveling((), ())
@@ -84,10 +85,9 @@ def find_rails(scene: Scene, *, wrapped_headings: bool = False, own_speed_limits
     for number, row in enumerate(rows):
         state, speed = states[number], float(np.hypot(*states[number, 3:]))
         snap = _snap(scene, segments[number], state, wrapped_headings)
-        near = snap is not None and snap.deviation <= SNAP_DISTANCE
-        if (speed < PARKED_SPEED and off_road[number]) or (snap is not None and not near):
-            parked.append(row)
-        if snap is None or not near:
+        if snap is None or snap.deviation > SNAP_DISTANCE:
+            if snap is not None or (speed < PARKED_SPEED and off_road[number]):
+                parked.append(row)
             continue
         box = boxes(torch.from_numpy(snap.pose), agents.sizes[row, :2])
         if shapely.intersects(occupied, box).any():
@@ -135,15 +135,11 @@ def _snap(scene: Scene, lanes: list[int], state: Array, wrapped: bool) -> _Snap 
 def _on(scene: Scene, lane: int, state: Array) -> _Snap:
     line = shapely.LineString(scene.map.lanes.centerlines[lane].numpy())
     progress = float(line.project(shapely.Point(state[:2])))
-    here, ahead = _xy(line, progress), _xy(line, progress + LOOK_AHEAD)
-    along = ahead - here if (ahead != here).any() else here - _xy(line, progress - LOOK_AHEAD)
+    around = shapely.line_interpolate_point(line, progress + LOOK_AHEAD * np.arange(-1, 2))
+    behind, here, ahead = shapely.get_coordinates(around)
+    along = ahead - here if (ahead != here).any() else here - behind
     pose = np.append(here, math.atan2(along[1], along[0]))
     return _Snap(lane, progress, pose, float(np.hypot(*(here - state[:2]))))
-
-
-def _xy(line: shapely.LineString, distance: float) -> Array:
-    found: Array = shapely.get_coordinates(line.interpolate(distance))[0]
-    return found
 
 
 def _rail(agent: int, line: Array, snap: _Snap, speed: float, target: float) -> Rail:
