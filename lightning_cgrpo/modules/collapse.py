@@ -37,6 +37,7 @@ class CollapseDetector:
         self._start = 0.0
         self._since: list[int | None] = [None] * (len(COLLAPSES) + len(self.rewards))
         self.collapsed_since: int | None = None
+        self._told: set[int] = set()
 
     def add(
         self, update: int, entropy: Tensor, advantages: Tensor, constant: Tensor, succeeded: Tensor, stepped: bool
@@ -63,6 +64,9 @@ class CollapseDetector:
         self.collapsed_since = min((since for since in held if update + 1 - since >= UPDATES), default=None)
 
     def _tell(self, place: int, since: int) -> None:
+        if place in self._told:  # a policy that comes and goes would fill the screen
+            return
+        self._told.add(place)
         if place < len(COLLAPSES):
             rank_zero_warn(
                 f"The policy has collapsed: since update {since} {COLLAPSES[place]}. Try a smaller learning rate, a "

@@ -60,6 +60,10 @@ def test_nineteen_updates_are_none_and_recovery_ends_it():
         feed(detector, range(2 * UPDATES, 3 * UPDATES), entropy=0.0)
     feed(detector, range(3 * UPDATES, 4 * UPDATES))
     assert detector.collapsed_since is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # The first collapse was reported.
+        feed(detector, range(4 * UPDATES, 5 * UPDATES), entropy=0.0)
+    assert detector.collapsed_since == 4 * UPDATES
 
 
 @pytest.mark.parametrize("killed", [3, 19, 20, 33, 59])

@@ -44,6 +44,8 @@ class Observations(Thoughts):
 
 def _agent(scene: Scene, ahead: LaneAhead, start: float) -> str:
     agents = scene.agents
+    if not len(agents.times):
+        return "none"
     now = int(np.abs(agents.times.numpy()).argmin())
     places = agents.states[agents.seen[:, now], now, :2].numpy()
     if not len(places):

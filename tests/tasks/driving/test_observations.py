@@ -9,6 +9,7 @@ from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.observations import Observations
 from lightning_cgrpo.tasks.driving.thoughts import thought_first
+from tests.scenes.scenes import straight_road
 
 TEXT = re.compile(
     r"Lane: (\S+) (\S+), (\S+) (\S+), (\S+) (\S+)\. Ahead: (none|[0-9]+)\. Light: (?:none|(red) ([0-9]+))\."
@@ -77,3 +78,7 @@ def test_answers_with_observations_can_be_read(scenes):
         trajectory = form.write(scene.human, 0.5)
         answer = thought_first(Observations()(scene), trajectory)
         assert form.read(answer).tolist() == form.read(trajectory).tolist()
+
+
+def test_an_empty_road_has_nobody_ahead():
+    assert "Ahead: none." in Observations()(straight_road([]))
