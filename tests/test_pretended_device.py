@@ -12,7 +12,7 @@ CHECKS = Path(__file__).with_name("pretended_checks.py")
 
 @pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_the_package_runs_on_a_device_that_is_not_the_cpu(marked: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marked, str(CHECKS)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", marked, str(CHECKS)]
     done = subprocess.run(
         command,
         cwd=CHECKS.parents[1],
