@@ -19,6 +19,7 @@ RUNS = {
 TOOLS = {
     "tiny-model": "make a small random language model, to try things with",
     "plan": "say what a run needs: memory of a GPU, tokens, traffic, operations",
+    "study": "train variants with several seeds, compare and report them",
     "report": "draw figures and tables of runs, grouped by their configurations",
     "export": "write the policy of a checkpoint as a Hugging Face directory",
     "score": "score driving trajectories as NAVSIM v2 does (EPDMS)",
@@ -43,6 +44,7 @@ examples:
   python -m lightning_cgrpo fit -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
   python -m lightning_cgrpo test -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
   python -m lightning_cgrpo plan -c configs/paper/gsm8k_qwen2_5_1.5b.yaml --gpus 8
+  python -m lightning_cgrpo study configs/studies/gsm8k.yaml
   python -m lightning_cgrpo report runs --out report
   python -m lightning_cgrpo export -c configs/gsm8k.yaml --ckpt_path=last --out models/mine
   python -m lightning_cgrpo score --scenes cases --trajectories cases --out scores.json --render pictures
@@ -85,6 +87,10 @@ def _tool(name: str) -> Callable[[list[str]], None]:
         from lightning_cgrpo.reporting import command
 
         return command.main
+    if name == "study":
+        from lightning_cgrpo.studies import command as study
+
+        return study.main
     if name == "plan":
         from lightning_cgrpo.planning import command as plan
 
