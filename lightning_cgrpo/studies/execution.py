@@ -45,7 +45,7 @@ def execute(run: Run, after: After, children: Children) -> str | None:
         ended, error = _call(run, children, _command(("fit", *run.arguments, *resume)), {**environment, **told})
         record |= _added(record, ended)
         record["trained"] = error is None
-        note(run, record if error is None else {**record, "error": error})
+        note(run, record if error is None or children.stopped else {**record, "error": error})
         if children.stopped:
             raise Stopped
         if error is not None:

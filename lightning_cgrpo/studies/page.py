@@ -32,8 +32,8 @@ def write_report(runs: Sequence[Run], ledger: Ledger, folder: Path) -> None:
     costs = _costs(runs, ledger)
     parts = []
     if len(costs) > 1:
-        parts += ["## Differences between variants", *(differences_text(found, w) for w, found in measured.items())]
-    parts += ["## Cost", cost_text(costs, measured[TRAINING])]
+        parts += ["## Differences between variants\n", *(differences_text(found, w) for w, found in measured.items())]
+    parts += ["## Cost\n", cost_text(costs, measured[TRAINING])]
     with (folder / "report.md").open("a", encoding="utf-8") as file:
         file.write("\n" + "\n".join(parts))
     write_csv(folder, measured, costs)

@@ -65,7 +65,7 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
+                env={**_inherited(), **environment},
                 # A group of its own, so that Ctrl-C on a terminal reaches a child once, and a shell's children too.
                 start_new_session=True,
             )
@@ -100,3 +100,8 @@ class Children:
         for process in list(self._running):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
+
+
+def _inherited() -> dict[str, str]:
+    """The environment without SLURM's, because Lightning would take a run for one process of the whole job."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}

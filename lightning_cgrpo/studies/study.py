@@ -112,8 +112,10 @@ def read_study(file: str) -> Study:
         raise UserError(f"Expected variants in {path} to be arguments by name, but got {_kind(given)}.")
     variants = {}
     for name, text in given.items():
-        if not re.fullmatch(r"[\w.+-]+", str(name)):
-            raise UserError(f"Expected letters, digits, and _ . + - in a variant's name, but got '{name}' in {path}.")
+        if not re.fullmatch(r"\w[\w.+-]{,79}", str(name)):
+            raise UserError(
+                f"Expected a variant's name of at most 80 letters, digits, and _ . + -, but got '{name}' in {path}."
+            )
         variants[str(name)] = (*files, *shared, *_words(text, f"variant '{name}'", path))
     after = tuple(_command(line, path) for line in _texts(content.get("after"), "after", path))
     at_once = content.get("at_once")
