@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"{run.name}: {'finished' if run not in todo else state(run)}")
         print(f"{len(chosen) - len(todo)} of {len(chosen)} runs are finished.")
         return
-    failed: dict[str, str] = {}
+    failed: list[str] = []
     if todo and not given.report:
         for run in todo:
             begun(run)  # A folder with another run is told before anything is trained.
@@ -60,14 +60,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_report(finished, ledger, out)
         ledger.write(finished)
     print(f"{len(finished)} of {len(study.runs)} runs are finished{f', {len(failed)} failed' if failed else ''}.")
-    for name, error in failed.items():
+    for error in failed:
         print(error, file=sys.stderr)
     if failed or not finished:
         sys.exit(1)
 
 
-def train(study: Study, runs: Sequence[Run], at_once: int | None, slurm: str | None) -> dict[str, str]:
-    """Train runs; returns the errors of failed runs by name.
+def train(study: Study, runs: Sequence[Run], at_once: int | None, slurm: str | None) -> list[str]:
+    """Train runs; returns a line about each failed run.
 
     Args:
         at_once: runs at a time, instead of the study's.
@@ -81,12 +81,12 @@ def train(study: Study, runs: Sequence[Run], at_once: int | None, slurm: str | N
         outcomes = here(runs, study.after, most or _cores())
     else:
         outcomes = on_cluster(runs, study.after, most, slurm)
-    failed: dict[str, str] = {}
+    failed: list[str] = []
     with Display(runs, Console()) as display, contextlib.closing(outcomes):
         for run, error in outcomes:
             display.end(run, error)
             if error is not None:
-                failed[run.name] = failure(run, error)
+                failed.append(failure(run, error))
     return failed
 
 

@@ -111,7 +111,9 @@ def differences_text(measured: Measured, where: str) -> str:
         counts = sorted({one.seeds for one in apart.values()})
         cells = [apart.get(tag) for tag in tags]
         texts = ["-" if one is None else f"**{one}**" if one.clear else str(one) for one in cells]
-        rows.append([plain(name), " to ".join(map(str, dict.fromkeys((counts or [0])[:: max(len(counts) - 1, 1)]))), *texts])
+        rows.append(
+            [plain(name), " to ".join(map(str, dict.fromkeys((counts or [0])[:: max(len(counts) - 1, 1)]))), *texts]
+        )
     return _table(caption, heads, rows)
 
 
@@ -125,7 +127,9 @@ def cost_text(costs: Mapping[str, Mapping[int, Cost]], measured: Measured) -> st
     rows = []
     for name, seeds in costs.items():
         rewards = list(_of(measured.get(name, {}), REWARD).values())
-        columns = [[getattr(cost, key) for cost in seeds.values()] for key in ("updates", "answers", "cpu_seconds", "peak_mb")]
+        columns = [
+            [getattr(cost, key) for cost in seeds.values()] for key in ("updates", "answers", "cpu_seconds", "peak_mb")
+        ]
         texts = [_mean(values, len(seeds)) for values in columns]
         rows.append([plain(name), str(len(seeds)), f"{fmean(rewards):.3f}" if rewards else "-", *texts])
     return _table(caption, heads, rows)

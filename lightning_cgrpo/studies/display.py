@@ -86,7 +86,9 @@ class Display:
         fresh = sum(max(states[run.name][0] - self.before[run.name], 0) for run in self.runs)
         if usual is None:
             return done, None, ""
-        asked = sum(now if run.name in self.over else total or usual for run in self.runs for now, total in [states[run.name]])
+        asked = sum(
+            now if run.name in self.over else total or usual for run in self.runs for now, total in [states[run.name]]
+        )
         remaining = max(asked - done, 0)
         if not fresh or not remaining:
             return done, asked, ""

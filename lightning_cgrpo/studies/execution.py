@@ -16,7 +16,7 @@ from lightning_cgrpo.studies.ledger import OUTPUT, PROGRESS, begun, finish, note
 from lightning_cgrpo.studies.processes import Children, Ended, Stopped
 from lightning_cgrpo.studies.study import FOLDER, SHELL, Run, configuration
 
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 ERROR = "lightning_cgrpo: error: "
 GENERIC = ("timeout_min", "mem_gb", "gpus_per_node", "cpus_per_task", "nodes", "tasks_per_node")
 """Parameters of jobs that submitit knows for every cluster; others are SLURM's."""
@@ -32,6 +32,8 @@ def execute(run: Run, after: After, children: Children) -> str | None:
     Raises:
         Stopped: if the study was stopped.
     """
+    if children.stopped:
+        raise Stopped
     record = begun(run) or {}
     record.pop("error", None)
     environment = {**ONE_THREAD, "RUN_FOLDER": str(run.folder)}
@@ -63,26 +65,30 @@ def execute(run: Run, after: After, children: Children) -> str | None:
 
 
 def here(runs: Sequence[Run], after: After, at_once: int) -> Generator[Outcome, None, None]:
-    """Train runs on this machine, so many at a time; yields each as it ends."""
+    """Train runs on this machine, so many at a time; yields each as it ends.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, once all children have ended.
+    """
     from joblib import Parallel, delayed
 
     children = Children()
 
-    def one(run: Run) -> Outcome:
+    def one(run: Run) -> tuple[Run, str | None, bool]:
         try:
-            return run, execute(run, after, children)
+            return run, execute(run, after, children), True
         except OSError as error:
-            return run, str(error)
+            return run, str(error), True
         except Stopped:
-            return run, "stopped"
+            return run, None, False
 
     parallel = Parallel(at_once, backend="threading", return_as="generator_unordered", batch_size=1)
-    with stopping(children):
-        try:
-            yield from parallel(delayed(one)(run) for run in runs)
-        finally:
-            children.terminate()
-            children.wait()
+    with ending(children):
+        for run, error, ended in parallel(delayed(one)(run) for run in runs):
+            if ended:
+                yield run, error
+    if children.stopped:
+        raise KeyboardInterrupt
 
 
 def on_cluster(runs: Sequence[Run], after: After, at_once: int | None, given: str) -> Generator[Outcome, None, None]:
@@ -126,26 +132,28 @@ def on_cluster(runs: Sequence[Run], after: After, at_once: int | None, given: st
 def job(run: Run, after: After) -> str | None:
     """Train a run in a job of a cluster; see `execute`."""
     children = Children()
-    try:
-        with stopping(children):
+    with ending(children):
+        try:
             return execute(run, after, children)
-    except (Stopped, KeyboardInterrupt):
-        return "stopped"
+        except Stopped:
+            return "stopped"
 
 
 @contextlib.contextmanager
-def stopping(children: Children) -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM end the children, and raise KeyboardInterrupt."""
+def ending(children: Children) -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM end the children; whoever waits for a child then finds it ended."""
 
-    def stop(*_: Any) -> None:
-        # Before the exception: joblib waits for its threads, and they wait for their children.
+    def end(*_: Any) -> None:
         children.terminate()
-        raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
+    except BaseException:
+        children.terminate()
+        raise
     finally:
+        children.wait()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -219,7 +219,9 @@ class Ledger:
 def saved(folders: Sequence[Path]) -> dict[str, Path]:
     """The files that reports saved of finished runs, by the name of the run's folder."""
     files = {}
-    for path in sorted({file for folder in folders for file in (*folder.glob("runs/*.json"), *folder.glob("*/runs/*.json"))}):
+    for path in sorted(
+        {file for folder in folders for file in (*folder.glob("runs/*.json"), *folder.glob("*/runs/*.json"))}
+    ):
         with contextlib.suppress(ValueError):  # A file of another format is no saved run.
             run = read(path, LAST)
             if run is not None and run.finished:

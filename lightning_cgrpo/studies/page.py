@@ -62,9 +62,7 @@ def _costs(runs: Sequence[Run], ledger: Ledger) -> Mapping[str, Mapping[int, Cos
         record = ledger.record(run)
         updates = int(record["updates"])
         each = answers_per_update(run)
-        cost = Cost(
-            updates, None if each is None else each * updates, record.get("cpu_seconds"), record.get("peak_mb")
-        )
+        cost = Cost(updates, None if each is None else each * updates, record.get("cpu_seconds"), record.get("peak_mb"))
         costs.setdefault(run.variant, {})[run.seed] = cost
     return costs
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-GRACE = 20.0
-"""Seconds for a child to end after a signal, before it is killed."""
+GRACE = 120.0
+"""Seconds for a child to end after a signal, before it is killed: a run ends after its update."""
 
 
 class Stopped(Exception):  # noqa: N818
@@ -53,7 +53,7 @@ class Children:
             command: words, or a line for the shell.
 
         Raises:
-            Stopped: before the command, if `stop` was called.
+            Stopped: before the command, if `terminate` was called.
         """
         started = time.monotonic()
         with output.open("ab") as file, self._lock:
@@ -70,6 +70,8 @@ class Children:
                 start_new_session=True,
             )
             self._running.add(process)
+            if self.stopped:  # A signal came while the process started.
+                process.terminate()
         # Unlike Popen.wait, wait4 tells the CPU time and memory of this child alone.
         _, status, usage = os.wait4(process.pid, 0)
         with self._lock:
@@ -79,11 +81,12 @@ class Children:
         return Ended(process.returncode, time.monotonic() - started, usage.ru_utime + usage.ru_stime, peak)
 
     def terminate(self) -> None:
-        """Ask all children to end, refuse further ones, and kill those that are left after a while.
+        """Ask all children to end, refuse further ones, and kill those that are left after a while or a second call.
 
         A handler of signals may call this: no lock is taken.
         """
         if self.stopped:
+            self._signal(signal.SIGKILL)
             return
         self.stopped = True
         self._signal(signal.SIGTERM)
