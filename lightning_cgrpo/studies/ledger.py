@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.cli.configuration import is_class
-from lightning_cgrpo.cli.method import PRECISION, SHOWING, get
+from lightning_cgrpo.cli.method import get, method_of
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.reporting.runs import LAST
 from lightning_cgrpo.reporting.saved_runs import read
@@ -37,20 +37,14 @@ def fingerprint(run: Run) -> str:
     start = get(config, "model.init_args.policy.init_args.model")
     begins = None if start is None else weights(start)
     learning = [settings, _normalized(callbacks.get("multipliers")), run.seed, updates(run), begins]
-    others = {name: _normalized(c) for name, c in callbacks.items() if name != "multipliers" and not _shows(c)}
     trainer = config.get("trainer") or {}
-    length = {} if updates(run) else {key: trainer.get(key) for key in ("max_epochs", "limit_train_batches")}
-    precision = trainer.get("precision")
-    # Appended where there are any, so that the fingerprints of runs without them stay the same.
-    learning += [more for more in (others, length) if more]
-    learning += [precision] if precision not in (None, PRECISION, 32, "32") else []
+    others = {name: callback for name, callback in callbacks.items() if name != "multipliers"}
+    rest = method_of({"trainer": trainer, "callbacks": others})
+    if not updates(run):
+        rest |= {key: trainer.get(key) for key in ("max_epochs", "limit_train_batches")}
+    # Appended only where there is any, so that the fingerprints of other runs stay the same.
+    learning += [rest] if rest else []
     return hashlib.sha256(json.dumps(learning, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def _shows(callback: Any) -> bool:
-    """Whether a callback only shows or saves something."""
-    name = callback.get("class_path") if isinstance(callback, dict) else callback
-    return name is None or str(name).rpartition(".")[2] in SHOWING
 
 
 def _normalized(value: Any) -> Any:
