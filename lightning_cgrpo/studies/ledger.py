@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.cli.configuration import is_class
+from lightning_cgrpo.cli.configuration import read as read_config
 from lightning_cgrpo.cli.method import get, method_of
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.reporting.runs import LAST
@@ -116,8 +117,19 @@ def note(run: Run, record: Record) -> None:
 def finish(run: Run, spent: Record) -> None:
     """Note that a run is finished, and what training took."""
     done = progress(run)[0]
-    record = {"fingerprint": fingerprint(run), "updates": done, **spent, **machine()}
+    each = answers_per_update(run)
+    answers = {} if each is None else {"answers": done * each}
+    record = {"fingerprint": fingerprint(run), "updates": done, **answers, **spent, **machine()}
     _write(run.folder / FINISHED, json.dumps(record) + "\n")
+
+
+def answers_per_update(run: Run) -> int | None:
+    """Answers that an update samples, from the configuration of the logs with all defaults if there is one."""
+    written = sorted(run.folder.glob("version_*/config.yaml"))
+    config = read_config(written[-1]) if written else configuration(run)
+    prompts = get(config, "data.init_args.prompts_per_update")
+    group = get(config, "model.init_args.group_size")
+    return prompts * group if isinstance(prompts, int) and isinstance(group, int) else None
 
 
 def progress(run: Run) -> tuple[int, int | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lightning_cgrpo.cli.method import get
 from lightning_cgrpo.reporting.command import main as report
 from lightning_cgrpo.reporting.runs import LAST
 from lightning_cgrpo.reporting.saved_runs import read
@@ -19,8 +18,8 @@ from lightning_cgrpo.studies.comparison import (
     tags_of,
     write_csv,
 )
-from lightning_cgrpo.studies.ledger import Ledger
-from lightning_cgrpo.studies.study import Run, configuration
+from lightning_cgrpo.studies.ledger import Ledger, answers_per_update
+from lightning_cgrpo.studies.study import Run
 
 PREFIX = "test/"
 
@@ -60,16 +59,9 @@ def _costs(runs: Sequence[Run], ledger: Ledger) -> Mapping[str, Mapping[int, Cos
     costs: dict[str, dict[int, Cost]] = {}
     for run in runs:
         record = ledger.record(run)
-        updates = int(record["updates"])
-        each = answers_per_update(run)
-        cost = Cost(updates, None if each is None else each * updates, record.get("cpu_seconds"), record.get("peak_mb"))
+        updates, each = int(record["updates"]), answers_per_update(run)
+        # The ledgers of old runs have no answers.
+        answers = record.get("answers", None if each is None else each * updates)
+        cost = Cost(updates, answers, record.get("cpu_seconds"), record.get("peak_mb"))
         costs.setdefault(run.variant, {})[run.seed] = cost
     return costs
-
-
-def answers_per_update(run: Run) -> int | None:
-    """Answers that an update samples; none for training without groups."""
-    config = configuration(run)
-    prompts = get(config, "data.init_args.prompts_per_update")
-    group = get(config, "model.init_args.group_size")
-    return prompts * group if isinstance(prompts, int) and isinstance(group, int) else None

@@ -14,7 +14,16 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.studies import execution
 from lightning_cgrpo.studies.display import Display
 from lightning_cgrpo.studies.execution import execute, here, on_cluster
-from lightning_cgrpo.studies.ledger import FINISHED, Ledger, begun, fingerprint, note, read_json, state
+from lightning_cgrpo.studies.ledger import (
+    FINISHED,
+    Ledger,
+    answers_per_update,
+    begun,
+    fingerprint,
+    note,
+    read_json,
+    state,
+)
 from lightning_cgrpo.studies.processes import Children
 from lightning_cgrpo.studies.study import Run, configuration
 
@@ -58,6 +67,16 @@ def make(variant, seed=0):
 
 def output(run):
     return (run.folder / "output.txt").read_text()
+
+
+def test_answers_are_counted_with_the_defaults_that_training_wrote(folder):
+    run = make("good")
+    assert answers_per_update(run) == 8 * len("good")
+    note(run, {})
+    (run.folder / "version_0").mkdir()
+    text = "model: {init_args: {group_size: 5}}\ndata: {init_args: {prompts_per_update: 3}}\n"
+    (run.folder / "version_0/config.yaml").write_text(text)
+    assert execute(run, [], Children()) is None and read_json(run.folder / FINISHED)["answers"] == 150
 
 
 def test_a_run_trains_and_what_comes_after_runs_in_its_configuration(folder):
