@@ -10,11 +10,13 @@ EXTRAS = {
     "lora": ["peft>=0.21"],
     "data": ["datasets>=5.2", "pyarrow>=26.0"],
     "driving": ["pyarrow>=26.0"],  # Argoverse 2's files; scores, planner and pictures need no extra
+    "slurm": ["submitit>=1.5"],
 }
 EXTRAS["dev"] = [
     *EXTRAS["lora"],
     *EXTRAS["data"],
     *EXTRAS["driving"],
+    *EXTRAS["slurm"],
     "build>=1.6",
     "hypothesis>=6.170",
     "import-linter>=2.5",
@@ -39,6 +41,7 @@ setup(
     package_data={"lightning_cgrpo": ["py.typed", "configs/*.yaml", "configs/**/*.yaml", "models/*/*"]},
     install_requires=[
         "accelerate>=1.15",  # without it, transformers reads no model under a default device, as Lightning sets one
+        "joblib>=1.6",
         "jsonargparse[signatures]>=4.53",
         "lightning>=2.6",
         "matplotlib>=3.11",

@@ -17,19 +17,14 @@ RUNS = {
     "predict": "write a policy's answers",
 }
 TOOLS = {
-    "tiny-model": "make a small random language model, to try things with",
-    "plan": "say what a run needs: memory of a GPU, tokens, traffic, operations",
-    "report": "draw figures and tables of runs, grouped by their configurations",
-    "export": "write the policy of a checkpoint as a Hugging Face directory",
-    "score": "score driving trajectories as NAVSIM v2 does (EPDMS)",
+    "tiny-model": ("lightning_cgrpo.policies.tiny.text", "make a small random language model, to try things with"),
+    "plan": ("lightning_cgrpo.planning.command", "say what a run needs: memory of a GPU, tokens, traffic, operations"),
+    "study": ("lightning_cgrpo.studies.command", "train variants with several seeds, compare and report them"),
+    "report": ("lightning_cgrpo.reporting.command", "draw figures and tables of runs, grouped by their configurations"),
+    "export": ("lightning_cgrpo.cli.export", "write the policy of a checkpoint as a Hugging Face directory"),
+    "score": ("lightning_cgrpo.navsim.command", "score driving trajectories as NAVSIM v2 does (EPDMS)"),
 }
-MODULES = {
-    "tiny-model": "lightning_cgrpo.policies.tiny.text",
-    "plan": "lightning_cgrpo.planning.command",
-    "report": "lightning_cgrpo.reporting.command",
-    "export": "lightning_cgrpo.cli.export",
-    "score": "lightning_cgrpo.navsim.command",
-}
+"""Modules with a `main(arguments)`, and their lines in the help."""
 HELP = """usage: python -m lightning_cgrpo COMMAND [-c FILE]... [--KEY=VALUE]...
 
 Constrained GRPO: state behavior rates, and let a Lagrangian do the weighting.
@@ -50,6 +45,7 @@ examples:
   python -m lightning_cgrpo fit -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
   python -m lightning_cgrpo test -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
   python -m lightning_cgrpo plan -c configs/paper/gsm8k_qwen2_5_1.5b.yaml --gpus 8
+  python -m lightning_cgrpo study configs/studies/gsm8k.yaml
   python -m lightning_cgrpo report runs --out report
   python -m lightning_cgrpo export -c configs/gsm8k.yaml --ckpt_path=last --out models/mine
   python -m lightning_cgrpo score --scenes cases --trajectories cases --out scores.json --render pictures
@@ -62,7 +58,7 @@ def main(arguments: list[str]) -> None:
     Raises:
         UserError: for wrong arguments, configurations or files.
     """
-    commands = {**RUNS, **TOOLS}
+    commands = RUNS | {name: text for name, (_, text) in TOOLS.items()}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         listing = "\n".join(f"  {name:<12} {text}" for name, text in commands.items())
         print(HELP.format(commands=listing), end="")
@@ -79,7 +75,7 @@ def main(arguments: list[str]) -> None:
     if "" not in sys.path:
         sys.path.insert(0, "")
     if command in TOOLS:
-        importlib.import_module(MODULES[command]).main(rest)
+        importlib.import_module(TOOLS[command][0]).main(rest)
         return
     config, flags = read_arguments(command, rest)
     from lightning_cgrpo.cli.command_line import main as run_command

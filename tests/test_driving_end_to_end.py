@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.navsim.experiments import METHODS, paper
-from benchmarks.navsim.run import NAVSIM
 from benchmarks.navsim.scores import collect, table
-from benchmarks.runner.ledger import Ledger
 from lightning_cgrpo.__main__ import main, read_arguments
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.studies.study import read_study
 
 ROOT = Path(__file__).parents[1]
 SMALL = (
@@ -20,7 +18,8 @@ SMALL = (
     "--data.test_prompts=3 --model.group_size=4 --model.eval_group_size=2 --callbacks.initial_rates.batches=1 "
     "--callbacks.progress=null --trainer.enable_progress_bar=false --trainer.enable_model_summary=false"
 )
-OVERRIDES = {name: [f"-c configs/ablations/navsim/{file}.yaml" for file in files] for name, files in METHODS.items()}
+STUDY = read_study(str(ROOT / "configs/studies/navsim.yaml"))
+METHODS = [file.stem for file in sorted((ROOT / "configs/ablations/navsim").glob("*.yaml"))]
 
 
 @pytest.fixture
@@ -49,26 +48,29 @@ def test_the_main_job(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [name for name, files in METHODS.items() if files])
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains(folder, method):
-    command("fit", *OVERRIDES[method], "--trainer.max_steps=1 --trainer.limit_val_batches=0 --callbacks.drives=null")
+    command(
+        "fit",
+        f"-c configs/ablations/navsim/{method}.yaml",
+        "--trainer.max_steps=1 --trainer.limit_val_batches=0 --callbacks.drives=null",
+    )
     assert len(list(folder.glob("runs/*/version_0/checkpoints/last.ckpt"))) == 1
 
 
 def test_methods_are_what_they_are_called():
     """The paper's rows: estimators, weights, rewards; no two files' runs in one folder."""
     found = {}
-    for run in paper():
+    for run in STUDY.runs:
         if run.seed == 0:
-            files = [word for file in run.files for word in ("-c", file)]
-            config, _ = read_arguments("fit", [*files, *run.overrides])
+            config, _ = read_arguments("fit", [*run.given])
             settings, weights = config["model"]["init_args"], config["callbacks"]["multipliers"]
             given = weights["init_args"].get("weights", "learned")
             if isinstance(given, dict):
                 given = tuple(given.get(name, 1) for name in ("NC", "DAC", "DDC", "reward"))
             estimator = settings["estimator"]
             estimator = estimator if isinstance(estimator, str) else estimator["class_path"]
-            found[run.name.removesuffix("_seed0")] = (
+            found[run.variant] = (
                 settings["objective"]["reward"],
                 estimator.removeprefix("lightning_cgrpo.Scalarized"),
                 given,
@@ -98,23 +100,22 @@ def test_the_benchmark_s_table(tmp_path):
     stage = dict.fromkeys(("NC", "DAC", "DDC", "TLC", "EP", "HC", "ADE@4s"), 0.5)
     for seed, epdms in enumerate((0.6, 0.8)):
         one = {"stage_one": stage | {"EPDMS": epdms}, "stage_two": None, "both": None}
-        file = tmp_path / f"mine_seed{seed}" / "version_0" / "scores.json"
+        file = tmp_path / f"mine,seed={seed}" / "version_0" / "scores.json"
         file.parent.mkdir(parents=True)
+        (file.parents[1] / "finished.json").write_text("{}")
         file.write_text(json.dumps({"drivers": {"policy": one}}))
-    names = ["mine_seed0", "mine_seed1", "mine_seed2"]
-    scores = collect(tmp_path, tmp_path / "out" / "scores.json", names)
-    assert list(scores) == names[:2]
+    scores = collect(tmp_path, tmp_path / "out" / "scores.json")
+    assert list(scores) == ["mine_seed0", "mine_seed1"]
     (row,) = [line for line in table(scores, {}).splitlines() if line.startswith("| mine")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[:4] == ["mine", "2", "S1", "0.500 ± 0.000"] and cells[9] == "0.700 ± 0.141"
     # What was collected is kept where the logs are gone.
-    assert collect(Path("nowhere"), tmp_path / "out" / "scores.json", names) == scores
+    assert collect(Path("nowhere"), tmp_path / "out" / "scores.json") == scores
 
 
-def test_the_committed_results_are_of_the_model_and_configurations_as_they_are(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    ledger = Ledger(Path("none"), NAVSIM.results)
-    scores = json.loads((NAVSIM.results / "paper" / "scores.json").read_text())
-    runs = paper()
-    assert set(ledger.records) == set(ledger.saved) == set(scores) == {run.name for run in runs}
-    assert all(ledger.in_results(run) for run in runs)
+def test_the_committed_scores_are_those_of_the_study():
+    results = ROOT / "docs/results/navsim"
+    scores = json.loads((results / "paper/scores.json").read_text())
+    assert set(scores) == {run.name.replace(",seed=", "_seed") for run in STUDY.runs}
+    rows = [line for line in (results / "paper/scores.md").read_text().splitlines() if line.startswith("| cgrpo")]
+    assert all(row in table(scores, {}) for row in rows) and len(rows) == 2

@@ -1,1 +1,1 @@
-"""The driving comparison on generated scenes: `python -m benchmarks.navsim.run`."""
+"""The driving comparison on generated scenes beside `study configs/studies/navsim.yaml`: scores, and use of images."""

@@ -1,35 +1,53 @@
-"""The table of the driving comparison: scores of every run's test, means and standard deviations over seeds."""
+"""The table of the driving comparison: scores of every run's test, means and standard deviations over seeds.
+
+    python -m lightning_cgrpo study configs/studies/navsim.yaml
+    python -m benchmarks.navsim.scores runs/navsim docs/results/navsim/paper
+
+scores.json in the results keeps the scores of earlier sittings. Rows without a run (the model that all start from,
+PDM-Closed, constant velocity, the human) come from start.json beside the results:
+
+    python -m lightning_cgrpo test -c configs/navsim.yaml --callbacks.scores.path=docs/results/navsim/start.json
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 COLUMNS = ("NC", "DAC", "DDC", "TLC", "EP", "HC", "EPDMS", "ADE@4s")
 STAGES = {"stage_one": "S1", "stage_two": "S2"}
+START = {"policy": "after SFT"}
 Scores = dict[str, dict[str, Any]]
 
 
-def collect(logs: Path, known: Path, runs: list[str]) -> Scores:
-    """The policy's scores by run: those that a former collection saved, and those of the logs here.
+def main(logs: Path, results: Path) -> None:
+    """Write scores.json and scores.md into the results."""
+    scores = collect(logs, results / "scores.json")
+    start = results.parent / "start.json"
+    others = json.loads(start.read_text())["drivers"] if start.exists() else {}
+    (results / "scores.md").write_text(table(scores, {START.get(key, key): one for key, one in others.items()}))
+
+
+def collect(logs: Path, known: Path) -> Scores:
+    """The policy's scores by run: those that an earlier collection saved, and those of the finished runs in the logs.
 
     Args:
-        logs: folder with ``<run>/version_N/scores.json``, as `DrivingScores` writes them.
+        logs: folder of the study's runs, ``<variant>,seed=<number>/version_N/scores.json``.
         known: the JSON file of the collection, which is renewed.
-        runs: names of those that are finished.
     """
     found: Scores = json.loads(known.read_text()) if known.exists() else {}
-    for name in runs:
-        files = sorted(logs.glob(f"{name}/*/scores.json"), key=lambda file: file.stat().st_mtime)
+    for finished in sorted(logs.glob("*/finished.json")):
+        files = sorted(finished.parent.glob("*/scores.json"), key=lambda file: file.stat().st_mtime)
         if files:
+            name = finished.parent.name.replace(",seed=", "_seed")
             found[name] = json.loads(files[-1].read_text())["drivers"]["policy"]
-    kept = {name: found[name] for name in runs if name in found}
     known.parent.mkdir(parents=True, exist_ok=True)
-    known.write_text(json.dumps(kept, indent=1) + "\n")
-    return kept
+    known.write_text(json.dumps(found, indent=1) + "\n")
+    return found
 
 
 def table(scores: Scores, others: Scores) -> str:
@@ -63,3 +81,7 @@ def _cell(values: list[float | None]) -> str:
         return "-"
     spread = f" ± {stdev(known):.3f}" if len(known) > 1 else ""
     return f"{mean(known):.3f}{spread}"
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

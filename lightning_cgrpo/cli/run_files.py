@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 from dataclasses import asdict
@@ -19,6 +20,8 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.output import write_whole
 
 WEIGHTS = "weights.json"
+PROGRESS_FILE = "LIGHTNING_CGRPO_PROGRESS"
+"""The environment's name of a file in which a run keeps how many updates are done, and how many there will be."""
 HEADER = b"# lightning"
 """Begins every configuration that Lightning's parser saves."""
 
@@ -66,6 +69,15 @@ class RunFiles(SaveConfigCallback):
                 shutil.rmtree(logger.log_dir)
                 with contextlib.suppress(OSError):  # Other versions are in it.
                     Path(logger.log_dir).parent.rmdir()
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        file = os.environ.get(PROGRESS_FILE)
+        if file is None or not trainer.is_global_zero:
+            return
+        asked: float = trainer.max_steps
+        if asked < 0:
+            asked = (trainer.max_epochs or 0) * trainer.num_training_batches
+        Path(file).write_text(f"{trainer.global_step} {asked if 0 < asked < math.inf else 0:.0f}\n", encoding="utf-8")
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         folder = run_folder(trainer)

@@ -70,7 +70,9 @@ def _with_name(logger: Any, first: str, labels: Sequence[str]) -> Any:
 
 
 def _joined(parts: Sequence[str]) -> str:
-    name = ",".join(re.sub(r"[^\w.=+-]+", "-", part).strip("-") for part in parts)
+    # The first part may be a name that a user gives, with commas.
+    kept = [r"[^\w.,=+-]+", *[r"[^\w.=+-]+"] * (len(parts) - 1)]
+    name = ",".join(re.sub(others, "-", part).strip("-") for others, part in zip(kept, parts, strict=True))
     if len(name) <= LONGEST:
         return name
     return f"{name[: LONGEST - 9]},{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -82,5 +82,6 @@ def _sweep(
 
 
 def _rest(method: MethodRuns) -> Method:
+    """A method without the weights, and without the user's name, which may tell the weights."""
     callbacks = {name: part for name, part in method.method["callbacks"].items() if name != "FixedWeights"}
-    return {**method.method, "callbacks": callbacks}
+    return {key: callbacks if key == "callbacks" else part for key, part in method.method.items() if key != "name"}

@@ -12,7 +12,9 @@ from lightning_cgrpo.cli.configuration import DEFAULTS, PACKAGED, Config, Config
 from lightning_cgrpo.cli.key_check import check_keys, signature_of
 
 GRIDWORLD = "configs/gridworld.yaml"
-SHIPPED = sorted(set(PACKAGED.resolve().rglob("*.yaml")) - {DEFAULTS.resolve()})
+SHIPPED = sorted(
+    {*PACKAGED.resolve().rglob("*.yaml")} - {DEFAULTS.resolve(), *PACKAGED.resolve().glob("studies/*.yaml")}
+)
 
 
 def build(files: list[str], *overrides: tuple[str, str]) -> Config:

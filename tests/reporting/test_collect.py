@@ -231,6 +231,9 @@ def test_a_sweep_is_found_by_its_weights(make_run, tmp_path):
     for lines in sweep.rows.values():
         assert list(lines) == ["ScalarizedAdvantages", "ScalarizedRewards"]
         assert [[weight for weight, _ in found] for found in lines.values()] == [[0, 0.1, 0.5]] * 2
+    # The user's names may tell the weights.
+    named = [(f"run{number}", tmp_path / f"x/version_{number}") for number in range(n)]
+    assert [list(lines) for lines in find_sweeps(collected(*named).methods)[0].rows.values()] == [list(lines)] * 2
     # Two values are no sweep.
     few = [m for m in collected(tmp_path).methods if "lava 0.5" not in m.label]
     assert find_sweeps(few) == []

@@ -1,1 +1,0 @@
-"""The paper's gridworld: `python -m benchmarks.gridworld.run`."""

@@ -1,1 +1,0 @@
-"""Experiments of many runs: resumable, on all cores, reported."""

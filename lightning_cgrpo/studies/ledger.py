@@ -1,0 +1,246 @@
+"""Which runs are finished, of which configuration, and where: no result is taken for another run's."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from lightning_cgrpo.cli.configuration import is_class
+from lightning_cgrpo.cli.configuration import read as read_config
+from lightning_cgrpo.cli.method import get, method_of
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.reporting.runs import LAST
+from lightning_cgrpo.reporting.saved_runs import read
+from lightning_cgrpo.studies.study import Run, configuration, updates
+
+BEGUN, FINISHED, PROGRESS, OUTPUT = "begun.json", "finished.json", "progress.txt", "output.txt"
+LEDGER = "ledger.json"
+Record = dict[str, Any]
+
+
+@cache
+def fingerprint(run: Run) -> str:
+    """The same text for the same learning and tests: settings, seed, length, and the weights that training starts from.
+
+    Classes are known by their short names, so that a class may move to another module.
+    """
+    config = configuration(run)
+    settings = {key: _normalized(config.get(key)) for key in ("model", "data")}
+    callbacks = config.get("callbacks") or {}
+    start = get(config, "model.init_args.policy.init_args.model")
+    begins = None if start is None else weights(start)
+    learning = [settings, _normalized(callbacks.get("multipliers")), run.seed, updates(run), begins]
+    trainer = config.get("trainer") or {}
+    others = {name: callback for name, callback in callbacks.items() if name != "multipliers"}
+    rest = method_of({"trainer": trainer, "callbacks": others})
+    if not updates(run):
+        rest |= {key: trainer.get(key) for key in ("max_epochs", "limit_train_batches")}
+    # Appended only where there is any, so that the fingerprints of other runs stay the same.
+    learning += [rest] if rest else []
+    return hashlib.sha256(json.dumps(learning, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _normalized(value: Any) -> Any:
+    """Settings without seeds, the name of a model, and the modules of classes; ``X`` for ``{class_path: X}``."""
+    if isinstance(value, list):
+        return [_normalized(part) for part in value]
+    if isinstance(value, str):
+        return value.rpartition(".")[2] if is_class(value) else value
+    if not isinstance(value, dict):
+        return value
+    kept = {name: _normalized(part) for name, part in value.items() if name not in ("seed", "model") and part != {}}
+    return kept["class_path"] if list(kept) == ["class_path"] else kept
+
+
+@cache
+def weights(model: str) -> list[str]:
+    """Hashes of a model's files, which must be on this machine.
+
+    Raises:
+        UserError: if the files are not on this machine.
+    """
+    from lightning_cgrpo.policies.pretrained import directory
+
+    try:
+        folder = directory(model)
+    except FileNotFoundError as error:
+        raise UserError(f"Expected a model to start from, but got '{model}': {error}.") from None
+    if folder is None:
+        raise UserError(f"Expected a model to start from on this machine, but got '{model}', try downloading it.")
+    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.glob("*.safetensors"))]
+
+
+def machine() -> Record:
+    """The machine and the versions that a run is made with."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": models[0] if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "lightning")},
+    }
+
+
+def begun(run: Run) -> Record | None:
+    """The notes on a run that was begun in its folder; none for a new run.
+
+    Raises:
+        UserError: if the folder holds a run of another configuration, from whose checkpoint this run would go on.
+    """
+    record = read_json(run.folder / BEGUN)
+    if record is None and any(run.folder.glob("version_*")):
+        record = {"fingerprint": None}
+    if record is not None and record["fingerprint"] != fingerprint(run):
+        raise UserError(
+            f"Expected '{run.folder}' to hold the run of the same configuration, but its run had another one, try "
+            "removing the folder, or another name for the study or the variant."
+        )
+    return record
+
+
+def note(run: Run, record: Record) -> None:
+    """Keep notes on a run that was begun."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    _write(run.folder / BEGUN, json.dumps({"fingerprint": fingerprint(run), **record}) + "\n")
+
+
+def finish(run: Run, spent: Record) -> None:
+    """Note that a run is finished, and what training took."""
+    done = progress(run)[0]
+    each = answers_per_update(run)
+    answers = {} if each is None else {"answers": done * each}
+    record = {"fingerprint": fingerprint(run), "updates": done, **answers, **spent, **machine()}
+    _write(run.folder / FINISHED, json.dumps(record) + "\n")
+
+
+def answers_per_update(run: Run) -> int | None:
+    """Answers that an update samples, from the configuration of the logs with all defaults if there is one."""
+    written = sorted(run.folder.glob("version_*/config.yaml"))
+    config = read_config(written[-1]) if written else configuration(run)
+    prompts = get(config, "data.init_args.prompts_per_update")
+    group = get(config, "model.init_args.group_size")
+    return prompts * group if isinstance(prompts, int) and isinstance(group, int) else None
+
+
+def progress(run: Run) -> tuple[int, int | None]:
+    """Updates done, and updates asked for, where that is known."""
+    path = run.folder / PROGRESS
+    # The file is rewritten while it is read: a run that just writes it reads as not begun.
+    words = path.read_text().split() if path.exists() else []
+    done, total = map(int, words) if len(words) == 2 else (0, 0)
+    return done, updates(run) or total or None
+
+
+def state(run: Run) -> str:
+    """The state of a run that isn't finished, in words."""
+    record = begun(run)
+    if record is None:
+        return "open"
+    done, asked = progress(run)
+    if "error" in record:
+        return f"failed at {done:,}: {record['error']}"
+    if record.get("trained"):
+        return "trained, but not tested"
+    return f"interrupted at {done:,}{f' of {asked:,}' if asked else ''}"
+
+
+class Ledger:
+    """The finished runs: those in their folders on this machine, and those in the results of earlier sittings.
+
+    Args:
+        results: folder with ``ledger.json`` and reports.
+        report: folder of the study's report, which may lie elsewhere.
+    """
+
+    def __init__(self, results: Path, report: Path) -> None:
+        self.path = results / LEDGER
+        self.records: dict[str, Record] = read_json(self.path) or {}
+        self.names = {record["fingerprint"]: name for name, record in self.records.items()}
+        self.report = report
+        self.saved = saved([results, report])
+
+    def finished(self, run: Run) -> bool:
+        return self.in_folder(run) or self.in_results(run)
+
+    def in_folder(self, run: Run) -> bool:
+        record = read_json(run.folder / FINISHED)
+        return record is not None and record["fingerprint"] == fingerprint(run)
+
+    def in_results(self, run: Run) -> bool:
+        """Whether the results hold the run, whatever its name was."""
+        return self.names.get(fingerprint(run)) in self.saved
+
+    def source(self, run: Run) -> Path:
+        """The logs or the saved file of a finished run."""
+        return run.folder if self.in_folder(run) else self.saved[self.names[fingerprint(run)]]
+
+    def record(self, run: Run) -> Record:
+        """What is known of a finished run."""
+        found = read_json(run.folder / FINISHED) if self.in_folder(run) else None
+        return found or self.records[self.names[fingerprint(run)]]
+
+    def check(self, runs: Sequence[Run]) -> None:
+        """Check that no two runs are the same, and none would take another run's place.
+
+        Raises:
+            UserError: naming the two runs.
+        """
+        seen: dict[str, Run] = {}
+        for run in runs:
+            same = seen.setdefault(fingerprint(run), run)
+            if same is not run:
+                raise UserError(
+                    f"Expected variants to differ in their learning, but '{same.variant}' and '{run.variant}' do not."
+                )
+            known = self.records.get(run.name)
+            other = self.saved.get(run.name)
+            if known is None or other is None or known["fingerprint"] == fingerprint(run):
+                continue
+            if not other.is_relative_to(self.report):
+                raise UserError(
+                    f"Expected the run '{run.name}' in {self.path} to be this study's, but another study has it in "
+                    f"{other}, try another name for the variant, or other --results."
+                )
+
+    def write(self, runs: Sequence[Run]) -> None:
+        """Enter finished runs, and save the ledger, a line per run."""
+        for run in runs:
+            if self.in_folder(run):
+                self.records[self.names.get(fingerprint(run), run.name)] = self.record(run)
+        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(record)}" for name, record in sorted(self.records.items()))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        _write(self.path, f"{{\n{lines}\n}}\n")
+
+
+def saved(folders: Sequence[Path]) -> dict[str, Path]:
+    """The files that reports saved of finished runs, by the name of the run's folder."""
+    files = {}
+    for path in sorted(
+        {file for folder in folders for file in (*folder.glob("runs/*.json"), *folder.glob("*/runs/*.json"))}
+    ):
+        with contextlib.suppress(ValueError):  # A file of another format is no saved run.
+            run = read(path, LAST)
+            if run is not None and run.finished:
+                files |= {folder.split("/")[0]: path for folder in run.folders}
+    return files
+
+
+def read_json(path: Path) -> Record | None:
+    """A JSON file; none where there is no file."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _write(path: Path, text: str) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, path)

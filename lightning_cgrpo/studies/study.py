@@ -1,0 +1,214 @@
+"""A study file: which variants of a configuration are trained, with which seeds, and what runs after training."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lightning_cgrpo.cli.arguments import read_arguments
+from lightning_cgrpo.cli.configuration import Config, find, read
+from lightning_cgrpo.cli.method import get
+from lightning_cgrpo.errors import UserError, did_you_mean
+
+KEYS = ("base", "variants", "overrides", "seeds", "after", "at_once")
+AFTER = ("validate", "test", "predict", "export")
+"""Commands that can follow training."""
+SHELL = "!"
+"""Begins a line of `after` that a shell runs."""
+FOLDER = "$RUN_FOLDER"
+"""Stands for the folder of the run in a line of `after`."""
+LOGS = Path("runs")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run of a study.
+
+    Args:
+        variant: name of the variant.
+        given: files and overrides, as on the command line.
+        logs: the folder of the study's runs.
+    """
+
+    variant: str
+    seed: int
+    given: tuple[str, ...]
+    logs: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.variant},seed={self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.logs) / self.name
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of ``fit``, and of every command after training."""
+        return [
+            *self.given,
+            f"--seed_everything={self.seed}",
+            f"--trainer.logger.save_dir={self.logs}",
+            f"--trainer.logger.name={self.name}",
+            "--trainer.enable_progress_bar=false",
+            "--trainer.enable_model_summary=false",
+        ]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study.
+
+    Args:
+        name: the file's name without suffix; names the folder of the runs.
+        variants: arguments by the name of the variant, base and overrides of all variants included.
+        after: commands after training, split into words; a shell's line is ``("!", line)``.
+        at_once: runs at a time; none for one per core.
+    """
+
+    name: str
+    variants: dict[str, tuple[str, ...]]
+    seeds: tuple[int, ...]
+    after: tuple[tuple[str, ...], ...] = ()
+    at_once: int | None = None
+
+    @property
+    def logs(self) -> Path:
+        return LOGS / self.name
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs: those of the first seed come first, so that a part of a study is a study with fewer seeds."""
+        return [
+            Run(variant, seed, given, str(self.logs)) for seed in self.seeds for variant, given in self.variants.items()
+        ]
+
+
+def read_study(file: str) -> Study:
+    """Read a study file.
+
+    Raises:
+        UserError: if a key or a value of the file is wrong.
+    """
+    path = find(file)
+    content = read(path)
+    for key in content:
+        if key not in KEYS:
+            hint = did_you_mean(key, KEYS) or f" Keys are {', '.join(KEYS)}."
+            raise UserError(f"Unknown key '{key}' in {path}.{hint}")
+    base = _texts(content.get("base"), "base", path)
+    if not base:
+        raise UserError(f"Expected base in {path} to name a configuration, but got none, try base: configs/my.yaml.")
+    shared = _words(content.get("overrides"), "overrides", path)
+    files = [word for name in base for word in ("-c", name)]
+    given = content.get("variants") or {Path(base[0]).stem: ""}
+    if not isinstance(given, dict):
+        raise UserError(f"Expected variants in {path} to be arguments by name, but got {_kind(given)}.")
+    variants = {}
+    for name, text in given.items():
+        if not re.fullmatch(r"\w[\w.+-]{,79}", str(name)):
+            raise UserError(
+                f"Expected a variant's name of at most 80 letters, digits, and _ . + -, but got '{name}' in {path}."
+            )
+        variants[str(name)] = (*files, *shared, *_words(text, f"variant '{name}'", path))
+    after = tuple(_command(line, path) for line in _texts(content.get("after"), "after", path))
+    at_once = content.get("at_once")
+    if at_once is not None and not _is_count(at_once):
+        raise UserError(f"Expected at_once in {path} to be a positive number, but got '{at_once}'.")
+    return Study(path.stem, variants, _seeds(content.get("seeds", 1), path), after, at_once)
+
+
+@cache
+def configuration(run: Run) -> Config:
+    """The configuration of a run.
+
+    Raises:
+        UserError: if an argument of the run is wrong, or the study could not tell its runs apart.
+    """
+    try:
+        config, flags = read_arguments("fit", run.arguments)
+    except UserError as error:
+        raise UserError(f"Variant '{run.variant}': {error}") from error
+    if flags:
+        raise UserError(f"Variant '{run.variant}': Expected files and overrides, but got {flags[0]}.")
+    if get(config, "model.init_args.seed") not in (None, run.seed):
+        raise UserError(
+            f"Variant '{run.variant}': Expected no model.seed, because a study sets seeds, but got "
+            f"{get(config, 'model.init_args.seed')}, try removing it."
+        )
+    logger = get(config, "trainer.logger")
+    if not isinstance(logger, dict) or not str(logger.get("class_path")).endswith("TensorBoardLogger"):
+        raise UserError(
+            f"Variant '{run.variant}': Expected trainer.logger to be a TensorBoardLogger, because `report` reads its "
+            f"logs, but got {logger if not isinstance(logger, dict) else logger.get('class_path')}."
+        )
+    return config
+
+
+def updates(run: Run) -> int | None:
+    """The updates of a run; none where epochs decide."""
+    steps = get(configuration(run), "trainer.max_steps")
+    return steps if isinstance(steps, int) and steps > 0 else None
+
+
+def _texts(value: Any, key: str, path: Path) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+        raise UserError(f"Expected {key} in {path} to be a text or a list of texts, but got {_kind(value)}.")
+    return value
+
+
+def _words(value: Any, key: str, path: Path) -> list[str]:
+    """Words of arguments, as a shell would split them."""
+    text = " ".join(_texts(value, key, path))
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"The {key} in {path} can't be read: {error}, in {text!r}.") from None
+
+
+def _command(line: str, path: Path) -> tuple[str, ...]:
+    if line.startswith(SHELL):
+        return SHELL, line.removeprefix(SHELL).strip()
+    words = _words(line, "after", path)
+    if not words or words[0] not in AFTER:
+        name = words[0] if words else ""
+        hint = did_you_mean(name, AFTER) or f" A line for the shell begins with {SHELL}."
+        raise UserError(f"Expected a line of after in {path} to begin with {_or(AFTER)}, but got '{name}'.{hint}")
+    return tuple(words)
+
+
+def _seeds(value: Any, path: Path) -> tuple[int, ...]:
+    if _is_count(value):
+        return tuple(range(value))
+    if not isinstance(value, list) or not value or not all(_is_seed(seed) for seed in value):
+        raise UserError(f"Expected seeds in {path} to be a count or a list of numbers, but got '{value}'.")
+    if len(set(value)) < len(value):
+        raise UserError(f"Expected different seeds in {path}, but got {value}.")
+    return tuple(value)
+
+
+def _is_seed(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_count(value: Any) -> bool:
+    return _is_seed(value) and value > 0
+
+
+def _kind(value: Any) -> str:
+    return {dict: "a mapping", list: "a list", str: "a text"}.get(type(value), f"'{value}'")
+
+
+def _or(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"

@@ -1,0 +1,43 @@
+"""The studies of docs/studies.md are read, and its own problem is the README's."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lightning_cgrpo.studies.study import configuration, read_study
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/studies.md").read_text(encoding="utf-8")
+YAML = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_first_study_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(YAML[0])
+    study = read_study("mine.yaml")
+    assert len({run.name for run in study.runs}) == 9 and study.after and study.at_once == 2
+    assert all(configuration(run)["trainer"]["max_steps"] == 2000 for run in study.runs)
+
+
+def test_a_user_s_own_problem(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(YAML[1])
+    (tmp_path / "study.yaml").write_text(YAML[2])
+    (functions,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert functions.strip() in readme
+    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    study = read_study("study.yaml")
+    for run in study.runs:
+        model = configuration(run)["model"]["init_args"]
+        assert model["task"]["init_args"]["signals"].keys() == {"brief", "says_it"}
+        for value in ("models/tiny-qwen2", "at_least=0.9", "lr=1e-4", "max_new_tokens=32", "prompts_per_update=4"):
+            assert value in example
+        assert model["policy"]["init_args"]["model"] == "models/tiny-qwen2"
+    assert [run.name for run in study.runs[:2]] == ["softmax,seed=0", "pid,seed=0"] and len(study.runs) == 6
+
+
+@pytest.mark.parametrize("file", re.findall(r"configs/studies/\w+\.yaml", PAGE))
+def test_shipped_studies_exist(file):
+    assert (ROOT / file).is_file()

@@ -1,0 +1,121 @@
+"""Study files: how they are read, their errors, and that the shipped ones hold what their names say."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lightning_cgrpo.cli.configuration import PACKAGED
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.studies.study import configuration, read_study, updates
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted((ROOT / "configs/studies").glob("*.yaml"))
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Writes a study file, and reads it."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text):
+        (tmp_path / "mine.yaml").write_text(text)
+        return read_study("mine.yaml")
+
+    return write
+
+
+def test_a_study_is_read(study):
+    found = study(
+        "base: [configs/gridworld.yaml]\n"
+        "variants:\n"
+        "  plain: ''\n"
+        "  pid: --callbacks.multipliers.controller=PID --model.group_size=4\n"
+        "overrides: --trainer.max_steps=20 --model.group_size=16\n"
+        "seeds: [3, 5]\n"
+        "after: [test --ckpt_path=last, '! cp a \"$RUN_FOLDER\"']\n"
+        "at_once: 2\n"
+    )
+    assert [run.name for run in found.runs] == ["plain,seed=3", "pid,seed=3", "plain,seed=5", "pid,seed=5"]
+    assert found.after == (("test", "--ckpt_path=last"), ("!", 'cp a "$RUN_FOLDER"')) and found.at_once == 2
+    last = configuration(found.runs[-1])
+    assert last["seed_everything"] == 5 and updates(found.runs[-1]) == 20
+    assert last["model"]["init_args"]["group_size"] == 4, "a variant comes after the overrides of all variants"
+    assert last["callbacks"]["multipliers"]["init_args"]["controller"]["class_path"] == "PID"
+    assert last["trainer"]["logger"]["init_args"] == {"save_dir": "runs/mine", "name": "pid,seed=5"}
+    assert found.runs[-1].folder == Path("runs/mine/pid,seed=5")
+
+
+def test_a_base_alone_is_a_study(study):
+    found = study("base: configs/gridworld.yaml\nseeds: 2\n")
+    assert [run.name for run in found.runs] == ["gridworld,seed=0", "gridworld,seed=1"]
+
+
+BASE = "base: configs/gridworld.yaml\n"
+ERRORS = {
+    "varients: {}": "Unknown key 'varients' in mine.yaml. Did you mean 'variants'?",
+    "variants: [a]": "Expected variants in mine.yaml to be arguments by name, but got a list.",
+    "variants: {a=b: ''}": "got 'a=b'",
+    "variants: {a: 3}": "Expected variant 'a' in mine.yaml to be a text",
+    "variants: {a: --x='1}": "No closing quotation",
+    "seeds: 0": "Expected seeds in mine.yaml to be a count or a list of numbers, but got '0'.",
+    "seeds: [1, 1]": "Expected different seeds",
+    "seeds: [one]": "Expected seeds",
+    "at_once: none": "Expected at_once in mine.yaml to be a positive number, but got 'none'.",
+    "after: tst --ckpt_path=last": "but got 'tst'. Did you mean 'test'?",
+    "after: [rm -r x]": "A line for the shell begins with !.",
+    "after: {a: b}": "Expected after in mine.yaml to be a text or a list of texts, but got a mapping.",
+}
+
+
+@pytest.mark.parametrize("line", ERRORS)
+def test_errors_are_one_line(study, line):
+    with pytest.raises(UserError) as caught:
+        study(f"{BASE}{line}\n")
+    assert ERRORS[line] in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_study_needs_a_base(study):
+    with pytest.raises(UserError, match=r"Expected base in mine\.yaml to name a configuration"):
+        study("seeds: 3\n")
+
+
+RUN_ERRORS = {
+    "--trainer.max_step=3": "Variant 'a': .*max_step.*Did you mean 'max_steps'",
+    "-c configs/gridword.yaml": "Variant 'a': There is no configuration file",
+    "--model.seed=3": "Variant 'a': Expected no model.seed, because a study sets seeds, but got 3",
+    "--print_config": "Variant 'a': Expected files and overrides, but got --print_config",
+    "--trainer.logger=CSVLogger": "Variant 'a': Expected trainer.logger to be a TensorBoardLogger",
+}
+
+
+@pytest.mark.parametrize("arguments", RUN_ERRORS)
+def test_errors_of_a_variant_name_it(study, arguments):
+    (run,) = study(f"{BASE}variants: {{a: '{arguments}'}}\n").runs
+    with pytest.raises(UserError, match=RUN_ERRORS[arguments]):
+        configuration(run)
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_shipped_variants_are_what_their_names_say(file):
+    assert (PACKAGED / "studies" / file.name).is_file(), "shipped with the package"
+    seen = {}
+    for run in read_study(str(file)).runs:
+        if run.seed:
+            continue
+        config = configuration(run)
+        model, multipliers = config["model"]["init_args"], config["callbacks"]["multipliers"]
+        estimator = model["estimator"]
+        estimator = estimator if isinstance(estimator, str) else estimator["class_path"]
+        assert estimator.endswith("ScalarizedRewards") == ("scalarized_rewards" in run.variant)
+        assert estimator.endswith("GDPO") == (run.variant == "gdpo")
+        weights = multipliers["init_args"].get("weights")
+        if "lava" in run.variant and weights is not None:
+            assert f"lava_{weights['lava']}_battery_{weights['battery']}" in run.variant and weights["reward"] == 1
+        if "_cost_" in run.variant:
+            task = model["task"]["init_args"]
+            assert run.variant.endswith(f"rate_{task['rate']}_cost_{task['cost']}")
+        if run.variant == "dual_rate_1e-4":
+            assert multipliers["init_args"]["controller"]["init_args"]["lr"] == 1e-4
+        seen[json.dumps([config["model"], config["data"], multipliers], sort_keys=True, default=str)] = run.variant
+    assert len(seen) == len(read_study(str(file)).variants), "two variants are the same"
