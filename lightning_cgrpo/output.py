@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def print_table(table: Table) -> None:
-    """Print a table at its full width: a narrow terminal breaks lines, but no column loses its end."""
+    """Print a table without truncated columns; a terminal narrower than the table wraps the table's lines."""
     from rich.console import Console
 
     console = Console()
@@ -20,7 +20,7 @@ def print_table(table: Table) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file beside its place and rename it, so that readers never see half of it."""
+    """Write a temporary file and rename it to `path`, so that readers never see half a file."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.write_text(text, encoding="utf-8")
     os.replace(unfinished, path)

@@ -39,9 +39,11 @@ RATES, MULTIPLIERS = 0.05, 0.02
 
 def fit(task: str, *options: str) -> CommandLine:
     """Train with a shipped configuration, as the command line does."""
-    config, flags = read_arguments("fit", ["-c", f"configs/{task}.yaml", *QUIET, *BARE, *options])
-    prepare("fit", config)
-    return CommandLine("fit", config, flags)
+    with tempfile.TemporaryDirectory() as folder:
+        nowhere = f"--trainer.default_root_dir={folder}"  # a run without a logger writes its configuration there
+        config, flags = read_arguments("fit", ["-c", f"configs/{task}.yaml", *QUIET, *BARE, nowhere, *options])
+        prepare("fit", config)
+        return CommandLine("fit", config, flags)
 
 
 def versions(where: Place) -> dict[str, Any]:

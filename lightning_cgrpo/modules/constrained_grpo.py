@@ -74,8 +74,8 @@ class ConstrainedGRPO(RolloutModule):
         lr_scheduler: function of the optimizer; the schedule steps once per update.
         optimization: epochs, minibatches, clipping, KL and entropy.
         group_size: answers per prompt (G) in training.
-        redraws: rounds in which groups without advantages are sampled again, see `resample`. Logged rewards and rates
-            are those of the first draw.
+        redraws: rounds of dynamic sampling, in which groups without advantages are sampled again, see `resample`.
+            Logged rewards and rates are those of the first draw.
         eval_group_size: answers per prompt in evaluation.
         seed: by default the seed of `lightning.seed_everything`.
 

@@ -1,4 +1,4 @@
-"""Dynamic sampling: uninformative groups are sampled again."""
+"""Dynamic sampling (`redraws` of ConstrainedGRPO): groups in which no component varies are sampled again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BehaviorRate: a torchmetrics accumulator of rates."""
+"""BehaviorRate: a torchmetrics accumulator of rates, for the controller. Logged rates come from `measurement.py`."""
 
 from __future__ import annotations
 

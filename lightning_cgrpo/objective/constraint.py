@@ -71,8 +71,10 @@ class Constraint:
         return self.at_most is None or shown_rate <= self.at_most + ROUNDING
 
     def check(self, name: str) -> None:
-        """Raises:
-        ObjectiveError: naming the constraint and what to change.
+        """Check role, bound and limits; `name` appears in the error.
+
+        Raises:
+            ObjectiveError: the role is unknown, or a bound or limit is missing, doubled or out of range.
         """
         where = f"constraint '{name}'"
         if self.role not in get_args(Role):
@@ -102,7 +104,7 @@ class Constraint:
                 raise ObjectiveError(f"Expected {where} to have a finite {word}, but got {number}.")
 
     def violations(self, signal: Signal) -> tuple[Tensor, Tensor]:
-        """Violations and opportunities ``[B, G]``.
+        """Counts of violations and opportunities ``[B, G]``.
 
         Raises:
             ObjectiveError: the signal is a number.

@@ -181,7 +181,7 @@ class Objective:
         return torch.cat([weights[:1] * rewards, weights[1:]])
 
     def violations(self, signals: Signals, names: Iterable[str] | None = None) -> tuple[Tensor, Tensor]:
-        """Violations and opportunities of the constraints `names` (all by default), float64 ``[len(names)]`` each.
+        """Counts of violations and opportunities of the constraints `names`, by default all; float64 ``[len(names)]``.
 
         Raises:
             ObjectiveError: a signal without a declared kind is a number.

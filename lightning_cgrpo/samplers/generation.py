@@ -55,7 +55,13 @@ class GenerationSampler(Sampler):
         self.engine: RolloutEngine = TransformersEngine() if engine is None else engine
 
     def check(self, policy: CausalLMPolicy, source: PromptSource) -> None:
-        """Check that the longest text in memory fits; each process checks its share. Collective."""
+        """Check that every prompt of `source.rows`, with `max_new_tokens`, fits into the model's context.
+
+        Prompts with images, and sources without `rows`, are not checked. Each process checks a share. Collective.
+
+        Raises:
+            UserError: a prompt is too long.
+        """
         rows = source.rows
         if rows is None or policy.context_length is None or policy.reads_images:
             return

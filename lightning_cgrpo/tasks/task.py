@@ -1,4 +1,4 @@
-"""Base classes of tasks. A task's folder has the files `prompts.py`, `task.py`, `environment.py` and `render.py`."""
+"""Base classes of tasks. A task's folder has `task.py` and `prompts.py`; some have `environment.py` or `render.py`."""
 
 from __future__ import annotations
 

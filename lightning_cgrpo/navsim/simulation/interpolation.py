@@ -20,13 +20,13 @@ def resample(start: Tensor, poses: Tensor, interval: float = 0.5) -> Tensor:
     """Resample candidates at 10 Hz.
 
     Args:
-        start: ``[..., 3 or more]`` x, y, yaw of the ego at t = 0.
+        start: ``[..., 3 or more]`` x, y, yaw of the ego at t = 0, in the scene's frame.
         poses: ``[..., P, 3]`` x, y, yaw in the ego's frame, at ``interval``, 2 ``interval``, …
         interval: seconds between poses.
 
     Returns:
-        ``[..., 41, 3]`` x, y, yaw in the frame of ``start``, from 0 to 4 s; yaw in [-pi, pi). A trajectory stands after
-        its last pose.
+        ``[..., 41, 3]`` x, y, yaw in the scene's frame, from 0 to 4 s; yaw in [-pi, pi). A trajectory stands after its
+        last pose.
 
     Raises:
         ValueError: wrong shapes, or an interval below 1 microsecond.

@@ -1,6 +1,6 @@
 """Answers: waypoints as text, and the scored poses.
 
-Reading is strict, total and linear in time, because a policy in training writes the text.
+A policy in training writes the text. Reading is therefore strict, never raises, and takes linear time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Signals of driving."""
+"""DrivingTask: signals of driving answers, scored by `navsim.scorer.Scorer`."""
 
 from __future__ import annotations
 

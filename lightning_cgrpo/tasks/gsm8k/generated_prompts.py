@@ -31,7 +31,12 @@ class WordProblems(PromptSource):
 
 
 class WordProblemDemonstrations(WordProblems):
-    """Word problems with the column ``completion``; the first share `clean` of completions is flawless."""
+    """Word problems with the column ``completion``.
+
+    Args:
+        clean: the share of problems, the first ones, with flawless completions.
+        manners: shares of flaws among the other completions.
+    """
 
     def __init__(self, count: int, split: str, seed: int, clean: float, manners: Manners) -> None:
         super().__init__(count, split, seed)

@@ -18,7 +18,7 @@ Reply in exactly this format:
 
 
 def chat(question: str) -> list[dict[str, str]]:
-    """Messages that ask `question`."""
+    """Chat messages: the system prompt, which demands the answer's format, and `question`."""
     return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": question}]
 
 

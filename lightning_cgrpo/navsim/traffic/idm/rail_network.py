@@ -95,11 +95,11 @@ class RailNetwork:
         return torch.cat([pose[:, :2], wrap_angle(pose[:, 2:])], 1)
 
     def end(self, rail: Tensor) -> Tensor:
-        """Distances ``[n]`` of the last points."""
+        """Distances along the lanes ``[n]`` of the last points of rails ``[n]``."""
         return _at(self.distances[rail], self.last[rail])
 
     def last_begin(self, rail: Tensor) -> Tensor:
-        """Distances ``[n]`` of the points before the last points."""
+        """Distances along the lanes ``[n]`` of the last points but one of rails ``[n]``."""
         return _at(self.distances[rail], self.last[rail] - 1)
 
 
