@@ -41,6 +41,7 @@ setup(
     package_data={"lightning_cgrpo": ["py.typed", "configs/*.yaml", "configs/**/*.yaml", "models/*/*"]},
     install_requires=[
         "accelerate>=1.15",  # without it, transformers reads no model under a default device, as Lightning sets one
+        "filelock>=4.2",
         "joblib>=1.6",
         "jsonargparse[signatures]>=4.53",
         "lightning>=2.6",

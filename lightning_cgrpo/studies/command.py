@@ -10,6 +10,7 @@ import sys
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from rich.console import Console
 
 from lightning_cgrpo.errors import UserError
@@ -47,8 +48,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     if todo and not given.report:
         for run in todo:
             begun(run)  # A folder with another run is told before anything is trained.
+        study.logs.mkdir(parents=True, exist_ok=True)
         try:
-            failed = train(study, todo, given.at_once, given.slurm)
+            with FileLock(study.logs / ".lock", timeout=0):
+                failed = train(study, todo, given.at_once, given.slurm)
+        except Timeout:
+            raise UserError(
+                f"Expected one training at a time in {study.logs}, but another process trains there, try --list."
+            ) from None
         except KeyboardInterrupt:
             command = shlex.join(["python", "-m", "lightning_cgrpo", "study", *arguments])
             print(f"Stopped. Runs go on from their last checkpoints with the same command: {command}", file=sys.stderr)

@@ -122,8 +122,8 @@ def on_cluster(runs: Sequence[Run], after: After, at_once: int | None, given: st
         for ended in submitit.helpers.as_completed(jobs, poll_frequency=2):
             waiting.remove(ended)
             failure = ended.exception()
-            error = ended.result() if failure is None else f"{type(failure).__name__}: {first_line(failure)}"
-            yield names[ended.job_id], error
+            told = ended.result() if failure is None else f"{type(failure).__name__}: {first_line(failure)}"
+            yield names[ended.job_id], told
     finally:
         for left in waiting:
             left.cancel(check=False)

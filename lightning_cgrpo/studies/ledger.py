@@ -224,7 +224,7 @@ class Ledger:
 
 def saved(folders: Sequence[Path]) -> dict[str, Path]:
     """The files that reports saved of finished runs, by the name of the run's folder."""
-    files = {}
+    files: dict[str, Path] = {}
     for path in sorted(
         {file for folder in folders for file in (*folder.glob("runs/*.json"), *folder.glob("*/runs/*.json"))}
     ):

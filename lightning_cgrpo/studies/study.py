@@ -206,7 +206,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    return {dict: "a mapping", list: "a list", str: "a text"}.get(type(value), f"'{value}'")
+    return "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else f"'{value}'"
 
 
 def _or(names: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.errors import UserError
@@ -83,6 +84,15 @@ def test_an_interrupted_run_is_resumed(study, tmp_path):
     assert "Resuming from runs/mine/advantages,seed=0/version_0" in progress.with_name("output.txt").read_text()
     record = json.loads((tmp_path / "runs/mine/report/runs/advantages_seed0.json").read_text())
     assert record["updates"] == 400 and len(record["folders"]) == 2
+
+
+def test_one_process_trains_a_study_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(STUDY.format(updates=2))
+    (tmp_path / "runs/mine").mkdir(parents=True)
+    with FileLock("runs/mine/.lock"), pytest.raises(UserError, match="Expected one training at a time in runs/mine"):
+        main(["study", "mine.yaml"])
+    assert not list((tmp_path / "runs/mine").glob("*seed*"))
 
 
 def test_errors_before_anything_is_trained(tmp_path, monkeypatch):
