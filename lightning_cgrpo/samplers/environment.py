@@ -83,12 +83,8 @@ class EnvironmentSampler(Sampler):
         return play(policy.actor(), episodes, noise(group_size, self.environment.max_steps))
 
 
-def play(actor: Actor, episodes: Episodes, draws: Tensor, blocks: int = 1) -> Rollouts:
-    """Act until all episodes have ended or the draws ``[B, G, T]`` in [0, 1), one per step, are used up.
-
-    Args:
-        blocks: keep the episodes in this many blocks of equal size, for an actor of several stacked policies.
-    """
+def play(actor: Actor, episodes: Episodes, draws: Tensor) -> Rollouts:
+    """Act until all episodes have ended or the draws ``[B, G, T]`` in [0, 1), one per step, are used up."""
     horizon = draws.shape[-1]
     steps: list[tuple[Tensor, ...]] = []
     with torch.inference_mode():
@@ -97,9 +93,10 @@ def play(actor: Actor, episodes: Episodes, draws: Tensor, blocks: int = 1) -> Ro
         coming = draws.flatten(0, 1).t().contiguous()  # [T, M], because steps are read one after the other
         for step in range(horizon):
             if step % CHECK_EVERY == 0:
-                going_on = _going_on(episodes.ended(states), blocks)
-                if going_on is not None:
-                    states, rows, coming = states[going_on], rows[going_on], coming[:, going_on]
+                ended = episodes.ended(states)
+                if bool(ended.any()):
+                    running = (~ended).nonzero().squeeze(-1)
+                    states, rows, coming = states[running], rows[running], coming[:, running]
                 if len(rows) == 0 and step:
                     break
             logits = actor(episodes.observe(states))
@@ -124,13 +121,3 @@ def play(actor: Actor, episodes: Episodes, draws: Tensor, blocks: int = 1) -> Ro
         log_probs=laid_out(log_probs),
         info={name: laid_out(values) for name, values in episodes.report(states, actions, reached).items()},
     )
-
-
-def _going_on(ended: Tensor, blocks: int) -> Tensor | None:
-    """Rows to keep: every running episode, and equally many rows per block; None for all rows."""
-    if not bool(ended.any()):
-        return None
-    ended = ended.view(blocks, -1)
-    longest = int((~ended).sum(-1).max())
-    first = torch.arange(blocks, device=ended.device)[:, None] * ended.shape[1]
-    return (ended.byte().argsort(dim=-1, stable=True)[:, :longest] + first).flatten()
