@@ -13,9 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.cli.configuration import is_class
+from lightning_cgrpo.cli.configuration import get, is_class
 from lightning_cgrpo.cli.configuration import read as read_config
-from lightning_cgrpo.cli.method import get, method_of
+from lightning_cgrpo.cli.method import method_of
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.reporting.runs import LAST
 from lightning_cgrpo.reporting.saved_runs import read

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.cli.arguments import read_arguments
-from lightning_cgrpo.cli.configuration import Config, find, read
-from lightning_cgrpo.cli.method import get
+from lightning_cgrpo.cli.configuration import Config, find, get, read
 from lightning_cgrpo.errors import UserError, did_you_mean
 
 KEYS = ("base", "variants", "overrides", "seeds", "after", "at_once")
