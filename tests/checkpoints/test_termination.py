@@ -202,7 +202,7 @@ def test_two_processes_end_when_one_hangs(tmp_path):
         "import os, time\n"
         "from pathlib import Path\n"
         "from lightning.pytorch import Callback\n"
-        "from lightning_cgrpo import termination\n"
+        "from lightning_cgrpo.checkpoints import termination\n"
         "termination.GRACE = 1.0\n"
         "class Hang(Callback):\n"
         "    def on_train_batch_start(self, trainer, *_):\n"
