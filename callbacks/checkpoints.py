@@ -1,4 +1,4 @@
-"""Checkpoints: the callback that writes them."""
+"""The checkpoint callback."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ from lightning_cgrpo.checkpoints.termination import Termination, say
 from lightning_cgrpo.errors import UserError
 
 FOLDER = "checkpoints"
-"""Lightning's folder of checkpoints, within the folder of a run's version."""
 
 
 class Checkpoints(ModelCheckpoint):
-    """Lightning's `ModelCheckpoint`; a run that resumes from a checkpoint equals an uninterrupted run.
+    """`ModelCheckpoint` whose resumed runs equal uninterrupted runs.
 
-    - ``last.ckpt`` is the end of training. Lightning writes ``last.ckpt`` on multiples of `every_n_train_steps` alone.
-    - A checkpoint gets its name once all of it is on the disk. Loggers write their buffers before.
-    - SIGTERM and Ctrl-C write ``last.ckpt``, also without `save_last`, after the current update or batch of validation.
+    - ``last.ckpt`` is the end of training, not only a multiple of `every_n_train_steps`.
+    - A checkpoint gets its name once completely on the disk, after the loggers' buffers.
+    - SIGTERM and Ctrl-C write ``last.ckpt``, also without `save_last`, after the current update or validation batch.
       Then all processes end, the first with status 143 or 130. A second signal ends the run at once; see `termination`.
-    - A resumed run repeats a validation that was due or interrupted.
-    - With `monitor`, a checkpoint is ranked after the validation of the same update. A resumed run knows the best
-      checkpoints of earlier runs.
-    - ``ckpt_path="last"`` is the newest ``last.ckpt`` of all versions of the run.
+    - A resumed run repeats a due or interrupted validation.
+    - With `monitor`, checkpoints are ranked after the same update's validation. A resumed run knows earlier runs' best
+      checkpoints.
+    - ``ckpt_path="last"`` is the newest ``last.ckpt`` of all versions.
     """
 
     changes_learning = False
@@ -41,7 +40,7 @@ class Checkpoints(ModelCheckpoint):
     _began = 0.0
     _validation_due = False
     _unranked = False
-    """Whether this update's checkpoint waits for a validation, to be ranked."""
+    """True while this update's checkpoint waits for its validation."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         with warnings.catch_warnings():
@@ -101,7 +100,7 @@ class Checkpoints(ModelCheckpoint):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save; the last update's checkpoint follows its validation, because Lightning resumes no finished run."""
+        """Save; the last checkpoint follows its validation, because Lightning resumes no finished run."""
         _termination(trainer).works()
         self._validation_due = _validation_due(trainer)
         due = self._due(trainer)
@@ -139,7 +138,7 @@ class Checkpoints(ModelCheckpoint):
         return self._every_n_train_steps > 0 and trainer.global_step % self._every_n_train_steps == 0
 
     def _due(self, trainer: Trainer) -> bool:
-        """Whether a checkpoint follows the update. Lightning's own method warns of manual optimization."""
+        """Replaces Lightning's method, which warns of manual optimization."""
         if self._train_time_interval is None or self._last_time_checked is None:
             return self._due_by_step(trainer)
         now = time.monotonic()
@@ -238,23 +237,18 @@ def _at_end(trainer: Trainer) -> bool:
 
 
 def _within_training(trainer: Trainer) -> bool:
-    """Whether a validation is part of training, not `validate` or the sanity check."""
+    """False in `validate` and the sanity check."""
     return trainer.state.fn == "fit" and not trainer.sanity_checking
 
 
 def _validation_due(trainer: Trainer) -> bool:
-    """Whether a validation follows this update."""
     loop = trainer.fit_loop
     assert loop._data_fetcher is not None
     return any(trainer.num_val_batches) and loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
 
 
 def _mark_validation_due(loops: dict[str, Any], began: bool) -> None:
-    """Set the states of Lightning's loops to the first batch of validation, so that a resumed run validates.
-
-    Args:
-        began: whether batches of this validation have been counted.
-    """
+    """Set Lightning's loops to the first batch of validation, so that a resumed run validates."""
     update = loops["epoch_loop.batch_progress"]
     for progress in (update["total"], update["current"]):
         progress["completed"] = progress["processed"]

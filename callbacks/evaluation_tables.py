@@ -1,4 +1,4 @@
-"""Tables of rates and thresholds, before training and after an evaluation."""
+"""Tables of rates and thresholds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from lightning_cgrpo.output import print_table
 from lightning_cgrpo.randomness import Stream
 
 ROWS = {"val": "validation", "test_train": "train", "test": "test", "test_follow_ups": "follow-ups"}
-"""Names of the splits in a table."""
 
 Lines = list[str | Text]
 
@@ -28,7 +27,7 @@ Lines = list[str | Text]
 def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation], title: str, width: int) -> Table:
     """Reward, rates and length with standard errors, and thresholds.
 
-    Behaviors are columns, as in the paper's table of GSM8K; a table wider than `width` characters is transposed.
+    Behaviors are columns; a table wider than `width` characters is transposed.
 
     Args:
         evaluations: by name of the set of prompts.
@@ -93,7 +92,7 @@ def _show(objective: Objective, evaluations: Mapping[str, Evaluation], title: st
 
 
 class InitialRates(Callback):
-    """Measures and prints the policy's reward and rates before the first update, to choose thresholds.
+    """Prints reward and rates before the first update, to choose thresholds.
 
     Metrics are logged under ``initial/*``. A separate random stream leaves the run unchanged.
 
@@ -124,7 +123,7 @@ class InitialRates(Callback):
 
 
 class EvaluationTable(Callback):
-    """Prints rates and thresholds after `validate` and `test`, of test and training prompts if both were measured."""
+    """Prints rates and thresholds after `validate` and `test`."""
 
     changes_learning = False
 

@@ -1,4 +1,4 @@
-"""FixedWeights: chosen weights instead of learned multipliers."""
+"""Chosen weights instead of learned multipliers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 
 
 class FixedWeights(WeightSetter):
-    """Keeps the module's weights constant: linear scalarization. Weights are not normalized.
+    """Keeps the weights constant, unnormalized: linear scalarization.
 
     Args:
-        weights: by constraint, and by ``reward`` (1 by default): ``{lava: 0.1, battery: 0.1}``. A constraint of weight
-            0 is measured, but not enforced.
+        weights: by constraint and ``reward`` (default 1): ``{lava: 0.1, battery: 0.1}``. Weight 0 only measures.
 
     Raises:
-        UserError: (at setup) a constraint has no weight, a name is unknown, or a weight isn't finite.
+        UserError: (at setup) a missing or non-finite weight, or an unknown name.
     """
 
     def __init__(self, weights: dict[str, float] | None = None) -> None:

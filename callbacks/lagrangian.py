@@ -1,4 +1,4 @@
-"""LagrangianCallback: learned weights of reward and constraints."""
+"""Learned weights of reward and constraints."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lightning_cgrpo.objective.behavior_rate import BehaviorRate
 
 
 class LagrangianCallback(WeightSetter):
-    """Learns the weights of the reward and the constraints from the rates of violation (paper, section 3).
+    """Learns the weights of reward and constraints from the rates of violation (paper, section 3).
 
-    After each update, counts are summed over all processes, and the controller steps with v_k = rate_k - threshold_k.
-    The next update uses the new weights. Checkpoints hold the controller's state and the counts since the last step.
+    After each update, counts are summed over processes, and the controller steps with v_k = rate_k - threshold_k.
+    The next update uses the new weights. Checkpoints hold the controller's state and pending counts.
 
     Args:
         bounds: floors and caps of the policy's weights.
@@ -31,7 +31,7 @@ class LagrangianCallback(WeightSetter):
         every_n_updates: updates with pooled counts per dual step.
 
     Raises:
-        UserError: (at setup) the objective has no constraint to enforce.
+        UserError: (at setup) no constraint to enforce.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class LagrangianCallback(WeightSetter):
             self.rates = BehaviorRate(len(self.names), sync_on_compute=False)
 
     def weights(self) -> Tensor:
-        """``[1 + K]`` float64, weights of the policy's next update."""
+        """``[1 + K]`` float64, for the next update."""
         weights = self.controller.weights
         return weights if self.bounds is None else self.bounds(weights)
 
@@ -120,7 +120,6 @@ class LagrangianCallback(WeightSetter):
         self.controller.step(violations, observed)
 
     def _write(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
-        """Log the slack of this update."""
         update = trainer.global_step - 1
         if self.slack is None or not logging_due(trainer, update):
             return
@@ -142,7 +141,7 @@ class LagrangianCallback(WeightSetter):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raises:
-        UserError: training resumes with other constraints or another controller.
+        UserError: other constraints or another controller.
         """
         if not self.fitting:
             return

@@ -1,4 +1,4 @@
-"""WritePredictions: answers on disk."""
+"""Answers on disk."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ class WritePredictions(Callback):
     prompts), ``answer`` (the text, or a list of actions) and ``signals`` by name, null if not applicable.
 
     Args:
-        path: the file, by default ``predictions.jsonl`` in the run's folder. With several processes, each appends its
-            rank to the name.
+        path: by default ``predictions.jsonl`` in the run's folder; several processes append their ranks.
     """
 
     changes_learning = False

@@ -1,4 +1,4 @@
-"""ObjectiveProgressBar: reward, rates against their thresholds, and multipliers."""
+"""Progress bar with reward, rates, thresholds and multipliers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lightning_cgrpo.modules.rollout_module import RolloutModule
 
 
 class ObjectiveProgressBar(RichProgressBar):
-    """Counts the run's updates, and shows the last logged values: ``reward 0.91 λ 0.62 | lava 0.012 <= 0.01 ! λ 0.22``.
+    """Counts updates, and shows the last logged values: ``reward 0.91 λ 0.62 | lava 0.012 <= 0.01 ! λ 0.22``.
 
-    Each constraint has its rate, bound and multiplier; ``!`` marks a violated bound.
+    ``!`` marks a violated bound; λ are multipliers.
 
     Args:
         refresh_rate: redraws per second.
@@ -27,11 +27,11 @@ class ObjectiveProgressBar(RichProgressBar):
 
     @property
     def total_train_batches(self) -> int | float:
-        """Updates of the run, over all epochs; infinite without a maximum."""
+        """Updates over all epochs; infinite without a maximum."""
         return self.trainer.estimated_stepping_batches
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
-        """Nothing, because the bar continues over epochs."""
+        """The bar continues over epochs."""
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
         if self.is_enabled and self.train_progress_bar_id is None:

@@ -1,4 +1,4 @@
-"""ReferenceSync: a reference that follows the policy."""
+"""A reference that follows the policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 
 
 class ReferenceSync(Callback):
-    """Moves the weights of the KL term's reference towards the policy (TR-DPO, Gorbatovski et al., 2024).
+    """Moves the KL term's reference towards the policy (TR-DPO, Gorbatovski et al., 2024).
 
     After every n-th update: reference <- alpha policy + (1 - alpha) reference. Checkpoints hold the reference.
 
@@ -22,7 +22,7 @@ class ReferenceSync(Callback):
         alpha: share of the policy, in (0, 1].
 
     Raises:
-        UserError: (when training starts) there is no reference, or the reference shares the policy's weights (LoRA).
+        UserError: (when training starts) no reference, or a reference sharing the policy's weights (LoRA).
     """
 
     def __init__(self, every_n_updates: int = 512, alpha: float = 0.6) -> None:

@@ -1,4 +1,4 @@
-"""The folder of a run, for callbacks that write files."""
+"""The folder of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lightning.pytorch import Trainer
 
 
 def run_folder(trainer: Trainer) -> Path:
-    """The folder of the first logger's run, or the trainer's `default_root_dir` without a logger. Collective."""
+    """The first logger's folder, else the trainer's `default_root_dir`. Collective."""
     folder = trainer.default_root_dir
     if trainer.loggers:
         # Not `log_dir`, which all runs share under W&B's logger; Lightning's ModelCheckpoint does the same.

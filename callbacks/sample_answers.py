@@ -1,4 +1,4 @@
-"""SampleAnswers: sampled answers on the screen, in TensorBoard and on disk."""
+"""Sampled answers on the screen, in TensorBoard and on disk."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ FOLDER = "completions"
 COLUMNS = ("step", "prompt", "completion", "advantage")
 """Columns of a Parquet file that no signal may be named after."""
 ON_SCREEN = 400
-"""Characters of a text on the screen."""
+"""Characters."""
 LINES = 12
-"""Lines of a text on the screen, before wrapping."""
+"""Lines of a text, before wrapping."""
 IN_TENSORBOARD = 10_000
-"""Characters of a text in TensorBoard."""
+"""Characters."""
 
 
 class SampleAnswers(Callback):
-    r"""Shows sampled answers of an update with their prompts, signals and advantages.
+    r"""Shows sampled answers of an update with prompts, signals and advantages.
 
-    The screen and TensorBoard (``samples``) show a few answers, with escapes for unprintable characters (``\x1b``) and
-    without the middle of long texts.
+    The screen and TensorBoard (``samples``) show a few answers, shortened, with escapes for unprintable
+    characters (``\x1b``).
 
-    With `parquet`, all answers go to ``completions/completions_<update>.parquet`` in the run's folder of logs, one file
-    per process. Columns: ``step`` (the update), ``prompt``, ``completion``, each signal (null if not applicable),
-    ``advantage``, ``tokens``, ``truncated``. Signals named ``tokens`` or ``truncated`` replace these columns.
+    With `parquet`, each process writes all answers to ``completions/completions_<update>.parquet`` in the run's folder.
+    Columns: ``step`` (the update), ``prompt``, ``completion``, each signal (null if not applicable), ``advantage``,
+    ``tokens``, ``truncated``. Signals named ``tokens`` or ``truncated`` replace these columns.
 
     Args:
-        answers: number of answers per prompt.
-        screen: whether to print a table.
-        parquet: whether to write files (the extra ``data``).
+        answers: number per prompt.
+        screen: print a table.
+        parquet: write files (the extra ``data``).
 
     Raises:
         UserError: `parquet` without pyarrow or with a signal named after a column; or answers aren't texts.
@@ -101,7 +101,7 @@ class SampleAnswers(Callback):
 
 
 def write_parquet(answers: Sequence[Answer], update: int, folder: Path, suffix: str = "") -> Path:
-    """Write one or more answers with the same signals to a new file, completely or not at all."""
+    """Write answers with the same signals to a new file, completely or not at all."""
     import pyarrow
 
     text, number = pyarrow.string(), pyarrow.float64()
@@ -188,12 +188,12 @@ def _values(answer: Answer) -> dict[str, str]:
 
 
 def _quoted(text: str) -> str:
-    """As a code block, so that tags and line breaks in it are seen as they are."""
+    """Quote as a code block, so that tags and line breaks show."""
     return "\n".join(f"    {line}" for line in _excerpt(text, IN_TENSORBOARD, IN_TENSORBOARD).split("\n"))
 
 
 def _excerpt(text: str, characters: int, lines: int) -> str:
-    """A printable text of bounded size: of a long one the beginning, and the end, where the answer is."""
+    """Shorten to a printable beginning and end, because the answer is at the end."""
     if len(text) > characters:
         head = characters * 2 // 3
         text = f"{text[:head]} [...] {text[head - characters :]}"

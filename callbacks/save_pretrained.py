@@ -1,4 +1,4 @@
-"""SavePretrained: the trained model in Hugging Face's format."""
+"""The trained model in Hugging Face's format."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-?????-of-
 
 
 class SavePretrained(Callback):
-    """Writes the policy as a directory for transformers when training ends.
+    """Writes the policy for transformers when training ends.
 
-    A former model in the directory stays until the new model is completely on the disk.
+    A former model stays until the new model is completely on the disk.
 
     Args:
-        directory: created if missing; a former model's files are overwritten, other files stay. Adapters and whole
-            models need different directories.
+        directory: created if missing; only model files are overwritten. Adapters and whole models need
+            different directories.
     """
 
     changes_learning = False
@@ -36,7 +36,7 @@ class SavePretrained(Callback):
 
     def setup(self, trainer: Trainer, pl_module: RolloutModule, stage: str) -> None:
         """Raises:
-        UserError: the policy is no language model, or the directory is a file or the starting model's directory.
+        UserError: no language model, or the directory is a file or the starting model's directory.
         """
         policy = pl_module.policy
         if not isinstance(policy, CausalLMPolicy):
@@ -65,7 +65,7 @@ class SavePretrained(Callback):
 def _replace(new: Path, directory: Path) -> None:
     """Move a model's files over a former model's.
 
-    Configurations move last: a run killed in between leaves a directory that doesn't load, not a mixture of weights.
+    Configurations move last: a killed run leaves a directory that doesn't load, not mixed weights.
     """
     files = sorted(
         (file.relative_to(new) for file in new.rglob("*") if file.is_file()), key=lambda file: file.name in CONFIGS

@@ -19,11 +19,9 @@ class Answer:
 
     Args:
         prompt: the text, or a chat's last message.
-        text: the answer.
-        signals: values by name, summed over steps; None if not applicable.
+        signals: by name, summed over steps; None if not applicable.
         advantage: mean over steps.
-        tokens: number of tokens.
-        truncated: whether the answer reached the length limit; None if unknown.
+        truncated: reached the length limit; None if unknown.
     """
 
     prompt: str
@@ -35,7 +33,7 @@ class Answer:
 
 
 def answers_of(outputs: UpdateOutput, prompts: int | None = None) -> Iterator[list[Answer]]:
-    """The G answers to each prompt of an update, or to the first `prompts` prompts.
+    """Yield the G answers to each prompt, or to the first `prompts` prompts.
 
     Raises:
         UserError: prompts or answers aren't texts.
@@ -78,7 +76,7 @@ def signal_values(signal: Signal) -> list[list[float | None]]:
 
 
 def prompt_text(prompt: Any) -> str:
-    """A prompt's text, or the text of a chat's last message, with placeholders for images."""
+    """A prompt, or a chat's last message, with placeholders for images."""
     content = prompt if isinstance(prompt, str) else prompt[-1]["content"]
     if isinstance(content, str):
         return content

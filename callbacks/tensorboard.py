@@ -1,4 +1,4 @@
-"""TensorBoard beyond scalars: a layout of charts, histograms, pictures."""
+"""TensorBoard callbacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lightning_cgrpo.tasks.task import Renderer
 
 
 def writers(trainer: Trainer) -> Iterator[SummaryWriter]:
-    """The TensorBoard writers of a run, on the first process."""
+    """TensorBoard writers, on the first process."""
     if trainer.is_global_zero:
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
@@ -26,7 +26,7 @@ def writers(trainer: Trainer) -> Iterator[SummaryWriter]:
 
 
 def custom_scalars(objective: Objective) -> dict[str, dict[str, list[Any]]]:
-    """A layout for TensorBoard's *Custom Scalars*: each rate with its threshold, all multipliers in one chart."""
+    """Lay out TensorBoard's *Custom Scalars*: each rate with its threshold, all multipliers together."""
     charts: dict[str, list[Any]] = {"reward": ["Multiline", ["^reward/mean$"]]}
     for name in objective.constraints:
         tag = re.escape(name)
@@ -50,7 +50,7 @@ class TensorBoardLayout(Callback):
 class EffectiveWeights(Callback):
     """Writes histograms ``effective_weights/<component>`` over the first process's groups in which a component varies.
 
-    The means ``effective_weight/<component>`` hide weights near 0 in some groups and near 1 in others.
+    The means ``effective_weight/<component>`` hide differences between groups.
     """
 
     changes_learning = False

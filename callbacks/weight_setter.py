@@ -1,4 +1,4 @@
-"""WeightSetter: base class of the callback that sets the module's weights."""
+"""Base class of callbacks that set the module's weights."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 
 
 class WeightSetter(Callback):
-    """Sets the module's `weights` when training starts, and may change them after any update.
+    """Sets the module's `weights` when training starts, and may change them after updates.
 
     Raises:
-        UserError: (at setup) the run has two such callbacks.
+        UserError: (at setup) two such callbacks.
     """
 
     def setup(self, trainer: Trainer, pl_module: ConstrainedGRPO, stage: str) -> None:

@@ -1,1 +1,1 @@
-"""Callbacks for the driving task."""
+"""Callbacks of the driving task."""

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class DrivePictures(Callback):
-    """Draws scenes from above, with answers in the colors of their EPDMS, beside the images of the prompt.
+    """Draws scenes from above, with answers in the colors of their EPDMS, beside the prompt's images.
 
-    ``drives/<n>`` are scenes of an update with its G answers. ``val_drives/<n>`` are the first scenes of a validation
-    with its `eval_group_size` answers. Malformed answers are counted above the picture. The first process draws its own
-    scenes from existing samples, so the run's random numbers stay the same.
+    ``drives/<n>`` are scenes of an update with its G answers. ``val_drives/<n>`` are a validation's first scenes
+    with `eval_group_size` answers. Malformed answers are counted above. The first process draws existing samples, and
+    uses no random numbers.
 
     Args:
-        every_n_updates: interval of pictures of updates; each validation has pictures.
+        every_n_updates: interval of pictures of updates.
         scenes: number of scenes.
 
     Raises:
-        UserError: (when training starts) if the task is not driving.
+        UserError: (when training starts) the task is not driving.
     """
 
     changes_learning = False
@@ -67,7 +67,7 @@ class DrivePictures(Callback):
 
 
 def picture(task: DrivingTask, scene: Scene, prompt: list[dict[str, Any]], answers: list[str]) -> Figure:
-    """A scene with the G answers to its prompt, and the images of the prompt's last moment."""
+    """Draw a scene with the G answers and the prompt's last images."""
     from lightning_cgrpo.navsim.render.draw import draw  # slow to import matplotlib
 
     scored = task.scored([scene], [answers])
@@ -86,7 +86,7 @@ def picture(task: DrivingTask, scene: Scene, prompt: list[dict[str, Any]], answe
 
 
 def last_images(prompt: list[dict[str, Any]]) -> dict[str, NDArray[np.uint8]]:
-    """Images of a prompt's last moment by their labels."""
+    """Images of a prompt's last moment by label."""
     found: dict[str, NDArray[np.uint8]] = {}
     label = ""
     for message in prompt:

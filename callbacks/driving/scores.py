@@ -1,4 +1,4 @@
-"""The official driving score of a policy: mean EPDMS in validation, the paper's columns in a test."""
+"""Official driving scores: mean EPDMS in validation, all columns in a test."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ POLICY = "policy"
 class DrivingScores(Callback):
     """Scores answers as NAVSIM v2 does, not as in training.
 
-    A validation logs the mean EPDMS (tag ``val/epdms``). A test shows and writes the paper's columns, of both stages if
-    there are follow-ups (of `NavsimDataModule`, or named by scenes). PDM-Closed, constant velocity and the human drive
-    the same scenes. Malformed answers count as 0, and not at all in ADE. EPDMS is the /14 form unless a scene names
-    another scene of the test as `previous`.
+    A validation logs the mean EPDMS (``val/epdms``). A test shows and writes the paper's columns, of both stages with
+    follow-ups. Malformed answers count as 0, but not in ADE. EPDMS is the /14 form unless a scene names another test
+    scene as `previous`.
 
     Args:
-        traffic: behavior of the agents; by default vehicles react, as officially.
-        human_filter: violations of the human do not count, in scenes with a human.
-        references: whether PDM-Closed, constant velocity and the human drive too.
-        path: of the JSON file, by driver ``stage_one``, ``stage_two`` and ``both``; by default ``scores.json`` in the
-            folder of the run whose checkpoint is tested.
+        traffic: behavior of agents; by default reactive, as officially.
+        human_filter: ignore violations that the human also commits.
+        references: also score PDM-Closed, constant velocity, human.
+        path: JSON file by driver (``stage_one``, ``stage_two``, ``both``); by default ``scores.json`` in the tested
+            run's folder.
 
     Raises:
-        UserError: (at the start) if the task is not driving.
+        UserError: (at the start) the task is not driving.
     """
 
     changes_learning = False
@@ -97,7 +96,7 @@ class DrivingScores(Callback):
             self._drives[name] += found
 
     def _drive(self, task: DrivingTask, outputs: Any, follows: Any) -> Scorer:
-        """Score the policy's answers; returns the scorer of their scenes."""
+        """Returns the scorer of the answers' scenes."""
         scenes = outputs["prompts"].columns["scene"]
         poses = task.answer.trajectories([text for group in texts(outputs["rollouts"]) for text in group])
         scorer = Scorer(scenes, self.traffic, plans=task.plans(scenes), human_filter=self.human_filter)
@@ -126,7 +125,7 @@ class DrivingScores(Callback):
 
 
 def expect_driving(callback: Callback, pl_module: Any) -> None:
-    """Raise a `UserError` if the module's task is not driving."""
+    """Raise a `UserError` for other tasks than driving."""
     if not isinstance(pl_module.task, DrivingTask):
         raise UserError(
             f"Expected the task of {type(callback).__name__} to be DrivingTask, but got "

@@ -1,1 +1,1 @@
-"""The NAVSIM-v2 score of driving plans; needs neither Lightning nor transformers."""
+"""NAVSIM-v2 score of driving plans; needs neither Lightning nor transformers."""

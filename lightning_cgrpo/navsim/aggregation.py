@@ -1,7 +1,4 @@
-"""From sub-scores to the score of a drive, see docs/navsim_score.md §8.
-
-Columns are tensors of one shape under the official names.
-"""
+"""Sub-scores to the score of a drive (docs/navsim_score.md §8); columns of one shape."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ def multiplicative_metrics_prod(columns: Mapping[str, Tensor]) -> Tensor:
 
 
 def weighted_average(columns: Mapping[str, Tensor]) -> Tensor:
-    """Weighted mean (WAT) of EP, TTC, LK and HC, divided by 14; with EC divided by 16.
+    """Weighted mean (WAT) of EP, TTC, LK and HC, over 14; with EC, over 16.
 
-    EC may be missing as a column, or NaN in rows without a previous frame.
+    EC may be absent, or NaN in rows without a previous frame.
     """
     total = torch.stack([weight * columns[name] for name, weight in WEIGHTS.items()]).sum(0)
     count = sum(WEIGHTS.values())
@@ -38,10 +35,7 @@ def epdms(columns: Mapping[str, Tensor]) -> Tensor:
 
 
 def human_filtered(columns: Mapping[str, Tensor], human: Mapping[str, Tensor], applies: Tensor) -> dict[str, Tensor]:
-    """Set columns to 1 where the human's value is exactly 0 and ``applies`` (bool) holds.
-
-    Columns without a value of the human stay.
-    """
+    """Set columns to 1 where the human's value is exactly 0 and ``applies`` (bool) holds."""
     return {
         name: torch.where(applies & (human[name] == 0), 1.0, value) if name in human else value
         for name, value in columns.items()

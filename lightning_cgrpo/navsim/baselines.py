@@ -1,4 +1,4 @@
-"""Planners to compare a policy with."""
+"""Baseline planners."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from lightning_cgrpo.scenes.scene import Scene
 
 HUMAN_INTERVAL = 0.5
 Planned = tuple[list[int], Tensor, float]
-"""R rows of scenes, their plans ``[R, P, 3]`` in the ego's frame, and the seconds between poses."""
+"""R rows of scenes, plans ``[R, P, 3]`` in the ego's frame, seconds between poses."""
 Planner = Callable[[Sequence[Scene], Sequence[ExpertPlan]], Planned]
-"""From scenes and the expert's plans to own plans."""
 
 
 def pdm_closed(scenes: Sequence[Scene], plans: Sequence[ExpertPlan]) -> Planned:
@@ -33,7 +32,7 @@ def straight_on(scenes: Sequence[Scene], plans: Sequence[ExpertPlan]) -> Planned
 
 
 def human(scenes: Sequence[Scene], plans: Sequence[ExpertPlan]) -> Planned:
-    """The human's poses, in scenes that have them."""
+    """The human's poses; scenes without a human are left out."""
     found = {row: scene.human for row, scene in enumerate(scenes) if scene.human is not None}
     poses = torch.stack(list(found.values())) if found else torch.zeros(0, 8, 3, dtype=torch.float64)
     return list(found), poses, HUMAN_INTERVAL

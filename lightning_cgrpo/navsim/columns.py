@@ -1,4 +1,4 @@
-"""Names and weights of the sub-scores, see docs/navsim_score.md §8."""
+"""Names and weights of the sub-scores (docs/navsim_score.md §8)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SHORT = {
     "EPDMS": "epdms",
     "ADE@4s": "ade",
 }
-"""Official column by the paper's short name; `ade` is no official column."""
+"""Official column by the paper's short name; `ade` is unofficial."""
 MULTIPLIERS = tuple(SHORT[name] for name in ("NC", "DAC", "DDC", "TLC"))
 WEIGHTS = {SHORT["EP"]: 5.0, SHORT["TTC"]: 5.0, SHORT["LK"]: 2.0, SHORT["HC"]: 2.0}
 COLUMNS = (*MULTIPLIERS, *WEIGHTS)
-"""Sub-scores of one drive, in the official order."""
+"""Sub-scores, in the official order."""
 EGO_PROGRESS = SHORT["EP"]
 EXTENDED_COMFORT = SHORT["EC"]
 EXTENDED_COMFORT_WEIGHT = 2.0

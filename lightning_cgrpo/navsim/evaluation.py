@@ -1,4 +1,4 @@
-"""Both stages' scores of planners, which drive scenes and their follow-ups."""
+"""Two-stage scores of planners."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ def drives(
     """Score G plans in each of R scenes.
 
     Args:
-        scorer: officially with reactive traffic.
         rows: R scenes of the scorer.
-        poses: ``[R, G, P, 3]`` plans, NaN where malformed.
+        poses: ``[R, G, P, 3]``, NaN where malformed.
         interval: seconds between poses.
         numbers: R numbers of the scenes.
-        follows: R numbers of first-stage scenes, if these scenes are follow-ups.
+        follows: R numbers of first-stage scenes, for follow-ups.
     """
     count = poses.shape[1]
     scenes = [scorer.batch.scenes[row] for row in rows]
@@ -62,9 +61,9 @@ def drives(
 
 
 def average_displacement(scenes: Sequence[Scene], poses: Tensor, interval: float) -> Tensor:
-    """``[S, ...]`` meters: mean distance of plans ``[S, ..., P, 3]`` to the human's positions, every 0.5 s for 4 s.
+    """``[S, ...]`` meters: mean distance of plans ``[S, ..., P, 3]`` to the human, every 0.5 s for 4 s.
 
-    A plan stands at its last pose, as in simulation. NaN without a human or where a plan is NaN.
+    A plan stands at its last pose. NaN without a human or where a plan is NaN.
     """
     every = round(HUMAN_INTERVAL / interval)
     found = []
@@ -84,13 +83,12 @@ def evaluate(
     traffic: TrafficPolicy | None = None,
     human_filter: bool = True,
 ) -> dict[str, Result]:
-    """Scores of planners by their names.
+    """Score planners by name.
 
     Args:
         scenes: of the first stage.
         follow_ups: second-stage scenes of each first-stage scene.
-        planners: by name.
-        traffic: behavior of the agents, by default reactive, as officially.
+        traffic: by default reactive, as officially.
         human_filter: see `Scorer`.
     """
     traffic = Reactive() if traffic is None else traffic
@@ -110,7 +108,7 @@ def evaluate(
 def planned_drives(
     scorer: Scorer, planners: Mapping[str, Planner], numbers: Sequence[int], follows: Sequence[int] | None = None
 ) -> dict[str, list[Drive]]:
-    """`drives` of planners in all scenes of a scorer, by name."""
+    """`drives` by planner, in all scenes of a scorer."""
     found = {}
     for name, planner in planners.items():
         rows, poses, interval = planner(scorer.batch.scenes, scorer.plans)

@@ -1,7 +1,4 @@
-"""Thresholds of the sub-scores and of the two stages, as in the devkit's `PDMScorerConfig`.
-
-Sections of docs/navsim_score.md give the official files.
-"""
+"""Thresholds of the devkit's `PDMScorerConfig`; docs/navsim_score.md names the official files."""
 
 from __future__ import annotations
 

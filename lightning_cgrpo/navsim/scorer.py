@@ -1,4 +1,4 @@
-"""The NAVSIM-v2 score (EPDMS) of many candidates in many scenes at once, see docs/navsim_score.md."""
+"""The NAVSIM-v2 score (EPDMS) of many candidates and scenes (docs/navsim_score.md)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy, TrafficRollout
 from lightning_cgrpo.scenes.scene import Scene
 
 ROWS_AT_ONCE = 512
-"""Rows scored together; more rows only take more memory."""
+"""More rows only take more memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of R rows (candidates); NaN, and no comfort, in rows that are not `valid`."""
+    """Scores of R rows (candidates); NaN, and no comfort, in invalid rows."""
 
     columns: dict[str, Tensor]  # [R] by official name, after the human filter
     unfiltered: dict[str, Tensor]  # [R] by official name, before the human filter
@@ -48,7 +48,6 @@ class Scores:
 
     @property
     def multiplicative_metrics_prod(self) -> Tensor:
-        """``[R]`` NC * DAC * DDC * TLC."""
         return multiplicative_metrics_prod(self.columns)
 
     @property
@@ -63,18 +62,16 @@ class Scores:
 
     @property
     def pdm_score(self) -> Tensor:
-        """``[R]`` the official column of that name, without human filter and extended comfort."""
+        """``[R]`` official column, without human filter and extended comfort."""
         return epdms(self.unfiltered)
 
     def with_extended_comfort(self, comfort: Tensor) -> Scores:
-        """Add EC ``[R]``, see `comfort.extended_comfort`; NaN without a previous frame."""
+        """Add EC ``[R]`` of `comfort.extended_comfort`; NaN without a previous frame."""
         column = torch.where(self.valid, comfort.to(self.progress), torch.nan)
         return replace(self, columns=self.columns | {EXTENDED_COMFORT: column})
 
     @classmethod
     def cat(cls, parts: Sequence[Scores]) -> Scores:
-        """Concatenate rows."""
-
         def joined(name: str) -> Any:
             values = [getattr(part, name) for part in parts]
             if isinstance(values[0], Tensor):
@@ -84,10 +81,10 @@ class Scores:
         return cls(**{part.name: joined(part.name) for part in fields(cls)})
 
     def violations(self, *, fractional: bool = False) -> dict[str, Tensor]:
-        """``[R]`` by column, without EP: 1 where the value is below 1 and in invalid rows, 0 where unknown.
+        """``[R]`` by column, without EP: 1 below a value of 1 and in invalid rows, 0 where unknown.
 
         Args:
-            fractional: 1 - value instead, so that hitting a cone costs half of hitting a car.
+            fractional: 1 - value instead; hitting a cone costs half of hitting a car.
         """
         missing = {
             name: torch.where(self.valid, (1 - value).nan_to_num(0), 1.0)
@@ -106,16 +103,16 @@ class Scorer:
 
     Args:
         scenes: at least one.
-        traffic: behavior of the agents, by default log replay.
-        plans: one per scene instead of PDM-Closed's. A scene's own `pdm_trajectory` and `centerline` come first.
-        human_filter: violations of the human do not count, in original scenes with a human trajectory.
+        traffic: behavior of agents, by default log replay.
+        plans: instead of PDM-Closed's. A scene's own `pdm_trajectory` and `centerline` come first.
+        human_filter: ignore violations that the human also commits, in original scenes.
         fixes: of official quirks, by default none.
-        dtype: float64 is official. float32 is faster on some devices, and may decide otherwise within its rounding of a
-            bound; ``benchmarks/driving/speed.py`` measures how often.
+        dtype: float64 is official. float32 may decide otherwise near a bound; ``benchmarks/driving/speed.py``
+            measures how often.
         device: to compute on.
 
     Raises:
-        UserError: without scenes, or with another number of plans.
+        UserError: no scenes, or another number of plans.
     """
 
     def __init__(
@@ -147,12 +144,11 @@ class Scorer:
         """Score R candidates.
 
         Args:
-            poses: ``[R, P, 3]`` x, y, yaw in the ego's frame at t = 0, at ``interval``, 2 ``interval``, …
+            poses: ``[R, P, 3]`` x, y, yaw in the ego's frame at t = 0, at ``interval``, 2 ``interval``, … seconds.
             scene: ``[R]`` int64, row -> scene.
-            interval: seconds between poses.
 
         Raises:
-            UserError: if the shapes do not fit, or a scene does not exist.
+            UserError: wrong shapes, or an unknown scene.
         """
         if poses.dim() != 3 or poses.shape[2] != 3 or not poses.shape[1] or scene.shape != poses.shape[:1]:
             raise UserError(
@@ -197,7 +193,7 @@ class Scorer:
         )
 
     def _simulated(self, poses: Tensor, scene: Tensor, interval: float) -> tuple[Tensor, Tensor]:
-        """States ``[R, 41, 11]``, with a standing ego where not finite; and ``[R]`` whether finite."""
+        """States ``[R, 41, 11]``, a standing ego where not finite; and ``[R]`` finite."""
         start = self.batch.start[scene]
         states = simulate(start, poses, interval)
         valid = states.isfinite().all((1, 2)) & poses.isfinite().all((1, 2))
@@ -205,7 +201,7 @@ class Scorer:
         return torch.where(valid[:, None, None], states, standing[:, None]), valid
 
     def _human_scores(self) -> dict[str, Tensor]:
-        """``[S]`` by column, of the human's drive; 1 where the filter does not apply."""
+        """``[S]`` by column, of the human's drive; 1 without filter."""
         start = self.batch.start
         scenes = enumerate(self.batch.scenes)
         humans = {row: scene.human for row, scene in scenes if scene.human is not None and not scene.synthetic}
@@ -221,7 +217,7 @@ class Scorer:
 
 @dataclass(frozen=True, eq=False)
 class _Expert:
-    """The simulated PDM-Closed plan of every scene; only its collisions depend on traffic."""
+    """Simulated PDM-Closed plans; only their collisions depend on traffic."""
 
     motion: Motion
     areas: EgoAreas
@@ -240,7 +236,7 @@ class _Expert:
         return cls(motion, areas, raw_progress(batch.centerlines, motion), product)
 
     def in_traffic(self, traffic: TrafficRollouts, scene: Tensor, fixes: Fixes) -> tuple[Tensor, Tensor]:
-        """Progress ``[R]`` and NC * DAC * DDC * TLC ``[R]`` in the traffic of each row."""
+        """Progress ``[R]`` and NC * DAC * DDC * TLC ``[R]`` in each row's traffic."""
         rollouts, back = traffic.of_row.unique(return_inverse=True)
         rows = torch.empty_like(rollouts).scatter_(0, back, scene)  # a rollout is of one scene
         motion, areas = take(self.motion, rows), take(self.areas, rows)
@@ -250,7 +246,6 @@ class _Expert:
 
 
 def _overridden(found: ExpertPlan, scene: Scene) -> ExpertPlan:
-    """A plan with the scene's own trajectory and centerline, if given."""
     return replace(
         found,
         trajectory=found.trajectory if scene.pdm_trajectory is None else scene.pdm_trajectory,

@@ -14,7 +14,7 @@ SHOWN = ("NC", "DAC", "DDC", "TLC", "EP", "HC", "EPDMS", "ADE@4s")
 
 
 def scores_table(results: Mapping[str, Result]) -> Table:
-    """The paper's columns by driver: a row per stage, and the EPDMS over both."""
+    """Columns by driver: a row per stage, and the EPDMS over both."""
     stages = [stage for result in results.values() for stage in (result.first, result.second) if stage is not None]
     shown = [name for name in SHOWN if any(stage.columns[name] is not None for stage in stages)]
 
@@ -37,5 +37,5 @@ def scores_table(results: Mapping[str, Result]) -> Table:
 
 
 def number(value: float | None) -> str:
-    """Three digits after the point, "-" where unknown."""
+    """Format with three digits, "-" where unknown."""
     return "-" if value is None else f"{value:.3f}"

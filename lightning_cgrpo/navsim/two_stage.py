@@ -1,4 +1,4 @@
-"""Two-stage scores: the first stage, its follow-up scenes, and the product of both. See docs/navsim_score.md §9."""
+"""Two-stage scores: first stage, follow-ups, and their product. docs/navsim_score.md §9."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lightning_cgrpo.navsim.simulation.interpolation import in_scene
 
 @dataclass(frozen=True, eq=False)
 class Drive:
-    """G scored plans of one scene."""
+    """G scored plans of a scene."""
 
     number: int  # of the scene
     follows: int | None  # number of the first-stage scene; None in the first stage, or if that scene names this scene
@@ -34,7 +34,7 @@ class Drive:
 
 @dataclass(frozen=True)
 class StageMeans:
-    """Means over a stage. Malformed answers count as 0, and not at all in ADE."""
+    """Means over a stage. Malformed answers count as 0, but not in ADE."""
 
     scenes: int
     answers: int
@@ -52,7 +52,7 @@ class Result:
     epdms: float | None = None  # mean over answers to these scenes of the product of both stages' EPDMS
 
     def as_json(self) -> dict[str, Any]:
-        """Both stages and their product for `json`; None where unknown."""
+        """Both stages and their product; None where unknown."""
         one, two = (
             means and {"scenes": means.scenes, "answers": means.answers, "malformed": means.malformed, **means.columns}
             for means in (self.first, self.second)
@@ -62,18 +62,18 @@ class Result:
 
 
 def endpoints(start: Tensor, poses: Tensor) -> Tensor:
-    """``[..., 2]`` last positions, in the frame of ``start [..., 3 or more]``, of plans ``[..., P, 3]`` of the ego."""
+    """``[..., 2]`` last positions of plans ``[..., P, 3]``, in the frame of ``start [..., 3 or more]``."""
     return in_scene(start[..., :3], poses[..., -1, :])[..., :2]
 
 
 def follow_up_weights(endpoint: Tensor, starts: Tensor) -> Tensor:
-    """Weights ``[..., J]`` with sum 1 of follow-ups by their distance from the end of the first stage's plan.
+    """Weights ``[..., J]`` with sum 1 of follow-ups by distance from the first-stage plan's end.
 
-    All weights are equal if no follow-up starts within about 1.9 m.
+    Weights are equal if no follow-up starts within about 1.9 m.
 
     Args:
         endpoint: ``[..., 2]`` of the plan, in the map's frame.
-        starts: ``[..., J, 2]`` first positions of the rear axle.
+        starts: ``[..., J, 2]`` first rear-axle positions.
     """
     squares = (endpoint[..., None, :] - starts).square().sum(-1)
     weights = torch.exp(-squares / (2 * FOLLOW_UP_VARIANCE))
@@ -82,7 +82,7 @@ def follow_up_weights(endpoint: Tensor, starts: Tensor) -> Tensor:
 
 
 def summary(drives: Sequence[Drive]) -> Result:
-    """Means of both stages. Several answers to a follow-up are averaged before weighting."""
+    """Average both stages; answers to a follow-up are averaged before weighting."""
     drives = _linked(sorted(drives, key=lambda drive: (drive.follows is not None, drive.number)))
     values = _values(drives)
     first = [row for row, drive in enumerate(drives) if drive.follows is None]
@@ -109,7 +109,7 @@ def summary(drives: Sequence[Drive]) -> Result:
 
 
 def _linked(drives: Sequence[Drive]) -> list[Drive]:
-    """Fill in `follows` of scenes that a first-stage scene names as follow-ups."""
+    """Fill in `follows`."""
     origin = {name: drive.number for drive in drives if drive.follows is None for name in drive.follow_ups}
     return [
         replace(drive, follows=origin[drive.name]) if drive.follows is None and drive.name in origin else drive
@@ -118,7 +118,7 @@ def _linked(drives: Sequence[Drive]) -> list[Drive]:
 
 
 def _values(drives: Sequence[Drive]) -> list[Tensor]:
-    """``[G, C]`` per drive, in the order of `SHORT`: NaN where unknown, 0 where a plan is malformed."""
+    """``[G, C]`` per drive, in the order of `SHORT`: NaN where unknown, 0 if malformed."""
     by_name = {drive.name: row for row, drive in enumerate(drives)}
     comfort = [torch.full(drive.valid.shape, torch.nan, dtype=torch.float64) for drive in drives]
     for row, drive in enumerate(drives):

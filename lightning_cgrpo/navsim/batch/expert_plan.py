@@ -1,4 +1,4 @@
-"""A plan, which scores compare with."""
+"""The expert's plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class ExpertPlan:
-    """The expert's plan of a scene."""
+    """A scene's plan by the expert."""
 
     trajectory: Tensor  # [41, 3] x, y, yaw of the rear axle in the scene's frame, at 10 Hz
     centerline: Tensor  # [C, 2] centerline of the route, from the begin of the ego's lane

@@ -1,4 +1,4 @@
-"""Logged agents at 10 Hz. See docs/navsim_score.md §11; officially ``metric_cache_processor.py:96-199``."""
+"""Logged agents at 10 Hz. docs/navsim_score.md §11; officially ``metric_cache_processor.py:96-199``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lightning_cgrpo.scenes.scene import MOVING_TYPES, Agents, Scene
 
 @dataclass(frozen=True, eq=False)
 class LoggedAgents:
-    """The logged agents of S scenes, padded to A agents per scene with agents that are never present."""
+    """Logged agents of S scenes, padded to A per scene with absent agents."""
 
     poses: Tensor  # [S, A, 41, 3] x, y, yaw of the boxes' centers; 0 where absent
     speeds: Tensor  # [S, A, 41] m/s; 0 where absent and for types that don't move
@@ -29,7 +29,7 @@ class LoggedAgents:
     def of(
         cls, scenes: Sequence[Scene], origin: Tensor, dtype: torch.dtype, device: torch.device | str
     ) -> LoggedAgents:
-        """Interpolate the agents of scenes, with positions relative to ``origin [S, 2]``."""
+        """Interpolate agents; positions are relative to ``origin [S, 2]``."""
         found = [interpolate_agents(scene.agents, at) for scene, at in zip(scenes, origin, strict=True)]
         poses, velocities, present, first_speed = zip(*found, strict=True)
 
@@ -47,9 +47,9 @@ class LoggedAgents:
 
 
 def interpolate_agents(agents: Agents, origin: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Interpolate agents linearly at 10 Hz, between the first and the last sighting from t = 0 on.
+    """Interpolate agents linearly at 10 Hz, between first and last sighting from t = 0 on.
 
-    An agent that is seen only once is always present (``metric_cache_processor.py:175``).
+    An agent seen only once is always present (``metric_cache_processor.py:175``).
 
     Returns:
         Poses ``[A, 41, 3]``, velocities ``[A, 41, 2]``, present ``[A, 41]``, speed when first seen ``[A]``.

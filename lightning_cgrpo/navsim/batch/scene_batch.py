@@ -1,4 +1,4 @@
-"""Scenes as tensors, for scores and traffic. See docs/navsim_score.md §1 and §11."""
+"""Scenes as tensors. docs/navsim_score.md §1 and §11."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ class SceneBatch:
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> SceneBatch:
-        """Make the batch of at least one scene and its plan."""
         egos = [scene.ego for scene in scenes]
         starts = torch.stack([torch.cat([ego.poses[-1], ego.velocities[-1], ego.accelerations[-1]]) for ego in egos])
         origin = torch.zeros_like(starts[:, :2]) if dtype == torch.float64 else starts[:, :2]

@@ -1,4 +1,4 @@
-"""Map polygons for the scores. See docs/navsim_score.md §5 and §6; officially ``pdm_occupancy_map.py:129-186``."""
+"""Map polygons. docs/navsim_score.md §5 and §6; officially ``pdm_occupancy_map.py:129-186``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIGHT_HOLD = 0.5  # seconds for which the state of a traffic light is held
 
 @dataclass(frozen=True, eq=False)
 class Surfaces:
-    """The map polygons near the egos of S scenes, padded to P per scene."""
+    """Map polygons near the egos of S scenes, padded to P per scene."""
 
     polygons: Polygons
     table: Tensor  # [S, P] int64 rows of `polygons`; padding is row 0, without any flag below
@@ -43,7 +43,7 @@ class Surfaces:
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> Surfaces:
-        """Collect the surfaces of scenes, with positions relative to ``origin [S, 2]``."""
+        """Collect surfaces, relative to ``origin [S, 2]``."""
         layers: list[Tensor] = []
         tables, flags, red_tables, reds = [], [], [], []
         total = 0
@@ -65,7 +65,7 @@ class Surfaces:
 
 
 def _near(scene: Scene, plan: ExpertPlan) -> tuple[list[Tensor], Tensor]:
-    """Layers ``[n, V, 2]`` of polygons around the ego, and flags ``[sum of n, 4]``, lane to intersection."""
+    """Layers ``[n, V, 2]`` of polygons, and flags ``[sum of n, 4]``, lane to intersection."""
     lanes, blocks = scene.map.lanes, scene.map.roadblocks
     areas = (scene.map.intersections, scene.map.carparks, scene.map.drivable_areas)
     crossings, carparks, drivable = (area.polygons for area in areas)
@@ -89,7 +89,6 @@ def _near(scene: Scene, plan: ExpertPlan) -> tuple[list[Tensor], Tensor]:
 
 
 def _touching(polygons: Points, patch: shapely.Polygon) -> Tensor:
-    """Whether polygons touch an axis-aligned box, ``[N]`` bool."""
     xy = polygons.xy
     if not len(xy):
         return torch.zeros(0, dtype=torch.bool)
@@ -102,7 +101,7 @@ def _touching(polygons: Points, patch: shapely.Polygon) -> Tensor:
 
 
 def _red(scene: Scene) -> tuple[Tensor, Tensor]:
-    """Connectors of the mission's route that are red at some step: polygons ``[C, V, 2]``, red ``[C, 41]``."""
+    """Sometimes red connectors of the mission's route: polygons ``[C, V, 2]``, red ``[C, 41]``."""
     lanes = scene.map.lanes
     mission = torch.isin(lanes.roadblock, torch.tensor(scene.route, dtype=torch.int64))
     red = red_at_steps(scene.lights).T & mission[:, None]
@@ -111,7 +110,7 @@ def _red(scene: Scene) -> tuple[Tensor, Tensor]:
 
 
 def red_at_steps(lights: Lights) -> Tensor:
-    """Red lights ``[41, L]`` at 10 Hz; a state is held for 0.5 s and then unknown (False)."""
+    """Red lights ``[41, L]`` at 10 Hz; a state holds for 0.5 s, then is unknown (False)."""
     steps = torch.arange(STEPS, dtype=torch.float64) * DT + EARLY
     latest = torch.searchsorted(lights.times, steps, right=True) - 1
     if not len(lights.times):

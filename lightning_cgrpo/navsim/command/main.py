@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command.
+    """Score the files of the command line.
 
     Raises:
-        UserError: without anything to score, without a writable file, or after writing, if some scenes failed.
+        UserError: nothing to score, no writable file, or (after writing) failed scenes.
     """
     given = _parser().parse_args(argv)
     if given.out.is_dir():
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(given: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str]) -> list[str]:
-    """Score, write, show and draw; returns the errors of scenes."""
+    """Returns the errors of scenes."""
     # Imported here, because --help must not wait for torch and scipy.
     from lightning_cgrpo.navsim.command.score_files import score_files, without_previous
     from lightning_cgrpo.navsim.command.summary import show, show_two_stages
@@ -117,7 +117,7 @@ def _draw(results: Sequence[ScoredScene], folder: Path) -> None:
 
 @contextmanager
 def _progress(words: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on the terminal; yields the function that advances the bar."""
+    """Yields the function that advances the bar."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,4 +1,4 @@
-"""Pairs of scene files and files of trajectories."""
+"""Pairs of scene files and trajectory files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning_cgrpo.scenes.scene_file import SCENE_SUFFIX
 
 
 class Pair(NamedTuple):
-    """A scene file, its name without the suffix, and the file of its trajectories."""
+    """A scene file, its stem, and its trajectory file."""
 
     stem: str
     scene: Path
@@ -20,11 +20,11 @@ class Pair(NamedTuple):
 
 
 def match(scenes: Path, trajectories: Path) -> tuple[list[Pair], list[str]]:
-    """Pairs of files in the order of their stems, and notes on files without a partner.
+    """Pairs of files in the order of their stems, and notes on unpaired files.
 
     Args:
         scenes: a file, or a folder of ``*.scene.json``.
-        trajectories: a file, or a folder of ``*.trajs.json``. Two files are a pair whatever their names are.
+        trajectories: a file, or a folder of ``*.trajs.json``. Two files always pair.
 
     Raises:
         UserError: if a path does not exist, or no two files match.
@@ -52,13 +52,12 @@ def match(scenes: Path, trajectories: Path) -> tuple[list[Pair], list[str]]:
 
 
 def names(stems: Iterable[str], most: int = 10) -> str:
-    """A readable list of the first names."""
+    """List the first names."""
     every = [f"'{stem}'" for stem in stems]
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 
 
 def _files(path: Path, suffix: str, option: str) -> dict[str, Path]:
-    """Files by stem, sorted."""
     if path.is_dir():
         found = {file.name.removesuffix(suffix): file for file in sorted(path.glob(f"*{suffix}"))}
         if not found:

@@ -1,4 +1,4 @@
-"""Score pairs of files, many scenes at a time; an error in one scene does not stop the others."""
+"""Score pairs of files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lightning_cgrpo.scenes.scene_file import read_scene
 from lightning_cgrpo.scenes.vehicle import corners
 
 SCENES_AT_ONCE = 32
-"""More scenes take more memory, and are hardly faster."""
+"""More scenes take more memory at hardly more speed."""
 
 Loaded = tuple[str, Scene, list[Candidate]]
 
@@ -31,11 +31,9 @@ Loaded = tuple[str, Scene, list[Candidate]]
 def score_files(
     pairs: Sequence[Pair], traffic: TrafficPolicy, human_filter: bool, pictures: bool, done: Callable[[int], None]
 ) -> tuple[list[ScoredScene], list[str]]:
-    """Score pairs of files: scored scenes in the order of the pairs, and an error for each other pair.
+    """Score pairs of files: scored scenes in the order of the pairs, and errors of the other pairs.
 
     Args:
-        pairs: of files.
-        traffic: behavior of the agents.
         human_filter: see `Scorer`.
         pictures: keep `ScoredScene.picture`.
         done: called with the number of pairs just scored.
@@ -95,7 +93,7 @@ def _score(loaded: Sequence[Loaded], traffic: TrafficPolicy, human_filter: bool,
 
 
 def _hits(scorer: Scorer, scores: Scores, scene: Tensor) -> list[Tensor]:
-    """``[n, 4, 2]`` for each row: boxes that the ego touches at its first collision."""
+    """Boxes ``[n, 4, 2]`` per row that the ego touches at its first collision."""
     found = [torch.zeros(0, 4, 2, dtype=torch.float64)] * len(scene)
     steps = scores.steps[SHORT["NC"]]
     rows = (steps >= 0).nonzero()[:, 0]
@@ -110,7 +108,7 @@ def _hits(scorer: Scorer, scores: Scores, scene: Tensor) -> list[Tensor]:
 
 
 def _compared(results: Sequence[ScoredScene]) -> list[ScoredScene]:
-    """Add extended comfort to scenes whose previous scene is scored too."""
+    """Add extended comfort where the previous scene is scored too."""
     find = finder(results)
     compared = []
     for result in results:
@@ -127,7 +125,7 @@ def _compared(results: Sequence[ScoredScene]) -> list[ScoredScene]:
 
 
 def without_previous(results: Sequence[ScoredScene]) -> list[str]:
-    """A note on scenes without extended comfort, because their previous scene is not scored."""
+    """Note scenes whose previous scene is not scored."""
     stems = [
         result.stem
         for result in results

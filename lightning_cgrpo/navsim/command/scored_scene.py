@@ -1,4 +1,4 @@
-"""A scored scene: rows for JSON, and candidates of the same planner in other scenes."""
+"""A scored scene: rows for JSON, and partners in other scenes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ScoredScene:
-    """Scores of a scene's R candidates. The scene itself, of megabytes, is kept for pictures only."""
+    """Scores of R candidates; only pictures keep the scene, of megabytes."""
 
     stem: str  # the scene file's name without its suffix
     name: str
@@ -40,7 +40,7 @@ class ScoredScene:
     picture: Picture | None = None
 
     def rows(self) -> list[dict[str, Any]]:
-        """One JSON object per candidate, with 0 for invalid candidates; docs/driving.md lists the keys."""
+        """One JSON object per candidate, 0 where invalid; docs/driving.md lists the keys."""
         scores, columns = self.scores, self.scores.columns
         numbers = {name: columns[name] for name in COLUMNS} | {
             "multiplicative_metrics_prod": scores.multiplicative_metrics_prod,
@@ -71,22 +71,19 @@ class ScoredScene:
 
 
 def label(tags: Sequence[str | None], row: int) -> str:
-    """A candidate's tag, or its number if the tag is missing or not unique."""
+    """Return a candidate's tag, or its number without a unique tag."""
     tag = tags[row]
     return tag if tag and tags.count(tag) == 1 else str(row)
 
 
 def finder(scenes: Sequence[ScoredScene]) -> Callable[[Any], ScoredScene | None]:
-    """A lookup of scenes by the stems of their files, and by their names; None if there is no scene of that name."""
+    """Look up scenes by file stem or name; None if unknown."""
     found = {scene.name: scene for scene in scenes} | {scene.stem: scene for scene in scenes}
     return lambda name: found.get(name) if isinstance(name, str) else None
 
 
 def partners(scene: ScoredScene, other: ScoredScene) -> Tensor:
-    """``[R]`` int64, each candidate's partner in another scene: the same tag, or -1.
-
-    Where tags are missing or not unique, the partner has the same number.
-    """
+    """``[R]`` int64 partners in another scene by tag, or -1; by number without unique tags."""
     tags, theirs = scene.tags, other.tags
     if all(None not in some and len(set(some)) == len(some) for some in (tags, theirs)):
         rows = {tag: row for row, tag in enumerate(theirs)}

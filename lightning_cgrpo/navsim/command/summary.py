@@ -1,4 +1,4 @@
-"""The command's tables on the screen."""
+"""Tables on the screen."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ MOST_ERRORS = 10
 
 
 def show(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Print the scores of rows by scene, and the errors of candidates.
-
-    One scene has a line per candidate, several scenes have a line of means each.
-    """
+    """Print scores by scene and errors: a line per candidate of one scene, or means of several scenes."""
     rows = [row for group in results.values() for row in group]
     columns = {short: name for short, name in SHORT.items() if any(row.get(name) is not None for row in rows)}
     table = Table(box=SIMPLE, show_footer=True)
@@ -59,7 +56,7 @@ def show(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
 
 
 def show_two_stages(results: Mapping[str, Result]) -> None:
-    """Print the scores of both stages by candidate."""
+    """Print both stages by candidate."""
     print_table(scores_table(dict(islice(results.items(), MOST_LINES))))
 
 

@@ -1,4 +1,4 @@
-"""Files of candidate trajectories. A malformed trajectory has an error, and does not stop the others."""
+"""Files of candidate trajectories; a malformed trajectory leaves the others."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lightning_cgrpo.scenes.json_fields import Field, SceneError, load_json
 TRAJECTORIES_SUFFIX = ".trajs.json"
 POSES = 8
 INTERVAL = 0.5
-"""Seconds from pose to pose; the first pose is one interval after t = 0."""
+"""Seconds between poses; the first pose is one interval after t = 0."""
 TOP_SPEED = 50.0
-"""m/s (180 km/h) from pose to pose; a faster trajectory teleports."""
+"""m/s (180 km/h) between poses; a faster trajectory teleports."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Candidate:
 
 
 def read_candidates(path: str | Path) -> list[Candidate]:
-    """Read a file of trajectories.
+    """Read a trajectory file.
 
     Raises:
-        SceneError: if the file is no JSON, or has no list `trajectories`.
+        SceneError: no JSON, or no list `trajectories`.
     """
     top = Field(load_json(path), str(path))
     found = [_candidate(item) for item in top["trajectories"]]
@@ -54,7 +54,7 @@ def _candidate(item: Field) -> Candidate:
 
 
 def _error(poses: Tensor) -> str | None:
-    """An error for poses ``[8, 3]`` that jump farther than a car can drive, or have headings in degrees."""
+    """An error for poses ``[8, 3]`` that exceed `TOP_SPEED` or have headings in degrees."""
     path = torch.cat([poses.new_zeros(1, 2), poses[:, :2]])
     speeds = path.diff(dim=0).norm(dim=1) / INTERVAL
     fastest = int(speeds.argmax())

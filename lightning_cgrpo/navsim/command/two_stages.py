@@ -1,4 +1,4 @@
-"""Two-stage scores of scored scenes that name their follow-ups, see docs/driving.md, "The frame before"."""
+"""Two-stage scores of scenes with follow-ups (docs/driving.md, "The frame before")."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from lightning_cgrpo.navsim.two_stage import Drive, Result, endpoints, summary
 def two_stages(scenes: Sequence[ScoredScene]) -> tuple[dict[str, Result], list[str]]:
     """Scores of both stages by candidate (tag or number), and notes on incomplete groups.
 
-    A scene with `follow_ups` and `previous` starts two groups: its own, and the previous scene's with the `previous`
-    of each follow-up.
+    A scene with `follow_ups` and `previous` starts two groups: its own, and a group of the previous frames.
     """
     find, notes = finder(scenes), []
     drives: dict[str, list[Drive]] = {}
@@ -41,7 +40,7 @@ def two_stages(scenes: Sequence[ScoredScene]) -> tuple[dict[str, Result], list[s
 
 
 def _frames(now: ScoredScene, find: Callable[[Any], ScoredScene | None]) -> list[ScoredScene] | str:
-    """The scene, the previous scene, then the same for each follow-up; or the name of a missing scene."""
+    """The scene and its previous scene, then the same per follow-up; or a missing scene's name."""
     frames = []
     for name in (now.stem, *now.follow_ups):
         frame = find(name)
@@ -56,7 +55,7 @@ def _frames(now: ScoredScene, find: Callable[[Any], ScoredScene | None]) -> list
 
 
 def _drives(frames: Sequence[ScoredScene], rows: Sequence[int], start: int) -> list[Drive]:
-    """The drives of one candidate, in these rows of `_frames`, numbered from ``start``."""
+    """One candidate's drives, in these rows of `_frames`, numbered from ``start``."""
     found = []
     for place, (frame, row) in enumerate(zip(frames, rows, strict=True)):
         scores, number = take(frame.scores, slice(row, row + 1)), start + place

@@ -1,1 +1,1 @@
-"""Planners without knowledge of the future: constant velocity, and PDM-Closed, the official score's expert."""
+"""Planners without knowledge of the future."""

@@ -1,4 +1,4 @@
-"""The simplest planner: straight ahead at the present speed."""
+"""The constant-velocity planner."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The planner's forecast: agents keep their speed along their heading, and lights keep their state.
+"""Forecast: agents keep speed and heading, lights keep their state.
 
-See docs/navsim_score.md §12; officially pdm_observation.py and pdm_object_manager.py.
+docs/navsim_score.md §12; officially pdm_observation.py and pdm_object_manager.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class Forecast:
 
     @classmethod
     def of(cls, road: Road, lanes: Sequence[int]) -> Forecast:
-        """Forecast a scene whose route has these lanes."""
         agents, lights = road.scene.agents, road.scene.lights
         now = (agents.times.abs() < EARLY).nonzero()[:, 0]
         states, seen = agents.states[:, now], agents.seen[:, now].any(1)
@@ -73,19 +72,19 @@ class Forecast:
 
     @cached_property
     def shapes(self) -> Shapes:
-        """``[41, N + C]`` polygons of the agents and then of the red connectors."""
+        """Polygons ``[41, N + C]``: agents, then red connectors."""
         moving = boxes(self.poses_at.transpose(0, 1), self.sizes)
         return np.concatenate([moving, np.tile(self.red_polygons, (STEPS, 1))], axis=1)
 
     def touching(self, areas: Shapes, step: int) -> list[np.ndarray]:
-        """Rows of `shapes` that touch each area at a step and are not ignored, in the official order."""
+        """Rows of `shapes` that touch each area and are not ignored, in the official order."""
         tree = shapely.STRtree(self.shapes[step], NODE_CAPACITY)
         area, row = tree.query(areas, predicate="intersects")
         minded = ~self.ignored[row]
         return [row[minded & (area == number)] for number in range(len(areas))]
 
     def speeds_along(self, rows: np.ndarray, yaws: Array) -> Array:
-        """Speeds ``[P, n]`` of rows ``[n]`` of `shapes` in directions ``[P]``; NaN for red connectors."""
+        """Speeds ``[P, n]`` of rows ``[n]`` in directions ``[P]``; NaN for red connectors."""
         unknown = np.full(len(self.red_polygons), np.nan)
         speeds, headings = (np.append(known, unknown)[rows] for known in (self.speeds, self.poses[:, 2]))
         along: Array = speeds * np.cos(headings - yaws[:, None])
@@ -93,7 +92,7 @@ class Forecast:
 
 
 def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor) -> TrafficRollouts:
-    """Forecasts of K scenes as traffic for R candidates, whose scenes are ``of_row [R]``."""
+    """Turn forecasts of K scenes into traffic for R candidates in scenes ``of_row [R]``."""
     poses, sizes, speeds = (
         pad_sequence(list(rows), batch_first=True)
         for rows in zip(*((each.poses_at, each.sizes, each.speeds) for each in forecasts), strict=True)
@@ -105,7 +104,7 @@ def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor) -> TrafficRollouts
 
 
 def _nearest(road: Road, positions: Tensor, types: Tensor, seen: Tensor) -> Tensor:
-    """Rows of the agents to forecast: static agents first, then type by type, each from near to far."""
+    """Agents to forecast: static agents first, then by type, each from near to far."""
     distances = (positions - torch.from_numpy(road.center)).norm(dim=1)
     near = seen & (distances <= FORECAST_RADIUS)
     order = torch.where(near, distances, torch.inf).argsort(stable=True)[: int(near.sum())]

@@ -1,6 +1,6 @@
-"""PDM-Closed, the official expert: the proposal that scores best in a forecast of the scene.
+"""PDM-Closed, the official expert: the best proposal in a forecast.
 
-See docs/navsim_score.md §12; officially abstract_pdm_closed_planner.py and ``metric_cache_processor.py:56-69``.
+docs/navsim_score.md §12; officially abstract_pdm_closed_planner.py and ``metric_cache_processor.py:56-69``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def plan(scenes: Sequence[Scene]) -> list[ExpertPlan]:
     """Plan each scene from information at t = 0.
 
     Raises:
-        SceneError: a scene's route is empty, or has no lanes.
+        SceneError: an empty route, or a route without lanes.
     """
     plans: list[ExpertPlan] = []
     for first in range(0, len(scenes), SCENES_AT_ONCE):
@@ -41,7 +41,6 @@ def plan(scenes: Sequence[Scene]) -> list[ExpertPlan]:
 
 
 def _best(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast]) -> list[ExpertPlan]:
-    """The best proposal of each scene."""
     pairs = list(zip(ahead, forecasts, strict=True))
     proposals = torch.from_numpy(np.stack([propose(lanes, forecast) for lanes, forecast in pairs]))
     plans = [
@@ -63,7 +62,7 @@ def _best(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast]) -> list[Exp
 
 
 def _as_expected(lanes: LaneAhead, forecast: Forecast) -> Scene:
-    """The scene with the corrected route and constant lights."""
+    """The scene with corrected route and constant lights."""
     times = torch.arange(STEPS, dtype=torch.float64) * DT
     red = forecast.red.expand(STEPS, -1)
     return replace(lanes.road.scene, route=lanes.route, lights=Lights(times, red, torch.zeros_like(red)))

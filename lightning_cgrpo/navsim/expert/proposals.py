@@ -1,6 +1,6 @@
-"""Trajectory proposals: paths at offsets from the centerline, driven at several speeds behind leaders.
+"""Proposals: paths at offsets from the centerline, at several speeds behind leaders.
 
-See docs/navsim_score.md §12; officially pdm_generator.py and batch_idm_policy.py.
+docs/navsim_score.md §12; officially pdm_generator.py and batch_idm_policy.py.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ EXPONENT = 10
 
 
 def propose(ahead: LaneAhead, forecast: Forecast) -> Array:
-    """Drive each offset at each speed, from the place next to the ego.
-
-    Returns:
-        ``[15, 41, 3]`` poses at 10 Hz, offset by offset.
-    """
+    """Return ``[15, 41, 3]`` poses at 10 Hz: each offset at each speed, offset by offset."""
     ego, limit = ahead.road.scene.ego, float(ahead.road.lanes.speed_limit[ahead.lanes[0]])
     limit = FALLBACK_SPEED_LIMIT if np.isnan(limit) else limit
     paths = [ahead.path.shifted(offset) if offset else ahead.path for offset in OFFSETS]
@@ -61,7 +57,6 @@ def propose(ahead: LaneAhead, forecast: Forecast) -> Array:
 
 
 def _at(paths: list[LanePath], distances: Array) -> Array:
-    """``[15, 3]`` poses on their paths."""
     each = distances.reshape(len(paths), -1)
     return np.concatenate([path.at(along) for path, along in zip(paths, each, strict=True)])
 
@@ -86,10 +81,10 @@ def _search(
     forecast: Forecast,
     step: int,
 ) -> None:
-    """Find the leaders: the nearest shape that touches the corridor and is further along the path.
+    """Find the leaders: the nearest shape in the corridor and further along the path.
 
-    As in the official record of a path: once a proposal has found no leader, half the ego's length stays subtracted
-    for later proposals, and a leader's speed stays when the next leader is a red light.
+    Official quirks: after a proposal without leader, half the ego's length stays subtracted for later proposals. A
+    leader's speed stays when the next leader is a red light.
     """
     shapes = forecast.shapes[step]
     egos = _footprints(poses)
@@ -114,7 +109,7 @@ def _search(
 
 
 def _footprints(poses: Array) -> Shapes:
-    """The ego's boxes ``[15]`` at poses of its rear axle."""
+    """Ego boxes ``[15]`` at poses of the rear axle."""
     ahead = REAR_AXLE_TO_CENTER * np.column_stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])])
     centers = np.column_stack([poses[:, :2] + ahead, poses[:, 2]])
     return boxes(torch.from_numpy(centers), torch.tensor([LENGTH, WIDTH], dtype=torch.float64))

@@ -1,7 +1,4 @@
-"""Many boxes and segments at once.
-
-Boxes *touch* also where they share only a boundary point, as in shapely's ``intersects``.
-"""
+"""Boxes and segments; shared boundary points *touch*, as in shapely's ``intersects``."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ SLACK = 1e-3  # meters by which boxes grow before a coarse test, so that roundin
 
 
 def wrap_angle(angle: Tensor) -> Tensor:
-    """The same angle in [-pi, pi]."""
+    """Wrap to [-pi, pi]."""
     return torch.atan2(angle.sin(), angle.cos())
 
 
@@ -31,44 +28,44 @@ def box_corners(pose: Tensor, size: Tensor) -> Tensor:
 
 
 def bounds(points: Tensor) -> Tensor:
-    """Bounds ``[..., 4]`` of points ``[..., V, 2]``: least x, least y, greatest x, greatest y."""
+    """Bounds ``[..., 4]`` of points ``[..., V, 2]``: least x, y, greatest x, y."""
     return torch.cat([points.amin(-2), points.amax(-2)], -1)
 
 
 def grown(box: Tensor, margin: Tensor | float) -> Tensor:
-    """Bounds ``[..., 4]`` with a margin on all four sides."""
+    """Bounds ``[..., 4]`` with a margin on all sides."""
     return box + margin * box.new_tensor([-1.0, -1.0, 1.0, 1.0])
 
 
 def bounds_touch(a: Tensor, b: Tensor) -> Tensor:
-    """Whether bounds ``[..., 4]`` touch, ``[...]`` bool."""
+    """Return ``[...]`` bool for bounds ``[..., 4]``."""
     return (a[..., 0] <= b[..., 2]) & (b[..., 0] <= a[..., 2]) & (a[..., 1] <= b[..., 3]) & (b[..., 1] <= a[..., 3])
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    """``[...]`` of ``[..., 2]``, written out because PyTorch is slow at sums over two numbers."""
+    """``[...]`` of ``[..., 2]``; written out, because PyTorch sums two numbers slowly."""
     return a[..., 0] * b[..., 0] + a[..., 1] * b[..., 1]
 
 
 def cross(a: Tensor, b: Tensor) -> Tensor:
-    """``[...]`` of ``[..., 2]``: positive where b points to the left of a."""
+    """``[...]`` of ``[..., 2]``: positive where b points left of a."""
     return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
 
 
 def boxes_touch(a: Tensor, b: Tensor) -> Tensor:
-    """Whether rectangles ``[..., 4, 2]``, given by their corners in order, touch; ``[...]`` bool."""
+    """Return ``[...]`` bool for rectangles ``[..., 4, 2]``, corners in order."""
     return ~(_separated(a, a, b) | _separated(b, a, b))
 
 
 def segments_touch_boxes(start: Tensor, end: Tensor, box: Tensor) -> Tensor:
-    """Whether segments from and to ``[..., 2]`` touch rectangles ``[..., 4, 2]``; ``[...]`` bool."""
+    """Return ``[...]`` bool for segments ``[..., 2]`` and rectangles ``[..., 4, 2]``."""
     along = end - start
     low, high = _range([cross(along, box[..., corner, :] - start) for corner in range(4)])
     return ~((low > 0) | (high < 0) | _separated(box, torch.stack([start, end], -2), box))
 
 
 def _separated(axes: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Whether the projections of ``a`` and ``b`` on a side of the rectangles ``axes`` are disjoint."""
+    """Disjoint projections of ``a`` and ``b`` on a side of ``axes``."""
     apart = []
     for corner in (0, 1):
         axis = axes[..., corner, :] - axes[..., corner + 1, :]

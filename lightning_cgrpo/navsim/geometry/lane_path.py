@@ -1,4 +1,4 @@
-"""A path along lanes. See docs/navsim_score.md §12; officially pdm_path.py and polyline_map_object.py."""
+"""Paths along lanes. docs/navsim_score.md §12; officially pdm_path.py and polyline_map_object.py."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ CORRIDOR_QUADRANT_SEGMENTS = 16
 
 
 def wrap(angle: Array) -> Array:
-    """The same angle in [-pi, pi]."""
+    """Wrap to [-pi, pi]."""
     wrapped: Array = np.arctan2(np.sin(angle), np.cos(angle))
     return wrapped
 
 
 def headings(points: Array) -> Array:
-    """``[V]`` headings from each of the points ``[V, 2]`` to the next; the last two headings are equal."""
+    """``[V]`` headings to the next of points ``[V, 2]``; the last two are equal."""
     steps = np.diff(points, axis=0)
     angles = np.arctan2(steps[:, 1], steps[:, 0])
     return np.append(angles, angles[-1])
 
 
 class LanePath:
-    """At least two points ``[V, 2]`` with headings ``[V]``; a point appears twice where one lane ends in another."""
+    """At least two points ``[V, 2]`` with headings ``[V]``; points where lanes join appear twice."""
 
     def __init__(self, points: Array, headings: Array) -> None:
         self.points = points
@@ -38,7 +38,7 @@ class LanePath:
 
     @classmethod
     def along(cls, lines: Sequence[Array]) -> LanePath:
-        """Join polylines; each heading is a heading within its own line."""
+        """Join polylines; headings stay within their own line."""
         return cls(np.concatenate(lines), np.concatenate([headings(line) for line in lines]))
 
     @property
@@ -50,12 +50,12 @@ class LanePath:
         return shapely.LineString(self.points)
 
     def project(self, points: Array) -> Array:
-        """Distances ``[...]`` along the path of the places nearest to points ``[..., 2]``."""
+        """Distances ``[...]`` along the path of the nearest places to points ``[..., 2]``."""
         found: Array = shapely.line_locate_point(self.line, shapely.points(points))
         return found
 
     def at(self, distances: Array) -> Array:
-        """Poses ``[..., 3]`` at distances ``[...]`` along the path, clipped to the path."""
+        """Poses ``[..., 3]`` at distances ``[...]``, clipped to the path."""
         # A path that starts with the same point twice has no direction at 0.
         kept = np.clip(distances, 1e-5, self.length)
         high = np.searchsorted(self.distances, kept).clip(1, len(self.distances) - 1)
@@ -68,12 +68,12 @@ class LanePath:
         return np.nan_to_num(poses)
 
     def shifted(self, offset: float) -> LanePath:
-        """The path moved to the left by meters."""
+        """Shift the path to the left by meters."""
         left = self.headings + np.pi / 2
         return LanePath(self.points + offset * np.column_stack([np.cos(left), np.sin(left)]), self.headings)
 
     def corridor(self, start: float, end: float, half_width: float) -> shapely.Geometry:
-        """The area around the part of the path between two distances."""
+        """Buffer the path between two distances."""
         start, end = np.clip([start, end], 0.0, self.length).tolist()
         between = (start <= self.distances) & (self.distances <= end)
         if between.sum() > 1:

@@ -1,7 +1,7 @@
-"""Polygons that many points are compared with at once.
+"""Polygons compared with many points at once.
 
-A polygon is cut into slabs along its longer side. A point is compared only with the edges of its slab, and with none in
-the slab's core. Below, u is the coordinate along the longer side, x or y; w is the other coordinate.
+A polygon is cut into slabs along its longer side. A point is compared only with its slab's edges, and with no edges
+in the slab's core. Below, u is the coordinate along the longer side, w the other coordinate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_SLABS = 256  # most slabs of a polygon; takes precedence over the two limit
 
 @dataclass(frozen=True, eq=False)
 class Polygons:
-    """N polygons of any number of corners."""
+    """N polygons of any size."""
 
     bounds: Tensor  # [N, 4]
     upright: Tensor  # [N] bool, u is y
@@ -38,7 +38,7 @@ class Polygons:
 
     @classmethod
     def of(cls, polygons: Sequence[Tensor]) -> Polygons:
-        """Polygons from tensors ``[n, V, 2]`` of any V, padded with the first corner."""
+        """Collect tensors ``[n, V, 2]`` of any V, padded with the first corner."""
         segments = [torch.stack([polygon, polygon.roll(-1, 1)], 2) for polygon in polygons]
         real = [(segment[:, :, 0] != segment[:, :, 1]).any(-1) for segment in segments]
         outline = torch.cat([segment[keep] for segment, keep in zip(segments, real, strict=True)])
@@ -66,7 +66,7 @@ class Polygons:
         return cls(box, upright, low, scale, first_slab, ranges, first_edge, edges, outline, starts(counts))
 
     def contain(self, points: Tensor, row: Tensor) -> Tensor:
-        """Whether points ``[M, K, 2]`` are inside polygons ``row [M]``, by the even-odd rule; ``[M, K]`` bool.
+        """Even-odd rule for points ``[M, K, 2]`` in polygons ``row [M]``; ``[M, K]`` bool.
 
         The boundary is outside, as in shapely's ``contains``.
         """
@@ -86,7 +86,7 @@ class Polygons:
         return inside
 
     def touch_boxes(self, boxes: Tensor, row: Tensor) -> Tensor:
-        """Whether rectangles ``[M, 4, 2]``, corners in order, touch polygons ``row [M]``; ``[M]`` bool."""
+        """Return ``[M]`` bool for rectangles ``[M, 4, 2]``, corners in order, and polygons ``row [M]``."""
         touching = self.contain(boxes[:, :1], row)[:, 0]
         begin = self.first_outline[row]
         box, edge = expand(self.first_outline[row + 1] - begin, begin)
@@ -98,7 +98,7 @@ class Polygons:
 
 
 def _odd(edges: Tensor, first_edge: Tensor, u: Tensor, w: Tensor, slab: Tensor) -> Tensor:
-    """Whether a line from each point crosses an odd number of edges of its slab, and no edge meets the point."""
+    """True where a line from the point crosses an odd number of its slab's edges, and no edge meets the point."""
     begin = first_edge[slab]
     point, edge = expand(first_edge[slab + 1] - begin, begin)
     start_u, start_w, end_u, end_w = edges.index_select(0, edge).unbind(1)
@@ -114,7 +114,7 @@ def _odd(edges: Tensor, first_edge: Tensor, u: Tensor, w: Tensor, slab: Tensor) 
 
 
 def _ranges(edges: Tensor, first_edge: Tensor, slab: Tensor, begin: Tensor, end: Tensor) -> Tensor:
-    """`Polygons.ranges` from edges ``[E, 4]``, whose slabs ``[E]`` extend from begin ``[E]`` to end ``[E]``."""
+    """`Polygons.ranges` from edges ``[E, 4]`` in slabs ``[E]``, from begin ``[E]`` to end ``[E]``."""
     # The extent along w of each edge within its slab, sorted by slab and then by the lower end.
     start_u, start_w, end_u, end_w = edges.unbind(1)
     run = end_u - start_u
@@ -145,7 +145,6 @@ def _ranges(edges: Tensor, first_edge: Tensor, slab: Tensor, begin: Tensor, end:
 
 
 def _running_max(values: Tensor, group: Tensor) -> Tensor:
-    """The greatest value so far within each group of consecutive rows."""
     rank = torch.empty_like(group)
     rank[values.argsort()] = torch.arange(len(values), device=values.device)
     most = (group * len(values) + rank).cummax(0).values - group * len(values)

@@ -1,4 +1,4 @@
-"""Polylines that many points are compared with at once."""
+"""Polylines compared with many points at once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Polylines:
 
     @classmethod
     def of(cls, points: Tensor) -> Polylines:
-        """Polylines from ``[N, C, 2]``, padded with the last point; C is at least 2."""
+        """Collect ``[N, C, 2]``, padded with the last point; C is at least 2."""
         missing = -(points.shape[1] - 1) % CHUNK
         points = torch.cat([points, points[:, -1:].expand(-1, missing, -1)], 1)
         return cls(points, bounds(points.unfold(1, CHUNK + 1, CHUNK).transpose(-1, -2)))
 
     def project(self, points: Tensor, row: Tensor) -> Tensor:
-        """Distances ``[M]`` along polylines ``row [M]`` of the (first) places nearest to points ``[M, 2]``."""
+        """Distances ``[M]`` along polylines ``row [M]`` of the (first) nearest places to points ``[M, 2]``."""
         start, along = self.points[:, :-1], self.points.diff(dim=1)
         lengths = along.norm(dim=-1)
         passed = lengths.cumsum(1) - lengths
@@ -37,7 +37,7 @@ class Polylines:
         return found[:, 0]
 
     def within(self, points: Tensor, row: Tensor, distance: float) -> Tensor:
-        """Whether points ``[M, T, 2]`` are at most ``distance`` meters from polylines ``row [M]``; ``[M, T]`` bool."""
+        """``[M, T]`` bool: points ``[M, T, 2]`` at most ``distance`` meters from polylines ``row [M]``."""
         box = grown(self.bounds, distance + SLACK)
         some, chunk = bounds_touch(bounds(points)[:, None], box[row]).nonzero().unbind(1)
         x, y = points.unbind(-1)
@@ -56,7 +56,7 @@ class Polylines:
 
 
 def _to_segments(points: Tensor, start: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared distance from points to segments, and the nearest place's share of the segment; all ``[..., 2]``."""
+    """Squared distance from points to segments, and the nearest place's share of the segment."""
     away = points - start
     square = dot(along, along)
     share = (dot(along, away) / torch.where(square > 0, square, 1)).clamp(0, 1)

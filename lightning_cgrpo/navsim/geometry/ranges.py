@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 def starts(counts: Tensor) -> Tensor:
-    """``[N + 1]`` first item of each range if the ranges follow one another, and the end of the last range."""
+    """``[N + 1]`` first item of each consecutive range, and the end of the last range."""
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
 def expand(counts: Tensor, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """List the range and the number of each item; the numbers of range i start at ``first[i]``, 0 by default."""
+    """Range and number of each item; numbers of range i start at ``first[i]``, by default 0."""
     rows = torch.repeat_interleave(counts)
     shift = counts - counts.cumsum(0) if first is None else first + counts - counts.cumsum(0)
     return rows, torch.arange(len(rows), device=counts.device) + shift[rows]

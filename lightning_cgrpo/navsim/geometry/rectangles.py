@@ -1,6 +1,6 @@
-"""Whether rectangles touch, and the distance between them.
+"""Touching and distance of rectangles.
 
-A rectangle is ``[..., 6]``: center x, y; x, y of the unit vector along it; half its length; half its width.
+A rectangle is ``[..., 6]``: center x, y; unit vector x, y along it; half its length; half its width.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ COLUMNS = 6
 
 
 def from_boxes(pose: Tensor, size: Tensor) -> Tensor:
-    """Rectangles from poses ``[..., 3]`` of the center and sizes ``[..., 2]`` length, width."""
+    """Rectangles from center poses ``[..., 3]`` and sizes ``[..., 2]`` length, width."""
     yaw = pose[..., 2:]
     half = (size / 2).expand(*pose.shape[:-1], 2)
     return torch.cat([pose[..., :2], yaw.cos(), yaw.sin(), half], -1)
 
 
 def touch(a: Tensor, b: Tensor) -> Tensor:
-    """Whether rectangles share a point, ``[...]`` bool: no line along one of their sides separates them."""
+    """``[...]`` bool: no line along a side separates the rectangles."""
     ax, ay, aux, auy, al, aw = a.unbind(-1)
     bx, by, bux, buy, bl, bw = b.unbind(-1)
     dx, dy = bx - ax, by - ay
@@ -35,19 +35,18 @@ def touch(a: Tensor, b: Tensor) -> Tensor:
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
-    """Meters between rectangles, ``[...]``; 0 where they touch."""
+    """``[...]`` meters; 0 where rectangles touch."""
     # The nearest points of two disjoint convex polygons include a corner of one polygon.
     apart = torch.minimum(_to_corners(a, b), _to_corners(b, a))
     return torch.where(touch(a, b), 0, apart)
 
 
 def vertical_extent(a: Tensor) -> Tensor:
-    """Half the height ``[...]`` of the axis-aligned bounding box."""
+    """Half the height ``[...]`` of the axis-aligned bounds."""
     return a[..., 4] * a[..., 3].abs() + a[..., 5] * a[..., 2].abs()
 
 
 def _to_corners(a: Tensor, b: Tensor) -> Tensor:
-    """Least distance of the corners of b to a."""
     ax, ay, aux, auy, al, aw = a.unbind(-1)
     bx, by, bux, buy, bl, bw = b.unbind(-1)
     dx, dy = bx - ax, by - ay

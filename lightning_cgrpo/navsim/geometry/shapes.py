@@ -1,4 +1,4 @@
-"""Tensors as shapely polygons, for work that is done once per scene."""
+"""Tensors as shapely polygons, for work done once per scene."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def polygons(points: Points) -> Shapes:
 
 
 def boxes(pose: Tensor, size: Tensor) -> Shapes:
-    """``[...]`` rectangles from poses ``[..., 3]`` of the center and sizes ``[..., 2]`` length, width."""
+    """``[...]`` rectangles from center poses ``[..., 3]`` and sizes ``[..., 2]`` length, width."""
     made: Shapes = shapely.polygons(box_corners(pose, size).numpy())
     return made

@@ -1,4 +1,4 @@
-"""Agents: boxes at t = 0, and their logged motion."""
+"""Agents at t = 0, and their logged motion."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from lightning_cgrpo.navsim.render.view import View, draw_polygons
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, Scene
 
 GHOSTS = (1.0, 2.0, 3.0, 4.0)
-"""Seconds at which faint boxes show an agent's later poses."""
+"""Seconds of faint later boxes."""
 MOVED = 0.5
-"""Least meters that an agent with a path moves."""
+"""Least meters of motion for a path."""
 
 
 def arrows(poses: Tensor, sizes: Tensor) -> Tensor:
-    """Corners ``[..., 3, 2]`` of triangles that point to the fronts of boxes."""
+    """Triangles ``[..., 3, 2]`` that point to the fronts of boxes."""
     tip = box_corners(poses, sizes)[..., [0, 3], :].mean(-2, keepdim=True)
     base = box_corners(poses, sizes * sizes.new_tensor([0.0, 0.6]))[..., [0, 3], :]
     return torch.cat([tip + (base.mean(-2, keepdim=True) - tip) * 0.25, base], -2)
 
 
 def draw_agents(axes: Axes, scene: Scene, view: View) -> None:
-    """Draw agents at their logged poses."""
+    """Draw logged poses."""
     agents = scene.agents
     for row in range(len(agents.tokens)):
         seen = agents.seen[row]

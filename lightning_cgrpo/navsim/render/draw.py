@@ -1,4 +1,4 @@
-"""Pictures of scenes from above: candidates, their simulated drives, and their violations."""
+"""Pictures of scenes from above."""
 
 from __future__ import annotations
 
@@ -35,19 +35,18 @@ def draw(
     hits: Sequence[Tensor] | None = None,
     images: Mapping[str, NDArray[np.uint8]] = NO_IMAGES,
 ) -> Figure:
-    """A scene from above, the ego looking up, with R candidates in the colors of their scores.
+    """Draw a scene from above, the ego looking up, with R candidates in the colors of their scores.
 
-    Agents are filled at t = 0, and outlined at their logged poses 1, 2, 3 and 4 s later. Marks show where the ego is at
-    the first violation of a sub-score.
+    Agents are filled at t = 0, and outlined 1, 2, 3 and 4 s later. Marks show the ego at the first violation of
+    a sub-score.
 
     Args:
-        scene: the scene.
-        poses: ``[R, P, 3]`` the plans, in the ego's frame.
+        poses: ``[R, P, 3]`` plans, in the ego's frame.
         scores: of the plans; None if R is 0.
-        tags: of the plans, by default their numbers.
-        centerline: ``[C, 2]`` along which progress was measured.
+        tags: of the plans, by default numbers.
+        centerline: ``[C, 2]`` for progress.
         hits: ``[n, 4, 2]`` boxes touched at each plan's first collision.
-        images: ``[h, w, 3]`` of cameras by their titles, drawn at the side from top to bottom.
+        images: ``[h, w, 3]`` of cameras by title, drawn at the side.
     """
     rollouts = [] if scores is None else _rollouts(poses, scores, tags or [None] * len(poses), hits)
     driven = [rollout for rollout in rollouts if rollout.valid]

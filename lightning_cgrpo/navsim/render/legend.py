@@ -1,4 +1,4 @@
-"""Beside the picture: candidates with scores and violations, and the meaning of marks."""
+"""Legend of candidates and marks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lightning_cgrpo.navsim.render.rollouts import Rollout
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, Scene
 
 LINES = 36
-"""Most candidates; of more the best and the worst are listed."""
+"""Most candidates listed; beyond, the best and the worst."""
 KEY_LINES = 7
 BAR, NAME, SCORE, VIOLATED = 0.0, 0.07, 0.5, 0.54
-"""Left ends of columns; the right end of the score."""
+"""Left ends of columns; right end of the score."""
 
 
 def draw_list(axes: Axes, title: str, rollouts: Sequence[Rollout]) -> None:
-    """List candidates from the best to the worst, with their violations and times."""
+    """List candidates from best to worst, with violations and times."""
     axes.set_axis_off()
     axes.set(xlim=(0, 1), ylim=(LINES + KEY_LINES, -3.0))
     _text(axes, BAR, -2.4, title, fontsize=10, fontweight="bold")
@@ -38,7 +38,7 @@ def draw_list(axes: Axes, title: str, rollouts: Sequence[Rollout]) -> None:
 
 
 def draw_key(axes: Axes, scene: Scene, rollouts: Sequence[Rollout]) -> None:
-    """Explain the marks, lines and colors of the picture, below the list."""
+    """Explain marks, lines and colors, below the list."""
     gray: dict[str, Any] = {"color": style.FAINT_INK, "markersize": 6}
     handles = [
         Line2D([], [], linewidth=2, label="driven (simulated)", **gray),

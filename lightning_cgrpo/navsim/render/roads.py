@@ -17,7 +17,7 @@ from lightning_cgrpo.scenes.scene import Points, Scene
 
 
 def draw_roads(axes: Axes, scene: Scene, view: View, centerline: Tensor | None) -> None:
-    """Draw areas, lanes, red lights, and the route's centerline ``[C, 2]``, if known."""
+    """Draw areas, lanes, red lights, and the centerline ``[C, 2]``, if known."""
     road_map = scene.map
     lanes, blocks = road_map.lanes, road_map.roadblocks
     on_route = torch.zeros(len(blocks.ids), dtype=torch.bool)
@@ -41,10 +41,7 @@ def draw_roads(axes: Axes, scene: Scene, view: View, centerline: Tensor | None) 
 
 
 def _draw_lights(axes: Axes, scene: Scene, view: View, on_route: Tensor) -> None:
-    """Draw connectors that are red from 0 to 4 s, with the times; those of the route, which count, are hatched.
-
-    ``on_route [B]`` bool marks roadblocks.
-    """
+    """Draw connectors red within 0 to 4 s, with times; ``on_route [B]`` bool roadblocks are hatched."""
     lanes, lights = scene.map.lanes, scene.lights
     now = lights.times >= 0
     red, times = lights.red[now], lights.times[now]
@@ -77,7 +74,7 @@ def _draw_lights(axes: Axes, scene: Scene, view: View, on_route: Tensor) -> None
 
 
 def _when(red: Tensor, times: Tensor) -> str:
-    """Intervals of a light's flags ``[T]``, each held until the next; empty if the light is always red."""
+    """Intervals of flags ``[T]``, each held until the next; empty if always red."""
     texts, begin = [], None
     for at, on in [*zip(times.tolist(), red.tolist(), strict=True), (None, False)]:
         if on and begin is None:

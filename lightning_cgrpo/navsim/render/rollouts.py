@@ -17,7 +17,7 @@ from lightning_cgrpo.navsim.simulation.interpolation import in_scene
 from lightning_cgrpo.scenes.vehicle import LENGTH, WIDTH, centers, corners
 
 FEW = 6
-"""Most candidates for texts at their marks and outlines of the car."""
+"""Most candidates for texts at marks and car outlines."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Rollout:
 
 
 def draw_rollouts(axes: Axes, view: View, rollouts: Sequence[Rollout]) -> None:
-    """Draw simulated drives in the colors of their scores, over dotted lines for the plans."""
+    """Draw simulated drives in score colors, over dotted plans."""
     few = len(rollouts) <= FEW
     # The best candidates are drawn last, over the others.
     for rollout in sorted(rollouts, key=lambda rollout: rollout.score):
@@ -69,7 +69,7 @@ def draw_ego(axes: Axes, view: View) -> None:
 
 
 def _draw_numbers(axes: Axes, view: View, rollouts: Sequence[Rollout]) -> None:
-    """Numbers at the ends of drives; on one spot only the best candidate's."""
+    """Number the ends of drives; on one spot only the best candidate."""
     wide, high = (view.high[0] - view.low[0]) * 0.025, (view.high[1] - view.low[1]) * 0.014
     taken: list[tuple[float, float]] = []
     for rollout in sorted(rollouts, key=lambda rollout: -rollout.score):

@@ -1,4 +1,4 @@
-"""Colors and marks. Scores go from vermilion to blue, which color-blind people can tell apart."""
+"""Colors and marks; vermilion to blue suits color-blind readers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AGENTS = {
 SCORES = LinearSegmentedColormap.from_list("scores", ["#c8321f", "#ee8a3c", "#e9c84a", "#57ad8f", "#1c6fae"])
 
 MARKS = {"NC": "X", "DAC": "s", "DDC": "<", "TLC": "o", "TTC": "P", "LK": "d"}
-"""Marks of sub-scores that are violated at a place."""
+"""Marks of sub-scores with a place of violation."""
 MARKED = {short: SHORT[short] for short in MARKS}
 MEANINGS = {
     "NC": "at-fault collision",
@@ -44,4 +44,4 @@ MEANINGS = {
 }
 
 ROADS, LINES, MOTION, BOXES, PLANS, EGO, HITS, SIGNS = range(1, 9)
-"""Layers, the lowest first."""
+"""Layers, lowest first."""

@@ -15,13 +15,13 @@ from torch import Tensor
 Array = NDArray[np.float64]
 
 AHEAD, BEHIND, ASIDE = 110.0, 35.0, 60.0
-"""Largest view in meters, because a candidate that jumps away must not shrink all others to a dot."""
+"""Largest view in meters, because a jumping candidate must not shrink the others."""
 MARGIN, LEAST = 12.0, 48.0
 
 
 @dataclass(frozen=True)
 class View:
-    """A rectangle of the plane, seen from above."""
+    """A rectangle of the plane, from above."""
 
     origin: Tensor  # [3] x, y, yaw of the ego
     low: tuple[float, float]  # left and lower end, meters in the picture's frame
@@ -29,7 +29,7 @@ class View:
 
     @classmethod
     def around(cls, origin: Tensor, points: Tensor) -> View:
-        """A view of the ego and of points ``[..., 2]`` in the scene's frame, at least 48 m wide and high."""
+        """View the ego and points ``[..., 2]`` of the scene's frame, at least 48 m wide and high."""
         everywhere = cls(origin, (-ASIDE, -BEHIND), (ASIDE, AHEAD))
         shown = np.concatenate([everywhere.points(points).reshape(-1, 2), [[0.0, 0.0]]])
         shown = np.clip(shown[np.isfinite(shown).all(1)], everywhere.low, everywhere.high)
@@ -39,17 +39,17 @@ class View:
         return cls(origin, (float(low[0]), float(low[1])), (float(high[0]), float(high[1])))
 
     def points(self, points: Tensor) -> Array:
-        """Points ``[..., 2]`` of the scene's frame in the picture's frame."""
+        """Transform points ``[..., 2]`` from the scene's to the picture's frame."""
         yaw = self.origin[2].cpu().double()
         dx, dy = (points.detach().cpu().double() - self.origin[:2].cpu().double()).unbind(-1)
         ahead, left = dx * yaw.cos() + dy * yaw.sin(), dy * yaw.cos() - dx * yaw.sin()
         return np.stack([-left.numpy(), ahead.numpy()], -1)
 
     def sees(self, points: Array) -> bool:
-        """Whether the bounds of points ``[n, 2]`` in the picture's frame touch the view."""
+        """True if the bounds of points ``[n, 2]`` in the picture's frame touch the view."""
         return bool((points.max(0) >= self.low).all() and (points.min(0) <= self.high).all())
 
 
 def draw_polygons(axes: Axes, polygons: Sequence[Array], color: Any = "none", **look: Any) -> None:
-    """Filled polygons ``[n, 2]`` in the picture's frame."""
+    """Fill polygons ``[n, 2]`` in the picture's frame."""
     axes.add_collection(PolyCollection(polygons, facecolor=color, **look))

@@ -1,7 +1,4 @@
-"""The lanes that the ego follows along its route.
-
-See docs/navsim_score.md §12; officially abstract_pdm_planner.py and dijkstra.py.
-"""
+"""Lanes ahead along the route. docs/navsim_score.md §12; officially abstract_pdm_planner.py, dijkstra.py."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ DEPTH = 30  # most roadblocks along the centerline
 
 @dataclass(frozen=True, eq=False)
 class LaneAhead:
-    """The lanes ahead of a scene's ego."""
+    """Lanes ahead of a scene's ego."""
 
     road: Road  # the map around the ego
     route: tuple[int, ...]  # roadblocks of the corrected route
@@ -31,16 +28,11 @@ class LaneAhead:
 
     @cached_property
     def path(self) -> LanePath:
-        """The centerlines of the lanes to follow."""
         return LanePath.along([self.road.centerline(lane) for lane in self.lanes])
 
 
 def lane_ahead(scene: Scene) -> LaneAhead:
-    """Find the lanes that lead from the ego along its route.
-
-    Raises:
-        SceneError: the scene's route is empty, or has no lanes.
-    """
+    """Find the lanes from the ego along its route."""
     road = Road(scene)
     route = correct_route(road)
     lanes = _route_lanes(road, route)
@@ -48,12 +40,11 @@ def lane_ahead(scene: Scene) -> LaneAhead:
 
 
 def _route_lanes(road: Road, route: tuple[int, ...]) -> tuple[int, ...]:
-    """Lanes of the route's roadblocks, without repetition."""
+    """Without repetition."""
     return tuple(dict.fromkeys(lane for block in route for lane in road.blocks.lanes[block]))
 
 
 def _starting_lane(road: Road, lanes: tuple[int, ...]) -> int:
-    """The ego's lane among these lanes."""
     if not lanes:
         raise SceneError(f"{road.scene.name}: route: Expected a roadblock with lanes, but got none.")
     under = [lane for lane in road.lanes_under() if lane in lanes]
@@ -66,7 +57,7 @@ def _starting_lane(road: Road, lanes: tuple[int, ...]) -> int:
 
 
 def lane_sequence(road: Road, route: tuple[int, ...], start: int) -> list[int]:
-    """The shortest way from a lane, over lanes of the route, to the route's last roadblock, or else the longest way."""
+    """The shortest way from a lane, over the route's lanes, to its last roadblock, else the longest way."""
     block = int(road.lanes.roadblock[start])
     first = route.index(block) if block in route else 0
     goal = route[first : first + DEPTH][-1]

@@ -1,4 +1,4 @@
-"""A scene's map around its ego, as numpy arrays and shapely polygons."""
+"""A map as numpy arrays and shapely polygons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAP_RADIUS = 100.0  # half the side, in meters, of the square around the ego tha
 
 
 class Road:
-    """The map of a scene and the ego's place on it."""
+    """A scene's map and the ego's place on it."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -28,7 +28,6 @@ class Road:
 
     @cached_property
     def footprint(self) -> shapely.Polygon:
-        """The ego's box."""
         return shapely.Polygon(corners(self.scene.ego.poses[-1]).numpy())
 
     @cached_property
@@ -45,26 +44,25 @@ class Road:
         return line
 
     def length(self, lane: int) -> float:
-        """Length of a lane's centerline, in meters."""
         return float(np.linalg.norm(np.diff(self.centerline(lane), axis=0), axis=1).sum())
 
     def errors(self, lane: int) -> tuple[float, float]:
-        """The ego's distance to the nearest point of a lane's centerline, and the heading error there, in radians."""
+        """The ego's distance to a centerline's nearest point, and its heading error there in radians."""
         line = self.centerline(lane)
         distances = np.linalg.norm(line - self.position, axis=1)
         nearest = distances.argmin()
         return float(distances[nearest]), float(abs(wrap(headings(line)[nearest] - self.yaw)))
 
     def blocks_near(self, point: Array, radius: float) -> list[int]:
-        """Roadblocks, and then roadblock connectors, that touch a square of side 2 ``radius``."""
+        """Roadblocks, then roadblock connectors, in a square of side 2 ``radius``."""
         near = np.flatnonzero(shapely.intersects(self.block_polygons, _square(point, radius)))
         connector = self.blocks.connector.numpy()[near]
         return [*near[~connector].tolist(), *near[connector].tolist()]
 
     def lanes_under(self) -> list[int]:
-        """Lanes under the ego's rear axle, in the official order, which decides between equally good lanes.
+        """Lanes under the ego's rear axle, in the order of the official tree (``pdm_occupancy_map.py``).
 
-        The official order is the order of a tree of all polygons around the ego (``pdm_occupancy_map.py``).
+        The order decides between equally good lanes.
         """
         blocks = self.blocks_near(self.center, MAP_RADIUS)
         streets = [block for block in blocks if not self.blocks.connector[block]]

@@ -1,6 +1,6 @@
-"""The mission's route, corrected where it doesn't begin at the ego, has gaps, or crosses itself.
+"""The mission's route, corrected for a wrong start, gaps or crossings.
 
-See docs/navsim_score.md §12; officially route_utils.py and bfs_roadblock.py.
+docs/navsim_score.md §12; officially route_utils.py and bfs_roadblock.py.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ LOOP_AREA = 1.0  # square meters; connectors of a route that share a larger area
 
 
 def correct_route(road: Road) -> tuple[int, ...]:
-    """The roadblocks to drive along, in order, without repetition.
-
-    Raises:
-        SceneError: the scene has no route, or its map has no roadblocks.
-    """
+    """Roadblocks to drive along, in order, without repetition."""
     scene = road.scene
     if not scene.route:
         raise SceneError(f"{scene.name}: route: Expected at least one roadblock, but got none.")
@@ -42,7 +38,7 @@ def correct_route(road: Road) -> tuple[int, ...]:
 
 
 def _start(road: Road, route: Collection[int]) -> tuple[int, list[int]]:
-    """The ego's most likely roadblock, and all candidates."""
+    """The ego's likeliest roadblock, and all candidates."""
     candidates = road.blocks_near(road.position, NEAR) or _nearest(road)
     on_route: list[tuple[float, int]] = []
     off_route: list[tuple[float, int]] = []
@@ -61,7 +57,7 @@ def _start(road: Road, route: Collection[int]) -> tuple[int, list[int]]:
 
 
 def _nearest(road: Road) -> list[int]:
-    """The nearest roadblock and the nearest roadblock connector, if there are any."""
+    """The nearest roadblock and roadblock connector, if any."""
     distances = shapely.distance(road.block_polygons, shapely.Point(road.position))
     connector = road.blocks.connector.numpy()
     layers = (np.where(layer, distances, np.inf) for layer in (~connector, connector) if layer.any())
@@ -69,7 +65,7 @@ def _nearest(road: Road) -> list[int]:
 
 
 def _from_start(road: Road, route: list[int], start: int, candidates: Sequence[int]) -> list[int]:
-    """The route, prolonged to the ego's roadblock if there is a way."""
+    """Prolong the route to the ego's roadblock if there is a way."""
     before = search(road.blocks.incoming, route[0], candidates, DEPTH_BACKWARD)
     if before is not None:
         return before[:0:-1] + route
@@ -89,7 +85,7 @@ def _with_gaps_filled(road: Road, route: list[int]) -> list[int]:
 
 
 def _without_loop(road: Road, route: list[int]) -> list[int]:
-    """The route up to its first self-crossing; only connectors are compared, because crossings are in junctions."""
+    """The route up to its first self-crossing; crossings are in junctions, so only connectors are compared."""
     passed: list[int] = []
     for number, block in enumerate(route):
         if not road.blocks.connector[block]:
@@ -102,10 +98,10 @@ def _without_loop(road: Road, route: list[int]) -> list[int]:
 
 
 def search(neighbors: Sequence[Sequence[int]], start: int, targets: Collection[int], depth: int) -> list[int] | None:
-    """The way with fewest roadblocks from a roadblock to any target, if the way has at most ``depth`` roadblocks.
+    """The way of fewest roadblocks, at most ``depth``, from a roadblock to any target.
 
-    The official search visits a roadblock as often as it is reached, in exponential time. This search finds the same
-    ways: the end is the first target of its level to be reached, and a roadblock's parent is the last to reach it.
+    The official search takes exponential time. This search finds the same ways: the end is the first target reached on
+    its level, and a roadblock's parent is the last to reach it.
     """
     level = [start]  # in the order of the first reach
     latest = [start]  # in the order of the last reach

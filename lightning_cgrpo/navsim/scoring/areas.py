@@ -1,4 +1,4 @@
-"""Map areas under the ego at each step, see docs/navsim_score.md §5; and DAC, §6."""
+"""Map areas under the ego at each step, and DAC (docs/navsim_score.md §5, §6)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning_cgrpo.navsim.geometry.boxes import bounds_touch
 from lightning_cgrpo.navsim.scoring.motion import Motion, Outcome
 
 CENTER = 4
-"""Index of the box's center among the ego's points: four corners, center, middle of the rear axle."""
+"""Index of the box's center, after four corners and before the rear axle."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ def ego_areas(surfaces: Surfaces, motion: Motion) -> EgoAreas:
     )
 
     def total(flag: Tensor, values: Tensor) -> Tensor:
-        """``[R, 41, …]`` sums of values ``[pairs, 41, …]`` over polygons with the flag."""
+        """``[R, 41, …]`` sums of ``[pairs, 41, …]`` over polygons with the flag."""
         chosen = flag[of_scene, column].nonzero()[:, 0]
         found = torch.zeros(len(scene), *values.shape[1:], dtype=torch.int32, device=values.device)
         return found.index_add_(0, row[chosen], values[chosen].int())

@@ -1,4 +1,4 @@
-"""Comfort after the ego's history (HC), and of two successive plans (EC); see docs/navsim_score.md §7."""
+"""Comfort after the history (HC) and between plans (EC) (docs/navsim_score.md §7)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from lightning_cgrpo.scenes.scene import EgoHistory
 from lightning_cgrpo.scenes.vehicle import REAR_AXLE_TO_CENTER, State
 
 CHECKS = tuple(COMFORT_BOUNDS)
-"""The six checks of HC, in the official order."""
+"""Checks of HC, in the official order."""
 
 
 class ComfortSignals(NamedTuple):
-    """Signals ``[..., T]`` every 0.1 s: longitudinal acceleration of the center, the rest at the rear axle."""
+    """Signals ``[..., T]`` every 0.1 s: longitudinal acceleration at the center, others at the rear axle."""
 
     yaw: Tensor
     lon: Tensor
@@ -38,15 +38,13 @@ class ComfortSignals(NamedTuple):
 
 
 class HistoryComfort:
-    """The six checks of HC on simulated drives, each after its scene's history.
+    """The six checks of HC on simulated drives.
 
-    The history is sampled at 10 Hz from -1.5 to -0.2 s, and put before the simulated states as if contiguous. Its yaw
-    rates are 0, because logs have none.
+    The history, at 10 Hz from -1.5 to -0.2 s, precedes the simulated states as if contiguous. Its yaw rates are 0,
+    because logs have none.
 
     Args:
-        histories: of the S scenes; after at most 0.1 s of history all checks pass.
-        dtype: of the states.
-        device: of the states.
+        histories: of S scenes; after at most 0.1 s of history all checks pass.
         gapless: sample up to -0.1 s.
     """
 
@@ -68,7 +66,7 @@ class HistoryComfort:
         self.uniform = len(set(lengths.tolist())) == 1
 
     def __call__(self, states: Tensor, scene: Tensor) -> Tensor:
-        """``[R, 6]`` bool `CHECKS` of states ``[R, T, 11]`` in scenes ``[R]``; False where a signal is not finite."""
+        """``[R, 6]`` bool `CHECKS` of states ``[R, T, 11]`` in scenes ``[R]``; False for non-finite signals."""
         passed = torch.ones(len(states), len(CHECKS), dtype=torch.bool, device=states.device)
         for length, past in self.pasts.items():
             if self.uniform:
@@ -95,15 +93,14 @@ def checks(signals: ComfortSignals) -> Tensor:
 
 
 def extended_comfort(now: Tensor, previous: Tensor, interval: float = 0.5) -> Tensor:
-    """EC ``[...]`` bool of two drives, which holds for both: whether they agree where they overlap.
+    """EC ``[...]`` bool of two drives: True where their overlap agrees; holds for both.
 
     Args:
         now: ``[..., T, 11]`` states.
-        previous: ``[..., T, 11]`` states of the drive that was planned ``interval`` earlier.
-        interval: seconds.
+        previous: ``[..., T, 11]`` states, planned ``interval`` seconds earlier.
 
     Raises:
-        ValueError: if the interval is outside (0.05, 0.55).
+        ValueError: an interval outside (0.05, 0.55).
     """
     shift = round(interval / DT) if math.isfinite(interval) else 0
     if shift < 1 or interval >= LONGEST_FRAME_INTERVAL:
@@ -155,7 +152,7 @@ def _sampled(history: EgoHistory, gapless: bool) -> Tensor:
 
 
 def _without_jumps(yaw: Tensor) -> Tensor:
-    """Unwrapped: neighbors differ by at most pi."""
+    """Unwrap: neighbors differ by at most pi."""
     turns = (yaw.diff(dim=-1) / (2 * math.pi)).round().cumsum(-1)
     return torch.cat([yaw[..., :1], yaw[..., 1:] - 2 * math.pi * turns], -1)
 
@@ -169,6 +166,6 @@ def _filtered(values: Tensor, window: int, order: int, derivative: int = 0) -> T
 def _savitzky_golay(
     count: int, window: int, order: int, derivative: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """``[T, T]`` matrix of the filter, which is linear; the window is at most T."""
+    """``[T, T]`` matrix of the linear filter; the window is at most T."""
     responses = savgol_filter(np.eye(count), min(window, count), order, derivative, delta=DT, axis=-1)
     return torch.from_numpy(responses).to(device, dtype)

@@ -1,4 +1,4 @@
-"""Pairs of a row and an agent near each other, the candidates for NC and TTC; see docs/navsim_score.md §6 and §7."""
+"""Row-agent pairs near each other, for NC and TTC (docs/navsim_score.md §6, §7)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EGO_RADIUS = math.hypot(LENGTH, WIDTH) / 2 + SLACK
 
 @dataclass(frozen=True, eq=False)
 class Encounters:
-    """M pairs of a row and an agent that may touch."""
+    """M pairs of row and agent that may touch."""
 
     row: Tensor  # [M] int64
     poses: Tensor  # [M, 41, 3] of the agent
@@ -30,7 +30,7 @@ class Encounters:
 
     @classmethod
     def of(cls, motion: Motion, traffic: TrafficRollouts, *, current_speed: bool = False) -> Encounters:
-        """Pairs whose bounds over time touch, the ego's grown by a second of driving; `current_speed` as in `Fixes`."""
+        """Pairs whose bounds over time touch, the ego's grown by a second; `current_speed` as in `Fixes`."""
         reach = motion.speeds.amax(1, keepdim=True) + SLACK  # time to collision looks 0.9 s ahead
         swept = motion.bounds + reach * motion.bounds.new_tensor([-1.0, -1.0, 1.0, 1.0])
         half = traffic.sizes.norm(dim=-1) / 2
@@ -55,27 +55,27 @@ class Encounters:
         )
 
     def boxes(self, pair: Tensor, step: Tensor) -> Tensor:
-        """Corners ``[n, 4, 2]`` of agents at steps."""
+        """Corners ``[n, 4, 2]``."""
         return box_corners(self.poses[pair, step], self.sizes[pair])
 
     def angles(self, pair: Tensor, step: Tensor, pose: Tensor, direction: Tensor) -> Tensor:
-        """``[n]`` in [0, pi] between the ego's direction and the agent's center, seen from the ego's rear axle."""
+        """``[n]`` in [0, pi] between the ego's direction and the agent's center, from the rear axle."""
         away = self.poses[pair, step, :2] - pose[:, :2]
         # Clamped, because officially rounding gives NaN for some agents straight ahead.
         cosine: Tensor = dot(direction, away) / away.norm(dim=1)
         return cosine.clamp(-1, 1).acos()
 
     def not_excused(self, pair: Tensor, order: Tensor, violating: Tensor) -> Tensor:
-        """``[n]`` bool, contacts that violate: an agent is ignored after its first contact that does not.
+        """``[n]`` bool violating contacts; an agent is ignored after its first non-violating contact.
 
-        ``order [n]`` int64 sorts the contacts of a pair in time.
+        ``order [n]`` int64 sorts a pair's contacts in time.
         """
         excused = torch.full((len(self.row),), torch.iinfo(order.dtype).max, device=order.device)
         excused.scatter_reduce_(0, pair[~violating], order[~violating], "amin")
         return violating & (order < excused[pair])
 
     def outcome(self, pair: Tensor, step: Tensor, value: Tensor, rows: int) -> Outcome:
-        """Each row's least value of n violating contacts, 1 without any, and its first step."""
+        """Each row's least value of n violating contacts, by default 1, and its first step."""
         row, never = self.row[pair], torch.iinfo(step.dtype).max
         values = value.new_ones(rows).scatter_reduce_(0, row, value, "amin")
         steps = step.new_full((rows,), never).scatter_reduce_(0, row, step, "amin")

@@ -1,4 +1,4 @@
-"""The ego's motion in R rows (candidates) of S scenes, and the outcome of a sub-score."""
+"""Ego motion in R rows of S scenes, and the outcome of a sub-score."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Outcome:
 
     @classmethod
     def unless(cls, violated: Tensor, motion: Motion) -> Outcome:
-        """0 for rows of ``violated [R, 41]`` bool with a True step, otherwise 1."""
+        """0 for rows of ``violated [R, 41]`` bool with a True step, else 1."""
         return cls((~violated.any(1)).to(motion.states.dtype), first(violated))
 
 
@@ -58,7 +58,7 @@ def first(violated: Tensor) -> Tensor:
 
 
 def take(record: Record, rows: slice | Tensor) -> Record:
-    """Some rows of a dataclass of tensors and of dicts of tensors; rows may repeat."""
+    """Rows of a dataclass of tensors and dicts of tensors; rows may repeat."""
 
     def taken(value: Any) -> Any:
         return {name: column[rows] for name, column in value.items()} if isinstance(value, dict) else value[rows]

@@ -1,4 +1,4 @@
-"""Progress along the route, see docs/navsim_score.md §7."""
+"""Progress along the route (docs/navsim_score.md §7)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lightning_cgrpo.navsim.scoring.motion import Motion
 
 
 def raw_progress(centerlines: Polylines, motion: Motion) -> Tensor:
-    """``[R]`` meters, at least 0, that the box's center advances along the centerline in 4 s."""
+    """``[R]`` meters, at least 0, of the box's center along the centerline in 4 s."""
     ends = torch.cat([motion.centers[:, 0], motion.centers[:, -1]])
     start, end = centerlines.project(ends, motion.scene.repeat(2)).chunk(2)
     return (end - start).clamp(min=0)
@@ -23,11 +23,11 @@ def ego_progress(
     """EP ``[R]``: raw progress over the larger of the candidate's and the expert's masked progress, in [0, 1].
 
     Args:
-        raw: ``[R]`` the candidate's `raw_progress`.
+        raw: ``[R]`` `raw_progress`.
         product: ``[R]`` NC * DAC * DDC * TLC, which masks progress.
         expert_raw: ``[R]`` of the simulated PDM-Closed plan.
-        expert_product: ``[R]`` of this plan in the same traffic.
-        masked: mask the numerator too; officially the numerator is raw.
+        expert_product: ``[R]`` in the same traffic.
+        masked: mask the numerator too, unofficially.
     """
     most = torch.maximum(raw * product, expert_raw * expert_product)
     counts = most > LEAST_PROGRESS

@@ -1,4 +1,4 @@
-"""Sub-scores of simulated rows, without EP, which needs the expert, and HC, which needs the history."""
+"""Sub-scores of simulated rows, except EP (needs the expert) and HC (needs the history)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SubScores:
     def of(
         cls, batch: SceneBatch, states: Tensor, scene: Tensor, traffic: TrafficRollouts, fixes: Fixes = OFFICIAL
     ) -> SubScores:
-        """Score finite states ``[R, 41, 11]`` in the scenes ``[R]`` of a batch."""
+        """Score finite states ``[R, 41, 11]`` in scenes ``[R]``."""
         motion = Motion.of(states, scene)
         areas = ego_areas(batch.surfaces, motion)
         encounters = Encounters.of(motion, traffic, current_speed=fixes.current_speed)

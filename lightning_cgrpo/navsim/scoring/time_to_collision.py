@@ -1,4 +1,4 @@
-"""Time to collision, see docs/navsim_score.md §7."""
+"""Time to collision (docs/navsim_score.md §7)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lightning_cgrpo.navsim.simulation.timing import DT
 def time_to_collision_within_bound(motion: Motion, areas: EgoAreas, encounters: Encounters) -> Outcome:
     """TTC: 0 where up to 0.9 s at constant velocity would touch an agent (at its later pose) ahead.
 
-    An agent that is neither ahead nor behind counts too, while the ego is in several lanes, off the road or in an
-    intersection. After another contact the agent is ignored.
+    An agent beside the ego counts too, while the ego is in several lanes, off the road or in an intersection. After any
+    other contact the agent is ignored.
     """
     steps = motion.states.shape[1] - LOOK_AHEAD_STEPS[-1]
     look = motion.states.new_tensor(LOOK_AHEAD_STEPS) * DT

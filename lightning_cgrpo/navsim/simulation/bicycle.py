@@ -1,4 +1,4 @@
-"""The kinematic bicycle model: Euler steps of 0.1 s, with low-pass filtered acceleration and steering rate.
+"""Kinematic bicycle: Euler steps of 0.1 s, low-pass filtered acceleration and steering rate.
 
 docs/navsim_score.md §3; officially pdm_planner/simulation/batch_kinematic_bicycle.py.
 """
@@ -33,7 +33,7 @@ class BicycleState(NamedTuple):
 
 
 def advance(state: BicycleState, acceleration: Tensor, steer_rate: Tensor) -> BicycleState:
-    """The state 0.1 s later, for a commanded acceleration and steering rate ``[R]``. Speed may become negative."""
+    """Advance 0.1 s with commands ``[R]``. Speed may become negative."""
     reached = state.acceleration + DT / (DT + ACCELERATION_LAG) * (acceleration - state.acceleration)
     rate = DT / (DT + STEERING_LAG) * steer_rate
     speed = state.speed + DT * reached

@@ -1,7 +1,7 @@
-"""A candidate as a reference: moved to the scene's frame and interpolated linearly at 10 Hz.
+"""Candidates in the scene's frame, interpolated linearly at 10 Hz.
 
 docs/navsim_score.md §2; officially navsim/evaluate/pdm_score.py and nuPlan's InterpolatedTrajectory. The official order
-of operations is kept, because a standing candidate must have a displacement of exactly 0.
+of operations stays, because a standing candidate's displacement must be exactly 0.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ def resample(start: Tensor, poses: Tensor, interval: float = 0.5) -> Tensor:
 
     Args:
         start: ``[..., 3 or more]`` x, y, yaw of the ego at t = 0, in the scene's frame.
-        poses: ``[..., P, 3]`` x, y, yaw in the ego's frame, at ``interval``, 2 ``interval``, …
-        interval: seconds between poses.
+        poses: ``[..., P, 3]`` x, y, yaw in the ego's frame, at ``interval``, 2 ``interval``, … seconds.
 
     Returns:
-        ``[..., 41, 3]`` x, y, yaw in the scene's frame, from 0 to 4 s; yaw in [-pi, pi). A trajectory stands after its
-        last pose.
+        ``[..., 41, 3]`` x, y, yaw in [-pi, pi) in the scene's frame, 0 to 4 s, standing after the last pose.
 
     Raises:
         ValueError: wrong shapes, or an interval below 1 microsecond.
@@ -47,7 +45,7 @@ def resample(start: Tensor, poses: Tensor, interval: float = 0.5) -> Tensor:
 
 
 def interpolated(times: list[int], knots: Tensor, at: list[int]) -> Tensor:
-    """Interpolate poses ``[..., K, 3 or more]`` with unwrapped yaw at N times, all in ascending microseconds.
+    """Interpolate poses ``[..., K, 3 or more]`` with unwrapped yaw at N ascending times in microseconds.
 
     Returns:
         ``[..., N, 3 or more]``, yaw in [-pi, pi).
@@ -63,7 +61,7 @@ def interpolated(times: list[int], knots: Tensor, at: list[int]) -> Tensor:
 
 
 def in_scene(origin: Tensor, poses: Tensor) -> Tensor:
-    """Transform poses ``[..., 3]`` from egos' frames to the scene's frame; ``origin [..., 3]`` are the egos' poses."""
+    """Transform poses ``[..., 3]`` from the frames of egos at ``origin [..., 3]`` to the scene's frame."""
     x, y, yaw = poses.unbind(-1)
     cos, sin = origin[..., 2].cos(), origin[..., 2].sin()
     turned = torch.atan2(sin * yaw.cos() + cos * yaw.sin(), cos * yaw.cos() - sin * yaw.sin())
@@ -71,19 +69,19 @@ def in_scene(origin: Tensor, poses: Tensor) -> Tensor:
 
 
 def in_ego(origin: Tensor, poses: Tensor) -> Tensor:
-    """Transform poses ``[..., 3]`` from the scene's frame to egos' frames, inverting `in_scene`."""
+    """Invert `in_scene`."""
     x, y, yaw = (poses - origin).unbind(-1)
     cos, sin = origin[..., 2].cos(), origin[..., 2].sin()
     return torch.stack([cos * x + sin * y, cos * y - sin * x, torch.atan2(yaw.sin(), yaw.cos())], -1)
 
 
 def principal(angle: Tensor) -> Tensor:
-    """The same angle in [-pi, pi)."""
+    """Wrap to [-pi, pi)."""
     return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
 
 
 def unwrapped(angles: Tensor) -> Tensor:
-    """Angles ``[..., K]`` unwrapped along the last dimension, as by `numpy.unwrap`."""
+    """Unwrap ``[..., K]`` along the last dimension, as `numpy.unwrap`."""
     steps = angles.diff(dim=-1)
     wrapped = principal(steps)
     wrapped = torch.where((wrapped == -math.pi) & (steps > 0), math.pi, wrapped)

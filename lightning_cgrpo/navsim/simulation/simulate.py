@@ -1,7 +1,7 @@
 """Drive trajectories: a tracker steers a kinematic bicycle at 10 Hz.
 
 docs/navsim_score.md §2 and §3; officially pdm_score.py and pdm_planner/simulation/. In float32, move positions near the
-origin first: at a city's coordinates of 300 km, float32 resolves only 3 cm.
+origin first: at 300 km, float32 resolves only 3 cm.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def simulate(start: Tensor, poses: Tensor, interval: float = 0.5) -> Tensor:
     """Drive candidates, see `resample` and `track`.
 
     Returns:
-        ``[..., 41, 11]`` states (`vehicle.State`) from 0 to 4 s, in the scene's frame. Only the states of a non-finite
-        candidate are non-finite.
+        ``[..., 41, 11]`` states (`vehicle.State`) from 0 to 4 s, in the scene's frame; non-finite only for non-finite
+        candidates.
     """
     return track(start, resample(start, poses, interval))
 
@@ -31,13 +31,10 @@ def track(start: Tensor, reference: Tensor) -> Tensor:
 
     Args:
         start: ``[..., 7]`` x, y, yaw, vx, vy, ax, ay at t = 0.
-        reference: ``[..., T, 3]`` x, y, yaw every 0.1 s from t = 0 on, in the frame of ``start``; T is at least 4.
+        reference: ``[..., T, 3]`` x, y, yaw every 0.1 s from t = 0, in the frame of ``start``; T is at least 4.
 
     Returns:
-        ``[..., T, 11]`` states (`vehicle.State`), beginning with ``start`` and zero steering and yaw rates.
-
-    Raises:
-        ValueError: wrong shapes.
+        ``[..., T, 11]`` states (`vehicle.State`), from ``start`` with zero steering and yaw rates.
     """
     if start.shape[-1:] != (START,) or reference.shape[-1:] != (3,) or reference.dim() < 2 or reference.shape[-2] < 4:
         raise ValueError(

@@ -1,11 +1,11 @@
-"""The tracker commands the acceleration and steering rate that bring the vehicle to its reference in 1 s.
+"""The tracker commands acceleration and steering rate to reach the reference in 1 s.
 
 docs/navsim_score.md §3; officially pdm_planner/simulation/batch_lqr.py: two one-step problems of a linear-quadratic
 regulator (LQR), of speed and of lateral errors. Commands have no limit.
 
-Instead of the official ten matrix products per step, this code evaluates polynomials. The vehicle moves c_j = a + b j
-in step j (a by its speed, b by the commanded acceleration). If step j turns the vehicle by w_j a meter, its heading
-changes by sum_j c_j w_j, and its lateral error by sum_j c_j w_j sum_{i>j} c_i: polynomials of a and b, linear in w.
+Polynomials replace the official ten matrix products per step. In step j the vehicle moves c_j = a + b j (speed a,
+commanded acceleration b). Turns of w_j a meter change the heading by sum_j c_j w_j, and the lateral error by
+sum_j c_j w_j sum_{i>j} c_i: polynomials of a and b, linear in w.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SPEED_GAIN = TRACKING_STEPS * DT * SPEED_WEIGHT / ((TRACKING_STEPS * DT) ** 2 * 
 
 
 class Tracker:
-    """Track R references ``[R, T, 3]``: x, y, yaw every 0.1 s."""
+    """Tracks R references ``[R, T, 3]``: x, y, yaw every 0.1 s."""
 
     def __init__(self, reference: Tensor) -> None:
         self.x, self.y, self.yaw = reference.permute(2, 1, 0).contiguous()
@@ -51,7 +51,7 @@ class Tracker:
         self.by_rate = (ahead @ turns * (DT / WHEEL_BASE))[:, None]
 
     def command(self, step: int, state: BicycleState) -> tuple[Tensor, Tensor]:
-        """Acceleration and steering rate, each ``[R]``, for the interval that begins with a step."""
+        """Acceleration and steering rate, each ``[R]``, from this step on."""
         excess = state.speed - self.speed[step]
         stopping = self.stops[step] & (state.speed <= STOPPING_SPEED)
         acceleration = torch.where(stopping, -STOPPING_GAIN * excess, -SPEED_GAIN * excess)
@@ -70,13 +70,13 @@ class Tracker:
 
 
 def _sums(terms: Tensor) -> tuple[Tensor, Tensor]:
-    """Changes of heading and of lateral error, each ``[R]``, from the terms ``[5, R]``."""
+    """Changes of heading and lateral error, each ``[R]``, from terms ``[5, R]``."""
     return terms[:2].sum(0), terms[2:].sum(0)
 
 
 @lru_cache
 def _turns(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``[10, 5]``: how a turn of 1 a meter in step j changes the coefficients of a, b (heading), aa, ab, bb."""
+    """``[10, 5]``: effect of a turn of 1 a meter in step j on a, b (heading), aa, ab, bb."""
     by_speed = torch.ones(TRACKING_STEPS, dtype=torch.float64)
     by_acceleration = torch.arange(TRACKING_STEPS, dtype=torch.float64)
     after_speed, after_acceleration = (row.sum() - row.cumsum(0) for row in (by_speed, by_acceleration))

@@ -1,1 +1,1 @@
-"""The agents around the ego: replayed from the log, or reactive."""
+"""Agents around the ego: replayed or reactive."""

@@ -1,4 +1,4 @@
-"""Traffic as logged. See docs/navsim_score.md §10; officially ``log_replay_traffic_agents.py``."""
+"""Logged traffic. docs/navsim_score.md §10; officially ``log_replay_traffic_agents.py``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lightning_cgrpo.scenes.vehicle import corners
 
 @dataclass(frozen=True)
 class LogReplay(TrafficPolicy):
-    """Replays the log, without the agents that touch the ego at t = 0."""
+    """Replays the log, without agents that touch the ego at t = 0."""
 
     def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> TrafficRollouts:
         agents = batch.agents

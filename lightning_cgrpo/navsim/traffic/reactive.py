@@ -1,6 +1,6 @@
-"""Traffic whose vehicles react to the ego and to each other; other agents replay the log.
+"""Vehicles react to the ego and each other; other agents replay the log.
 
-See docs/navsim_score.md §10; officially abstract_traffic_agents_policy.py, navsim_IDM_traffic_agents.py,
+docs/navsim_score.md §10; officially abstract_traffic_agents_policy.py, navsim_IDM_traffic_agents.py,
 navsim_idm_agents.py.
 """
 
@@ -26,7 +26,7 @@ from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy, TrafficRollout
 
 
 class _Surroundings(NamedTuple):
-    """The part of the traffic of S scenes that doesn't depend on the ego."""
+    """Traffic of S scenes, as far as independent of the ego."""
 
     network: RailNetwork  # vehicles on rails
     now: Tensor  # [S, A] bool, seen at t = 0
@@ -35,18 +35,15 @@ class _Surroundings(NamedTuple):
 
 
 class Reactive(TrafficPolicy):
-    """Vehicles on lanes drive by the Intelligent Driver Model (IDM), as in the official reactive traffic.
+    """Vehicles on lanes drive by the Intelligent Driver Model (IDM), as officially.
 
-    Step 0 is the log's. Then a vehicle drives along the centerline of its first lane and stops at the lane's end. It
-    ignores lights, pedestrians and cones. Parked vehicles stay, and vehicles that are neither parked nor on a lane
-    vanish.
+    Step 0 is the log's. Then vehicles follow their first lane's centerline and stop at its end. They ignore lights,
+    pedestrians and cones. Parked vehicles stay; other vehicles off lanes vanish.
 
     Args:
-        ego_box_at_center: put the ego's box where it is. Officially the box is 1.461 m behind, with its center at the
-            rear axle.
-        wrapped_headings: put a vehicle on the lane with the nearest direction. Officially -179 and 179 degrees are 358
-            degrees apart.
-        own_speed_limits: drive 10 m/s on a lane without a limit. Officially the limit of the vehicle before applies.
+        ego_box_at_center: place the ego's box correctly; officially 1.461 m behind.
+        wrapped_headings: snap to the nearest direction modulo 360 degrees.
+        own_speed_limits: drive 10 m/s without limit; officially the previous vehicle's limit.
     """
 
     def __init__(
@@ -98,7 +95,7 @@ def _surroundings(batch: SceneBatch, traveling: Sequence[Traveling]) -> _Surroun
 def _park(
     batch: SceneBatch, surroundings: _Surroundings, vehicles: Vehicles, scene: Tensor, poses: Tensor, present: Tensor
 ) -> None:
-    """Place parked vehicles in each step, except on driving vehicles and on parked vehicles placed before."""
+    """Place parked vehicles, except on driving or earlier parked vehicles."""
     agents = batch.agents
     of_scene, parked = surroundings.parked_scene, surroundings.parked
     if not len(parked):
@@ -131,7 +128,7 @@ def _park(
 
 
 def _overlapping(scene: Tensor, box: Tensor) -> list[list[int]]:
-    """Pairs of parked vehicles of a scene that overlap, ordered by the second vehicle."""
+    """Overlapping parked vehicles of a scene, ordered by the second."""
     counts = torch.bincount(scene)
     second, first = expand(counts[scene], starts(counts)[scene])
     overlap = (first < second) & rectangles.touch(box[first], box[second])

@@ -1,4 +1,4 @@
-"""Traffic around the ego, and the interface of the policies that make traffic."""
+"""Traffic around the ego, and its policies' interface."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 
 @dataclass(frozen=True, eq=False)
 class TrafficRollouts:
-    """K rollouts of A agents over T steps of 0.1 s from now on, padded with agents that are never present."""
+    """K rollouts of A agents over T steps of 0.1 s, padded with absent agents."""
 
     poses: Tensor  # [K, A, T, 3] x, y, yaw of the boxes' centers; 0 where absent
     sizes: Tensor  # [K, A, 2] length, width
@@ -27,4 +27,4 @@ class TrafficPolicy(Protocol):
     """Makes traffic for simulated candidates."""
 
     def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> TrafficRollouts:
-        """Make the traffic around R simulated egos ``states [R, 41, 11]``, whose scenes are ``scene [R]`` int64."""
+        """Make traffic around R simulated egos ``states [R, 41, 11]`` in scenes ``scene [R]`` int64."""

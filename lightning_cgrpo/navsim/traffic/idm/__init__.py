@@ -1,1 +1,1 @@
-"""Vehicles that drive along lanes by the Intelligent Driver Model (IDM). See docs/navsim_score.md §10."""
+"""Vehicles on lanes by the Intelligent Driver Model (IDM). docs/navsim_score.md §10."""

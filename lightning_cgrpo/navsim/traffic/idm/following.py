@@ -1,8 +1,7 @@
-"""Vehicles that drive along rails, each behind the nearest actor in its way.
+"""Vehicles on rails, each behind the nearest actor in its way.
 
-See docs/navsim_score.md §10; officially navsim_idm_agent_manager.py, and of nuPlan idm_agent.py. Independent vehicles
-decide at once, instead of one after the other. Rectangles along straight pieces approximate the official polygons to
-millimeters.
+docs/navsim_score.md §10; officially navsim_idm_agent_manager.py, and of nuPlan idm_agent.py. Independent vehicles
+decide at once. Rectangles approximate the official polygons to millimeters.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Vehicles(NamedTuple):
 
 
 class Following:
-    """Drives the units of R rows among egos ``[R, 41, 11]``; units, actors and slots: see `Schedule`."""
+    """Drives R rows' units among egos ``[R, 41, 11]``; units, actors, slots: see `Schedule`."""
 
     def __init__(self, network: RailNetwork, states: Tensor, scene: Tensor, *, ego_box_at_center: bool = False) -> None:
         self.network = network
@@ -54,7 +53,7 @@ class Following:
         self.used[schedule.box] = True
 
     def run(self) -> Vehicles:
-        """Drive for 4 s; each step reacts to the ego's previous step."""
+        """Drive for 4 s, reacting to the ego's previous step."""
         poses, present, speeds = [self.pose], [self.present], [self.speed.clone()]
         for step in range(STEPS - 1):
             self._place_ego(step)
@@ -68,7 +67,6 @@ class Following:
         return Vehicles(self.schedule.row, self.rail[unit], *stacked)
 
     def _place_ego(self, step: int) -> None:
-        """Place the egos, and remove vehicles too far from them."""
         ego = self.states[:, step, : State.YAW + 1]
         units = len(self.rail)
         # The official code puts the center of the ego's box at the rear axle.
@@ -97,7 +95,7 @@ class Following:
         self._occupy(level)
 
     def _in_the_way(self, level: Level) -> tuple[Tensor, Tensor]:
-        """Links whose other actor is on the reader's lane ahead, and its distance from the reader's slots."""
+        """Links to actors on the reader's lane ahead, and their distances from the reader's slots."""
         units = level.units
         progress, end = self.progress[units], self.end[units]
         begin = torch.where(progress < end, progress, self.last_begin[units])[level.place]
@@ -110,7 +108,7 @@ class Following:
         return link, self._apart(units[level.reader[link]], level.other[link])
 
     def _apart(self, one: Tensor, other: Tensor) -> Tensor:
-        """Meters ``[l]`` between the areas of actors."""
+        """Meters ``[l]``."""
         pair, slot = self._used_slots(one)
         at, other_slot = self._used_slots(other[pair])
         pair, a, b = pair[at], self.rectangle[slot[at]], self.rectangle[other_slot]
@@ -123,13 +121,13 @@ class Following:
         return nearest.scatter_reduce(0, pair[close], rectangles.distance(a[close], b[close]), "amin")
 
     def _used_slots(self, actor: Tensor) -> tuple[Tensor, Tensor]:
-        """The used slots of actors ``[n]``: position of the actor and slot."""
+        """Used slots of actors ``[n]``: position of actor, slot."""
         at, slot = expand(self.schedule.slots[actor], self.schedule.first_slot[actor])
         used = self.used[slot].nonzero()[:, 0]
         return at[used], slot[used]
 
     def _nearest(self, reader: Tensor, other: Tensor, apart: Tensor, readers: int) -> Tensor:
-        """Position of the nearest actor of each reader; among equally near (overlapping) actors, the lowest in y.
+        """Nearest actor of each reader; among overlapping actors, the lowest in y.
 
         The official tree keeps up to ten polygons in this order.
         """
@@ -145,7 +143,7 @@ class Following:
         return position[position < len(reader)]
 
     def _height(self, actor: Tensor) -> Tensor:
-        """Twice the y of the centers of actors' bounding boxes, ``[n]``."""
+        """Twice the center y ``[n]`` of bounds."""
         at, slot = self._used_slots(actor)
         rectangle = self.rectangle[slot]
         extent = rectangles.vertical_extent(rectangle)
@@ -154,14 +152,13 @@ class Following:
         return low + (-edge).scatter_reduce(0, at, rectangle[:, 1] + extent, "amax")
 
     def _speed_along(self, unit: Tensor, other: Tensor, step: int) -> Tensor:
-        """Speeds of other actors in the units' directions."""
         ego = self.states[:, step]
         speed = torch.cat([self.speed, torch.hypot(ego[:, State.VX], ego[:, State.VY])])
         yaw = torch.cat([self.pose[:, 2], ego[:, State.YAW]])
         return speed[other] * (yaw[other] - self.pose[unit, 2]).cos()
 
     def _occupy(self, level: Level) -> None:
-        """Move the slots of vehicles: their boxes, and their lanes within the headway."""
+        """Move the slots: boxes, and lanes within the headway."""
         units = level.units
         progress, end, last_begin = self.progress[units], self.end[units], self.last_begin[units]
         half = self.size[units, 0] / 2

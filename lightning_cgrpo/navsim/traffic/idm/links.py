@@ -1,4 +1,4 @@
-"""Pairs of vehicles that may meet, found once per scene."""
+"""Pairs of vehicles that may meet, once per scene."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARGIN = 0.1  # meters by which distances are underestimated, so that no pair is
 
 
 class Links(NamedTuple):
-    """P pairs of rails, a reader and another vehicle that may get in its way, at M places."""
+    """P pairs of a reader and a possibly obstructing vehicle, at M places."""
 
     reader: Tensor  # [P] int64 rails
     other: Tensor  # [P] int64 rails
@@ -28,7 +28,7 @@ class Links(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """The parts of their lanes that G vehicles may reach in 4 s, each ``[G]``."""
+    """Lane parts, each ``[G]``, that vehicles may reach in 4 s."""
 
     begin: Tensor  # meters along the lane, where the lane ahead begins
     rear: Tensor  # meters along the lane, where the occupied part may begin
@@ -41,7 +41,7 @@ class Reach(NamedTuple):
     def of(
         cls, lanes: list[Tensor], size: Tensor, progress: Tensor, speed: Tensor, pieces: Pieces, counts: Tensor
     ) -> Reach:
-        """The reach of vehicles at distances ``progress`` along lanes, given the lanes' points and pieces."""
+        """Reach of vehicles at ``progress`` along lanes."""
         before_last, ends = torch.tensor([at[-2:].tolist() for at in lanes], dtype=torch.float64).view(-1, 2).T
         # At the end of a lane, the lane's last segment is both the lane ahead and the occupied part.
         begin = torch.minimum(progress, before_last)
@@ -58,7 +58,7 @@ class Reach(NamedTuple):
 
 
 def neighbors(counts: Tensor, poses: list[Tensor], size: Tensor, tokens: list[str]) -> tuple[Tensor, Tensor]:
-    """Pairs of rails of a scene, a reader and another rail, whose lanes are near each other."""
+    """Pairs of reader and other rail whose lanes are near."""
     reader, other = expand(counts.repeat_interleave(counts), starts(counts)[:-1].repeat_interleave(counts))
     if not len(reader):
         return reader, other
@@ -71,7 +71,7 @@ def neighbors(counts: Tensor, poses: list[Tensor], size: Tensor, tokens: list[st
 
 
 def find_links(pieces: Pieces, counts: Tensor, reach: Reach, reader: Tensor, other: Tensor) -> Links:
-    """Find the pairs of rails that may meet, and where."""
+    """Find the rails that may meet, and their places."""
     if not len(reader):
         return Links(reader, other, reader, reader, reader)
     pair, number = expand(counts[reader] * reach.pieces[other])
@@ -92,7 +92,7 @@ def find_links(pieces: Pieces, counts: Tensor, reach: Reach, reader: Tensor, oth
 
 
 def levels(rails: int, readers: list[int], others: list[int]) -> Tensor:
-    """Levels ``[G]``: a reader is above the others that decide before it; others that decide later are not below it."""
+    """Levels ``[G]``: above earlier deciders, and at most at the level of later deciders."""
     heights = [0] * rails
     pairs = zip(readers, others, strict=True)
     # Sorted by the vehicle that decides earlier, so that its level is final.

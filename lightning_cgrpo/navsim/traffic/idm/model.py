@@ -1,6 +1,6 @@
-"""The Intelligent Driver Model (IDM).
+"""The Intelligent Driver Model (IDM). docs/navsim_score.md §10; officially nuPlan's idm_policy.py.
 
-See docs/navsim_score.md §10; officially nuPlan's idm_policy.py, and navsim_IDM_traffic_agents.yaml.
+Parameters: navsim_IDM_traffic_agents.yaml.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TRAFFIC_RADIUS = 100.0  # meters from the ego beyond which vehicles are removed 
 
 
 def next_speed(speed: Tensor, target: Tensor, gap: Tensor, leader_speed: Tensor) -> Tensor:
-    """Speeds ``[...]`` a step later; ``target`` is for a free road, ``leader_speed`` is in the vehicle's direction."""
+    """Speeds ``[...]`` a step later; ``leader_speed`` is in the vehicle's direction."""
     wanted = MIN_GAP + speed * HEADWAY + speed * (speed - leader_speed) / (2 * (ACCELERATION * DECELERATION) ** 0.5)
     free = (speed / target) ** EXPONENT
     change = ACCELERATION * (1 - free - (wanted / gap.clamp(min=MIN_GAP)) ** 2)

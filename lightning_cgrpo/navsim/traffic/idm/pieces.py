@@ -1,4 +1,4 @@
-"""Lanes as straight pieces, as wide as their vehicle."""
+"""Lanes as straight pieces, as wide as the vehicle."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Pieces(NamedTuple):
         return Pieces(*(column[rows] for column in self))
 
     def between(self, begin: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
-        """Cut out the parts between distances ``[N]`` along the lanes.
+        """Cut out the parts between distances ``[N]``.
 
         Returns:
-            Rectangles ``[N, 6]``, and ``[N]`` bool whether the part exists.
+            Rectangles ``[N, 6]``, and ``[N]`` bool existing parts.
         """
         low = torch.where(begin < self.begin, self.begin - self.bend_before, begin)
         high = torch.where(end > self.end, self.end + self.bend_after, end)
@@ -45,10 +45,10 @@ class Pieces(NamedTuple):
 
 
 def cut(rails: Sequence[Rail], width: Tensor, shift: Tensor) -> tuple[Pieces, Tensor]:
-    """Cut the lanes of vehicles of widths ``[G]`` into pieces, relative to ``shift [G, 3]``.
+    """Cut lanes into pieces of widths ``[G]``, relative to ``shift [G, 3]``.
 
     Returns:
-        The pieces, rail by rail, and the number of pieces of each rail ``[G]`` int64.
+        Pieces, rail by rail, and their numbers ``[G]`` int64.
     """
     rows = []
     for row, rail in enumerate(rails):

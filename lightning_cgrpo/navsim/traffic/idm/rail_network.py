@@ -20,7 +20,7 @@ from lightning_cgrpo.navsim.traffic.idm.rails import Rail
 
 @dataclass(frozen=True, eq=False)
 class RailNetwork:
-    """G rails of S scenes, scene by scene, in the order of their decisions."""
+    """G rails, scene by scene, in the order of decisions."""
 
     scene: Tensor  # [G] int64
     agent: Tensor  # [G] int64, row among the scene's agents
@@ -43,7 +43,6 @@ class RailNetwork:
 
     @classmethod
     def of(cls, batch: SceneBatch, rails: Sequence[Sequence[Rail]]) -> RailNetwork:
-        """Collect the rails of each scene of a batch."""
         flat = [rail for of_scene in rails for rail in of_scene]
         counts = torch.tensor([len(of_scene) for of_scene in rails], dtype=torch.int64)
         scene = torch.repeat_interleave(counts)
@@ -82,7 +81,7 @@ class RailNetwork:
         )
 
     def pose_at(self, rail: Tensor, progress: Tensor) -> Tensor:
-        """Poses ``[n, 3]`` on rails ``[n]`` at distances ``[n]`` along the lanes, clipped to the lanes."""
+        """Poses ``[n, 3]`` on rails ``[n]`` at distances ``[n]``, clipped to the lanes."""
         distances = self.distances[rail]
         last = self.last[rail]
         kept = torch.maximum(torch.minimum(progress, _at(distances, last)), distances[:, 0])
@@ -95,11 +94,11 @@ class RailNetwork:
         return torch.cat([pose[:, :2], wrap_angle(pose[:, 2:])], 1)
 
     def end(self, rail: Tensor) -> Tensor:
-        """Distances along the lanes ``[n]`` of the last points of rails ``[n]``."""
+        """Distances ``[n]`` of the last points of rails ``[n]``."""
         return _at(self.distances[rail], self.last[rail])
 
     def last_begin(self, rail: Tensor) -> Tensor:
-        """Distances along the lanes ``[n]`` of the last points but one of rails ``[n]``."""
+        """Distances ``[n]`` of the next-to-last points of rails ``[n]``."""
         return _at(self.distances[rail], self.last[rail] - 1)
 
 

@@ -1,6 +1,6 @@
-"""The vehicles of a scene that drive in reactive traffic, and their lanes; found once per scene, with shapely.
+"""Vehicles and lanes of reactive traffic; found once per scene, with shapely.
 
-See docs/navsim_score.md §10; officially navsim_idm_agents_builder.py, navsim_idm_agents.py, and of nuPlan
+docs/navsim_score.md §10; officially navsim_idm_agents_builder.py, navsim_idm_agents.py, and of nuPlan
 idm_agents_builder.py, polyline_map_object.py and idm/utils.py.
 """
 
@@ -44,19 +44,19 @@ class Rail(NamedTuple):
 
     @property
     def start(self) -> Array:
-        """``[2]`` the vehicle's position at the start."""
+        """``[2]`` initial position."""
         return np.array([np.interp(self.progress, self.distances, column) for column in self.points.T])
 
 
 class Traveling(NamedTuple):
-    """The vehicles of a scene at t = 0."""
+    """A scene's vehicles at t = 0."""
 
     rails: tuple[Rail, ...]  # driving vehicles, in the order of their decisions
     parked: tuple[int, ...]  # rows of parked agents
 
 
 class _Snap(NamedTuple):
-    """A place on a lane next to a vehicle."""
+    """A place on a lane."""
 
     lane: int
     progress: float
@@ -67,7 +67,7 @@ class _Snap(NamedTuple):
 def find_rails(scene: Scene, *, wrapped_headings: bool = False, own_speed_limits: bool = False) -> Traveling:
     """Put vehicles on their nearest lanes, unless they overlap the ego or an earlier vehicle. Options: see `Reactive`.
 
-    Vehicles too far from the ego are omitted, because the first step would remove them.
+    Vehicles too far from the ego are omitted.
     """
     agents, lanes = scene.agents, scene.map.lanes
     now = (agents.times.abs() < EARLY).nonzero()[:, 0]
@@ -104,7 +104,7 @@ def find_rails(scene: Scene, *, wrapped_headings: bool = False, own_speed_limits
 
 
 def _segments(scene: Scene, points: Array) -> tuple[np.ndarray, list[list[int]]]:
-    """Whether points ``[N, 2]`` are off lanes and intersections, and each point's lanes, or else its connectors."""
+    """Points ``[N, 2]`` off lanes and intersections, and each point's lanes, or else connectors."""
     connector = scene.map.lanes.connector.numpy()
     at = shapely.points(points)
     inside = _contain(polygons(scene.map.lanes.polygons), at)
@@ -115,7 +115,7 @@ def _segments(scene: Scene, points: Array) -> tuple[np.ndarray, list[list[int]]]
 
 
 def _contain(areas: Shapes, points: Shapes) -> np.ndarray:
-    """Whether points are inside areas, ``[points, areas]`` bool; the boundary is outside."""
+    """``[points, areas]`` bool; the boundary is outside."""
     found = np.zeros((len(points), len(areas)), dtype=bool)
     if len(areas):
         found[tuple(shapely.STRtree(areas).query(points, predicate="within"))] = True
@@ -123,7 +123,7 @@ def _contain(areas: Shapes, points: Shapes) -> np.ndarray:
 
 
 def _snap(scene: Scene, lanes: list[int], state: Array, wrapped: bool) -> _Snap | None:
-    """The place on the lane with the nearest direction; officially the difference of angles isn't wrapped."""
+    """Place of nearest direction; officially the difference of angles isn't wrapped."""
 
     def turn(snap: _Snap) -> float:
         difference = float(snap.pose[2] - state[2])
@@ -155,7 +155,7 @@ def _rail(agent: int, line: Array, snap: _Snap, speed: float, target: float) -> 
 
 
 def _corners(points: Array) -> np.ndarray:
-    """Rows of the points of the simplified line."""
+    """Rows of the simplified line's points."""
     simple = shapely.get_coordinates(shapely.simplify(shapely.LineString(points), TOLERANCE, preserve_topology=False))
     rows = [0]
     for _, point in pairwise(simple):

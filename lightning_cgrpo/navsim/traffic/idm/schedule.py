@@ -1,4 +1,4 @@
-"""The order of decisions, in which as many vehicles as possible decide at the same time."""
+"""The order of decisions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lightning_cgrpo.scenes.vehicle import LENGTH, WIDTH, State
 
 
 class Level(NamedTuple):
-    """n units that decide at the same time, with l links to other actors and m places where they may meet."""
+    """n units that decide at once, with l links at m places."""
 
     units: Tensor  # [n]
     reader: Tensor  # [l] position in `units`
@@ -32,11 +32,11 @@ class Level(NamedTuple):
 
 
 class Schedule:
-    """The vehicles of R rows and their egos.
+    """Vehicles of R rows and their egos.
 
-    A vehicle that no ego influences drives alike in all rows of its scene, and is one unit. Any other vehicle is one
-    unit per row. Actors are the U units and then the R egos. The area that an actor occupies is a set of rectangles,
-    its slots: one slot per piece of lane that the actor may reach, and a last slot for its box.
+    A vehicle that no ego influences is one unit for all rows of its scene; any other vehicle is a unit per row.
+    Actors are U units, then R egos. An actor occupies rectangles, its slots: a slot per piece of lane within reach,
+    and a last slot for its box.
     """
 
     def __init__(self, network: RailNetwork, states: Tensor, scene: Tensor) -> None:  # [R, 41, 11] egos, [R] int64
@@ -65,7 +65,7 @@ class Schedule:
         self.levels = self._levels(starts(counts)[:-1] - first_rail, scene, vehicle, piece)
 
     def _near_ego(self) -> tuple[Tensor, Tensor]:
-        """Vehicles, and pieces of their lanes, that the ego of their row may reach."""
+        """Vehicles, and pieces of lanes, within reach of the row's ego."""
         network, pieces = self.network, self.network.pieces
         swept = grown(bounds(self.states[..., : State.YAW]), LENGTH + WIDTH)
         first = network.first_piece[self.vehicle_rail]
@@ -79,7 +79,7 @@ class Schedule:
         return vehicle[near], piece[near]
 
     def _influenced(self, near_ego: Tensor) -> Tensor:
-        """Rails ``[G]`` bool that an ego may influence, given the vehicles that come near their ego."""
+        """Rails ``[G]`` bool that an ego may influence, given vehicles near egos."""
         network = self.network
         influenced = torch.zeros(len(network.scene), dtype=torch.bool, device=self.row.device)
         influenced[self.vehicle_rail[near_ego]] = True
@@ -100,7 +100,7 @@ class Schedule:
         return influenced
 
     def _levels(self, shift: Tensor, scene: Tensor, ego_vehicle: Tensor, ego_piece: Tensor) -> list[Level]:
-        """Levels in the order of their decisions; ``shift [R]`` is a row's offset from rails to vehicles."""
+        """Levels in order of decision; ``shift [R]`` offsets rails to vehicles."""
         network, units = self.network, len(self.rail)
         links = network.links
         # A link for every row of its scene, but only one link between shared units.
