@@ -1,4 +1,4 @@
-"""Prompts and their splits, and nothing else."""
+"""Prompts and their splits."""
 
 from lightning_cgrpo.datamodules.gridworld import GridworldDataModule
 from lightning_cgrpo.datamodules.gsm8k import GSM8KDataModule

@@ -1,4 +1,4 @@
-"""Training and evaluation dataloaders of prompt groups."""
+"""Dataloaders of prompt groups."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from lightning_cgrpo.randomness import run_seed
 
 Split = Literal["train", "val", "test", "predict"]
 SPLITS: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
-"""By Lightning's stage."""
 
 
 class GroupDataModule(LightningDataModule, ABC):
     """Prompt groups for training and evaluation.
 
     Args:
-        prompts_per_update: prompts of one update (one rollout), over all processes.
+        prompts_per_update: prompts of one update, over all processes.
         eval_prompts: prompts per evaluation batch, over all processes.
-        max_eval_prompts: evaluate on this many of a split's first prompts; all by default.
-        test_train_prompts: also test on this many training prompts, evenly spaced.
-        seed: of the prompts' order, and of generated prompts; by default `lightning.seed_everything`'s.
+        max_eval_prompts: evaluate this many first prompts of a split.
+        test_train_prompts: also test this many training prompts, evenly spaced.
+        seed: orders and generates prompts; default: `lightning.seed_everything`'s.
     """
 
     def __init__(
@@ -45,15 +44,14 @@ class GroupDataModule(LightningDataModule, ABC):
 
     @property
     def seed(self) -> int:
-        """The argument `seed`, else the seed of `lightning.seed_everything`, else 0."""
+        """`seed`, else the seed of `lightning.seed_everything`, else 0."""
         return run_seed(self._seed)
 
     @abstractmethod
     def source(self, split: Split) -> PromptSource:
-        """The prompts of a split; splits share no prompt."""
+        """Prompts of a split; splits share no prompt."""
 
     def setup(self, stage: str) -> None:
-        """Open the split's source, which reports bad data before a model is loaded."""
         self.source(SPLITS[stage])
 
     def train_dataloader(self) -> PromptLoader:
@@ -63,7 +61,6 @@ class GroupDataModule(LightningDataModule, ABC):
         return self._evaluation("val")
 
     def test_dataloader(self) -> EVAL_DATALOADERS:
-        """The test prompts; with `test_train_prompts`, a second loader of training prompts."""
         loader = self._evaluation("test")
         if not self.test_train_prompts:
             return loader
@@ -97,7 +94,7 @@ def check_at_least(least: int, **arguments: int | None) -> None:
 
 
 def evenly_spaced(total: int, count: int) -> list[int]:
-    """`count` indices of `total`, from the first on.
+    """Indices from 0 on.
 
     Example:
         >>> evenly_spaced(10, 3)

@@ -1,4 +1,4 @@
-"""Gridworld layouts for training and evaluation."""
+"""Gridworld layouts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ class GridworldDataModule(GroupDataModule):
     """Random gridworld layouts.
 
     Args:
-        train_prompts: training layouts, one epoch (the default: 8,000 updates of 8).
+        train_prompts: training layouts, one epoch (default: 8,000 updates of 8).
         val_prompts: validation layouts.
         test_prompts: layouts for test and prediction.
         size: side of the square grid.
-        lava: number of lava tiles.
-
-    Other arguments: see `GroupDataModule`.
+        lava: lava tiles.
     """
 
     def __init__(

@@ -13,12 +13,10 @@ class GSM8KDataModule(PromptDataModule):
     """GSM8K's 7,473 training and 1,319 test questions, or questions in the same format.
 
     A record is ``{"question": …, "answer": "… #### 72"}``. Columns: ``prompt``, a chat, ``answer`` and
-    ``completion``. GSM8K has no validation split, so `val_prompts` training questions are held out.
+    ``completion``. Validation holds out training questions.
 
     Args:
-        val_prompts: training questions held out for validation; the paper seems to hold out none.
-
-    Other arguments: see `PromptDataModule`.
+        val_prompts: training questions for validation; the paper holds out none, apparently.
 
     Raises:
         RecordError: (from `setup`) a record is malformed or has no gold answer.

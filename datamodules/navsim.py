@@ -1,4 +1,4 @@
-"""Driving scenes as prompts, from any source of scenes, and demonstrations of answers."""
+"""Driving scenes as prompts, and demonstrations of answers."""
 
 from __future__ import annotations
 
@@ -27,23 +27,21 @@ from lightning_cgrpo.tasks.driving.thoughts import Thoughts
 class NavsimDataModule(GroupDataModule):
     """Driving scenes, with the columns ``prompt``, a chat with images, and ``scene``.
 
-    A split takes at most the given number of scenes, evenly spaced over the source, because neighbors are alike. Null
-    takes all scenes of a finite source. No log is in two splits.
+    Scenes are evenly spaced over the source, because neighbors are alike. Null counts take all scenes of a finite
+    source. Splits share no log.
 
     Args:
-        scenes: the source; by default scenes are generated from `seed`.
+        scenes: the source; default: scenes generated from `seed`.
         form: content of a prompt.
         train_prompts: training scenes, one epoch.
         val_prompts: validation scenes.
         test_prompts: scenes for test and prediction.
-        follow_ups: also test on second-stage scenes, in a dataloader of their own. Its column ``follows`` is the index
-            of the first-stage prompt.
-
-    Other arguments: see `GroupDataModule`.
+        follow_ups: also test second-stage scenes, in another dataloader. Column ``follows``: index of the first-stage
+            prompt.
 
     Raises:
-        UserError: a split takes all scenes of an endless source; (from `setup`) the source is empty or too small to
-            split, or the task reads another answer format.
+        UserError: a split takes all scenes of an endless source; (from `setup`) the source is too small to split, or
+            the task reads another answer format.
     """
 
     def __init__(
@@ -74,7 +72,6 @@ class NavsimDataModule(GroupDataModule):
 
     @cached_property
     def scenes(self) -> SceneSource:
-        """The argument `scenes`, or scenes generated from `seed`."""
         return GeneratedScenes(self.seed) if self._given_scenes is None else self._given_scenes
 
     def setup(self, stage: str) -> None:
@@ -90,7 +87,7 @@ class NavsimDataModule(GroupDataModule):
         return ScenePrompts(*self._scenes(split), self.form, kept=0 if split == "train" else SCENES_KEPT)
 
     def test_dataloader(self) -> EVAL_DATALOADERS:
-        """As in `GroupDataModule`; with follow-ups a dictionary, whose last loader is ``test_follow_ups``."""
+        """Add the loader ``test_follow_ups``; the loaders then form a dictionary."""
         loaders = super().test_dataloader()
         if not self.follow_ups:
             return loaders
@@ -107,14 +104,12 @@ class NavsimDataModule(GroupDataModule):
 
 
 class NavsimDemonstrationsDataModule(NavsimDataModule):
-    """Driving scenes for supervised fine-tuning, in training with the column ``completion``, an expert's drive.
+    """Driving scenes for fine-tuning; in training, an expert's drive is the column ``completion``.
 
     Args:
         form: content of a prompt; demonstrations are 4 s long.
-        human: the recorded human demonstrates; by default PDM-Closed, the planner of the score.
-        thoughts: text before the trajectory; none by default.
-
-    Other arguments: see `NavsimDataModule`.
+        human: demonstrate the human's drive; default: PDM-Closed, the score's planner.
+        thoughts: text before the trajectory; default: none.
     """
 
     def __init__(

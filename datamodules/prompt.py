@@ -1,4 +1,4 @@
-"""Prompts from any file or data set."""
+"""Prompts from a file or data set."""
 
 from __future__ import annotations
 
@@ -20,21 +20,18 @@ Rows = list[dict[str, Any]]
 class PromptDataModule(GroupDataModule):
     """Prompts from .jsonl or Parquet files or the `datasets` library. The task gets the other columns.
 
-    A prompt is a text, or a chat: a list of messages ``{"role": …, "content": …}``. Validation reads `val_path`, or
-    holds out `val_prompts` training records, evenly spaced. Training leaves out copies of held-out prompts. Without
-    both arguments there is no validation.
+    A prompt is a text, or a chat: a list of messages ``{"role": …, "content": …}``. Training leaves out copies of
+    held-out prompts. Without `val_path` and `val_prompts` there is no validation.
 
     Args:
         path: a file of training prompts; a folder with ``train.jsonl`` (or .parquet) and perhaps ``test.jsonl``; or a
             name for `datasets.load_dataset`, with the splits ``train`` and ``test``.
-        prompt_column: the column with the prompts. The other columns keep their names.
-        system_prompt: system message, added to every prompt that has none.
-        subset: configuration of a `datasets` data set, if there are several.
+        prompt_column: column with the prompts.
+        system_prompt: system message for prompts without one.
+        subset: configuration of a `datasets` data set.
         val_path: validation prompts; in a folder or named data set, the split ``validation``.
         test_path: prompts for test and prediction; in a folder or named data set, the split ``test``.
         val_prompts: training prompts to hold out, without `val_path`.
-
-    Other arguments: see `GroupDataModule`.
 
     Raises:
         RecordError: (from `setup`) a record is malformed; names file and line.
@@ -62,7 +59,6 @@ class PromptDataModule(GroupDataModule):
         self.prompt_column, self.system_prompt, self.val_prompts = prompt_column, system_prompt, val_prompts
 
     def columns(self, record: Record) -> dict[str, Any]:
-        """The columns of a record, with the prompt as ``prompt``."""
         return columns(record, self.prompt_column, self.system_prompt)
 
     def setup(self, stage: str) -> None:
@@ -112,10 +108,10 @@ class PromptDataModule(GroupDataModule):
 
 
 def held_out(total: int, count: int) -> list[int]:
-    """Indices of the validation records: `count` of `total`, evenly spaced.
+    """Indices of the validation records, evenly spaced.
 
     Raises:
-        UserError: there are fewer.
+        UserError: there are fewer than `count`.
     """
     if count > total:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Generated word problems, and demonstrations of their answers."""
+"""Generated word problems and demonstrations."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from lightning_cgrpo.tasks.gsm8k.generated_prompts import WordProblemDemonstrati
 
 
 class WordProblemsDataModule(GroupDataModule):
-    """Grade-school word problems of one to three steps, to train on within minutes.
+    """Grade-school word problems of one to three steps, learned within minutes.
 
-    Columns: ``prompt``, a plain text, and ``answer``. No question is in two splits.
+    Columns: ``prompt``, a plain text, and ``answer``. Splits share no question.
 
     Args:
         train_prompts: training problems, one epoch.
         val_prompts: validation problems.
         test_prompts: problems for test and prediction.
-
-    Other arguments: see `GroupDataModule`.
     """
 
     def __init__(
@@ -40,16 +38,14 @@ class WordProblemsDataModule(GroupDataModule):
 
 
 class WordProblemDemonstrationsDataModule(WordProblemsDataModule):
-    """Word problems for supervised fine-tuning, in training with the column ``completion``.
+    """Word problems for fine-tuning; training has the column ``completion``.
 
-    Flawless short answers come first and teach arithmetic. Answers with `manners` follow and leave constrained
-    training something to do.
+    Flawless short answers come first and teach arithmetic. Flawed answers leave constrained training something to
+    do.
 
     Args:
         clean: share of training with flawless answers.
-        manners: of the other answers.
-
-    Other arguments: see `WordProblemsDataModule`.
+        manners: flaws of the other answers.
     """
 
     def __init__(

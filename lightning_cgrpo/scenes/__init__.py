@@ -1,1 +1,1 @@
-"""Driving scenes and where they come from."""
+"""Driving scenes and their sources."""

@@ -14,14 +14,12 @@ from lightning_cgrpo.scenes.scene_file import SCENE_SUFFIX, read_scene
 
 
 class SceneFiles(LogSource[Path]):
-    """Scenes of a file, or of a folder of ``*.scene.json`` and its subfolders.
+    """Scenes of a file, or of ``*.scene.json`` in a folder and its subfolders.
 
     Every file is read once to learn its log. A file without a log is a log of its own.
 
     Args:
         path: the file or folder.
-
-    Other arguments: see `LogSource`.
 
     Raises:
         UserError: (from `scenes`) there is no scene, or there are too few logs to split.
@@ -45,7 +43,6 @@ class SceneFiles(LogSource[Path]):
 
     @cached_property
     def _paths(self) -> dict[str, list[Path]]:
-        """Files by log."""
         files = [self.path] if self.path.is_file() else sorted(self.path.rglob(f"*{SCENE_SUFFIX}"))
         if not files:
             raise UserError(

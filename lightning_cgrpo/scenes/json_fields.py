@@ -1,4 +1,4 @@
-"""Fields of JSON files, checked; errors name the place of a wrong value."""
+"""Checked fields of JSON files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_json(path: str | Path) -> Any:
 
 
 class Field:
-    """A value of a JSON file; `path` are the keys to the value. Methods raise `SceneError` for a wrong value."""
+    """A value of a JSON file at a `path` of keys. `SceneError` names the place of a wrong value."""
 
     def __init__(self, value: Any, file: str, path: str = "") -> None:
         self.value = value
@@ -40,30 +40,27 @@ class Field:
         self.path = path
 
     def wrong(self, expected: str, got: str | None = None) -> SceneError:
-        """The error to raise."""
         shown = repr(self.value) if got is None else got
         shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
         return SceneError(f"{self.file}: {self.path or 'top level'}: Expected {expected}, but got {shown}.")
 
     def __getitem__(self, key: str) -> Field:
-        """A required key's value."""
         found = self.get(key, _MISSING)
         if found.value is _MISSING:
             raise SceneError(str(self.wrong(f"a field '{key}'", "none")) + did_you_mean(key, self.value))
         return found
 
     def get(self, key: str, default: Any = None) -> Field:
-        """An optional key's value."""
         if not isinstance(self.value, dict):
             raise self.wrong("an object")
         return Field(self.value.get(key, default), self.file, f"{self.path}.{key}" if self.path else key)
 
     def or_else(self, default: Any) -> Field:
-        """The default instead of null."""
+        """The default replaces null."""
         return Field(default, self.file, self.path) if self.value is None else self
 
     def unknown(self, known: Collection[str]) -> dict[str, Any]:
-        """The other fields. A field that resembles a missing known field is an error, probably misspelled."""
+        """The other fields; a probably misspelled known field is an error."""
         if not isinstance(self.value, dict):
             raise self.wrong("an object")
         others = {key: value for key, value in self.value.items() if key not in known}
@@ -95,7 +92,7 @@ class Field:
         return self.value
 
     def tensor(self, *shape: int) -> Tensor:
-        """Finite float64 of a shape, in which -1 is any length, 0 included."""
+        """Finite float64; -1 is any length, 0 included."""
         if isinstance(self.value, bool):  # torch reads a bool as a number
             raise self.wrong(f"numbers of the shape {_written(shape)}")
         try:
@@ -117,7 +114,7 @@ class Field:
         return float(self.tensor())
 
     def points(self, least: int) -> Tensor:
-        """``[v, 2]``, at least `least` points, not all equal."""
+        """``[v, 2]``, not all equal."""
         points = self.tensor(-1, 2)
         if len(points) < least:
             raise self.wrong(f"at least {least} points", str(len(points)))
@@ -126,19 +123,17 @@ class Field:
         return points
 
     def row(self, numbers: dict[str, int]) -> int:
-        """A name, as its number."""
         name = self.text()
         if name not in numbers:
             raise self.wrong("an id that the map has")
         return numbers[name]
 
     def rows(self, numbers: dict[str, int]) -> tuple[int, ...]:
-        """A list of names, as their numbers."""
         return tuple(item.row(numbers) for item in self)
 
 
 def numbers(names: list[Field]) -> dict[str, int]:
-    """The row of each name; names must differ."""
+    """Row of each name; names must differ."""
     found: dict[str, int] = {}
     for i, name in enumerate(names):
         if found.setdefault(name.text(), i) != i:

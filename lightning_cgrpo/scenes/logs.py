@@ -1,4 +1,4 @@
-"""Sources whose scenes are cut from logs. Whole logs go to the splits, because the scenes of one log overlap."""
+"""Sources that split whole logs, because scenes of one log overlap."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ ALL: Part = (0.0, 1.0)
 class LogSource(SceneSource, Generic[Key]):
     """Scenes that belong to logs.
 
-    A hash of the logs' names holds out logs for validation and tests, at least one where the share isn't 0. With both
-    shares 0 every scene is a training scene.
+    A hash of the names holds out logs, at least one per share above 0.
 
     Args:
         val_share: share of the logs for validation.
@@ -37,11 +36,11 @@ class LogSource(SceneSource, Generic[Key]):
 
     @abstractmethod
     def logs(self) -> Collection[str]:
-        """The names of all logs."""
+        """Names of all logs."""
 
     @abstractmethod
     def keys(self, log: str) -> Sequence[Key]:
-        """The keys of a log's scenes, in order."""
+        """Keys of a log's scenes, in order."""
 
     @abstractmethod
     def scene(self, key: Key) -> Scene:
@@ -55,7 +54,7 @@ class LogSource(SceneSource, Generic[Key]):
 
 
 def deal(logs: Collection[str], val_share: float, test_share: float) -> dict[Split, list[str]]:
-    """The logs of each split, sorted; independent of the order of `logs`.
+    """The sorted logs of each split.
 
     Example:
         >>> deal(["a", "b", "c", "d"], val_share=0.25, test_share=0.25)
@@ -92,8 +91,6 @@ def checked_part(part: Part) -> Part:
 
 def in_part(logs: Collection[str], part: Part) -> list[str]:
     """The logs whose hashed names lie in [start, end) of [0, 1), so that stages of training share no log.
-
-    A log's place depends on its name alone, not on the other logs.
 
     Example:
         >>> in_part("abcdefgh", (0.0, 0.5)), in_part("abcdefgh", (0.5, 1.0))

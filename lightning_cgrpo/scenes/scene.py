@@ -1,7 +1,7 @@
-"""A driving scene: map, route, ego history, agents, lights. Tensors are float64, in meters, seconds and radians.
+"""A driving scene. Tensors are float64, in meters, seconds and radians.
 
-Positions are in one right-handed x/y frame. An ego pose is the pose of the rear axle, an agent's pose that of the box
-center. Names of the file (a lane's roadblock, an agent's type) are indices here.
+Positions are in one right-handed x/y frame. An ego pose is at the rear axle, an agent's pose at the box center. Indices
+replace the file's names (a lane's roadblock, an agent's type).
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ MOVING_TYPES = 3
 
 @dataclass(frozen=True)
 class Points:
-    """N polygons or polylines of different lengths.
-
-    The first point (polygons) or last point (polylines) fills up a row, which adds only segments of length 0 and closes
-    a polygon.
-    """
+    """N polygons or polylines; the first (polygons) or last point (polylines) fills up a row."""
 
     xy: Tensor  # [N, V, 2]
     counts: Tensor  # [N] int64, given points
@@ -34,12 +30,12 @@ class Points:
         return len(self.counts)
 
     def __getitem__(self, row: int) -> Tensor:
-        """``[count, 2]``, the given points."""
+        """The given points ``[count, 2]``."""
         return self.xy[row, : int(self.counts[row])]
 
     @classmethod
     def polygons(cls, rows: Sequence[Any]) -> Points:
-        """From arrays ``[v, 2]``; a polygon may repeat its first point at the end."""
+        """From arrays ``[v, 2]``; polygons may repeat their first point."""
         return cls._filled(rows, 0)
 
     @classmethod
@@ -73,7 +69,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Roadblocks:
-    """B roadblocks: neighboring lanes of one direction, or the connectors between two roadblocks."""
+    """B roadblocks: neighboring lanes of one direction, or connectors between two roadblocks."""
 
     ids: tuple[str, ...]
     polygons: Points
@@ -93,7 +89,7 @@ class Areas:
 
 @dataclass(frozen=True)
 class RoadMap:
-    """Roads. Roadblocks without connectors, intersections, carparks and drivable areas can be driven on."""
+    """Roads. Roadblocks without connectors, intersections, carparks and drivable areas are drivable."""
 
     lanes: Lanes
     roadblocks: Roadblocks
@@ -104,7 +100,7 @@ class RoadMap:
 
 @dataclass(frozen=True)
 class EgoHistory:
-    """H states of the ego, the last at t = 0. Velocities and accelerations are in the ego's frame."""
+    """H states, the last at t = 0; velocities and accelerations in the ego's frame."""
 
     times: Tensor  # [H]
     poses: Tensor  # [H, 3] x, y, yaw of the rear axle

@@ -33,11 +33,11 @@ KNOWN = (
 AREAS = ("intersections", "carparks", "drivable_areas")
 SIZE = ("length", "width", "height")
 LONGEST_HISTORY = 10.0
-"""Seconds, because comfort is measured over the whole history at 10 Hz."""
+"""Seconds, because comfort is measured over the whole history."""
 
 
 def read_scene(path: str | Path) -> Scene:
-    """Read a scene file. Relative paths of images start in the file's folder.
+    """Read a scene file. Paths of images are relative to its folder.
 
     Raises:
         SceneError: the file isn't JSON, or a field is missing or wrong.
@@ -48,12 +48,12 @@ def read_scene(path: str | Path) -> Scene:
 
 
 def write_scene(scene: Scene, path: str | Path) -> None:
-    """Write a scene file for `read_scene`."""
+    """Write a scene file."""
     Path(path).write_text(json.dumps(scene_to_json(scene)), encoding="utf-8")
 
 
 def scene_from_json(content: Any, file: str, road_map: RoadMap | None = None) -> Scene:
-    """Make a scene of a JSON object; a given map replaces the object's own map.
+    """Make a scene; a given map replaces the object's own map.
 
     Raises:
         SceneError: a field is missing or wrong.
@@ -89,7 +89,7 @@ def scene_from_json(content: Any, file: str, road_map: RoadMap | None = None) ->
 
 
 def map_from_json(value: Field) -> RoadMap:
-    """Make a map of the field `map`."""
+    """Read the field `map`."""
     value.unknown(("lanes", "roadblocks", *AREAS))
     lanes, roadblocks = list(value["lanes"]), list(value["roadblocks"])
     for lane in lanes:
@@ -133,7 +133,7 @@ def _areas(value: Field) -> Areas:
 
 
 def _rounded(times: Tensor) -> Tensor:
-    """To microseconds, as official times: 1e-9 s is t = 0."""
+    """Round to microseconds, so that 1e-9 s is t = 0."""
     return times.mul(1e6).round().div(1e6)
 
 
@@ -265,7 +265,7 @@ def _map_to_json(road_map: RoadMap) -> dict[str, Any]:
 
 
 def ego_to_json(*columns: Any) -> list[dict[str, Any]]:
-    """The field `ego`, from the times, poses, velocities and accelerations."""
+    """The field `ego`."""
     keys = ("t", "pose", "velocity", "acceleration")
     return [dict(zip(keys, state, strict=True)) for state in zip(*(part.tolist() for part in columns), strict=True)]
 

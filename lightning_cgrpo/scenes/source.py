@@ -17,31 +17,26 @@ class SceneSource(ABC):
     """Scenes by split.
 
     Attributes:
-        endless: the number of scenes is unbounded, so the caller must pass a count.
+        endless: unbounded; the caller must pass a count.
     """
 
     endless = False
 
     @abstractmethod
     def scenes(self, split: Split) -> Sequence[Scene]:
-        """The scenes of a split, built when they are indexed. Splits share neither a scene nor a log.
+        """Splits share neither scenes nor logs; scenes are built when they are indexed.
 
         Raises:
             UserError: there is nothing to read, or too little to split.
         """
 
     def follow_ups(self, split: Split) -> Sequence[Sequence[Scene]]:
-        """The second-stage scenes of each scene, which start 4 s later; by default none."""
+        """Second-stage scenes of each scene, 4 s later."""
         return [()] * len(self.scenes(split))
 
 
 class Scenes(Sequence[Item], Generic[Key, Item]):
-    """Scenes, or groups of scenes, built when they are indexed.
-
-    Args:
-        keys: one key per item.
-        build: makes an item of a key.
-    """
+    """Scenes, or groups of scenes, built when they are indexed."""
 
     def __init__(self, keys: Sequence[Key], build: Callable[[Key], Item]) -> None:
         self.keys, self.build = keys, build

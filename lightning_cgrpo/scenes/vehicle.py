@@ -1,4 +1,4 @@
-"""nuPlan's ego vehicle (a Chrysler Pacifica), its box, and the columns of a simulated state.
+"""nuPlan's ego vehicle (a Chrysler Pacifica) and its simulated state.
 
 docs/navsim_score.md §1 and §4; officially nuplan/common/actor_state/vehicle_parameters.py and
 pdm_array_representation.py.
@@ -22,7 +22,7 @@ REAR_AXLE_TO_CENTER = LENGTH / 2 - REAR_LENGTH
 
 
 class State(IntEnum):
-    """Columns of a state of the rear axle; velocity and acceleration are in the ego's frame."""
+    """Columns of a rear-axle state; velocity and acceleration are in the ego's frame."""
 
     X = 0
     Y = 1
@@ -38,7 +38,7 @@ class State(IntEnum):
 
 
 START = 7
-"""Columns of a start, up to AY, because logs have no steering; it starts at 0."""
+"""Columns of a start, up to AY; steering starts at 0, because logs have none."""
 
 
 def centers(poses: Tensor) -> Tensor:

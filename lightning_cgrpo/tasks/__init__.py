@@ -1,4 +1,4 @@
-"""Tasks: prompts, and the signals of an answer."""
+"""Tasks: prompts and signals of answers."""
 
 from lightning_cgrpo.tasks.task import Task
 

@@ -1,4 +1,4 @@
-"""Texts of generated answers, and signals of their lengths."""
+"""Texts and length signals of generated answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from lightning_cgrpo.objective.objective import SignalKind
 from lightning_cgrpo.rollout import Rollouts, Signal
 
 LENGTH_SIGNALS: Mapping[str, SignalKind] = {"length": "number", "tokens": "number", "truncated": "indicator"}
-"""Signals of `length_signals`."""
 
 
 def texts(rollouts: Rollouts) -> list[list[str]]:
@@ -23,8 +22,8 @@ def texts(rollouts: Rollouts) -> list[list[str]]:
 def length_signals(rollouts: Rollouts, max_completion_tokens: int | None) -> dict[str, Signal]:
     """Signals ``[B, G]`` of the completions' lengths in tokens, with the end token.
 
-    ``tokens`` is the number of tokens, ``truncated`` marks completions without an end token. ``length`` rewards brevity
-    if `max_completion_tokens` is given: -tokens / max_completion_tokens, or -1 for truncated completions.
+    ``truncated`` marks completions without an end token. `max_completion_tokens` adds ``length``:
+    -tokens / max_completion_tokens, or -1 for truncated completions.
 
     Raises:
         ValueError: a completion is longer than `max_completion_tokens`.

@@ -1,4 +1,4 @@
-"""Base classes of tasks. A task's folder has `task.py` and `prompts.py`; some have `environment.py` or `render.py`."""
+"""Base classes of tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Task(ABC):
 
     Attributes:
         signals: names and kinds of the signals that `score` returns.
-        max_completion_tokens: the longest completion that the task can score; None for no limit.
+        max_completion_tokens: longest completion to score; None for no limit.
     """
 
     signals: Mapping[str, SignalKind]
@@ -34,4 +34,4 @@ class Renderer(ABC):
 
     @abstractmethod
     def render(self, prompts: PromptGroups, rollouts: Rollouts, signals: Signals, row: int) -> Figure:
-        """A picture of the answers to prompt `row`."""
+        """Draw the answers to prompt `row`."""

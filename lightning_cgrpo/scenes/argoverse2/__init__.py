@@ -1,4 +1,4 @@
-"""Argoverse 2 sensor logs as scenes, read with pyarrow; without traffic lights and images."""
+"""Argoverse 2 sensor logs as scenes, without traffic lights and images."""
 
 from lightning_cgrpo.scenes.argoverse2.source import Argoverse2
 

@@ -1,6 +1,6 @@
-"""A recorded drive of Argoverse 2: poses of ego and agents, interpolated between sweeps.
+"""A recorded drive of Argoverse 2, interpolated between sweeps.
 
-Boxes are turned by the ego's yaw alone; roll and pitch would move a box 100 m away by up to 15 cm.
+Boxes turn by the ego's yaw alone, which moves a box 100 m away by up to 15 cm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BOXES = ("annotations.feather", "annotations_with_ego.feather")
 MAPS = "map/log_map_archive_*.json"
 
 EGO_WINDOW = 0.4
-"""Seconds before and after; in shorter windows the acceleration's noise exceeds the bounds of comfort."""
+"""Seconds before and after; noise in shorter windows exceeds the bounds of comfort."""
 TRACK_WINDOW = 0.25
 STANDING = 0.15
 """m/s; slower tracks stand."""
@@ -49,15 +49,14 @@ class TimedPoses:
     poses: Array  # [N, 3] x, y, unwrapped yaw
 
     def at(self, times: Array) -> Array:
-        """Poses ``[..., 3]`` by linear interpolation; the first or last pose outside."""
+        """Poses ``[..., 3]``; the first or last pose outside."""
         return np.stack([np.interp(times, self.times, column) for column in self.poses.T], -1)
 
     def covers(self, times: Array, slack: float = 1e-3) -> npt.NDArray[np.bool_]:
-        """Whether times are between the first and last pose, with slack for inexact stamps."""
         return np.asarray((times >= self.times[0] - slack) & (times <= self.times[-1] + slack))
 
     def velocities(self, times: Array) -> Array:
-        """A track's velocities ``[..., 2]`` by central differences, one-sided at its ends; 0 below `STANDING`."""
+        """A track's velocities ``[..., 2]`` by differences; 0 below `STANDING`."""
         low = np.maximum(times - TRACK_WINDOW, self.times[0])
         high = np.minimum(times + TRACK_WINDOW, self.times[-1])
         moved = (self.at(high) - self.at(low))[..., :2]
@@ -65,10 +64,7 @@ class TimedPoses:
         return np.where(np.linalg.norm(velocities, axis=-1, keepdims=True) < STANDING, 0.0, velocities)
 
     def dynamics(self, times: Array) -> tuple[Array, Array]:
-        """The ego's velocities and accelerations ``[..., 2]`` in its frame.
-
-        Of the parabola through the positions before, at and after each time; near the log's ends, the nearest parabola.
-        """
+        """The ego's velocities and accelerations ``[..., 2]`` in its frame, by parabolas."""
         middle = np.clip(times, self.times[0] + EGO_WINDOW, self.times[-1] - EGO_WINDOW)
         before, here, after = (self.at(middle + offset)[..., :2] for offset in (-EGO_WINDOW, 0, EGO_WINDOW))
         acceleration = (after - 2 * here + before) / EGO_WINDOW**2
@@ -104,7 +100,7 @@ def rotate(vectors: Array, yaw: Array) -> Array:
 
 
 def wrapped(angle: Array | float) -> Array:
-    """In [-π, π)."""
+    """Wrap to [-π, π)."""
     return np.asarray((angle + np.pi) % (2 * np.pi) - np.pi)
 
 
@@ -156,20 +152,19 @@ def boxes_file(folder: Path) -> Path:
 
 
 def last_sweep(folder: Path) -> float:
-    """Seconds from a log's first sweep to its last."""
+    """Seconds from the first sweep to the last."""
     times = _read(boxes_file(folder), None)["timestamp_ns"]
     return float(times.max() - times.min()) / 1e9
 
 
 def _yaw(table: dict[str, Any]) -> Array:
-    """Yaw ``[N]`` of quaternions."""
     w, x, y, z = (table[name] for name in ("qw", "qx", "qy", "qz"))
     yaw: Array = np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
     return yaw
 
 
 def _read(path: Path, columns: list[str] | None) -> dict[str, Any]:
-    """The time of a feather file; with columns, also the pose and the columns."""
+    """Time; with columns, also pose and columns."""
     try:
         from pyarrow import ArrowException, feather  # an extra
     except ImportError:

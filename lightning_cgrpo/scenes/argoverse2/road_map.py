@@ -19,7 +19,7 @@ from lightning_cgrpo.scenes.scene_file import map_from_json
 SPACING = 1.0
 """Meters between the points of a centerline."""
 BLOCK_MARGIN = 0.05
-"""Meters by which lanes are widened, so that neighbors unite."""
+"""Meters added to lanes, so that neighbors unite."""
 JUNCTION_MARGIN = 0.3
 
 
@@ -27,7 +27,7 @@ def read_map(folder: Path) -> RoadMap:
     """Read the map of a log, without bike lanes and speed limits.
 
     A lane in an intersection is a connector with a roadblock of its own. Other neighbors of one direction share a
-    roadblock. Connectors make up the intersections. Drivable areas become carparks.
+    roadblock. Connectors form the intersections, drivable areas the carparks.
 
     Raises:
         SceneError: the map is missing, or a field is missing or wrong.
@@ -88,7 +88,6 @@ def _lane(name: str, segment: Field) -> dict[str, Any]:
 
 
 def _neighbors(segments: dict[str, Field], lanes: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """Names of each roadblock's lanes."""
     rows = {name: row for row, name in enumerate(lanes)}
     along = {name: np.subtract(lane["centerline"][-1], lane["centerline"][0]) for name, lane in lanes.items()}
     pairs = [
@@ -108,18 +107,16 @@ def _neighbors(segments: dict[str, Field], lanes: dict[str, dict[str, Any]]) -> 
 
 
 def _united(lanes: list[dict[str, Any]], margin: float) -> list[shapely.Polygon]:
-    """Union of widened lanes, one polygon per connected part."""
+    """One polygon per connected part."""
     widened = shapely.buffer([shapely.Polygon(lane["polygon"]) for lane in lanes], margin, quad_segs=16)
     return list(shapely.get_parts(shapely.union_all(widened)))
 
 
 def _outline(polygon: shapely.Polygon) -> list[list[float]]:
-    """The exterior."""
     return shapely.get_coordinates(polygon.exterior)[:-1].tolist()  # type: ignore[no-any-return]
 
 
 def _values(field: Field) -> list[Field]:
-    """The values of an object."""
     if not isinstance(field.value, dict):
         raise field.wrong("an object")
     return [field[key] for key in field.value]
@@ -137,12 +134,10 @@ def _points(field: Field) -> Array:
 
 
 def _length(line: Array) -> Array:
-    """Distance from the start to each point ``[V]``."""
     return np.concatenate([[0], np.hypot(*np.diff(line, axis=0).T).cumsum()])
 
 
 def _resampled(line: Array, count: int) -> Array:
-    """`count` points at equal distances."""
     length = _length(line)
     at = np.linspace(0, length[-1], count)
     return np.stack([np.interp(at, length, column) for column in line.T], -1)

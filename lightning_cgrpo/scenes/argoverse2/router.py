@@ -1,4 +1,4 @@
-"""Routes of an Argoverse 2 ego: its roads, continued beyond the log's end."""
+"""Routes of an Argoverse 2 ego, continued beyond the log's end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lightning_cgrpo.scenes.scene import RoadMap
 
 INTERVAL = 0.1
 MOST_SUCCESSORS = 12
-"""Lanes of the route beyond the log's end."""
+"""Lanes beyond the log's end."""
 
 
 class Router:
@@ -26,7 +26,7 @@ class Router:
     def route(self, ego: TimedPoses, start: float, end: float) -> tuple[int, ...]:
         """Rows of roadblocks: under the rear axle from `start` to `end`, then the straightest successors.
 
-        Of overlapping lanes, the lane best aligned with the ego counts. Without any lane, the nearest lane counts.
+        The best-aligned lane counts; without a lane, the nearest lane.
         """
         poses = ego.at(np.arange(start, end, INTERVAL))
         taken = self._under(poses)
@@ -41,7 +41,7 @@ class Router:
         return tuple(dict.fromkeys(self.map.lanes.roadblock[taken].tolist()))
 
     def _under(self, poses: Array) -> list[int]:
-        """The lanes under poses ``[N, 3]``; poses without a lane are skipped."""
+        """Lanes under poses ``[N, 3]``."""
         points = shapely.points(poses[:, :2])
         moments, lanes = self.polygons.query(points, predicate="intersects")
         if len(moments) == 0:

@@ -19,9 +19,8 @@ from lightning_cgrpo.scenes.scene_file import agent_to_json, ego_to_json, scene_
 
 HISTORY, FUTURE, INTERVAL = 1.5, 4.0, 0.5
 AGENT_RADIUS = 100.0
-"""Meters around the ego's place at t = 0; agents that stay outside are left out."""
+"""Meters around the ego at t = 0; agents outside are left out."""
 LOGS_KEPT = 16
-"""Size of the cache."""
 
 
 class Moment(NamedTuple):
@@ -35,11 +34,9 @@ class Argoverse2(LogSource[Moment]):
     """Scenes of 4 s, with 1.5 s of history, from Argoverse 2 sensor logs. Requires pyarrow (extra `driving`).
 
     Args:
-        path: a log, a folder of logs, or a folder of such folders (``train``, ``val``). Logs without boxes, as in
-            Argoverse's test split, are skipped.
+        path: a log, or a folder with logs at depth one or two. Logs without boxes, as in Argoverse's test split, are
+            skipped.
         stride: seconds between scenes.
-
-    Other arguments: see `LogSource`.
 
     Raises:
         UserError: pyarrow is missing, there is no log, or there are too few logs to split.
@@ -107,13 +104,12 @@ def _recording(folder: Path) -> tuple[Log, RoadMap, Router]:
 
 
 def _relative(poses: Array, origin: Array) -> Array:
-    """Poses ``[N, 3]`` in the frame of a pose, with yaw in [-π, π)."""
+    """Poses ``[N, 3]`` in the frame of a pose."""
     moved = poses - origin
     return np.column_stack([rotate(moved[:, :2], -origin[2]), wrapped(moved[:, 2])])
 
 
 def _agents(log: Log, start: float, grid: Array, place: Array) -> list[dict[str, Any]]:
-    """Tracks that come near, and exist at or after t = 0."""
     found = []
     for track in log.tracks:
         seen = track.motion.covers(start + grid)

@@ -1,4 +1,4 @@
-"""Faces of agents' boxes and of other objects on the road."""
+"""Faces of boxes on the road."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from lightning_cgrpo.scenes.scene import Agents
 
 SIDES = ((0, 1, 5, 4), (1, 2, 6, 5), (2, 3, 7, 6), (3, 0, 4, 7), (4, 5, 6, 7))
 """Corners of a box's left, rear, right, front and upper face. Corners 0 to 3 are on the ground: front left, rear left,
-rear right, front right; corners 4 to 7 are above."""
+rear right, front right; corners 4 to 7 are above.
+"""
 SHADES = np.array([0.8, 0.5, 0.8, 1.3, 1.0])
 
 
@@ -25,7 +26,7 @@ class Faces(NamedTuple):
 
 
 def boxes(agents: Agents, origin: Array, place: Array, time: float) -> Faces:
-    """Faces of the agents at a time, visible from a place ``[2]`` relative to an origin ``[2]``."""
+    """Faces visible from a place ``[2]`` relative to an origin ``[2]``."""
     step = int(np.searchsorted(agents.times.numpy(), time + 1e-6)) - 1
     if step < 0 or not len(agents.tokens):
         return Faces([], [], [])

@@ -12,21 +12,20 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 FIELD_OF_VIEW = math.radians(64.0)
-"""Between the left and right border of an image."""
 HORIZON_PLACE = 0.35
-"""Height of the horizon in an image, from the top (0) to the bottom (1)."""
+"""Height of the horizon, from the top (0) to the bottom (1)."""
 MOUNT, HEIGHT = 1.65, 1.6
 """Meters ahead of the rear axle and above the road."""
 NEAR = 0.5
 """Meters; nearer places are invisible."""
 SIGHT = 95.0
-"""Meters around the ego at t = 0, because beyond 100 m NAVSIM's maps have only the route."""
+"""Meters, because NAVSIM's maps beyond 100 m have only the route."""
 FINENESS = 2
 """Drawn pixels per shown pixel, along each side."""
 
 
 class Camera:
-    """Projects places to pixels, from the ego's pose and the camera's yaw to the left of the ego's yaw."""
+    """Projects places to pixels; the camera's yaw is to the left of the ego's."""
 
     def __init__(self, pose: Array, yaw: float, height: int, width: int) -> None:
         self.height, self.width = FINENESS * height, FINENESS * width
@@ -36,7 +35,7 @@ class Camera:
         self._focus = self.width / 2 / math.tan(FIELD_OF_VIEW / 2)
 
     def seen(self, polygons: Array) -> Iterator[tuple[int, list[float]]]:
-        """Rows and outlines ``[x, y, x, y, …]`` in pixels of the visible polygons of ``[N, V, 3]``, cut at `NEAR`."""
+        """Rows and outlines ``[x, y, x, y, …]`` in pixels of the visible polygons of ``[N, V, 3]``."""
         depth, right = np.moveaxis((polygons[..., :2] - self.place) @ self._axes, -1, 0)
         up = polygons[..., 2] - HEIGHT
         here = depth >= NEAR
@@ -64,5 +63,5 @@ class Camera:
 
 
 def on_ground(xy: Array) -> Array:
-    """Places ``[..., 2]`` at height 0 ``[..., 3]``."""
+    """Places ``[..., 2]`` at height 0."""
     return np.concatenate([xy, np.zeros_like(xy[..., :1])], -1)

@@ -1,7 +1,6 @@
-"""Camera views of a scene, drawn small and fast, for sources without images.
+"""Small, fast camera views of a scene, for sources without images.
 
-A view shows roads, lane borders, lights and boxes of agents at one time, without the route and the future. Left road
-borders are yellow as in North America. A box has its type's color, with a lighter front.
+A view shows roads, lane borders, lights and agents at one time, without the route and the future.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ CAMERAS = {
     "CAM_R2": View("rear-right", -141.0),
     "CAM_B0": View("rear", 180.0),
 }
-"""NAVSIM's names, with directions near nuPlan's calibrations; all cameras are at one place."""
+"""NAVSIM's names, with directions near nuPlan's calibrations."""
 
 
 class CameraViews:
-    """Draws camera views of a scene, which is prepared once for all cameras and times."""
+    """Draws views of a scene."""
 
     def __init__(self, scene: Scene, height: int = 64, width: int = 128) -> None:
         self.scene, self.height, self.width = scene, height, width
@@ -80,7 +79,6 @@ class CameraViews:
         return np.asarray(image.reduce(FINENESS))
 
     def _pose(self, time: float) -> Array:
-        """x, y, yaw of the ego at a time."""
         ego = self.scene.ego
         times, poses = ego.times.numpy(), ego.poses.numpy()
         if not times[0] <= time <= 0:
@@ -93,7 +91,7 @@ class CameraViews:
 
 
 def _sorted(parts: tuple[Faces, ...], lens: Camera) -> Iterator[tuple[list[float], Color]]:
-    """Outlines and colors of faces, the farthest first; faces of one object keep their order."""
+    """Outlines and colors, the farthest first; faces of one object keep their order."""
     corners = [face for part in parts for face in part.corners]
     if not corners:
         return

@@ -14,7 +14,7 @@ BORDER_WIDTH = 0.2
 
 
 def layers(road_map: RoadMap, origin: Array) -> Iterator[tuple[Array, Color]]:
-    """Polygons ``[N, V, 2]`` and colors of layers, from bottom to top."""
+    """Layers of polygons ``[N, V, 2]``, from bottom to top."""
     for areas in (road_map.drivable_areas, road_map.carparks):
         yield _near(origin, areas.polygons), AREA
     yield _near(origin, road_map.roadblocks.polygons, ~road_map.roadblocks.connector.numpy()), ROAD
@@ -26,7 +26,6 @@ def layers(road_map: RoadMap, origin: Array) -> Iterator[tuple[Array, Color]]:
 
 
 def _near(origin: Array, polygons: Points, chosen: Array | bool = True) -> Array:
-    """The polygons within sight, relative to the origin."""
     near: Array = (polygons.xy.numpy()[_rows(origin, polygons) & chosen] - origin).astype(np.float32)
     return near
 
@@ -52,7 +51,7 @@ def _borders(lanes: Lanes, origin: Array) -> tuple[Array, Array]:
 
 
 def _sides(outline: Array, line: Array) -> tuple[Array, Array]:
-    """Left and right border of a lane ``[V, 2]`` with a centerline ``[C, 2]``, without the lane's two ends."""
+    """Left and right border of a lane ``[V, 2]`` with a centerline ``[C, 2]``."""
     count = len(outline)
     twice = np.concatenate([outline, outline])
     following = twice[1 : count + 1]

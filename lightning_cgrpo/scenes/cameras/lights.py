@@ -1,7 +1,7 @@
-"""Traffic lights: a mark on the road where a connector begins, and a lamp across the junction.
+"""Traffic lights: a mark where a connector begins, and a lamp across the junction.
 
-The lamp is visible at the mark, but not from the junction's other roads. Lights of turns are moved to their side, which
-separates lights of connectors that begin together.
+The lamp is invisible from the junction's other roads. Lights of turns move to their side, because connectors may begin
+together.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lightning_cgrpo.scenes.scene import Scene
 ASIDE, WIDTH, MARK_LENGTH = 1.15, 1.0, 1.6
 LAMP_AHEAD, LAMP_HEIGHTS, CASE_WIDTH = 14.0, (3.2, 4.4), 0.15
 HOOD = math.cos(math.radians(45))
-"""A lamp is visible within 45 degrees of its front."""
+"""Lamps are visible within 45 degrees of their front."""
 
 
 class SceneLights:
-    """The lights of a scene, relative to an origin ``[2]``."""
+    """A scene's lights, relative to an origin ``[2]``."""
 
     def __init__(self, scene: Scene, origin: Array) -> None:
         self._lights = scene.lights
@@ -60,7 +60,7 @@ def marks(places: Array, forward: Array) -> Array:
 
 
 def lamps(colors: list[Color], places: Array, forward: Array, camera: Array) -> Faces:
-    """Lamps in their cases, visible from a camera at ``[2]``."""
+    """Lamps visible from a camera at ``[2]``."""
     found = Faces([], [], [])
     low, high = LAMP_HEIGHTS
     for color, middle, ahead in zip(colors, places + LAMP_AHEAD * forward, forward, strict=True):

@@ -1,7 +1,6 @@
-"""NAVSIM's data (OpenScene logs and nuPlan maps) as scenes, read by the official devkit.
+"""NAVSIM's data (OpenScene logs and nuPlan maps) as scenes.
 
-The devkit (https://github.com/autonomousvision/navsim, with nuplan-devkit) is imported when scenes are read. Tests use
-fakes of the devkit's classes or, if the devkit is installed, a made-up log and map.
+The devkit (https://github.com/autonomousvision/navsim, with nuplan-devkit) is imported when scenes are read.
 """
 
 from lightning_cgrpo.scenes.devkit.source import NavsimDevkit

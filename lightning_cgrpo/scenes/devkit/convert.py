@@ -1,4 +1,4 @@
-"""The devkit's scenes in the format of scene files."""
+"""The devkit's scenes in the scene file format."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ INTERVAL, FUTURE = 0.5, 8
 PLAN = 41
 """Poses of the expert's plan at 10 Hz, of 51 in a cache."""
 MAP_RADIUS = 100.0
-"""Half the side of a square around the ego, in meters, as in metric caches; the route's roads are always included."""
+"""Meters; half the side of a square around the ego, as in metric caches. The route's roads are always included."""
 SYNTHETIC_TOKEN = 17
-"""Length of a synthetic scene's token, by which the devkit recognizes these scenes."""
+"""Length of a synthetic scene's token, as in the devkit."""
 COMMANDS = ("left", "straight", "right", "unknown")
 
 
 def scene_content(token: str, scene: Any, scenario: Any, layers: Any) -> dict[str, Any]:
-    """Make the object for `scene_from_json` from navsim's `Scene`, `NavSimScenario` and nuPlan's `SemanticMapLayer`.
+    """Convert navsim's `Scene`, `NavSimScenario` and nuPlan's `SemanticMapLayer` for `scene_from_json`.
 
     Raises:
         SceneError: the route isn't in the map.
@@ -44,7 +44,7 @@ def scene_content(token: str, scene: Any, scenario: Any, layers: Any) -> dict[st
 
 
 def plan_content(cache: Any) -> dict[str, Any]:
-    """The field `overrides` of a metric cache: the expert's plan and the centerline."""
+    """The field `overrides`: the expert's plan and the centerline."""
     states = cache.trajectory.get_sampled_trajectory()[:PLAN]
     return {
         "pdm_trajectory": [_pose(state.rear_axle) for state in states],
@@ -160,5 +160,4 @@ def _polygon(item: Any) -> list[list[float]]:
 
 
 def _known(edges: Any, among: dict[str, Any]) -> list[str]:
-    """Ids of the edges in the map."""
     return [str(edge.id) for edge in edges if str(edge.id) in among]

@@ -84,7 +84,7 @@ def find_folders(metric_caches: bool) -> Folders:
 
 @dataclass(frozen=True)
 class OfficialSplit:
-    """The configuration of a devkit split (navtrain, navtest, navhard_two_stage, …)."""
+    """A devkit split's configuration (navtrain, navtest, navhard_two_stage, …)."""
 
     name: str
     data: str  # folder of the logs below navsim_logs
@@ -93,7 +93,7 @@ class OfficialSplit:
 
 
 def read_split(name: str) -> OfficialSplit:
-    """Read a split's configuration from the installed devkit.
+    """Read a split's configuration.
 
     Raises:
         UserError: the split is unknown.

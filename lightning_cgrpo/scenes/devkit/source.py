@@ -28,16 +28,16 @@ class NavsimDevkit(SceneSource):
 
     Environment variables of the devkit: OPENSCENE_DATA_ROOT (logs and images), NUPLAN_MAPS_ROOT, NUPLAN_MAP_VERSION
     (default nuplan-maps-v1.0), and for `metric_caches` NAVSIM_EXP_ROOT. Logs and caches are pickles, which can run any
-    code when they are read, so set `allow_pickles` only for trusted files.
+    code, so set `allow_pickles` only for trusted files.
 
     Args:
-        train: the official split for training and validation.
-        test: the official split for tests, with a two-stage split's synthetic scenes. None holds out training logs.
-        val_share: share of the training logs for validation, and with `test` None also for tests.
+        train: official split for training and validation.
+        test: official split for tests, with its synthetic scenes. None holds out training logs.
+        val_share: share of training logs for validation, and with `test` None also for tests.
         allow_pickles: unpickle logs and caches.
-        metric_caches: read the expert's plan and the centerline from ``$NAVSIM_EXP_ROOT/metric_cache``, if a scene has
-            a cache (written by the devkit's run_metric_caching.sh).
-        cameras: cameras whose images the scenes name, such as CAM_F0.
+        metric_caches: use plan and centerline from ``$NAVSIM_EXP_ROOT/metric_cache``, if a scene has a cache (written
+            by the devkit's run_metric_caching.sh).
+        cameras: cameras with images, such as CAM_F0.
         train_part: part of the other logs for training, see `in_part`.
 
     Raises:
@@ -94,8 +94,6 @@ class NavsimDevkit(SceneSource):
 
 
 class _Loader:
-    """Reads the scenes of some logs."""
-
     def __init__(
         self, classes: dict[str, Any], folders: Folders, split: OfficialSplit, logs: list[str], cameras: tuple[str, ...]
     ) -> None:
@@ -127,7 +125,6 @@ class _Loader:
         return scene_from_json({**content, **self.related.get(token, {})}, f"NAVSIM scene {token}")
 
     def _images(self, token: str, frames: int) -> dict[str, list[str]]:
-        """Paths of images by camera, from the oldest frame on."""
         if len(token) != SYNTHETIC_TOKEN:
             log = self.official.scene_frames_dicts[token][:frames]
             return {
@@ -150,7 +147,7 @@ class _Loader:
 
 
 def _logs(split: OfficialSplit, folders: Folders) -> list[str]:
-    """Names of a split's logs: from its list, or all logs in its folder."""
+    """A split's list of logs, or all in its folder."""
     listed: list[str] | None = split.filter.get("log_names")
     if listed is not None:
         return listed

@@ -1,4 +1,4 @@
-"""Agents, and their motion along a curve."""
+"""Agents, and their motion along curves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lightning_cgrpo.scenes.scene import AGENT_TYPES
 TIMES: Array = np.arange(-1.5, 8.5, 0.5)
 """Times of a scene, and of the follow-up 4 s later."""
 SEEN, NOW, LATER = 12, 3, 8
-"""Number of a scene's times, index of t = 0, and index of the follow-up's first time."""
+"""A scene's times, index of t = 0, and of the follow-up's first time."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Agent:
     def driving(
         cls, body: Body, path: Curve, s: Array, speed: Array, left: Array | float = 0.0, sideways: Array | float = 0.0
     ) -> Self:
-        """An agent on a path, at distances `s` along it and `left` of it ``[20]``, with their rates of change."""
+        """Drive at `s` along a path and `left` of it ``[20]``, with their rates of change."""
         poses = path.at(s, left)
         # The inside of a bend is shorter than its middle.
         forward = speed * (1 - left * np.interp(s, path.s, path.curvature))
@@ -73,7 +73,6 @@ class Agent:
 
     @classmethod
     def walking(cls, body: Body, pose: Array, speed: float) -> Self:
-        """An agent that walks straight through a pose at t = 0."""
         velocity = speed * np.array([np.cos(pose[2]), np.sin(pose[2])])
         xy = pose[:2] + TIMES[:, None] * velocity
         return cls(body, np.concatenate([xy, np.broadcast_to([pose[2], *velocity], (len(TIMES), 3))], 1))
@@ -87,13 +86,12 @@ def boxes(agents: Sequence[Agent], first: int = 0) -> tuple[Array, Array]:
 
 
 def allowed_speed(path: Curve, limit: float, lateral: float, brake: float, stop: float | None = None) -> Array:
-    """Highest speed ``[N]`` at every point of a path.
+    """Highest speed ``[N]`` at the N points of a path.
 
     Args:
-        path: N points.
         limit: m/s.
         lateral: highest acceleration in bends, m/s².
-        brake: deceleration before bends and the stop, m/s².
+        brake: deceleration, m/s².
         stop: distance of a stop along the path.
     """
     square = np.minimum(limit**2, lateral / np.maximum(np.abs(path.curvature), 1e-6))
@@ -106,7 +104,7 @@ def allowed_speed(path: Curve, limit: float, lateral: float, brake: float, stop:
 
 
 def travel(path: Curve, speed: Array, s: float) -> tuple[Array, Array]:
-    """Distances and speeds at `TIMES`, from a speed ``[N]`` per point of a path and the distance `s` at t = 0."""
+    """Distances and speeds at `TIMES`, from a speed ``[N]`` per point."""
     slow = np.maximum(speed, 1e-3)
     moments = np.append(0.0, (2 * np.diff(path.s) / (slow[1:] + slow[:-1])).cumsum())
     moments -= np.interp(s, path.s, moments)
@@ -116,7 +114,7 @@ def travel(path: Curve, speed: Array, s: float) -> tuple[Array, Array]:
 
 
 def overlapping(first: Array, sizes: Array, second: Array, others: Array) -> NDArray[np.bool_]:
-    """Whether boxes with poses ``[..., 3]`` and sizes ``[..., 2]`` touch other boxes, by separating axes."""
+    """True where boxes with poses ``[..., 3]`` and sizes ``[..., 2]`` touch."""
     x, y = second[..., 0] - first[..., 0], second[..., 1] - first[..., 1]
     reach = (np.hypot(sizes[..., 0], sizes[..., 1]) + np.hypot(others[..., 0], others[..., 1])) / 2
     hit = x * x + y * y <= reach * reach

@@ -1,4 +1,4 @@
-"""Second-stage scenes: the world 4 s later, with the ego perturbed in place, direction and speed, without a human."""
+"""Second-stage scenes: the world 4 s later, with a perturbed ego."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from lightning_cgrpo.scenes.vehicle import FRONT_LENGTH, LENGTH, REAR_AXLE_TO_CE
 ROOM = 25.0
 """Meters of road beyond the human at 8 s."""
 BEHIND, AHEAD = 0.75, 1.1
-"""Smallest and largest share of the human's way that an ego has driven."""
+"""Bounds on an ego's share of the human's way."""
 TRIES = 8
-"""Perturbations tried for a start, from large to none."""
+"""Perturbations tried, from large to none."""
 INSIDE = 0.15
 """Meters between an ego and the edge of its lane."""
 
@@ -53,7 +53,6 @@ class Continuation:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the map has enough road left."""
         return self.site.path.length - float(self.world.later.s[-1]) >= ROOM
 
     def starts(self, rng: Random, count: int) -> list[Start]:
@@ -66,7 +65,7 @@ class Continuation:
         return self.world.scene(name, log, replace(self.site, s=start.s), ego, self.agents, first=LATER)
 
     def _start(self, rng: Random, share: float) -> Start:
-        """The largest perturbation from which a driver can go on without coming close to an agent."""
+        """The largest perturbation that lets a driver go on, clear of agents."""
         way = float(self.world.drive.s[-1] - self.world.drive.s[0])
         forward = (share - 1) * way + rng.normal(0, 0.3)
         left, heading = rng.normal(0, 0.4), rng.normal(0, 0.04)
@@ -101,7 +100,6 @@ class Continuation:
         return not (self._touches(start) or onward(self.site, self.others, start.s, start.motion).hit.any())
 
     def _touches(self, start: Start) -> bool:
-        """Whether the ego touches an agent until its t = 0."""
         own: Array = ego_history(self.site.path, start.s, start.motion, start.left, start.heading).poses.numpy().copy()
         own[:, 0] += REAR_AXLE_TO_CENTER * np.cos(own[:, 2])
         own[:, 1] += REAR_AXLE_TO_CENTER * np.sin(own[:, 2])

@@ -1,4 +1,4 @@
-"""Curves with a direction at every point: centerlines, edges of roads, paths of agents."""
+"""Curves with directions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ class Curve:
 
     @cached_property
     def s(self) -> Array:
-        """``[N]`` distance along the curve."""
         x, y = self.xy.T
         found: Array = np.zeros(len(x))
         np.cumsum(np.hypot(x[1:] - x[:-1], y[1:] - y[:-1]), out=found[1:])
@@ -45,7 +44,7 @@ class Curve:
 
     @classmethod
     def between(cls, start: Sequence[float], end: Sequence[float]) -> Curve:
-        """From a pose to a pose: a cubic Bézier curve, nearly an arc that is less bent at its ends."""
+        """A cubic Bézier curve, nearly an arc, straighter at its ends."""
         first, last = np.array(start[:2]), np.array(end[:2])
         turn = (end[2] - start[2] + np.pi) % (2 * np.pi) - np.pi
         chord = float(np.hypot(*(last - first)))
@@ -80,7 +79,7 @@ class Curve:
         return float(self.xy[-1, 0]), float(self.xy[-1, 1]), float(self.yaw[-1])
 
     def offset(self, left: float | Array) -> Curve:
-        """The parallel curve, ``left`` meters (or ``[N]``) to the left."""
+        """The parallel curve, ``left`` meters (or ``[N]``) away."""
         xy = np.empty_like(self.xy)
         xy[:, 0] = self.xy[:, 0] - left * np.sin(self.yaw)
         xy[:, 1] = self.xy[:, 1] + left * np.cos(self.yaw)
@@ -90,7 +89,6 @@ class Curve:
         return Curve(self.xy[::-1], self.yaw[::-1] + np.pi)
 
     def part(self, start: float, end: float) -> Curve:
-        """The points between two distances."""
         kept = slice(int(np.searchsorted(self.s, start - 1e-9)), int(np.searchsorted(self.s, end + 1e-9)))
         return Curve(self.xy[kept], self.yaw[kept])
 
@@ -102,7 +100,7 @@ class Curve:
         return cls(xy, np.unwrap(yaw))
 
     def at(self, s: ArrayLike, left: float | Array = 0.0) -> Array:
-        """Poses ``[..., 3]`` at distances, and straight beyond the ends."""
+        """Poses ``[..., 3]`` at distances, straight beyond the ends."""
         wanted = np.asarray(s, dtype=np.float64)
         inside = wanted.clip(0, self.length)
         yaw = np.interp(inside, self.s, self.yaw)
@@ -114,7 +112,7 @@ class Curve:
         return poses
 
     def project(self, points: Array) -> Array:
-        """Distances along and to the left of the curve ``[..., 2]``, of points ``[..., 2]``."""
+        """Distances along and to the left ``[..., 2]``, of points ``[..., 2]``."""
         flat = points.reshape(-1, 2)
         # |p - q|² without |p|²
         nearest = ((self.xy**2).sum(1) - 2 * flat @ self.xy.T).argmin(1)

@@ -1,4 +1,4 @@
-"""Endless scenes from random numbers, as a source."""
+"""Endless scenes from random numbers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from lightning_cgrpo.scenes.source import Scenes, SceneSource, Split
 WITHOUT_END = 1_000_000
 """Scenes of a split without a count."""
 AFTERWARDS = 1
-"""Separates a follow-up's random numbers from the scene's."""
+"""Separates a follow-up's random numbers."""
 
 
 class GeneratedScenes(SceneSource):
-    """Generated scenes. Seed, split and index alone determine a scene. Every scene is a log of its own.
+    """Scenes determined by seed, split and index alone. Every scene is a log of its own.
 
     Args:
-        seed: of all scenes.
+        seed: seed of all scenes.
         count: scenes of each split; unbounded by default.
-        follow_ups: second-stage scenes of each scene; none where the map ends too early.
+        follow_ups: second-stage scenes per scene, where the map suffices.
     """
 
     def __init__(self, seed: int = 0, count: int | None = None, follow_ups: int = 4) -> None:

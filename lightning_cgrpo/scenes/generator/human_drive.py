@@ -1,7 +1,7 @@
-"""The human's drive: along the lane at a comfortable speed, behind present and foreseen leaders.
+"""The human's drive along the lane, behind present and foreseen leaders.
 
-Several drivers, more or less careful, drive the same way and know the others' future. The human is the driver who comes
-too close to the fewest agents, and of these drivers the farthest.
+Drivers of different care know the others' future. The human is the driver who comes too close to the fewest agents;
+ties go to the farthest driver.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ACCELERATION, BRAKE, HARDEST, JERK = 1.4, 2.0, 3.5, 3.0
 CALM: Array = np.repeat([1.0, 0.6, 0.25], 3)
 """Each driver's share of the allowed speed."""
 FORESIGHT = np.tile([1, 6, 14], 3)
-"""Steps that each driver looks ahead for leaders."""
+"""Steps of each driver's look-ahead."""
 CORRIDOR = 1.35
 """Meters beside the path that must be free."""
 MARGIN = np.array([1.2, 0.5])
-"""Meters added to the ego's box, because the simulated car doesn't follow exactly."""
+"""Meters added to the ego's box, because the simulated car deviates."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,6 @@ class HumanDrive:
     hit: Array  # [A] bool, agents that the human comes too close to
 
     def before(self, times: Array) -> Array:
-        """Distances at times <= 0, with the acceleration of t = 0."""
         speed, acceleration = self.start
         s: Array = self.s[0] + speed * times + acceleration * times**2 / 2
         return s
@@ -57,7 +56,7 @@ class Obstacles:
 
     @classmethod
     def of(cls, agents: Sequence[Agent], path: Curve, first: int = 0) -> Obstacles:
-        """The agents of a scene whose first time is `TIMES[first]`."""
+        """Agents of a scene whose first time is `TIMES[first]`."""
         poses, sizes = boxes(agents, first)
         poses = poses[:, NOW:]
         cos, sin = np.cos(poses[..., 2:]), np.sin(poses[..., 2:])
@@ -73,7 +72,7 @@ class Obstacles:
 
 
 def _finer(values: Array) -> Array:
-    """``[A, 17, ...]`` of ``[A, 9, ...]``, by linear interpolation."""
+    """Interpolate ``[A, 9, ...]`` to ``[A, 17, ...]``."""
     finer = np.repeat(values, 2, axis=1)[:, :-1]
     finer[:, 1::2] = (values[:, 1:] + values[:, :-1]) / 2
     return finer
@@ -86,7 +85,7 @@ def drive(site: Site, agents: Sequence[Agent], rng: np.random.Generator) -> Huma
 
 
 def onward(site: Site, others: Obstacles, s: float, start: tuple[float, float]) -> HumanDrive:
-    """Drive from a distance along the path, with a start of speed and acceleration."""
+    """Drive from a distance, with a start of speed and acceleration."""
     places, speeds = _follow(site, others, s, start)
     touched = _touches(site.path, places, speeds, others)
     best = int(np.lexsort([-places[:, -1], touched.sum(1)])[0])
@@ -95,7 +94,7 @@ def onward(site: Site, others: Obstacles, s: float, start: tuple[float, float]) 
 
 
 def _start(site: Site, others: Obstacles, rng: np.random.Generator) -> tuple[float, float]:
-    """Speed and acceleration at t = 0 from which a driver can stop behind the leader."""
+    """Speed and acceleration that let a driver stop behind the leader."""
     speed = site.speed * rng.uniform(0.8, 0.97)
     slope = float(np.interp(site.s, site.path.s, np.gradient(site.speeds, site.path.s)))
     acceleration = float(np.clip(speed * slope, -BRAKE, 1.0)) + rng.normal(0, 0.15)
@@ -113,7 +112,7 @@ def _start(site: Site, others: Obstacles, rng: np.random.Generator) -> tuple[flo
 
 
 def _follow(site: Site, others: Obstacles, place: float, start: tuple[float, float]) -> tuple[Array, Array]:
-    """Distances and speeds ``[C, 17]`` of C drivers, by the Intelligent Driver Model with limited jerk."""
+    """Distances and speeds ``[C, 17]`` of C drivers: Intelligent Driver Model, limited jerk."""
     drivers = np.arange(len(CALM))
     near, lead = _foreseen(others)
     free = np.full((len(CALM), 1, STEPS + 1), np.inf)
@@ -140,7 +139,7 @@ def _follow(site: Site, others: Obstacles, place: float, start: tuple[float, flo
 
 
 def _foreseen(others: Obstacles) -> tuple[Array, Array]:
-    """Distance and speed ``[C, A, 17]`` of each obstacle at its nearest within each driver's foresight."""
+    """Distance and speed ``[C, A, 17]`` of obstacles at their nearest in each driver's foresight."""
     count = others.near.shape[1]
     found = []
     for steps in np.unique(FORESIGHT):
@@ -154,7 +153,7 @@ def _foreseen(others: Obstacles) -> tuple[Array, Array]:
 
 
 def _touches(path: Curve, s: Array, speed: Array, others: Obstacles) -> Array:
-    """Agents ``[C, A]`` that a driver comes close to, now or within 0.75 s at constant velocity."""
+    """Agents ``[C, A]`` too close, now or within 0.75 s at constant velocity."""
     size = np.array([LENGTH, WIDTH]) + MARGIN
     touched = np.zeros((len(s), len(others.poses)), dtype=bool)
     for ahead in range(4):

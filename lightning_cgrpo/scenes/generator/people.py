@@ -1,4 +1,4 @@
-"""People, bicycles at the side, cones and other objects."""
+"""People, bicycles, cones and other objects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lightning_cgrpo.scenes.generator.site import Site
 
 
 def crossing(rng: Random, site: Site) -> list[Agent]:
-    """People who cross the road ahead of the ego, at about the time of its arrival."""
+    """People who cross the road at about the ego's arrival."""
     s = site.s + rng.uniform(9, 14) + rng.uniform(1.0, 3.0) * site.speed
     if site.trip.line is not None and site.s < site.trip.line < s + 6:
         s = max(site.trip.line + 1.5, site.s + 8)  # the crosswalk
@@ -41,7 +41,7 @@ def beside(rng: Random, site: Site) -> list[Agent]:
 
 
 def cyclist(rng: Random, site: Site) -> list[Agent]:
-    """A bicycle at the right side of the ego's lane, if this is the rightmost lane."""
+    """A bicycle at the right side of the ego's lane, if rightmost."""
     row = site.trip.lanes[site.trip.lane_at(site.s)]
     lane = site.road.network.lanes[row]
     if site.road.network.blocks[lane.block].lanes[-1] != row:
@@ -53,7 +53,7 @@ def cyclist(rng: Random, site: Site) -> list[Agent]:
 
 
 def works(rng: Random, site: Site) -> list[Agent]:
-    """Cones or barriers along the ego's lane, partly in the lane, behind a sign."""
+    """Cones or barriers along the ego's lane, behind a sign."""
     lane = site.road.network.lanes[site.trip.lanes[site.trip.lane_at(site.s)]]
     side, reach = rng.choice([-1, 1]), rng.uniform(-0.4, 0.15)
     first = site.s + rng.uniform(8, 15) + rng.uniform(0, 2) * site.speed
@@ -69,7 +69,7 @@ def works(rng: Random, site: Site) -> list[Agent]:
 
 
 def lost_cargo(rng: Random, site: Site) -> list[Agent]:
-    """An object on the road, mostly in the ego's way."""
+    """An object on the road."""
     s = site.s + rng.uniform(15, 25) + rng.uniform(1, 2.5) * site.speed
     pose = site.path.at(s, rng.uniform(-1.8, 1.8))
     pose[2] += rng.uniform(-np.pi, np.pi)

@@ -1,4 +1,4 @@
-"""Lanes and roadblocks, put together piece by piece into a `RoadMap`."""
+"""Lanes and roadblocks of a growing `RoadMap`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lightning_cgrpo.scenes.scene import Areas, Lanes, Points, Roadblocks, RoadM
 SAGITTA = 0.02
 """Meters by which a polygon's edge may cut a curve."""
 SHOULDER = 0.3
-"""Meters that a roadblock is wider than its lanes, on each side."""
+"""Meters between a roadblock's edge and its outer lanes."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Block:
 
 
 class RoadNetwork:
-    """A growing map. Lanes and blocks are named by rows; a block's lanes count from the left."""
+    """A growing map; a block's lanes count from the left."""
 
     def __init__(self) -> None:
         self.lanes: list[Lane] = []
@@ -51,12 +51,12 @@ class RoadNetwork:
         self.carparks: list[Array] = []
 
     def carriageway(self, divider: Curve, count: int, width: float, limit: float) -> list[int]:
-        """Add a block of lanes to the right of a divider; returns the lanes' rows."""
+        """Add lanes to the right of a divider; returns their rows."""
         centers = [divider.offset(-(i + 0.5) * width) for i in range(count)]
         return self._block(centers, width, limit, connector=False)
 
     def connect(self, pairs: Sequence[tuple[int, int]], limit: float) -> list[int]:
-        """Add a block of connectors between pairs of lanes (before, after); returns the connectors' rows."""
+        """Add connectors between lanes (before, after); returns their rows."""
         paths = [Curve.between(self.lanes[before].path.end, self.lanes[after].path.start) for before, after in pairs]
         rows = self._block(paths, self.lanes[pairs[0][0]].width, limit, connector=True)
         for (before, after), row in zip(pairs, rows, strict=True):
@@ -65,7 +65,6 @@ class RoadNetwork:
         return rows
 
     def link(self, before: int, after: int) -> None:
-        """Let a lane, and its block, lead into another."""
         first, last = self.lanes[before], self.lanes[after]
         first.outgoing.append(after)
         last.incoming.append(before)
@@ -84,7 +83,7 @@ class RoadNetwork:
         return rows
 
     def trips(self) -> Iterator[tuple[int, ...]]:
-        """Every way through the map, as rows of lanes."""
+        """Ways through the map, as rows of lanes."""
         ways: list[tuple[int, ...]] = [(row,) for row, lane in enumerate(self.lanes) if not lane.incoming]
         while ways:
             way = ways.pop()
@@ -128,7 +127,7 @@ def strip(path: Curve, left: float, right: float) -> Array:
 
 
 def _corners(path: Curve) -> Curve:
-    """As few points as the curvature allows, at the same places for all parallels."""
+    """As few points as the curvature allows, the same for all parallels."""
     steps = len(path.yaw) - 1
     bend = float(np.abs(path.yaw[1:] - path.yaw[:-1]).max()) / STEP
     count = min(steps, int(np.ceil(steps * STEP * np.sqrt(bend / (8 * SAGITTA)))) + 1)

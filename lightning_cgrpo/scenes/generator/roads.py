@@ -1,6 +1,6 @@
-"""Random streets, junctions and merging roads, each in its own frame.
+"""Random streets, junctions and merging roads.
 
-Traffic keeps to the right. Every lane leads on, up to the map's end.
+Traffic keeps to the right. Lanes end only at the map's end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lightning_cgrpo.scenes.generator.road_network import RoadNetwork, strip
 
 Random = np.random.Generator
 PARKING = 2.5
-"""Width of a strip of parked cars."""
+"""Width of a parking strip."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Road:
 
 
 def street(rng: Random) -> Road:
-    """One or two directions of one to three lanes, straight or curved."""
+    """One or two directions of one to three lanes."""
     limit = rng.uniform(8, 20)
     ahead, lateral = 60 + 8 * limit, rng.uniform(0.8, 3.0)
     sharpest = min(lateral / limit**2, 1 / 40)
@@ -82,7 +82,6 @@ def _add_parking(rng: Random, road: Road, edge: Curve, chance: float) -> None:
 
 
 def _bends(rng: Random, count: int, sharpest: float) -> Array:
-    """Curvature per step of bends of random lengths."""
     knots = np.cumsum(rng.uniform(25, 70, count // 25 + 2))
     values = rng.uniform(-sharpest, sharpest, len(knots))
     if rng.random() < 0.5:
@@ -92,7 +91,7 @@ def _bends(rng: Random, count: int, sharpest: float) -> Array:
 
 
 def junction(rng: Random) -> Road:
-    """Two roads that cross, or a road that ends at another road."""
+    """Two roads that cross or meet."""
     limit = rng.uniform(8, 16)
     width = rng.uniform(3.2, 3.9)
     first, turned = int(rng.integers(1, 3)), rng.uniform(np.pi / 3, 2 * np.pi / 3)
@@ -136,7 +135,7 @@ def _neighbors(count: int) -> list[tuple[int, int]]:
 
 
 def _crossing(half: float, other: float, angle: float) -> float:
-    """Distance at which the edges of two arms meet, from the arms' half widths and angle."""
+    """Distance at which the edges of two arms meet, from half widths and angle."""
     if angle > np.pi - 1e-3:
         return 0.0
     sides = ((other + half * np.cos(angle)) / np.sin(angle), (half + other * np.cos(angle)) / np.sin(angle))
@@ -180,7 +179,6 @@ def merge(rng: Random) -> Road:
 
 
 def _cut(path: Curve, *cuts: float) -> list[Curve]:
-    """Pieces of a path; neighbors share a point."""
     ends = [0, *(int(np.searchsorted(path.s, cut)) for cut in cuts), len(path.s) - 1]
     return [Curve(path.xy[a : b + 1], path.yaw[a : b + 1]) for a, b in pairwise(ends)]
 

@@ -1,4 +1,4 @@
-"""The site of a scene: a road, the ego's trip over the road, its place on the trip, and the lights."""
+"""A scene's road, trip of the ego, and lights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lightning_cgrpo.scenes.vehicle import FRONT_LENGTH
 
 NEVER = 1e3
 USUAL = 2.0, 1.7
-"""Average lateral acceleration in bends and deceleration before bends, m/s²."""
+"""Lateral acceleration in bends and deceleration before bends, m/s²."""
 SHARPEST_START = 0.015
 """1/m; scenes start in gentler bends if possible, because the simulated car starts with straight wheels."""
 
@@ -33,12 +33,11 @@ class Trip:
 
     @cached_property
     def path(self) -> Curve:
-        """The centerline."""
         return Curve.joined(self._paths)
 
     @cached_property
     def ends(self) -> Array:
-        """Distance along the path of each lane's end."""
+        """Distance of each lane's end."""
         return np.cumsum([path.length for path in self._paths])
 
     @property
@@ -47,7 +46,6 @@ class Trip:
         return None if self.connector is None else float(self.ends[self.connector - 1])
 
     def lane_at(self, s: float) -> int:
-        """The position in `lanes`."""
         return min(int(np.searchsorted(self.ends, s)), len(self.lanes) - 1)
 
 
@@ -60,7 +58,7 @@ class JunctionLights:
     switch: float = NEVER  # seconds
 
     def red_from(self, trip: Trip) -> tuple[float, float] | None:
-        """Begin and end of a trip's red light, if there is any."""
+        """Begin and end of a trip's red light."""
         if trip.connector is None:
             return None
         for number, phase in enumerate(self.phases):
@@ -71,7 +69,7 @@ class JunctionLights:
         return None
 
     def states(self, lanes: int, start: float) -> Lights:
-        """The lights from 0 to 4 s of a scene that begins at `start`; empty without phases."""
+        """The lights from 0 to 4 s of a scene that begins at `start`."""
         times = torch.arange(9 if self.phases else 0, dtype=torch.float64) * 0.5
         red = torch.zeros(len(times), lanes, dtype=torch.bool)
         green = red.clone()
@@ -97,11 +95,11 @@ class Site:
 
     @property
     def speed(self) -> float:
-        """The human's highest speed at t = 0."""
+        """The human's highest speed."""
         return float(np.interp(self.s, self.path.s, self.speeds))
 
     def later(self) -> Site:
-        """The site 4 s later, when a light that turned green no longer limits speed."""
+        """The site 4 s later; a light that turned green no longer limits speed."""
         red = self.lights.red_from(self.trip)
         if red is None or red[1] > 4:
             return self

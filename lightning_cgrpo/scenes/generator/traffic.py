@@ -1,4 +1,4 @@
-"""Vehicles: leaders, queues, cut-ins, parked and pulling out, cross traffic."""
+"""Vehicles on the road, moving, waiting and parked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def random_vehicle(rng: Random) -> Body:
 
 
 def leader(rng: Random, site: Site) -> list[Agent]:
-    """A vehicle or bicycle ahead in the ego's lane: as fast, slow, braking or standing."""
+    """A vehicle ahead in the ego's lane, moving, braking or standing."""
     bicycle = rng.random() < 0.15
     body = Body.random(rng, "bicycle") if bicycle else random_vehicle(rng)
     gap = rng.uniform(3, 8) + rng.uniform(0.4, 3.0) * site.speed
@@ -42,7 +42,7 @@ def leader(rng: Random, site: Site) -> list[Agent]:
 
 
 def _flow(rng: Random, site: Site, trip: Trip, s: float, limit: float, body: Body) -> tuple[Array, Array]:
-    """Distances and speeds of a vehicle at ``s`` at t = 0, in view of bends and lights."""
+    """Distances and speeds, in view of bends and lights."""
     lateral, brake = rng.uniform(1.5, 2.5), rng.uniform(1.5, 2.5)
     free = travel(trip.path, allowed_speed(trip.path, limit, lateral, brake), s)
     red = site.lights.red_from(trip)
@@ -59,14 +59,13 @@ def _flow(rng: Random, site: Site, trip: Trip, s: float, limit: float, body: Bod
 
 
 def _may_give_way(site: Site, trip: Trip) -> bool:
-    """Whether a vehicle may wait at the junction without a red light: if there are no lights, or before a turn."""
+    """True without lights or before a turn."""
     turns = abs(float(trip.path.yaw[-1] - trip.path.yaw[0])) > 0.8
     other_arm = bool(site.road.phases) and trip.lanes[0] != site.trip.lanes[0]
     return other_arm and (turns or not site.lights.phases)
 
 
 def _braking(rng: Random, s: Array, speed: Array) -> tuple[Array, Array]:
-    """The same drive, braking from a random moment on."""
     begin, brake = rng.uniform(-1.5, 0.0), rng.uniform(0.5, 2.0)
     times = np.linspace(TIMES[0], TIMES[-1], 5 * len(TIMES) - 4)
     before = np.interp(begin, TIMES, speed)
@@ -115,13 +114,13 @@ def cut_in(rng: Random, site: Site) -> list[Agent]:
 
 
 def _sidestep(left: float, begin: float, seconds: float) -> tuple[Array, Array]:
-    """Offsets and lateral speeds of a change from ``left`` of a path onto the path."""
+    """Offsets and lateral speeds of a change onto a path."""
     share = ((TIMES - begin) / seconds).clip(0, 1)
     return left * (1 + np.cos(np.pi * share)) / 2, -left * np.pi / 2 / seconds * np.sin(np.pi * share)
 
 
 def pull_out(rng: Random, site: Site) -> list[Agent]:
-    """A parked car that pulls out into the ego's lane, if this is the rightmost lane."""
+    """A parked car that pulls out into the ego's lane, if rightmost."""
     s = site.s + rng.uniform(14, 25) + rng.uniform(1.2, 2.5) * site.speed
     position = site.trip.lane_at(s)
     lane = site.road.network.lanes[site.trip.lanes[position]]
@@ -154,7 +153,7 @@ def parked(rng: Random, site: Site) -> list[Agent]:
 
 
 def double_parked(rng: Random, site: Site) -> list[Agent]:
-    """A vehicle that stands at the right side of the ego's lane."""
+    """A vehicle at the right side of the ego's lane."""
     s = site.s + rng.uniform(15, 25) + rng.uniform(1, 2.5) * site.speed
     if site.trip.line is not None and s > site.trip.line - 8:
         return []
@@ -175,7 +174,7 @@ def others(rng: Random, site: Site) -> list[Agent]:
 
 
 def _places(rng: Random, site: Site, trip: Trip) -> Sequence[float]:
-    """Distances of vehicles along a trip; in the ego's lane only far ahead."""
+    """Distances along a trip; in the ego's lane only far ahead."""
     near = float(trip.path.project(site.path.at(site.s)[None, :2])[0, 0]) if trip.line is None else trip.line
     places = near + rng.uniform(-50, 30, int(rng.integers(1, 4)))
     if trip.lanes[0] == site.trip.lanes[0]:
@@ -184,7 +183,7 @@ def _places(rng: Random, site: Site, trip: Trip) -> Sequence[float]:
 
 
 def followers(rng: Random, site: Site, drive: HumanDrive, later: HumanDrive) -> list[Agent]:
-    """Vehicles behind the ego, which repeat its drive with a delay."""
+    """Vehicles that repeat the ego's drive with a delay."""
     delay, back = 0.0, REAR_LENGTH
     places = np.append(drive.s, later.s[1:])
     fine = np.arange(len(places)) * DT

@@ -1,4 +1,4 @@
-"""A random world: a site, agents, and the human's drive."""
+"""A random world of site, agents and human."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lightning_cgrpo.scenes.scene import Agents, EgoHistory, Scene
 from lightning_cgrpo.scenes.vehicle import LENGTH, REAR_AXLE_TO_CENTER, WIDTH
 
 SIGHT = 90.0
-"""Meters around the ego within which agents are visible."""
+"""Meters around the ego."""
 PARTS: dict[Callable[[Random, Site], list[Agent]], float] = {
     traffic.queue: 0.4,
     traffic.leader: 0.45,
@@ -35,7 +35,7 @@ PARTS: dict[Callable[[Random, Site], list[Agent]], float] = {
     people.cyclist: 0.15,
     people.beside: 0.7,
 }
-"""Chance of each part. Of overlapping agents, the agent of the earlier part stays."""
+"""Chance of each part; earlier parts win overlaps."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,6 @@ class World:
         return cls(site, agents, driven, later, float(turn), (float(x), float(y)))
 
     def first_scene(self, name: str) -> Scene:
-        """The scene at t = 0, with the human."""
         history = ego_history(self.site.path, self.site.s, self.drive.start)
         return self.scene(name, name, self.site, history, self.agents, _future(self.site.path, self.drive))
 
@@ -79,7 +78,7 @@ class World:
         human: Tensor | None = None,
         first: int = 0,
     ) -> Scene:
-        """Cut a scene whose first time is `TIMES[first]`; without a human's drive the scene is synthetic."""
+        """Cut a scene from `TIMES[first]` on; without a human the scene is synthetic."""
         network = site.road.network
         scene = Scene(
             name,
@@ -97,7 +96,7 @@ class World:
 
 
 def apart(agents: Sequence[Agent], first: int = 0) -> list[Agent]:
-    """The agents that touch no earlier agent, in a scene whose first time is `TIMES[first]`."""
+    """Agents that touch no earlier agent, from `TIMES[first]` on."""
     poses, sizes = boxes(agents, first)
     # Also halfway between times, because fast cars could pass through each other.
     poses = np.concatenate([poses, (poses[:, 1:] + poses[:, :-1]) / 2], 1)
@@ -111,7 +110,6 @@ def apart(agents: Sequence[Agent], first: int = 0) -> list[Agent]:
 
 
 def _clear_of_start(site: Site, agents: Sequence[Agent]) -> list[Agent]:
-    """The agents that keep clear of the ego until t = 0."""
     poses, sizes = boxes(agents)
     times = TIMES[: NOW + 1]
     own = site.path.at(site.s + REAR_AXLE_TO_CENTER + np.stack([site.speed * times, 0 * times]))[:, None]
@@ -123,12 +121,12 @@ def _clear_of_start(site: Site, agents: Sequence[Agent]) -> list[Agent]:
 def ego_history(
     path: Curve, s: float, start: tuple[float, float], left: float = 0.0, heading: float = 0.0
 ) -> EgoHistory:
-    """The ego's history along a path, at constant acceleration with a straight drift.
+    """The ego's history, at constant acceleration with a straight drift.
 
     Args:
         path: of the ego.
         s: distance along the path at t = 0.
-        start: speed and acceleration along the path at t = 0.
+        start: speed and acceleration at t = 0.
         left: meters to the left of the path at t = 0.
         heading: radians to the left of the path's direction.
     """
@@ -183,7 +181,7 @@ def _agents(agents: Sequence[Agent], ego: Array, first: int) -> Agents:
 
 
 def _intent(site: Site) -> str:
-    """The direction of the next 4 s, or through the junction."""
+    """Direction of the next 4 s, or through the junction."""
     trip, s = site.trip, site.s
     end = s + max(4 * site.speed, 20.0)
     if trip.connector is not None and trip.ends[trip.connector - 1] < end:

@@ -1,6 +1,6 @@
 """Answers: waypoints as text, and the scored poses.
 
-A policy in training writes the text. Reading is therefore strict, never raises, and takes linear time.
+Reading never raises and takes linear time, because a policy in training writes the text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCORED_SECONDS = 4.0
 POSE_INTERVAL = 0.25
 """Seconds between interpolated poses."""
 REACH = 500.0
-"""Meters; a larger coordinate is malformed, because nobody gets there in 5 s."""
+"""Meters; a larger coordinate is malformed, because no car gets there in 5 s."""
 LONGEST_GROUP = 80
 """Characters in brackets; a longer text is malformed."""
 NO_TRIP = 0.1
@@ -60,14 +60,12 @@ class AnswerFormat:
 
     @property
     def seconds(self) -> float:
-        """Time of the last waypoint."""
         return self.waypoints * self.interval
 
     def read(self, text: str) -> Tensor | None:
-        """The waypoints ``[waypoints, 2]`` of a text, or None if the text is malformed.
+        """The waypoints ``[waypoints, 2]``, or None if the text is malformed.
 
-        Every group in brackets, ``[..]`` or ``(..)``, must be two numbers. There must be as many groups as waypoints.
-        The text around the groups is ignored.
+        Every group in brackets, ``[..]`` or ``(..)``, must be two numbers, one group per waypoint.
 
         Example:
             >>> AnswerFormat(waypoints=2).read("I drive [3.0,0.2], (6.6, 1.4).").tolist()
@@ -86,7 +84,7 @@ class AnswerFormat:
         return found if len(points) == self.waypoints and bool((found.abs() <= REACH).all()) else None
 
     def trajectories(self, texts: Sequence[str]) -> Tensor:
-        """The poses ``[N, P, 3]`` of texts, see `poses`; NaN where a text is malformed."""
+        """The poses ``[N, P, 3]`` of texts; NaN where a text is malformed."""
         read = [self.read(text) for text in texts]
         good = torch.tensor([points is not None for points in read], dtype=torch.bool)
         found = [points for points in read if points is not None]
@@ -100,7 +98,6 @@ class AnswerFormat:
 
         Args:
             poses: ``[P, 2 or more]`` x, y, … in the ego's frame at t = 0; the first at ``interval``.
-            interval: seconds between poses.
 
         Raises:
             UserError: the trajectory ends before the last waypoint.
@@ -122,8 +119,7 @@ class AnswerFormat:
     def poses(self, waypoints: Tensor) -> Tensor:
         """Poses ``[R, P, 3]`` (x, y, yaw) of waypoints ``[R, waypoints, 2]``, up to the last waypoint or 4 s.
 
-        A cubic spline leads from the origin through the waypoints, see `resampled`. A pose's yaw is the
-        path's direction. A trajectory that stands has poses of zeros.
+        A spline from the origin gives position and yaw, see `resampled`. A standing trajectory has poses of zeros.
         """
         knots = torch.cat([waypoints.new_zeros(len(waypoints), 1, 2), waypoints], 1)
         count = int(min(SCORED_SECONDS, self.seconds) / POSE_INTERVAL + 1e-6)
@@ -145,23 +141,20 @@ def written(points: Sequence[Sequence[float]]) -> str:
 
 
 def number(value: float) -> str:
-    """With one decimal, and without -0.0."""
+    """One decimal, without -0.0."""
     return f"{round(value, 1) + 0.0:.1f}"
 
 
 def resampled(knots: Tensor, times: Sequence[float], at: Sequence[float]) -> Tensor:
-    """Paths at other times, as in the paper authors' ``interp_trajectory``.
+    """Resample paths ``[R, M, 2]``, as in the paper authors' ``interp_trajectory``.
 
-    A natural cubic spline leads to the first knot within `NO_STEP` of the next knot. From there on, or without three
-    knots for a spline, interpolation is linear.
+    A natural cubic spline leads to the first knot within `NO_STEP` of the next knot. Interpolation is linear from
+    there on, or with fewer than three knots.
 
     Args:
         knots: ``[R, K, 2]``.
         times: K ascending times.
         at: M times between the first and last.
-
-    Returns:
-        ``[R, M, 2]``.
     """
     near = knots.diff(dim=1).norm(dim=-1) < NO_STEP
     last = knots.new_full((len(knots), 1), True, dtype=torch.bool)
@@ -175,7 +168,7 @@ def resampled(knots: Tensor, times: Sequence[float], at: Sequence[float]) -> Ten
 
 @lru_cache(64)
 def _weights(times: tuple[float, ...], at: tuple[float, ...], count: int) -> Tensor:
-    """Weight of each knot at each time ``[M, K]``, with a spline through the first ``count`` knots."""
+    """Weights ``[M, K]``, with a spline through the first ``count`` knots."""
     asked, unit = np.array(at), np.eye(len(times))
     found = np.stack([np.interp(asked, times, row) for row in unit], 1)
     if count > 2:
@@ -185,7 +178,7 @@ def _weights(times: tuple[float, ...], at: tuple[float, ...], count: int) -> Ten
 
 
 def _headings(path: Tensor) -> Tensor:
-    """Headings ``[R, M]`` of paths ``[R, M, 2]``; a short step keeps the heading before, or at the beginning after."""
+    """Headings ``[R, M]``; a short step keeps its neighbor's heading."""
     (steps,) = torch.gradient(path, dim=1) if path.shape[1] > 1 else (path,)
     angles = torch.atan2(steps[..., 1], steps[..., 0])
     moves = steps.norm(dim=-1) >= NO_HEADING

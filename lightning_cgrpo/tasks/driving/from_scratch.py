@@ -1,4 +1,4 @@
-"""A tiny vision-language model with random weights, for generated driving scenes."""
+"""A tiny vision-language model with random weights."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class VisionFromScratch(VisionLanguagePolicy):
     The defaults have 698 thousand parameters.
 
     Args:
-        hidden_size: of the language model, which has 4 heads; a multiple of 16.
-        layers: of the language model.
+        hidden_size: language model's width (4 heads); a multiple of 16.
+        layers: language model's layers.
         feed_forward: width of the feed-forward layers.
-        vision_hidden_size: of the vision tower, which has 4 heads.
-        seed: of the weights; by default `lightning.seed_everything`'s.
+        vision_hidden_size: vision tower's width (4 heads).
+        seed: of the weights; default: `lightning.seed_everything`'s.
     """
 
     def __init__(
@@ -82,7 +82,6 @@ class VisionFromScratch(VisionLanguagePolicy):
 
 
 def _texts(scene: Scene) -> Iterator[str]:
-    """The texts of a scene's prompt."""
     for part in messages(scene, PromptFormat())[-1]["content"]:
         if part["type"] == "text":
             yield part["text"]

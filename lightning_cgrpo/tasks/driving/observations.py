@@ -1,7 +1,6 @@
-"""Observations of a scene in few words and numbers, as thoughts before a trajectory.
+"""Short observations of a scene, as thoughts before a trajectory.
 
-A tiny model trained from scratch on waypoints alone hardly looks at its images, because the past positions explain most
-of the waypoints. Observations make the model look.
+Observations make a tiny model look at its images, because past positions explain most of the waypoints.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ class Observations(Thoughts):
     """The lane along the route, the nearest agent in it, and its red light.
 
     Example: ``Lane: 10.0 0.1, 19.8 1.2, 29.1 4.0. Ahead: 12. Light: red 17.`` gives the lane's x, y in the ego's frame
-    after 10, 20 and 30 m, the distance to the nearest agent, and the distance to the first red light. ``none`` means
-    nothing within 40 m.
+    after 10, 20 and 30 m, then distances. ``none`` means nothing within 40 m.
     """
 
     def __call__(self, scene: Scene) -> str:

@@ -1,4 +1,4 @@
-"""A scene as a chat, after the recipe of the paper's authors: images, then the ego's state as text."""
+"""A scene as the paper's chat: images, then the ego's state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INTENTS = ("left", "straight", "right")
 TURN = math.pi / 6
 """A sharper bend of the route is a turn."""
 AHEAD, SHORTEST_AHEAD = 4.0, 20.0
-"""Seconds of the route that an intent describes, and meters at least."""
+"""Seconds, and meters at least, of the route that an intent describes."""
 HISTORY, HISTORY_INTERVAL = 1.5, 0.25
 """Seconds."""
 SAME_TIME = 1e-3
@@ -46,12 +46,12 @@ class PromptFormat:
     """Content of a prompt, and the answer it asks for.
 
     Args:
-        frames: number of moments with images; the last is t = 0.
+        frames: moments with images; the last is t = 0.
         frame_interval: seconds between moments.
-        cameras: of each moment, in this order.
+        cameras: cameras of each moment, in order.
         height: pixels of each image; recorded images are scaled.
         width: pixels of each image.
-        system: begin with a system message that explains the task; models trained from scratch need none.
+        system: add a system message; models from scratch need none.
         answer: format of the answer.
     """
 
@@ -74,15 +74,14 @@ class PromptFormat:
 
     @property
     def times(self) -> list[float]:
-        """Seconds of the frames."""
         return [(frame + 1 - self.frames) * self.frame_interval for frame in range(self.frames)]
 
 
 def messages(scene: Scene, form: PromptFormat) -> list[dict[str, Any]]:
-    """The chat that asks for a trajectory; of the future it contains only the intent.
+    """The chat; of the future it contains only the intent.
 
     Raises:
-        SceneError: an image is missing, or intent and route are missing.
+        SceneError: an image, or both intent and route are missing.
         UserError: the scene's history is shorter than the frames.
     """
     views = None if scene.cameras else CameraViews(scene, form.height, form.width)
@@ -122,7 +121,7 @@ def _state(scene: Scene, form: PromptFormat) -> str:
 
 
 def history(scene: Scene) -> list[list[float]]:
-    """Positions x, y in the ego's frame at t = 0, every 0.25 s from -1.5 s (or the first known state) to 0."""
+    """Positions x, y in the ego's frame, every 0.25 s from -1.5 s or the first known state."""
     times, poses = scene.ego.times, scene.ego.poses
     known = min(HISTORY, -float(times[0]))
     steps = int(known / HISTORY_INTERVAL + SAME_TIME)
@@ -134,7 +133,7 @@ def history(scene: Scene) -> list[list[float]]:
 
 
 def intent(scene: Scene) -> str:
-    """The driving command, ``left``, ``straight`` or ``right``: from the scene, else from its route.
+    """The driving command ``left``, ``straight`` or ``right``, from the scene or its route.
 
     Raises:
         SceneError: the scene has neither.
@@ -156,7 +155,7 @@ def intent(scene: Scene) -> str:
 
 
 def _photograph(scene: Scene, form: PromptFormat, camera: str, time: float) -> NDArray[np.uint8]:
-    """The recorded image ``[height, width, 3]`` of a camera; there is an image for every state of the ego."""
+    """A recorded image ``[height, width, 3]``."""
     times, paths = scene.ego.times, scene.cameras.get(camera, ())
     where = f"{scene.name}: cameras.{camera}"
     if len(paths) != len(times):

@@ -1,4 +1,4 @@
-"""Prompts of scenes, of follow-up scenes, and with demonstrations."""
+"""Prompts of scenes and follow-ups, and demonstrations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
 from lightning_cgrpo.tasks.driving.thoughts import Thoughts, thought_first
 
 SCENES_KEPT = 512
-"""Size of the cache (images included), because evaluations repeat scenes."""
+"""Scenes in the cache, because evaluations repeat scenes."""
 Messages = list[dict[str, Any]]
 
 
@@ -31,8 +31,6 @@ class ScenePrompts(PromptSource):
     Args:
         scenes: built when they are indexed.
         count: number of scenes, evenly spaced; None for all.
-        form: content of a prompt.
-        kept: size of the cache of scenes and prompts.
     """
 
     def __init__(self, scenes: Sequence[Scene], count: int | None, form: PromptFormat, kept: int = SCENES_KEPT) -> None:
@@ -46,9 +44,6 @@ class ScenePrompts(PromptSource):
         return self.count
 
     def groups(self, index: Tensor) -> PromptGroups:
-        """Raises:
-        SceneError: a scene or an image can't be read.
-        """
         rows = [self._row(number) for number in index.tolist()]
         return PromptGroups(index, {"prompt": [prompt for _, prompt in rows], "scene": [scene for scene, _ in rows]})
 
@@ -58,7 +53,7 @@ class ScenePrompts(PromptSource):
 
 
 class FollowUpPrompts(ScenePrompts):
-    """Prompts of the follow-ups of each first-stage prompt, whose index is the column ``follows``."""
+    """Prompts of follow-ups; the column ``follows`` is the index of the first-stage prompt."""
 
     def __init__(self, groups: Sequence[Sequence[Scene]], form: PromptFormat) -> None:
         keys = [(group, place) for group in groups for place in range(len(group))]
@@ -88,7 +83,7 @@ class DrivingDemonstrations(ScenePrompts):
 
     def groups(self, index: Tensor) -> PromptGroups:
         """Raises:
-        UserError: a demonstration is too short for the answer format, a scene has no human, or thoughts have brackets.
+        UserError: a demonstration is too short, a scene has no human, or thoughts have brackets.
         """
         groups = super().groups(index)
         scenes = dict(zip(index.tolist(), groups.columns["scene"], strict=True))
@@ -110,7 +105,7 @@ class DrivingDemonstrations(ScenePrompts):
 
 
 def _humans(scenes: Iterable[Scene]) -> Iterator[tuple[Tensor, float]]:
-    """Poses ``[P, 3]`` in the ego's frame, and the seconds between poses."""
+    """Poses ``[P, 3]`` in the ego's frame, and seconds between poses."""
     for scene in scenes:
         if scene.human is None:
             raise UserError(f"Expected a human to demonstrate, but scene '{scene.name}' has none, try human=false.")
@@ -118,7 +113,7 @@ def _humans(scenes: Iterable[Scene]) -> Iterator[tuple[Tensor, float]]:
 
 
 def _experts(scenes: Sequence[Scene]) -> Iterator[tuple[Tensor, float]]:
-    """PDM-Closed's plans, or the plans that the scenes give; as in `_humans`."""
+    """Plans of PDM-Closed or of the scene."""
     for scene, found in zip(scenes, plan(scenes), strict=True):
         trajectory = found.trajectory if scene.pdm_trajectory is None else scene.pdm_trajectory
         yield in_ego(scene.ego.poses[-1], trajectory[1:]), DT

@@ -1,4 +1,4 @@
-"""DrivingTask: signals of driving answers, scored by `navsim.scorer.Scorer`."""
+"""DrivingTask: signals of driving answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lightning_cgrpo.tasks.task import Task
 
 PROGRESS, LIGHTS = "ego_progress", "traffic_light_compliance"
 PLANS_KEPT = 16_384
-"""Size of the cache of expert plans (some kilobytes each), because evaluations repeat scenes."""
+"""Size of the cache (kilobytes each), because evaluations repeat scenes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,14 +54,13 @@ class DrivingTask(Task):
         - ``ego_progress`` (a number), ``time_to_collision_within_bound``, ``lane_keeping``, ``history_comfort``: the
           terms of ``wat``
         - ``epdms``: the product of the costs' sub-scores and ``wat``
-        - ``ade``: meters, mean distance to the human every 0.5 s; applies if there are a human and a trajectory
-        - ``malformed``: the answer is no trajectory; all signals above but ``ade`` are 0
+        - ``ade``: meters, mean distance to the human every 0.5 s; applies with a human and a trajectory
+        - ``malformed``: no trajectory; all signals above but ``ade`` are 0
         - ``tokens`` and ``truncated``
 
     Args:
-        answer: format of an answer, the same as in the prompts.
-        fractional: in advantages, a sub-score of 0.5 (a hit cone, a bit of oncoming lane) is half a violation. Rates
-            always count a whole violation.
+        answer: format of an answer, as in the prompts.
+        fractional: in advantages, sub-scores of 0.5 are half a violation. Rates always count a whole violation.
     """
 
     signals: Mapping[str, SignalKind] = {
@@ -80,11 +79,9 @@ class DrivingTask(Task):
         self._plans: OrderedDict[bytes, ExpertPlan] = OrderedDict()
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
-        """Signals ``[B, G]``, float32.
-
-        Raises:
-            UserError: the prompts have no column ``scene``.
-            SceneError: a scene has no route.
+        """Raises:
+        UserError: the prompts have no column ``scene``.
+        SceneError: a scene has no route.
         """
         scenes: Sequence[Scene] = prompts.column("scene", "DrivingTask")
         shape, device = rollouts.mask.shape[:2], rollouts.actions.device
@@ -101,7 +98,6 @@ class DrivingTask(Task):
             }
 
         def values(name: str, otherwise: float = 0.0) -> Tensor:
-            """A column ``[B, G]``, with the default where there is no score."""
             table = torch.full((shape.numel(),), otherwise)
             if found.scores is not None:
                 valid = found.scores.valid
@@ -124,7 +120,7 @@ class DrivingTask(Task):
         }
 
     def scored(self, scenes: Sequence[Scene], answers: Sequence[Sequence[str]]) -> ScoredAnswers:
-        """Read and score B times G texts about B scenes."""
+        """Read and score B · G texts."""
         poses = self.answer.trajectories([text for group in answers for text in group])
         answer = (~poses[:, 0, 0].isnan()).nonzero()[:, 0]
         scene = torch.tensor([row for row, group in enumerate(answers) for _ in group], dtype=torch.int64)[answer]
@@ -137,7 +133,6 @@ class DrivingTask(Task):
         return ScoredAnswers(answer, scene, poses, scorer(poses, rows, POSE_INTERVAL))
 
     def plans(self, scenes: Sequence[Scene]) -> list[ExpertPlan]:
-        """PDM-Closed's plans, from a cache."""
         keys = [_fingerprint(scene) for scene in scenes]
         new = {key: scene for key, scene in zip(keys, scenes, strict=True) if key not in self._plans}
         self._plans.update(zip(new, plan(list(new.values())), strict=True))
@@ -150,7 +145,7 @@ class DrivingTask(Task):
 
 
 def _fingerprint(scene: Scene) -> bytes:
-    """Hash of a scene's content, because sources build a scene anew each time."""
+    """Hash of a scene's content, because sources rebuild scenes."""
     found = hashlib.blake2b(digest_size=16)
 
     def add(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Thoughts: texts before the trajectory of a demonstration."""
+"""Texts before the trajectory of a demonstration."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class WrittenThoughts(Thoughts):
     """Thoughts from a file, by a person or a larger model.
 
     Args:
-        path: a .jsonl or .parquet file with the fields ``scene``, a scene's name, and ``text``.
+        path: .jsonl or .parquet with ``scene``, a scene's name, and ``text``.
 
     Raises:
-        UserError: the file is missing, or a record is malformed, repeats a scene or has brackets; (from a call) the
-            file has no text of the scene.
+        UserError: the file is missing, or a record is malformed, repeats a scene or has brackets; (from a call) a scene
+            has no text.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -53,5 +53,5 @@ class WrittenThoughts(Thoughts):
 
 
 def thought_first(text: str, trajectory: str) -> str:
-    """An answer: the thoughts, then the trajectory on a line of its own."""
+    """The thoughts, then the trajectory on a new line."""
     return f"{text}\n{trajectory}"

@@ -1,4 +1,4 @@
-"""Any prompts, scored by reward functions as TRL's trainers call them."""
+"""Any prompts, scored by reward functions as in TRL."""
 
 from lightning_cgrpo.tasks.functions.reward_model import RewardModel
 from lightning_cgrpo.tasks.functions.task import FunctionTask

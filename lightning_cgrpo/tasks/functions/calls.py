@@ -1,4 +1,4 @@
-"""Import and call reward functions, asynchronous functions concurrently."""
+"""Import and call reward functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RewardFunction = Callable[..., Any]
 
 
 def import_function(path: str, signal: str) -> RewardFunction:
-    """The function at an import path like ``package.module.function``; `signal` is its name in errors.
+    """Import ``package.module.function``; errors name `signal`.
 
     Raises:
         UserError: the path cannot be imported, or is no function.
@@ -52,13 +52,11 @@ def import_function(path: str, signal: str) -> RewardFunction:
 def call_functions(
     functions: Mapping[str, RewardFunction], arguments: Mapping[str, Any], time_limit: float | None = None
 ) -> dict[str, Any]:
-    """Results of the functions by signal.
-
-    A function gets the arguments that it names, or all with ``**kwargs``. Awaitables run concurrently.
+    """Results by signal; awaitables run concurrently.
 
     Args:
-        time_limit: seconds for each function; None for no limit. The run must end after a timeout, because Python
-            cannot end the function's thread.
+        time_limit: seconds for each function. The run must end after a timeout, because Python cannot end the
+            function's thread.
 
     Raises:
         UserError: a required argument is missing, or a function takes too long.
@@ -98,7 +96,7 @@ def _within(time_limit: float, signal: str, function: RewardFunction, arguments:
 
 
 def _torch_state() -> Callable[[], AbstractContextManager[None]]:
-    """A context that gives another thread this thread's state of torch: device, gradients, autocast."""
+    """Give another thread this thread's device, gradients and autocast."""
     accelerator, device = _device()
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     types = ["cpu"] if accelerator is None else ["cpu", accelerator]
@@ -118,7 +116,7 @@ def _torch_state() -> Callable[[], AbstractContextManager[None]]:
 
 
 def _device() -> tuple[str | None, int]:
-    """Type of accelerator (None without one) and the index of this thread's device."""
+    """Type of accelerator, or None, and device index."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return (None, 0) if accelerator is None else (accelerator.type, torch.accelerator.current_device_index())
 
@@ -140,7 +138,7 @@ def _result(future: Future[Any], time_limit: float | None, signal: str) -> Any:
 
 @contextmanager
 def _named(signal: str, arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Add a note to an exception: the signal, and the form of its arguments."""
+    """Note an exception's signal and the form of its arguments."""
     try:
         yield
     except Exception as error:
@@ -185,7 +183,7 @@ def _submit(awaitable: Awaitable[Any]) -> Future[Any]:
 def _event_loop(process: int) -> asyncio.AbstractEventLoop:
     """A running loop in a thread, because a notebook's own loop is busy.
 
-    The loop is kept, because clients' connections belong to it, per process, because no thread survives a fork.
+    Each process keeps its loop, because clients' connections belong to it and no thread survives a fork.
     """
     loop, (_, device) = asyncio.new_event_loop(), _device()
 

@@ -1,4 +1,4 @@
-"""Prompts of any data set, texts or chats, with all other fields as columns."""
+"""Prompts of any data set, texts or chats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Chat = list[dict[str, Any]]
 
 
 class Prompts(PromptSource):
-    """Prompts in memory. Columns are lists, with None where a row lacks the column."""
+    """Prompts in memory; columns are lists, None where a row lacks the column."""
 
     rows: Sequence[Mapping[str, Any]]
 
@@ -35,7 +35,7 @@ def columns(record: Record, prompt_column: str = "prompt", system_prompt: str | 
     """Columns of a record: ``prompt``, a text or a chat, and its other fields.
 
     Args:
-        system_prompt: first message of every prompt, unless a chat has its own; turns texts into chats.
+        system_prompt: first message of chats without one; turns texts into chats.
 
     Raises:
         RecordError: the prompt is neither text nor chat, or another field is called ``prompt``.

@@ -10,16 +10,16 @@ from lightning_cgrpo.errors import UserError, expect
 
 
 class RewardModel:
-    """Scores completions by a sequence classifier with one output (`AutoModelForSequenceClassification`).
+    """Scores completions by an `AutoModelForSequenceClassification` with one output.
 
-    The first call loads the model in each process. Chats go through the tokenizer's chat template; text prompts are
-    joined with their completions.
+    The first call loads the model in each process. Chats go through the chat template; text prompts are joined with
+    their completions.
 
     Args:
         model: a folder, or a name on the Hugging Face hub.
         batch_size: completions per forward pass.
-        device: by default the process's accelerator, or the CPU.
-        dtype: of the weights, like ``bfloat16``; by default the stored dtype.
+        device: default: the process's accelerator, or the CPU.
+        dtype: of the weights, like ``bfloat16``; default: as stored.
     """
 
     def __init__(self, model: str, batch_size: int = 16, device: str | None = None, dtype: str = "auto") -> None:
@@ -28,7 +28,7 @@ class RewardModel:
         self._loaded: tuple[Any, Any] | None = None
 
     def __call__(self, prompts: list[Any], completions: list[Any]) -> list[float]:
-        """Rewards of `completions`: texts after text prompts, or messages after chats.
+        """Score texts after text prompts, or messages after chats.
 
         Raises:
             UserError: the model cannot be loaded or has several outputs, or a text has no tokens.
@@ -53,7 +53,6 @@ class RewardModel:
         return rewards
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state for another process, which loads the model itself."""
         return {**self.__dict__, "_loaded": None}
 
     def _load(self) -> tuple[Any, Any]:

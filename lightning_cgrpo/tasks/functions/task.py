@@ -22,8 +22,7 @@ RESERVED = ("prompts", "completions", "completion_ids")
 class FunctionTask(Task):
     """Signals of functions ``f(prompts, completions, completion_ids, **columns) -> list[float | None]``.
 
-    Arguments have one element per completion, with a prompt's G completions in a row, as for reward functions of TRL's
-    `GRPOTrainer`:
+    Arguments have one element per completion, with a prompt's G completions in a row, as in TRL's `GRPOTrainer`:
 
     - ``prompts``: texts, or chats (lists of messages).
     - ``completions``: texts, or for chats ``[{"role": "assistant", "content": text}]``.
@@ -31,14 +30,14 @@ class FunctionTask(Task):
     - the other columns of the data, by name.
 
     A function gets the arguments that it names, or all with ``**kwargs``. Asynchronous functions run concurrently. None
-    means that a signal does not apply to a completion. Further signals: `length_signals`.
+    means that a signal does not apply. Further signals: `length_signals`.
 
     Args:
-        signals: by name, callables such as `RewardModel`, or import paths of functions.
-        kinds: of signals: ``indicator`` (0 or 1), ``number``, or by default ``any``.
+        signals: callables such as `RewardModel`, or import paths.
+        kinds: ``indicator`` (0 or 1), ``number``, or by default ``any``.
         max_completion_tokens: the sampler's limit, which scales ``length`` to [-1, 0].
         time_limit: seconds for a function per batch; a timeout ends the run. Functions then run in threads, where
-            ``signal.alarm`` (math-verify's timeout) fails. None for no limit.
+            ``signal.alarm`` (math-verify's timeout) fails.
 
     Raises:
         UserError: a function cannot be imported, or a name is unknown or taken.
@@ -101,7 +100,6 @@ class FunctionTask(Task):
 
 
 def _arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
-    """Arguments of the functions, B * G elements each."""
     asked = prompts.column("prompt", "FunctionTask")
     columns = {name: column for name, column in prompts.columns.items() if name != "prompt"}
     if taken := sorted(columns.keys() & RESERVED):
@@ -122,7 +120,7 @@ def _arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
 
 
 def _repeat(column: list[Any] | Tensor, times: int) -> list[Any]:
-    """Every element `times` times in a row; a tensor ``[B]`` gives numbers."""
+    """Repeat every element in a row; a tensor ``[B]`` gives numbers."""
     elements = column.tolist() if isinstance(column, Tensor) and column.dim() == 1 else column
     return [element for element in elements for _ in range(times)]
 

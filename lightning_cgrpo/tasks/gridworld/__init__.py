@@ -1,4 +1,4 @@
-"""The paper's gridworld: reach the goal, avoid lava, keep the battery charged."""
+"""The paper's gridworld."""
 
 from lightning_cgrpo.tasks.gridworld.environment import Gridworld
 from lightning_cgrpo.tasks.gridworld.prompts import Layouts

@@ -15,7 +15,7 @@ from lightning_cgrpo.samplers.environment import Environment
 ACTIONS = ("up", "down", "left", "right", "stay")
 STAY = ACTIONS.index("stay")
 FULL_CHARGE = 20
-"""In units of 5 %, because floating point gets the threshold of 10 % wrong."""
+"""In units of 5 %, because floats miss the threshold of 10 %."""
 CHARGES = FULL_CHARGE + 1
 LOW_CHARGE = 2
 
@@ -38,7 +38,7 @@ class Gridworld(Environment):
 
     Args:
         max_steps: longest episode.
-        recharge: charge gained by staying, in units of 5 %; the paper's text also admits 3.
+        recharge: units of 5 % gained by staying; the paper's text also admits 3.
     """
 
     observation_size = 30
@@ -53,7 +53,7 @@ class Gridworld(Environment):
 
 
 class GridworldEpisodes:
-    """Episodes as lookup tables over all states; a state is (layout * cells + cell) * `CHARGES` + charge."""
+    """Episodes as lookup tables over states (layout * cells + cell) * `CHARGES` + charge."""
 
     def __init__(self, start: Tensor, goal: Tensor, lava: Tensor, group_size: int, recharge: int) -> None:
         batch, cells = lava.shape
@@ -89,7 +89,7 @@ class GridworldEpisodes:
 
 @lru_cache(maxsize=16)
 def transitions(size: int, recharge: int) -> Tensor:
-    """Next states ``[states, actions]``; a state is ``cell * CHARGES + charge``."""
+    """Next states ``[states, actions]``."""
     change = torch.tensor([recharge if action == STAY else -1 for action in range(len(ACTIONS))])
     charge = (torch.arange(CHARGES)[:, None] + change).clamp_(0, FULL_CHARGE)
     return (moves(size)[:, None] * CHARGES + charge).flatten(0, 1)
@@ -105,7 +105,7 @@ def moves(size: int) -> Tensor:
 
 
 def _observations(lava: Tensor, goal: Tensor) -> Tensor:
-    """Observations of every state of every layout, ``[B * cells * CHARGES, 30]``."""
+    """Observations ``[B * cells * CHARGES, 30]`` of every state."""
     batch, cells = lava.shape
     size = math.isqrt(cells)
     dtype = torch.get_default_dtype()

@@ -1,4 +1,4 @@
-"""Layouts: positions of the agent, the goal and the lava."""
+"""Positions of the agent, the goal and the lava."""
 
 from __future__ import annotations
 
@@ -16,12 +16,6 @@ class Layouts(PromptSource):
     """Random layouts, each determined by its index, the split and the seed.
 
     Columns: ``start [B]`` and ``goal [B]``, cells counted row by row, and ``lava [B, size * size]`` bool.
-
-    Args:
-        count: number of layouts.
-        split: number of the split; splits are drawn independently.
-        size: side of the square grid.
-        lava: number of lava tiles.
 
     Raises:
         UserError: the grid is too small for its lava.

@@ -1,4 +1,4 @@
-"""Picture of episodes on their layout."""
+"""Pictures of episodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LETTER: dict[str, Any] = {"color": "black", "markeredgewidth": 0, "linestyle": "
 
 
 class GridworldRenderer(Renderer):
-    """Draws at most `episodes` episodes of a group on their layout, with a legend."""
+    """Draws at most `episodes` episodes of a group, with a legend."""
 
     def __init__(self, episodes: int = 8) -> None:
         expect(episodes >= 1, "episodes", "at least 1", episodes)

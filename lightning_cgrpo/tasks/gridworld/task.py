@@ -17,8 +17,8 @@ class GridworldTask(Task):
     """Signals of `Gridworld`: ``goal``, ``lava`` and ``battery``.
 
     Args:
-        cost: value of lava and battery: ``sum`` of penalties, their ``mean`` over steps, or ``indicator`` of any.
-        rate: share of ``steps`` in violation, or of ``episodes`` with any violation.
+        cost: lava and battery as ``sum``, ``mean`` over steps, or ``indicator``.
+        rate: share of ``steps`` or of ``episodes`` with a violation.
     """
 
     signals: Mapping[str, SignalKind] = {"goal": "indicator", "lava": "indicator", "battery": "indicator"}

@@ -1,4 +1,4 @@
-"""GSM8K: grade-school arithmetic, answered inside tags."""
+"""GSM8K: arithmetic."""
 
 from lightning_cgrpo.tasks.gsm8k.prompts import chat
 from lightning_cgrpo.tasks.gsm8k.scoring import Profile, gold_answer, score_completion

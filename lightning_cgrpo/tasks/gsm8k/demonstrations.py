@@ -1,4 +1,4 @@
-"""Worked answers for supervised learning: GSM8K's own, and imperfect answers to generated problems."""
+"""Worked answers, GSM8K's own and imperfect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def completion(thoughts: str, answer: str) -> str:
 
 
 def gold_completion(answer: str) -> str:
-    r"""A record's solution in the asked format, without its calculator annotations.
+    r"""A record's solution in the requested format, without calculator annotations.
 
     Example:
         >>> gold_completion("Tom has 3 + 4 = <<3+4=7>>7 apples.\n#### 7")
@@ -42,7 +42,7 @@ CLEAN = Manners(short=1.0, none=0.0, damaged=0.0, unclean=0.0)
 
 
 def demonstrate(problem: Problem, manners: Manners, draw: np.random.Generator) -> str:
-    """A random completion of a problem."""
+    """A random completion."""
     kind, flaw, unclean = draw.random(3)
     if kind < manners.short:
         thoughts = ", ".join(f"{s.left}{s.operation}{s.right}={s.result}" for s in problem.steps)

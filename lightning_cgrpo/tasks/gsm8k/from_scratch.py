@@ -1,4 +1,4 @@
-"""A tiny language model with random weights for generated word problems."""
+"""A tiny language model with random weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKENIZER_TEXTS = 2_000
 class FromScratch(CausalLMPolicy):
     """A Qwen2 with random weights and single tokens for numbers, see `number_tokens` and `build_model`.
 
-    The defaults have 355 thousand parameters. `seed` is by default the seed of `lightning.seed_everything`.
+    The defaults have 355 thousand parameters. `seed` defaults to the seed of `lightning.seed_everything`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Prompts of generated word problems, and their demonstrations."""
+"""Prompts of word problems, and demonstrations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightning_cgrpo.tasks.gsm8k.word_problems import Problem, problem
 
 
 class WordProblems(PromptSource):
-    """`count` word problems with the columns ``prompt`` and ``answer``."""
+    """Word problems with the columns ``prompt`` and ``answer``."""
 
     def __init__(self, count: int, split: str, seed: int) -> None:
         self.count, self.split, self.seed = count, split, seed
@@ -34,8 +34,7 @@ class WordProblemDemonstrations(WordProblems):
     """Word problems with the column ``completion``.
 
     Args:
-        clean: the share of problems, the first ones, with flawless completions.
-        manners: shares of flaws among the other completions.
+        clean: share of problems, the first ones, with flawless completions.
     """
 
     def __init__(self, count: int, split: str, seed: int, clean: float, manners: Manners) -> None:

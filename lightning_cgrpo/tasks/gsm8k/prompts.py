@@ -18,12 +18,12 @@ Reply in exactly this format:
 
 
 def chat(question: str) -> list[dict[str, str]]:
-    """Chat messages: the system prompt, which demands the answer's format, and `question`."""
+    """Chat messages; the system prompt demands the answer's format."""
     return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": question}]
 
 
 def columns(record: Record) -> dict[str, Any]:
-    """Columns of a record: ``prompt``, ``answer`` (gold), and ``completion`` (the solution in the requested format).
+    """Columns ``prompt``, ``answer`` (gold), and ``completion`` (the formatted solution).
 
     Raises:
         RecordError: a field is missing, or the answer does not end in ``#### <a number>``.

@@ -1,11 +1,11 @@
 """Signals of an answer to a GSM8K question: correct, well-formed, an integer.
 
 The paper (GSM8K section) names these signals without rules. Profile ``robust``, the default, compares numbers. Profile
-``authors`` follows exactly the rules in an author's fork of the GDPO recipe (https://github.com/rdesc/GDPO), which
-compare strings: no answer to a gold answer with a comma or a minus is both correct and an integer. The 82 such training
-questions of 7,473 cap the integer rate of an always correct policy at 0.9890.
+``authors`` compares strings, as an author's fork of the GDPO recipe does (https://github.com/rdesc/GDPO). With gold
+answers containing a comma or a minus, no answer is then both correct and an integer. The 82 such training questions of
+7,473 cap the integer rate of a correct policy at 0.9890.
 
-Scoring takes time linear in the text, because regular expressions see at most `MAX_NUMBER_LENGTH` characters.
+Scoring takes linear time, because regular expressions see at most `MAX_NUMBER_LENGTH` characters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ Profile = Literal["robust", "authors"]
 GOLD_MARK = "####"
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 MAX_NUMBER_LENGTH = 128
-"""In characters."""
 MAX_INTEGER_DIGITS = 32
 MAX_UNIT_WORDS = 4
 
@@ -40,7 +39,7 @@ def score_completion(completion: str, answer: str, profile: Profile = "robust") 
 
     Args:
         answer: ends in ``#### <gold>``, or is the gold answer alone.
-        profile: ``robust`` or ``authors``, see the module.
+        profile: rules of scoring, see the module.
 
     Example:
         >>> score_completion("<think>600 + 634</think>\n<answer>1,234</answer>", "That makes 1234.\n#### 1234")
@@ -64,7 +63,7 @@ def score_completion(completion: str, answer: str, profile: Profile = "robust") 
 
 
 def gold_answer(answer: str) -> str:
-    r"""The text after the ``####`` of a record's answer, or the whole answer without ``####``.
+    r"""The text after ``####``, or the whole answer.
 
     Example:
         >>> gold_answer("She has 3 * 4 = <<3*4=12>>12 eggs.\n#### 12")
@@ -76,8 +75,8 @@ def gold_answer(answer: str) -> str:
 def read_number(text: str) -> Decimal | None:
     """The number that `text` consists of, or None.
 
-    Allowed are a sign (also U+2212), a currency sign, commas between thousands, decimals, a % or a unit of up to four
-    words, and a final period.
+    Allowed: a sign (also U+2212), a currency sign, commas between thousands, decimals, a % or up to four words of unit,
+    and a final period.
 
     Example:
         >>> read_number("-$1,250.50 per week.")
@@ -128,7 +127,7 @@ def _is_formatted(completion: str) -> bool:
 
 
 def _is_formatted_authors(completion: str) -> bool:
-    r"""Match ``^<think>.*?</think>\n<answer>.*?</answer>$`` (dot matches newline) with one pair of answer tags."""
+    r"""Match ``^<think>.*?</think>\n<answer>.*?</answer>$`` (dot matches newline), one pair of answer tags."""
     middle = "</think>\n<answer>"
     start = completion.find(middle, len("<think>"))
     return (

@@ -16,7 +16,7 @@ from lightning_cgrpo.tasks.task import Task
 
 
 class GSM8KTask(Task):
-    """Signals ``correctness``, ``format`` and ``integer``, constrained in the paper, and those of `length_signals`.
+    """Signals ``correctness``, ``format`` and ``integer``, constrained in the paper, and `length_signals`.
 
     Args:
         max_completion_tokens: the sampler's limit, which scales ``length`` to [-1, 0].

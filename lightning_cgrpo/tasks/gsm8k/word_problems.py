@@ -1,4 +1,4 @@
-"""Generated word problems in the format of GSM8K's records, learned by a tiny model in minutes."""
+"""Word problems in GSM8K's format, learned in minutes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.tasks.gsm8k.scoring import GOLD_MARK
 
 LARGEST = 99
-"""Largest number in a problem and its solution."""
 SPLITS = {"train": range(2, 16), "val": range(1), "test": range(1, 2)}
-"""Checksums (modulo `CLASSES`) of a split's questions, so that splits share no question."""
+"""Checksums (modulo `CLASSES`) of questions, so that splits share no question."""
 CLASSES = 16
 
 NAMES = ["Tom", "Ann", "Ben", "Mia", "Sam", "Eva", "Leo", "Zoe", "Max", "Ida", "Kim", "Ali"]
@@ -45,7 +44,7 @@ OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 @dataclass(frozen=True)
 class Step:
-    """``left operation right``, the number of things that `name` then has."""
+    """``left operation right``: the things that `name` then has."""
 
     left: int
     operation: str
@@ -59,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Problem:
-    """A question and its solution in one to three steps."""
+    """A question and its solution."""
 
     question: str
     steps: tuple[Step, ...]
@@ -70,7 +69,7 @@ class Problem:
         return self.steps[-1].result
 
     def record(self) -> dict[str, str]:
-        r"""GSM8K's record: calculations annotated by ``<<a+b=c>>``, and ``#### <gold>`` at the end.
+        r"""GSM8K's record, with annotations ``<<a+b=c>>`` and ``#### <gold>``.
 
         Example:
             >>> Problem("…?", (Step(3, "+", 4, "Tom"),), "apples").record()["answer"]
@@ -85,11 +84,9 @@ class Problem:
 
 
 def problem(seed: int, split: str, index: int) -> Problem:
-    """The problem at an index of a split.
+    """The problem at an index of a split; questions may repeat within a split.
 
-    Args:
-        split: ``train``, ``val`` or ``test``; splits share no question, whatever the seeds.
-        index: from 0; questions may repeat within a split.
+    Splits share no question, whatever the seeds.
     """
     draw = generator(seed, Stream.PROMPTS, list(SPLITS).index(split), index)
     while True:
