@@ -1,6 +1,6 @@
 """Constrained GRPO on PyTorch Lightning: state behavior rates, let a Lagrangian do the weighting.
 
-Names are imported at their first use, because Lightning takes seconds to import.
+Names are imported at first use, because Lightning takes seconds to import.
 """
 
 from __future__ import annotations

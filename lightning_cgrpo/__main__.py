@@ -53,11 +53,7 @@ examples:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a command.
-
-    Raises:
-        UserError: for wrong arguments, configurations or files.
-    """
+    """Run a command."""
     commands = RUNS | {name: text for name, (_, text) in TOOLS.items()}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         listing = "\n".join(f"  {name:<12} {text}" for name, text in commands.items())

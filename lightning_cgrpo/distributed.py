@@ -40,7 +40,7 @@ def gather_counts(count: int, device: torch.device) -> list[int]:
 
 
 def all_sum_named(sums: Mapping[str, Tensor]) -> dict[str, float]:
-    """Named scalars summed over all processes in one collective; every process must give the same names."""
+    """Named scalars summed over all processes in one collective; all processes must give equal names."""
     if not sums:
         return {}
     total = all_sum(torch.stack([value.double() for value in sums.values()]))

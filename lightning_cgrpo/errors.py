@@ -1,4 +1,4 @@
-"""Errors that tell the user what to change; the command line shows them in one line, without a traceback."""
+"""Errors that tell the user what to change, shown in one line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ class UserError(ValueError):
 
 
 def expect(holds: bool, name: str, what: str, value: object) -> None:
-    """Check an argument. State the condition positively, so that NaN fails it.
-
-    Raises:
-        ValueError: "Expected argument `name` to be `what`, but got `value`."
-    """
+    """Check an argument. State the condition positively, so that NaN fails it."""
     if not holds:
         raise ValueError(f"Expected argument `{name}` to be {what}, but got {value}.")
 
@@ -26,11 +22,11 @@ def installing(extra: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint to append to an error: the known word closest to a misspelled word, or nothing."""
+    """A hint for an error: the known word closest to a misspelled word, or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
 def first_line(error: BaseException) -> str:
-    """First line of the error's message without a period; its class where the message is empty."""
+    """First line of the error's message without a period, or its class."""
     return (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")

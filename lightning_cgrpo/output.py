@@ -1,4 +1,4 @@
-"""Tables on the screen, and files that are written completely or not at all."""
+"""Tables on the screen, and files written completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def print_table(table: Table) -> None:
-    """Print a table without truncated columns; a terminal narrower than the table wraps the table's lines."""
+    """Print a table without truncated columns; a narrower terminal wraps the lines."""
     from rich.console import Console
 
     console = Console()

@@ -19,7 +19,7 @@ class PromptSource(ABC):
     """A data set of prompts.
 
     Attributes:
-        rows: the columns of each prompt, if all prompts are in memory. Samplers check these prompts before training.
+        rows: the columns of each prompt, if all are in memory. Samplers check these prompts before training.
     """
 
     rows: Sequence[Mapping[str, Any]] | None = None
@@ -38,7 +38,6 @@ class PromptLoader:
     The batch's number alone determines its prompts, so that a resumed run continues exactly.
 
     Args:
-        source: the prompts.
         batch_size: prompts per batch, over all processes.
         seed: shuffles every pass anew; None keeps the order.
         start: returns the number of the first batch, counted over all passes.
@@ -85,7 +84,7 @@ class PromptLoader:
 
 
 class PromptSubset(PromptSource):
-    """Some prompts of a source. They keep their index."""
+    """Some prompts of a source, with unchanged index."""
 
     def __init__(self, source: PromptSource, index: Sequence[int]) -> None:
         self.source, self.index = source, torch.tensor(index)

@@ -30,12 +30,12 @@ class Stream(IntEnum):
 
 
 def run_seed(seed: int | None = None) -> int:
-    """`seed`; by default the seed given to `lightning.seed_everything`, or 0 without such a call."""
+    """`seed`, else the seed of `lightning.seed_everything`, else 0."""
     return int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
 
 
 def generator(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
-    """A generator for a combination of numbers >= 0; a stream's calls must have equally many counters.
+    """A generator for numbers >= 0; a stream's calls must have equally many counters.
 
     NumPy pads with zeros, so (1) and (1, 0) would give the same generator.
     """
@@ -50,9 +50,9 @@ def uniform(seed: int, stream: Stream, update: int, index: Tensor, shape: tuple[
 
 @contextmanager
 def random_weights(seed: int) -> Iterator[None]:
-    """Make modules with the weights of a seed, on the CPU, because a GPU's generator draws other numbers.
+    """Make modules with the weights of a seed, on the CPU, because a GPU draws other numbers.
 
-    All global generators are left unchanged.
+    Global generators are left unchanged.
     """
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)

@@ -31,17 +31,11 @@ class Record:
         return RecordError(f"{self.where}: {problem}")
 
     def field(self, name: str) -> Any:
-        """The field `name`.
-
-        Raises:
-            RecordError: the field is missing or null.
-        """
         if self.values.get(name) is None:
             raise self.error(f"Expected a field '{name}', but got {', '.join(self.values) or 'no fields'}.")
         return self.values[name]
 
     def text(self, name: str) -> str:
-        """The text in the field `name`, see `check_text`."""
         return self.check_text(self.field(name), f"field '{name}'")
 
     def check_text(self, value: Any, what: str) -> str:
@@ -67,11 +61,8 @@ def read_records(path: str | Path, split: str = "train", subset: str | None = No
     Args:
         path: a .jsonl or .parquet file; a folder with ``{split}.jsonl``, ``{split}.parquet`` or the shards
             ``{split}-*-of-*.parquet``; or a name for `datasets.load_dataset`.
-        split: of a folder or a named data set; ignored for a file.
+        split: ignored for a file.
         subset: configuration of a named data set (``main``).
-
-    Raises:
-        RecordError: the data set is missing or empty, or a record is malformed.
     """
     location = Path(path).expanduser()
     if location.is_dir():

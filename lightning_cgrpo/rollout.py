@@ -21,7 +21,6 @@ from torch import Tensor
 from lightning_cgrpo.errors import UserError
 
 NO_INPUTS: Mapping[str, Tensor] = MappingProxyType({})
-"""Inputs of a prompt that is tokens alone."""
 
 _D = TypeVar("_D", bound="_Tensors")
 
@@ -36,10 +35,7 @@ def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 @dataclass
 class _Tensors:
-    """Fields that are tensors or dictionaries of tensors."""
-
     def mapped(self: _D, function: Callable[[Tensor], Tensor]) -> _D:
-        """A copy with a function applied to every tensor."""
         return replace(self, **{f.name: _map_tensors(getattr(self, f.name), function) for f in fields(self)})
 
     def to(self: _D, device: torch.device | str) -> _D:
@@ -48,7 +44,7 @@ class _Tensors:
 
 @dataclass
 class PromptGroups(_Tensors):
-    """A batch of prompts, each to be answered G times. Seed, update and index determine a rollout's randomness."""
+    """A batch of prompts, each answered G times. Seed, update and index determine a rollout's randomness."""
 
     index: Tensor  # [B] int64, the prompts' indices in the data set, global over processes
     columns: dict[str, Any] = field(default_factory=dict)  # of the prompts: tensors [B, ...] or lists of length B
@@ -57,11 +53,6 @@ class PromptGroups(_Tensors):
         return len(self.index)
 
     def column(self, name: str, reader: str) -> Any:
-        """A column for `reader`, which the error names.
-
-        Raises:
-            UserError: the data set has no such column.
-        """
         if name not in self.columns:
             known = ", ".join(self.columns) or "none"
             raise UserError(
@@ -75,8 +66,8 @@ class PromptGroups(_Tensors):
 class Rollouts(_Tensors):
     """G answers to each of B prompts.
 
-    The module computes `log_probs` unless the sampler's are exact enough for the denominator of the ratio. An external
-    engine's `sampling_log_probs` are too inexact for the ratio, and serve as importance weights of answers.
+    The module computes `log_probs` unless the sampler's are exact enough for the ratio's denominator. An external
+    engine's inexact `sampling_log_probs` only serve as importance weights of answers.
     """
 
     actions: Tensor  # [B, G, T] int64, actions or tokens
@@ -88,7 +79,6 @@ class Rollouts(_Tensors):
 
     @property
     def lengths(self) -> Tensor:
-        """``[B, G]`` int64, steps of each answer."""
         return self.mask.sum(-1)
 
 
@@ -96,7 +86,7 @@ class Rollouts(_Tensors):
 class Signal(_Tensors):
     """Measurement of one behavior in every answer.
 
-    Entries that are not applicable enter no rate, group statistic or advantage.
+    Inapplicable entries enter no rate, group statistic or advantage.
     """
 
     value: Tensor  # [B, G] or [B, G, T], for the advantage: an indicator, a number, or a sum of step penalties
@@ -105,7 +95,7 @@ class Signal(_Tensors):
     applicable: Tensor | None = None  # [B, G] bool, by default true
 
     def counts(self) -> tuple[Tensor, Tensor]:
-        """Occurrences and opportunities ``[B, G]``, both 0 where the signal does not apply."""
+        """Occurrences and opportunities ``[B, G]``, both 0 where inapplicable."""
         count = self.value if self.count is None else self.count
         opportunities = torch.ones_like(count) if self.opportunities is None else self.opportunities
         if self.applicable is not None:

@@ -1,1 +1,1 @@
-"""Checkpoints: reading, checking, writing, and the checkpoint at the end of a terminated run."""
+"""Checkpoints: reading, checking, writing, and termination."""

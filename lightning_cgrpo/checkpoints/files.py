@@ -23,12 +23,8 @@ from lightning_cgrpo.errors import UserError, first_line
 class CheckpointFiles(TorchCheckpointIO):
     """Writes a checkpoint beside its final name; reads no damaged checkpoint and no pickled code.
 
-    Lightning writes through the machine's temporary folder, which may be small, or on another disk without atomic
-    renames. Lightning handles URLs, because object stores replace objects atomically.
-
-    Raises:
-        UserError: no room to write; or the checkpoint to read is damaged, sharded, or holds other objects than tensors
-            and plain containers.
+    Lightning writes through the machine's temporary folder, which may be small or on another disk. Lightning handles
+    URLs, because object stores replace objects atomically.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
@@ -66,7 +62,7 @@ class CheckpointFiles(TorchCheckpointIO):
 
 
 def unwritten(target: Path, error: Exception) -> UserError:
-    """The user's error for a checkpoint that can't be written."""
+    """The user's error for a failed write."""
     # torch's own message for a full disk names a line of torch.
     reason = "the disk is full, or closed to this user" if isinstance(error, RuntimeError) else first_line(error)
     resume = ", and --ckpt_path=last: the checkpoint before is whole" if any(target.parent.glob("*.ckpt")) else ""
@@ -76,7 +72,7 @@ def unwritten(target: Path, error: Exception) -> UserError:
 
 
 def put(unfinished: Path, target: Path) -> None:
-    """Rename a written checkpoint; an old directory of the final name is renamed and removed."""
+    """Rename a written checkpoint, and remove an old directory of the final name."""
     if not target.is_dir():
         os.replace(unfinished, target)
         return
@@ -95,7 +91,7 @@ def put(unfinished: Path, target: Path) -> None:
 
 
 def put_back(folder: Path) -> None:
-    """Restore the names of old directories whose replacement a killed run did not finish."""
+    """Restore old directories whose replacement a killed run did not finish."""
     for former in folder.glob(f"*{FORMER}"):
         target = former.with_name(former.name.removesuffix(FORMER))
         # Other processes may restore the name too, or finish the write.
@@ -116,18 +112,14 @@ def remove_unfinished(folder: Path, before: float = math.inf) -> None:
 
 
 def last_of(run: Path) -> Path | None:
-    """The newest ``last.ckpt`` of all versions of a run; `run` is a logger's folder."""
+    """The newest ``last.ckpt`` of a run's versions; `run` is a logger's folder."""
     for folder in run.glob("*/checkpoints"):
         put_back(folder)
     return max(run.glob("*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime, default=None)
 
 
 def best_of(last: Path) -> Path:
-    """The best checkpoint by the metric that `Checkpoints` monitors, as recorded in the checkpoint `last`.
-
-    Raises:
-        UserError: no metric is monitored, no checkpoint was ranked, the best checkpoint is gone, or `last` is damaged.
-    """
+    """The best checkpoint by the metric that `Checkpoints` monitors, as recorded in the checkpoint `last`."""
     file = last / SHARDED_LAST if last.is_dir() else last
     try:
         # Mapped, because only the callbacks' states are read, not the weights.
@@ -158,11 +150,7 @@ def best_of(last: Path) -> Path:
 
 
 def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], checkpoint: str) -> None:
-    """Compare names and shapes of a policy's weights with a checkpoint's.
-
-    Raises:
-        UserError: naming the first weight that differs.
-    """
+    """Compare names and shapes of a policy's weights with a checkpoint's."""
     for name in {**own, **weights}:
         here, there = own.get(name), weights.get(name)
         if here is None or there is None or here.shape != there.shape:

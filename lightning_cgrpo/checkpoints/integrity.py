@@ -1,4 +1,4 @@
-"""Damage of checkpoints: truncated or changed files, and interrupted writes."""
+"""Damage of checkpoints: changed files and interrupted writes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from lightning_cgrpo.errors import UserError, first_line
 
 @lru_cache
 def check_checkpoint(path: str) -> None:
-    """Check all of a checkpoint, once per process.
-
-    Raises:
-        UserError: the checkpoint is damaged; the message names the newest whole checkpoint beside it.
-    """
+    """Check all of a checkpoint, once per process; the error names the newest whole checkpoint."""
     if is_remote(path):
         return
     problem = damage(Path(path))
@@ -32,7 +28,7 @@ def check_checkpoint(path: str) -> None:
 
 
 def damage(path: Path) -> str | None:
-    """The damage of a checkpoint, or None if every part has its checksum. torch itself compares no checksums."""
+    """A checkpoint's damage, or None. torch itself compares no checksums."""
     if path.is_dir():
         if not (path / SHARDED_LAST).is_file():
             return f"{SHARDED_LAST} is missing"
@@ -46,7 +42,7 @@ def damage(path: Path) -> str | None:
 
 
 def newest_whole(path: Path) -> Path | None:
-    """The newest other undamaged checkpoint of the same run, in this version's folder or another version's."""
+    """The newest other undamaged checkpoint of the run, in any version's folder."""
     path = path.absolute()
     beside = {*path.parent.glob("*.ckpt"), *path.parent.parent.parent.glob("*/checkpoints/*.ckpt")} - {path}
     for other in sorted(beside, key=lambda file: file.stat().st_mtime, reverse=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 UNFINISHED = ".unfinished"
-"""Suffix of a checkpoint while it is written."""
 FORMER = f".former{UNFINISHED}"
 """Suffix of an old directory while a new directory replaces it."""
 SHARDED_LAST = "meta.pt"
@@ -13,5 +12,5 @@ SHARDED_LAST = "meta.pt"
 
 
 def is_remote(path: Any) -> bool:
-    """Whether a path is a URL, such as ``s3://…``."""
+    """True for URLs, such as ``s3://…``."""
     return "://" in str(path)

@@ -1,4 +1,4 @@
-"""Sharded checkpoints: directories with a part written by every process."""
+"""Sharded checkpoints: directories with a part from every process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from lightning_cgrpo.errors import UserError, first_line
 
 DESCRIPTION = ".metadata"
-"""The file that describes the other files."""
 METADATA = "torch.distributed.checkpoint.metadata"
 HARMLESS = {
     (METADATA, "Metadata"),
@@ -49,11 +48,10 @@ HARMLESS = {
 
 
 def damage_of_parts(checkpoint: Path) -> str | None:
-    """The damage of a sharded checkpoint's parts, or an object other than tensors and plain containers; else None.
+    """Damage of a sharded checkpoint's parts, or an object other than tensors and plain containers; else None.
 
-    A resumed run unpickles the description and the optimizer's settings without restriction, so both are read here
-    with restriction first. All values are compared with their checksums, one at a time in memory. The description has
-    no checksum.
+    A resumed run unpickles the description and the optimizer's settings without restriction, so both are first read
+    here with restriction. Values are compared with their checksums, one at a time; the description has no checksum.
     """
     try:
         # torch reads these files if the description can't be read.
@@ -90,7 +88,7 @@ def damage_of_parts(checkpoint: Path) -> str | None:
 
 
 def read_weights(checkpoint: Path, prefix: str) -> dict[str, Tensor]:
-    """The whole weights under a prefix, by their names without the prefix. Nothing else is read.
+    """The whole weights under a prefix, by their names without the prefix.
 
     Raises:
         UserError: `checkpoint` is damaged or no sharded checkpoint, or its description holds other objects.
@@ -128,7 +126,7 @@ def _describe(checkpoint: Path) -> Metadata:
 
 
 class _Descriptions(Unpickler):
-    """Unpickles torch's description classes alone. torch's `load` then unpickles the file without restriction."""
+    """Unpickles torch's description classes alone, because torch's `load` has no restriction."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
@@ -157,7 +155,7 @@ def _member(of: Any, name: Any) -> Any:
 
 
 class _Unchangeable(type):
-    """Metaclass of classes whose attributes a pickle can't set: a change would alter the next description."""
+    """Metaclass of classes whose attributes a pickle can't set, since a change would alter the next description."""
 
     def __setattr__(cls, name: str, value: Any) -> None:
         raise UnpicklingError(f"{DESCRIPTION} changes {cls.__name__}.{name}")

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the first signal ends a run after its update, the second signal at once."""
+"""SIGTERM and Ctrl-C: the first signal ends a run after its update, the second at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lightning_cgrpo.checkpoints import watchdog
 from lightning_cgrpo.distributed import all_sum, world
 
 GRACE = 60.0
-"""Minimum of the seconds that an update may last after SIGTERM; see `watchdog.Clock`."""
+"""Least seconds that an update may last after SIGTERM; see `watchdog.Clock`."""
 SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
@@ -33,12 +33,11 @@ class Termination(_SignalConnector):
 
     The handler notes the first signal after the first update began; `Checkpoints` asks `agreed` after each update. Any
     other signal ends the process at once, with status 128 + the signal's number. A `watchdog` ends a process that can't
-    run its handlers, or whose update doesn't end after SIGTERM. In a notebook, without a watchdog, a second Ctrl-C
-    raises KeyboardInterrupt.
+    run its handlers, or whose update doesn't end. In a notebook, without a watchdog, a second Ctrl-C raises
+    KeyboardInterrupt.
     """
 
     current: Termination | None = None
-    """The handler of this process during a run."""
 
     def __init__(self, trainer: Trainer, folder: str) -> None:
         super().__init__(trainer)
@@ -76,7 +75,7 @@ class Termination(_SignalConnector):
         return signal.SIGTERM if terminated else signal.SIGINT if interrupted else None
 
     def works(self) -> None:
-        """An update or a batch of validation begins: a signal now waits for its end."""
+        """An update or a validation batch begins: a signal now waits for its end."""
         self._tell(watchdog.WORKS)
         self.defers = True
 
@@ -124,7 +123,7 @@ class Termination(_SignalConnector):
             self._watchdog = None
 
     def _forced(self) -> bool:
-        """Whether the watchdog ends the run, because Python runs a delayed handler once for several signals."""
+        """True if the watchdog ends the run, because Python merges several delayed signals."""
         if self._watchdog is None or self._watchdog.stdout is None:
             return False
         said = bool(select.select([self._watchdog.stdout], [], [], 0)[0])
@@ -161,7 +160,6 @@ def _aside(function: Callable[..., Any], *arguments: Any) -> None:
 
 
 def _end(number: int) -> None:
-    """End this process and its descendants at once."""
     for process in watchdog.descendants(os.getpid()):
         watchdog.send(process, signal.SIGKILL)
     _aside(_leave_terminal)
@@ -178,8 +176,7 @@ def _leave_terminal() -> None:
 def _forget() -> None:
     """Reset the signals of a forked process, such as a data loader's worker.
 
-    SIGTERM ends the worker. The worker ignores Ctrl-C, which the terminal sends to all processes, because the parent's
-    update needs the worker's results.
+    SIGTERM ends the worker. The worker ignores the terminal's Ctrl-C, because the parent's update needs its results.
     """
     if Termination.current is not None:
         Termination.current._watchdog = None

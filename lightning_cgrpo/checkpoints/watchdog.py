@@ -1,7 +1,7 @@
 """A small process that ends a training process which can't end itself.
 
-Waiting native code, or a thread that holds Python's lock, blocks signal handlers, but not a second process. The file is
-run as a script and imports the standard library alone.
+Waiting native code, or a thread that holds Python's lock, blocks signal handlers. The file runs as a script and
+imports the standard library alone.
 """
 
 import os
@@ -11,20 +11,19 @@ import sys
 import time
 
 WORKS, RESTS = 0xF0, 0xF1
-"""Messages of the training process; numbers of signals, in the same pipe, are smaller."""
+"""Messages of the training process; signal numbers, in the same pipe, are smaller."""
 REPEATED = 1.0
-"""Seconds within which a repeated signal counts once, because `timeout` and torchrun send each signal twice."""
+"""Seconds within which a repeated signal counts once, because `timeout` and torchrun send two."""
 PATIENCE = 10.0
-"""Seconds for a process to end after SIGTERM, before SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL."""
 POLL = 0.5
-"""Seconds between checks that the training process is alive."""
 
 
 class Clock:
     """Deadline of a training process, from its messages and signals.
 
     Args:
-        grace: seconds that an update may last after SIGTERM; three times the longest update, if that is more.
+        grace: seconds that an update may last after SIGTERM; three times the longest update, if longer.
     """
 
     def __init__(self, grace: float) -> None:
@@ -51,7 +50,7 @@ class Clock:
             self.first = now if self.first is None else self.first
 
     def allowed(self) -> float:
-        """Seconds from SIGTERM, or from the later begin of an update, to the update's end."""
+        """Seconds from SIGTERM, or from a later update's begin, to the update's end."""
         return max(self.grace, 3 * self.longest)
 
     def deadline(self) -> float:
@@ -87,7 +86,7 @@ def watch(process: int, grace: float, resumable: list[str]) -> None:
 
 
 def end(process: int) -> None:
-    """Ask the parent process to end, kill its descendants, and then kill the parent."""
+    """Ask the parent to end, kill its descendants, and then the parent."""
     started = [number for number in descendants(process) if number != os.getpid()]
     asked, until = 0.0, time.monotonic() + PATIENCE
     while os.getppid() == process and time.monotonic() < until:

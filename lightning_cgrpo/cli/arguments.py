@@ -1,4 +1,4 @@
-"""Command-line arguments, read and checked without importing torch or Lightning."""
+"""Command-line arguments, checked without importing torch or Lightning."""
 
 from __future__ import annotations
 
@@ -10,16 +10,10 @@ from lightning_cgrpo.cli.run_name import run_name
 from lightning_cgrpo.objective.objective import Objective
 
 OPTIONS = {"validate": ("verbose",), "test": ("verbose",), "predict": ("return_predictions",)}
-"""Top-level settings that only one command has."""
 
 
 def read_arguments(command: str, arguments: list[str]) -> tuple[Config, list[str]]:
-    """The checked configuration, and the flags for jsonargparse (``--help``, ``--print_config``).
-
-    Raises:
-        ConfigError: for a wrong argument, file, key or interpolation.
-        ObjectiveError: for a wrong objective.
-    """
+    """The checked configuration, and the flags for jsonargparse (``--help``, ``--print_config``)."""
     files, overrides, flags = _split(arguments)
     if flags and command in ("export", "plan"):
         raise ConfigError(f"Expected no {flags[0]} for {command}, try it with fit.")
@@ -47,7 +41,6 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Config, list[str
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, str]], list[str]]:
-    """Files, overrides ``(key, text)`` and flags."""
     files, overrides, flags = [], [], []
     queue = list(arguments)
     while queue:

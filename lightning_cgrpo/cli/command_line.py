@@ -24,9 +24,8 @@ from lightning_cgrpo.cli.run_files import RunFiles
 from lightning_cgrpo.errors import first_line
 
 SWITCHES = {"enable_progress_bar": ProgressBar, "enable_checkpointing": ModelCheckpoint}
-"""The trainer's switches, and the callbacks that they turn off."""
 GRACE = 10.0
-"""Seconds in which the other processes can report their own errors, after one process failed."""
+"""Seconds in which other processes can report errors after a failure."""
 
 
 class CommandLine(LightningCLI):
@@ -71,7 +70,7 @@ class CommandLine(LightningCLI):
             raise ConfigError(explain(error)) from error
 
     def _parse_ckpt_path(self) -> None:
-        """Skip Lightning's search of the whole checkpoint for hyperparameters: ours hold none."""
+        """Skip Lightning's search for hyperparameters: our checkpoints hold none."""
 
     def instantiate_classes(self) -> None:
         try:

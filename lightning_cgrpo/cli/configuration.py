@@ -1,6 +1,6 @@
 """Configuration files and overrides become one plain configuration, without importing torch or Lightning.
 
-A later layer changes single values of earlier layers. A new `class_path` drops the `init_args` of the old class.
+A later layer changes single values of earlier layers. A new `class_path` drops the old class's `init_args`.
 Interpolations ``${a.b}`` are resolved last, so they follow overrides.
 """
 
@@ -16,7 +16,6 @@ from lightning_cgrpo.errors import UserError, did_you_mean
 
 PACKAGED = Path(__file__).parents[1] / "configs"
 DEFAULTS = PACKAGED / "defaults.yaml"
-"""The first layer of every configuration."""
 CLASS_KEYS = ("class_path", "init_args", "dict_kwargs")
 
 Config = dict[str, Any]
@@ -40,11 +39,7 @@ class Layer:
 
 
 def file_layer(name: str) -> Layer:
-    """The layer of a configuration file, see `find`; the file is laid over the file that its key ``base`` names.
-
-    Raises:
-        ConfigError: if there is no such file, or it isn't YAML, or it is its own base.
-    """
+    """The layer of a configuration file, see `find`, over the file that its key ``base`` names."""
     path = find(name)
     return Layer(_over_base(path, ()), path.stem)
 
@@ -74,7 +69,7 @@ def override(key: str, text: str) -> Layer:
 
 
 def stacked(layers: Iterable[Layer]) -> Config:
-    """Merge layers in their order, without resolving interpolations."""
+    """Merge layers in order, without resolving interpolations."""
     config: Config = {}
     for layer in layers:
         _check_callbacks(config, layer.config)
@@ -83,11 +78,7 @@ def stacked(layers: Iterable[Layer]) -> Config:
 
 
 def build(layers: Iterable[Layer]) -> Config:
-    """Merge layers and resolve interpolations.
-
-    Raises:
-        ConfigError: for a misspelled callback or a wrong interpolation.
-    """
+    """Merge layers and resolve interpolations."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -124,7 +115,7 @@ def _check_callbacks(config: Config, layer: Config) -> None:
 
 
 def find(name: str) -> Path:
-    """The file of that name, or else the packaged file."""
+    """The named file, or else the packaged file."""
     path = Path(name)
     if path.is_file():
         return path
@@ -136,11 +127,7 @@ def find(name: str) -> Path:
 
 
 def read(path: Path) -> Config:
-    """A YAML file as plain containers.
-
-    Raises:
-        ConfigError: if the file isn't a YAML mapping.
-    """
+    """A YAML mapping as plain containers."""
     import yaml
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -184,7 +171,7 @@ def get(config: Any, path: str) -> Any:
 
 
 def is_class(value: Any) -> bool:
-    """Whether a value looks like a class's name or path."""
+    """True if a value looks like a class's name or path."""
     name = value.rpartition(".")[2] if isinstance(value, str) else ""
     return name.isidentifier() and name[0].isupper()
 

@@ -1,4 +1,4 @@
-"""The command ``export``: the policy of a checkpoint as a Hugging Face directory."""
+"""The command ``export``: a checkpoint's policy as a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from lightning_cgrpo.errors import UserError
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command.
-
-    Raises:
-        UserError: if the configuration, the checkpoint or the directory can't be used.
-    """
+    """Run the command."""
     from lightning_cgrpo.cli.arguments import read_arguments
 
     parser = argparse.ArgumentParser(

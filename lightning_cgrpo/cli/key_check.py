@@ -1,4 +1,4 @@
-"""Checks a configuration's keys against the signatures of its classes.
+"""Check of a configuration's keys against the signatures of its classes.
 
 Signatures are read from source files, because importing Lightning takes seconds.
 """
@@ -31,7 +31,7 @@ INSTEAD = {
     "gradient_clip_val": (None, "gradients are clipped by model.optimization.max_grad_norm"),
     "accumulate_grad_batches": (1, "gradients accumulate over a minibatch by model.optimization.micro_batch_size"),
 }
-"""Settings of the Trainer that Lightning refuses under manual optimization: default and replacement."""
+"""Trainer settings that Lightning refuses under manual optimization: default and replacement."""
 ROOT_KEYS = ("seed_everything", "threads", "trainer", "model", "data", "callbacks", "ckpt_path", "weights_only")
 
 
@@ -40,7 +40,7 @@ class Parameter:
     """A constructor's parameter.
 
     Args:
-        type: the dataclass of the annotation, if any.
+        type: the annotation's dataclass, if any.
         values_type: the dataclass of a mapping's values.
     """
 
@@ -58,11 +58,7 @@ class Signature:
 
 
 def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
-    """Check all keys; `extra` are further keys at the top.
-
-    Raises:
-        ConfigError: for the first wrong key, with a suggestion.
-    """
+    """Check all keys, with further top-level keys `extra`; the error suggests a key."""
     known = (*ROOT_KEYS, *extra)
     for key in config:
         if key not in known:
@@ -132,7 +128,7 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) 
 
 
 def _check_required(where: str, arguments: Mapping[str, Any], class_path: str) -> None:
-    """Only for this package's classes: programs pass arguments to others, such as optimizers."""
+    """Only for this package's classes: programs pass arguments to other classes, such as optimizers."""
     located = _locate(class_path)
     signature = signature_of(class_path)
     if located is None or signature is None or not located[0].name.startswith("lightning_cgrpo"):
@@ -192,7 +188,6 @@ class _Module:
     name: str
     tree: ast.Module
     names: dict[str, str]
-    """Full paths of the names that the module defines or imports."""
 
 
 @cache
@@ -243,7 +238,6 @@ def _locate(class_path: str) -> tuple[_Module, ast.ClassDef] | None:
 
 
 def _parameter(annotation: ast.expr | None, module: _Module, required: bool) -> Parameter:
-    """Dataclasses of this package that an annotation names: ``X``, ``X | None``, ``dict[str, X]``."""
     parameter = Parameter(required=required)
     for part in _alternatives(annotation):
         if isinstance(part, ast.Name):

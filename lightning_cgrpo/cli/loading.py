@@ -1,4 +1,4 @@
-"""Builds parts of a run, and loads weights from its checkpoints."""
+"""Builds parts of a run, and loads checkpoint weights."""
 
 from __future__ import annotations
 
@@ -23,14 +23,10 @@ from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.policies.policy import Policy
 
 PREFIX = "policy."
-"""The prefix of the policy's weights in a checkpoint."""
 
 
 def load(checkpoint: str | Path) -> RolloutModule:
-    """The module of a run, from the run's ``config.yaml`` and a checkpoint's policy weights, on the CPU.
-
-    Raises:
-        UserError: if the checkpoint is damaged, or it or its configuration is missing.
+    """The module of a run, from its ``config.yaml`` and a checkpoint's policy weights, on the CPU.
 
     Example::
 
@@ -54,11 +50,7 @@ def load(checkpoint: str | Path) -> RolloutModule:
 
 
 def instantiate(config: Config, **kinds: type) -> dict[str, Any]:
-    """Make the objects of a configuration; `kinds` are their base classes, by key.
-
-    Raises:
-        ConfigError: if a key is missing, or its value can't be parsed.
-    """
+    """Make the objects of a configuration; `kinds` are their base classes, by key."""
     parser = ArgumentParser(exit_on_error=False)
     for key, kind in kinds.items():
         parser.add_subclass_arguments(kind, key)
@@ -72,11 +64,7 @@ def instantiate(config: Config, **kinds: type) -> dict[str, Any]:
 
 
 def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
-    """The number of updates, and the policy's weights by name.
-
-    Raises:
-        UserError: if the path is no checkpoint of a run.
-    """
+    """The number of updates, and the policy's weights by name."""
     sharded = path.is_dir()
     try:
         # Mapped, because most of the file is the optimizer's state, which is never read.
@@ -92,11 +80,7 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
 
 
 def put_weights(policy: Policy, weights: dict[str, Tensor], checkpoint: Path) -> None:
-    """Load a policy, and give it a checkpoint's weights in their own dtype.
-
-    Raises:
-        UserError: if the weights are another policy's.
-    """
+    """Load a policy with a checkpoint's weights in their own dtype."""
     policy.load()
     check_weights(policy.state_dict(), weights, str(checkpoint))
     for name, parameter in policy.named_parameters():

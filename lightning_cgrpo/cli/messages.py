@@ -15,7 +15,6 @@ from lightning_cgrpo.errors import UserError, did_you_mean, first_line
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
-"""Errors of a folder that can't be made or written to."""
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -43,7 +42,7 @@ def explain(error: BaseException) -> str:
 
 
 def of_the_disk(error: OSError) -> str | None:
-    """Advice for a full disk or a closed folder; None for any other error."""
+    """Advice for a full disk or a closed folder, else None."""
     if error.errno in FULL:
         return f"Expected room on the disk, but got: {error}; try to free space. Checkpoints written before are whole."
     if error.errno in CLOSED and error.filename is not None:

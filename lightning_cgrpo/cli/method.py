@@ -1,4 +1,4 @@
-"""The method of a run: the settings that change learning, except for the seed."""
+"""The method of a run: the settings that change learning, except the seed."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ EVALUATING = {
     "test_train_prompts",
     "val_prompts",
 }
-"""Settings of model and data for evaluations only."""
+"""Settings for evaluations only."""
 COMPUTING = {"foreach", "fused", "micro_batch_size"}
-"""Settings that change the way of computing, and not the result."""
+"""Settings that change the computation, not the result."""
 SEEDS = {"seed", "seed_everything"}
 PLACES = {"path", "model"}
 """Settings that name a folder or a hub's model: only the last part counts, because places differ between machines."""
@@ -52,7 +52,7 @@ def method_of(config: Config, weights: str | None = None) -> Method:
     """The parts of a resolved configuration that two runs of one method share.
 
     Args:
-        weights: fingerprint of the saved weights that the policy began from.
+        weights: fingerprint of the policy's starting weights.
     """
     parts: Method = {}
     for key in ("model", "data"):
@@ -82,7 +82,7 @@ def key_of(method: Mapping[str, Any]) -> str:
 
 
 def seed_of(config: Config) -> int | None:
-    """The run's seed: ``seed_everything`` if that is a number, otherwise the model's."""
+    """The run's seed: ``seed_everything`` if a number, else the model's."""
     for seed in (config.get("seed_everything"), get(config, "model.init_args.seed")):
         if isinstance(seed, int) and not isinstance(seed, bool):
             return seed
@@ -104,7 +104,7 @@ def constraints_of(method: Mapping[str, Any]) -> dict[str, Constraint] | None:
 
 @cache
 def only_shows(class_path: str) -> bool:
-    """Whether a class only shows or saves. Names come first, because modules may have moved since a run."""
+    """True for classes that only show or save. Names come first, because modules may have moved since a run."""
     name = short_class(class_path)
     return name in LIGHTNINGS or any(constant_of(path, MARK) is False for path in (name, class_path))
 
@@ -116,7 +116,6 @@ def _listed(callbacks: Any) -> Iterable[Any]:
 
 
 def _reduced(value: Any, key: str = "") -> Any:
-    """A setting's part of a method; None if it has none."""
     if isinstance(value, Mapping):
         if "class_path" in value and only_shows(str(value["class_path"])):
             return None

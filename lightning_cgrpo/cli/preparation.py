@@ -30,17 +30,15 @@ from lightning_cgrpo.policies.sharding import FIRST_FSDP
 EVALUATIONS = {"validate": "Validating", "test": "Testing", "predict": "Predicting with"}
 BEGINNINGS = {"fit": "Resuming from", "export": "Exporting", **EVALUATIONS}
 TOLD = 3
-"""Differing settings of a checkpoint's configuration that are named."""
+"""Number of differing settings in a message."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Constants of glibc's malloc.h."""
 
 
 def prepare(command: str, config: Config) -> None:
-    """Resolve ``ckpt_path``, print what the run begins with, and set up the process.
+    """Resolve ``ckpt_path``, print the run's beginning, and set up the process.
 
     Raises:
         ConfigError: for a missing checkpoint, or the first version of FSDP.
-        UserError: for a damaged checkpoint.
     """
     _check_strategy(config)
     config.setdefault("weights_only", True)
@@ -92,7 +90,7 @@ def _check_processes(config: Config) -> None:
 
 
 def _resolve_checkpoint(config: Config) -> None:
-    """Replace ``last`` and ``best`` by a path, and check it before any model is loaded."""
+    """Replace ``last`` and ``best`` by a path, and check it before loading a model."""
     checkpoint = config.get("ckpt_path")
     if checkpoint is None or checkpoint in ("hpc", "registry"):
         return

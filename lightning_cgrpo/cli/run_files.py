@@ -1,4 +1,4 @@
-"""The files about the beginning of a run."""
+"""Files written when a run begins."""
 
 from __future__ import annotations
 
@@ -21,24 +21,18 @@ from lightning_cgrpo.output import write_whole
 
 WEIGHTS = "weights.json"
 PROGRESS_FILE = "LIGHTNING_CGRPO_PROGRESS"
-"""The environment's name of a file in which a run keeps how many updates are done, and how many there will be."""
+"""Environment variable: a file with a run's done and planned updates."""
 HEADER = b"# lightning"
-"""Begins every configuration that Lightning's parser saves."""
+"""First bytes of configurations that Lightning's parser saves."""
 
 
 class RunFiles(SaveConfigCallback):
     """Writes ``config.yaml`` and ``weights.json`` into the run's folder once training begins.
 
-    Evaluations and failed starts thus leave no folder behind. ``weights.json`` has name, path and fingerprint of the
-    weights that a pretrained policy began with.
+    Evaluations and failed starts leave no folder. ``weights.json`` identifies a pretrained policy's weights.
     """
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        """Check the folder.
-
-        Raises:
-            UserError: if another run is in the folder, or a file of the user's has the name of the configuration.
-        """
         if stage != "fit":
             return
         folder = run_folder(trainer)

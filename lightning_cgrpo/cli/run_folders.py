@@ -1,4 +1,4 @@
-"""The folders, checkpoints and logs of runs."""
+"""Folders, checkpoints and logs of runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from lightning_cgrpo.cli.configuration import Config, ConfigError, get, read, sh
 from lightning_cgrpo.cli.run_name import VERSIONED, loggers
 
 CHECKPOINTS = "checkpoints"
-"""The folder of checkpoints within the folder of a run."""
 START = "start"
 """The version under which the evaluation of starting weights logs."""
 NEAREST = 2
@@ -21,11 +20,7 @@ NEAREST = 2
 
 
 def last_checkpoint(config: Config) -> Path:
-    """The newest `last.ckpt` of the runs with this configuration's logger, folder and name.
-
-    Raises:
-        ConfigError: if there is none.
-    """
+    """The newest `last.ckpt` of the runs with this configuration's logger, folder and name."""
     places = list(_places(config))
     for place in places:
         put_back(place)
@@ -39,7 +34,7 @@ def last_checkpoint(config: Config) -> Path:
 
 
 def existing(checkpoint: str) -> bool:
-    """Whether a checkpoint exists; always True for a remote checkpoint."""
+    """True for existing and for all remote checkpoints."""
     if is_remote(checkpoint):
         return True
     put_back(Path(checkpoint).parent)
@@ -47,7 +42,7 @@ def existing(checkpoint: str) -> bool:
 
 
 def checkpoints_below(folder: str) -> list[Path]:
-    """The last checkpoints of the runs in a folder, the newest at the end."""
+    """The last checkpoints of a folder's runs, the newest at the end."""
     path = Path(folder)
     if is_remote(folder) or not path.is_dir() or path.suffix == ".ckpt":
         return []
@@ -56,7 +51,7 @@ def checkpoints_below(folder: str) -> list[Path]:
 
 
 def configuration_beside(checkpoint: str | Path) -> Config | None:
-    """The configuration of a checkpoint's run, if kept."""
+    """The configuration of a checkpoint's run, or None."""
     path = Path(checkpoint).parent.parent / "config.yaml"
     try:
         return read(path) if not is_remote(checkpoint) and path.is_file() else None
@@ -92,7 +87,6 @@ def _loggers(config: Config) -> list[Config]:
 
 
 def _folder(config: Config) -> Path:
-    """The folder with the versions of a run, by the first logger, which has the checkpoints."""
     first = _loggers(config)[0]
     arguments: dict[str, Any] = first.get("init_args") or {}
     root = arguments.get("save_dir") or get(config, "trainer.default_root_dir") or "."

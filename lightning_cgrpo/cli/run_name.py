@@ -13,9 +13,8 @@ from lightning_cgrpo.cli.configuration import Config, Layer, get, short_class, s
 from lightning_cgrpo.cli.method import method_of, seed_of
 
 VERSIONED = ("TensorBoardLogger", "CSVLogger")
-"""Loggers with the arguments `save_dir`, `name` and `version`, which write to ``SAVE_DIR/NAME/VERSION``."""
+"""Loggers that write to ``SAVE_DIR/NAME/VERSION``."""
 NAMED = (*VERSIONED, "WandbLogger")
-"""Loggers with the arguments `save_dir` and `name`."""
 LONGEST = 100
 """Characters of a name; a longer name is cut and ends with a fingerprint."""
 
@@ -60,7 +59,6 @@ def _gives_name(layer: Config) -> bool:
 
 
 def _with_name(logger: Any, first: str, labels: Sequence[str]) -> Any:
-    """A logger of `NAMED` with folder and name; any other logger unchanged."""
     given = {"class_path": logger} if isinstance(logger, str) else logger
     if not isinstance(given, dict) or short_class(given) not in NAMED:
         return logger

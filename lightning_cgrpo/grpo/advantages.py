@@ -1,7 +1,7 @@
-"""Group-relative advantages ``[B, G]`` of components ``[J, B, G]``, and the components' effective weights.
+"""Group-relative advantages ``[B, G]`` of components ``[J, B, G]``, and effective weights.
 
-Standard deviations are population standard deviations (1/G) over the group, as in the paper's theorems. A component
-without variance in a group contributes exactly 0, as does an inapplicable entry.
+Standard deviations are population standard deviations (1/G), as in the paper. A component without variance contributes
+exactly 0, as does an inapplicable entry.
 """
 
 from __future__ import annotations
@@ -38,20 +38,16 @@ class GroupStatistics:
 
     @property
     def informative(self) -> Tensor:
-        """``[J, B]`` bool, components that vary within the group."""
         return self.std > 0
 
     @property
     def standardized(self) -> Tensor:
-        """Z ``[J, B, G]``: deviation / std, 0 for a component that does not vary."""
+        """Z ``[J, B, G]``: deviation / std, 0 without variance."""
         return _divide(self.deviation, self.std[..., None])
 
 
 def group_statistics(components: Components) -> GroupStatistics:
     """Moments of components ``[J, B, G]``.
-
-    Raises:
-        ValueError: the values are of single steps.
 
     Example:
         >>> values = torch.tensor([[[1.0, 0.0, 0.0, 0.0]]])
@@ -81,18 +77,18 @@ class AdvantageEstimator(ABC):
 
     @abstractmethod
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
-        """Advantages ``[B, G]`` or ``[B, G, T]`` from components ``[J, B, G]`` and their weights ``[J]``."""
+        """Advantages ``[B, G]`` or ``[B, G, T]`` from components ``[J, B, G]`` and weights ``[J]``."""
 
     @abstractmethod
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
-        """``[J, B]``: the factor of each standardized component in the advantage of each group."""
+        """``[J, B]``: factor of each standardized component in each group's advantage."""
 
 
 class ScalarizedAdvantages(AdvantageEstimator):
     """The method: standardize each component within its group, then combine.
 
-    A_i = sum_j w_j Z_j,i with Z_j = (X_j - mean) / std, and X = -C for a cost C (paper, eq. 5). With a single component
-    of weight 1 this is published GRPO.
+    A_i = sum_j w_j Z_j,i with Z_j = (X_j - mean) / std, and X = -C for a cost C (paper, eq. 5). A single component of
+    weight 1 gives published GRPO.
     """
 
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
@@ -105,8 +101,8 @@ class ScalarizedAdvantages(AdvantageEstimator):
 class ScalarizedRewards(AdvantageEstimator):
     """Baseline, the failure mode in the paper's analysis: combine, then standardize the sum.
 
-    S_i = sum_j w_j X_j,i, A = (S - mean) / std. By the effective-weight theorem A = sum_j w~_j Z_j with
-    w~_j = w_j std_j / std_S: all components share a denominator.
+    S_i = sum_j w_j X_j,i, A = (S - mean) / std. Then A = sum_j w~_j Z_j with
+    w~_j = w_j std_j / std_S (effective-weight theorem).
     """
 
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
@@ -121,8 +117,8 @@ class LeaveOneOut(AdvantageEstimator):
     """RLOO (Kool et al., 2019; Ahmadian et al., 2024): each answer minus the mean of the group's other answers.
 
     A_i = sum_j w_j n / (n - 1) (X_j,i - mean), with n answers to which component j applies. The policy gradient is
-    unbiased. Weights are prices, as in a Lagrangian, because nothing is standardized. Without the factor n / (n - 1)
-    this is the advantage of Dr. GRPO (Liu et al., 2025).
+    unbiased. Weights are prices, as in a Lagrangian. Without n / (n - 1) this is the advantage of Dr. GRPO
+    (Liu et al., 2025).
     """
 
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
@@ -136,8 +132,8 @@ class LeaveOneOut(AdvantageEstimator):
 class GDPO(AdvantageEstimator):
     """GDPO (Liu et al., 2026), a baseline: the sum of weighted standardized components, whitened over the batch.
 
-    S_i = sum_j w_j (X_j - mean) / (std_j + eps), A = (S - mean(S)) / (std(S) + eps), with mean(S) and std(S) over the
-    batch of all processes. As in the public code, standard deviations are sample standard deviations (1/(G-1)).
+    S_i = sum_j w_j (X_j - mean) / (std_j + eps), A = (S - mean(S)) / (std(S) + eps), with mean(S) and std(S) over all
+    processes. As in the public code, standard deviations are sample standard deviations (1/(G-1)).
     """
 
     def __init__(self, eps: float = 1e-4) -> None:
@@ -180,7 +176,6 @@ def _std_of_sum(statistics: GroupStatistics, weights: Tensor) -> Tensor:
 
 
 def _leave_one_out(statistics: GroupStatistics) -> Tensor:
-    """``[J, B]`` n / (n - 1)."""
     count = statistics.count.to(statistics.std.dtype)
     return count / (count - 1).clamp(min=1)
 
@@ -190,7 +185,7 @@ def _sample_std(statistics: GroupStatistics) -> Tensor:
 
 
 def _batch_moments(values: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and sample standard deviation over the used entries of all processes, in two passes for precision."""
+    """Mean and sample standard deviation of used entries on all processes, in two passes for precision."""
     selected = values[used].double()
     total, count = all_sum(torch.stack([selected.sum(), used.sum().double()])).unbind()
     mean = total / count.clamp(min=1)

@@ -1,4 +1,4 @@
-"""The GRPO loss: surrogate, KL to a reference, entropy, and the aggregation over steps."""
+"""The GRPO loss: surrogate, KL to a reference, entropy, and aggregation over steps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from lightning_cgrpo.grpo.surrogates import Clipped, Surrogate
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 
 CLIPPING = ("clip_low", "clip_high", "clip_limit")
-"""Options of the clipped surrogate alone."""
 
 
 def aggregation_weights(mask: Tensor, aggregation: Aggregation, max_length: int | None = None) -> Tensor:
-    """Weights of the steps ``[B, G, T]``: the loss is the weighted sum over the steps of all answers.
+    """Weights of the steps ``[B, G, T]`` in the loss, a weighted sum over all answers.
 
     With N answers on all processes, answer i of length L_i:
 
@@ -28,8 +27,8 @@ def aggregation_weights(mask: Tensor, aggregation: Aggregation, max_length: int 
     - ``token_mean``: 1/sum(L), DAPO (Yu et al., 2025); for single-step units the mean of PPO code
     - ``constant``: 1/(N max_length), Dr. GRPO (Liu et al., 2025)
 
-    N includes answers of length 0. `max_length` is T by default. Weights are scaled by the number of processes, because
-    gradients are averaged over processes.
+    N includes answers of length 0. `max_length` is T by default. Weights are scaled by the number of processes,
+    because gradients are averaged.
     """
     lengths = mask.sum(-1).double()  # [B, G]
     sequences, tokens = all_sum(torch.stack([torch.ones_like(lengths).sum(), lengths.sum()])).unbind()
@@ -58,8 +57,7 @@ class LossOptions:
         clip_high: upper distance, by default `clip_low`.
         clip_limit: largest ratio for negative advantages, see `Clipped`.
         surrogate: `CISPO` or `SAPO`, instead of `Clipped`.
-        sequence_ratio: one ratio per answer, the geometric mean over its steps (GSPO, Zheng et al., 2025). Such ratios
-            stay close to 1; the paper's bounds are 3e-4 and 4e-4.
+        sequence_ratio: one ratio per answer, a geometric mean (GSPO, Zheng et al., 2025; bounds 3e-4 and 4e-4).
         kl_weight: weight (beta) of the KL to the reference; 0 keeps no reference.
         correct_kl: multiply the KL by the ratio, for an unbiased gradient (DeepSeek-V3.2, 2025).
     """
@@ -94,17 +92,15 @@ class LossOptions:
 
     @property
     def clip(self) -> tuple[float, float]:
-        """Distances of the clipped ratio from 1, below and above."""
         return self.clip_low, self.clip_low if self.clip_high is None else self.clip_high
 
     def given_surrogate(self) -> Surrogate:
-        """`surrogate`, by default the clipped surrogate with these bounds."""
         return Clipped(*self.clip, self.clip_limit) if self.surrogate is None else self.surrogate
 
 
 @dataclass(frozen=True)
 class LossTerms:
-    """The loss and its diagnostics (scalars), each a sum over steps with the loss's weights."""
+    """The loss and its diagnostics (scalars), each summed with the loss's weights."""
 
     loss: Tensor
     kl: Tensor
@@ -115,7 +111,7 @@ class LossTerms:
 def sampling_ratio(old_log_probs: Tensor, sampling_log_probs: Tensor, cap: float) -> Tensor:
     """Truncated importance ratios min(pi_old / pi_sampling, cap) (Yao et al., 2025), without gradient, ``[...]``.
 
-    The ratios correct the surrogate for actions that another engine sampled. The ratio is 1 where the engine's
+    The ratios correct the surrogate for another engine's samples. The ratio is 1 where the engine's
     log-probability is not finite.
     """
     difference = (old_log_probs - sampling_log_probs).detach()
@@ -138,14 +134,12 @@ def grpo_loss(
     -sum w [surrogate(r, A) - kl_weight KL + entropy_weight H] with r = exp(log_probs - old_log_probs) and KL by the k3
     estimator exp(d) - d - 1, d = reference - log_probs (Schulman, 2020).
 
-    k3 is unbiased under the current policy. Its expected gradient at ratio 1 is that of KL(reference || policy).
-    With `correct_kl`, value and gradient of r k3 are those of KL(policy || reference).
+    k3's expected gradient at ratio 1 is the gradient of KL(reference || policy). With `correct_kl`, value
+    and gradient of r k3 are those of KL(policy || reference).
 
     Args:
-        log_probs: log-probabilities of the actions under the trained policy, ``[N]`` or ``[N, T]`` as all tensors.
-        weights: from `aggregation_weights`; entries with weight 0 (padding) are ignored.
-        sampling_ratios: factors of the surrogate, see `sampling_ratio`.
-        entropy: of the policy at each step.
+        log_probs: of the actions under the trained policy, ``[N]`` or ``[N, T]`` as all tensors.
+        weights: from `aggregation_weights`; 0 for padding.
     """
     valid = weights > 0
     log_ratio = torch.where(valid, log_probs - old_log_probs, 0)

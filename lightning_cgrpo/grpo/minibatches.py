@@ -21,14 +21,12 @@ class Optimization(LossOptions):
 
     Args:
         epochs: passes over each rollout.
-        minibatch_size: largest number of units (steps or answers, see `Policy.examples`) per optimizer step, over all
-            processes; None for the whole rollout.
-        micro_batch_size: units per pass on a process; changes memory, not the result. None: all at once.
-        aggregation: weights of steps in the loss, see `aggregation_weights`.
+        minibatch_size: most units (steps or answers) per optimizer step, over all processes; None: all.
+        micro_batch_size: units per pass on a process, for memory; None: all at once.
+        aggregation: weights of steps, see `aggregation_weights`.
         max_length: divisor of the ``constant`` aggregation.
-        mask_truncated: leave truncated answers out of the loss (overlong filtering, DAPO, Yu et al., 2025), but not out
-            of rates and group statistics.
-        sampling_cap: largest correction of another engine's probabilities, see `sampling_ratio`.
+        mask_truncated: leave truncated answers out of the loss only (overlong filtering, DAPO, Yu et al., 2025).
+        sampling_cap: largest importance ratio, see `sampling_ratio`.
         max_grad_norm: largest norm of gradients; None for no limit.
     """
 
@@ -51,11 +49,7 @@ class Optimization(LossOptions):
 
 
 def loss_mask(rollouts: Rollouts, mask_truncated: bool) -> Tensor:
-    """Steps with a loss, ``[B, G, T]`` bool.
-
-    Raises:
-        UserError: `mask_truncated` with a sampler that doesn't report truncated answers.
-    """
+    """Steps with a loss, ``[B, G, T]`` bool."""
     if not mask_truncated:
         return rollouts.mask
     truncated, shape = rollouts.info.get("truncated"), rollouts.mask.shape[:2]
@@ -82,7 +76,7 @@ def minibatches(
 ) -> Iterator[tuple[Tensor, float]]:
     """Random partition of the units of all processes, independent of the number of processes.
 
-    The answers of a group share a prompt, so a group stays whole if it fits into a part.
+    A group that fits into a part stays whole.
 
     Yields:
         This process's rows of a part (possibly none), and the loss's factor: all units / units of the part.

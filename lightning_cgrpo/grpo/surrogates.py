@@ -25,8 +25,8 @@ class Surrogate(ABC):
 class Clipped(Surrogate):
     """PPO's and GRPO's surrogate (Schulman et al., 2017), the default: min(r A, clip(r, 1 - low, 1 + high) A).
 
-    With high > low (clip-higher, DAPO, Yu et al., 2025) unlikely tokens have more room to become likely. With `limit`
-    (two-sided clipping, INTELLECT-2, 2025) r A becomes min(r, limit) A, which bounds the ratio for negative advantages.
+    high > low is clip-higher (DAPO, Yu et al., 2025). With `limit` (two-sided clipping, INTELLECT-2, 2025) r A becomes
+    min(r, limit) A.
 
     Args:
         limit: largest ratio for negative advantages.
@@ -49,8 +49,6 @@ class Clipped(Surrogate):
 class CISPO(Surrogate):
     """Clips a step's weight, not its gradient: sg[min(r, cap)] A log r (MiniMax-M1, 2025); sg stops the gradient.
 
-    The paper has log pi for log r, with the same gradient.
-
     Args:
         cap: largest weight; 5 in ScaleRL (Khatri et al., 2025).
     """
@@ -70,7 +68,7 @@ class SAPO(Surrogate):
     The gradient, r sech^2(t (r - 1) / 2) A, fades as the ratio leaves 1. No bound acts.
 
     Args:
-        temperature: t for positive advantages; the larger, the sooner the gradient fades.
+        temperature: t for positive advantages; larger values fade the gradient sooner.
         negative_temperature: t for other advantages.
     """
 

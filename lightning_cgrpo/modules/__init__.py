@@ -1,1 +1,1 @@
-"""The LightningModules: rollouts, Constrained GRPO and supervised fine-tuning."""
+"""LightningModules: rollouts, Constrained GRPO and supervised fine-tuning."""

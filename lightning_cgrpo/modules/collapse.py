@@ -1,4 +1,4 @@
-"""Detection of a collapsed policy, and of a constant reward."""
+"""Detection of a collapsed policy or a constant reward."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lightning_cgrpo.objective.objective import Components, Objective
 from lightning_cgrpo.rollout import Signals
 
 UPDATES = 20
-"""Consecutive updates of a collapse, and updates between two checks, since a check waits for the device."""
+"""Consecutive updates of a collapse, and interval of checks, because a check waits for the device."""
 SHARE = 0.01
-"""Share of the first update's entropy, below which a policy counts as deterministic."""
+"""Share of the first entropy below which a policy counts as deterministic."""
 COLLAPSES = (
     f"its entropy is below {SHARE:.0%} of that at the start",
     "no group has an advantage, so that nothing is learned",
@@ -25,10 +25,10 @@ COLLAPSES = (
 
 
 class CollapseDetector:
-    """Warns after 20 consecutive updates, over all processes, of a collapsed policy or a constant reward.
+    """Warns after 20 consecutive updates of a collapsed policy or a constant reward.
 
-    A policy has collapsed if its entropy is below 1 % of the first update's; if no group has an advantage although an
-    answer violates a constraint or misses a reward of 1; or if no gradient was finite.
+    A policy has collapsed if its entropy is below 1 % of the first update's, if no gradient was finite, or if no group
+    has an advantage although an answer violates a constraint or misses a reward of 1.
     """
 
     def __init__(self, rewards: Sequence[str]) -> None:
@@ -42,7 +42,7 @@ class CollapseDetector:
     def add(
         self, update: int, entropy: Tensor, advantages: Tensor, constant: Tensor, succeeded: Tensor, stepped: bool
     ) -> None:
-        """Add an update (see `constant_rewards`, `all_succeed`); every 20th update, check the last 20. Collective."""
+        """Add an update; every 20th update, check the last 20. Collective."""
         flags = [entropy, (advantages != 0).any(), ~succeeded, torch.tensor(stepped), *(~constant)]
         self._pending.append(torch.stack([flag.detach().to(entropy.device, torch.float64) for flag in flags]))
         if (update + 1) % UPDATES:
@@ -79,7 +79,6 @@ class CollapseDetector:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers, summed over all processes, for checkpoints. Collective."""
         return {
             "pending": all_sum(torch.stack(self._pending)).tolist() if self._pending else [],
             "start": self._start,
@@ -98,7 +97,7 @@ class CollapseDetector:
 
 
 def constant_rewards(components: Components, rewards: int) -> Tensor:
-    """``[rewards]`` bool, rewards (the first components) that are the same in all answers, and not 1."""
+    """``[rewards]`` bool, rewards that are the same in all answers, and not 1."""
     values, applies = components.values[:rewards].flatten(1), components.applicable[:rewards].flatten(1)
     if not values.shape[1]:  # no prompts on this process
         return torch.ones(rewards, dtype=torch.bool, device=values.device)
@@ -108,7 +107,7 @@ def constant_rewards(components: Components, rewards: int) -> Tensor:
 
 
 def all_succeed(objective: Objective, signals: Signals, violations: Tensor) -> Tensor:
-    """Whether no constraint (`violations` ``[K]``) is violated and every reward is 1; a scalar bool."""
+    """True if no constraint is violated (`violations` ``[K]``) and every reward is 1; scalar bool."""
     succeeded = ~(violations > 0).any()
     for name in objective.rewards:
         signal = signals[name]

@@ -40,7 +40,7 @@ from lightning_cgrpo.tasks.task import Task
 
 
 class UpdateOutput(ScoredPrompts):
-    """Output of a training step on one process. Rollouts and signals are those trained on.
+    """Output of a training step on one process, with the trained rollouts and signals.
 
     Attributes:
         advantages: ``[B, G]`` or ``[B, G, T]``.
@@ -62,7 +62,7 @@ class ConstrainedGRPO(RolloutModule):
     `weights`, and take all optimizer steps. Lightning's ``global_step``, ``max_steps`` and intervals count updates.
 
     Callbacks (`WeightSetter`) set the buffer ``weights [1 + K]``: the reward's weight, then the constraints' weights.
-    Without enforced constraints the weight stays (1,), which is plain GRPO on the reward.
+    Without enforced constraints the weight stays (1,), which is plain GRPO.
 
     Args:
         policy: trained policy.
@@ -71,11 +71,10 @@ class ConstrainedGRPO(RolloutModule):
         objective: reward and constraints.
         optimizer: function of parameters.
         estimator: computes advantages.
-        lr_scheduler: function of the optimizer; the schedule steps once per update.
+        lr_scheduler: function of the optimizer; steps once per update.
         optimization: epochs, minibatches, clipping, KL and entropy.
         group_size: answers per prompt (G) in training.
-        redraws: rounds of dynamic sampling, in which groups without advantages are sampled again, see `resample`.
-            Logged rewards and rates are those of the first draw.
+        redraws: rounds of dynamic sampling, see `resample`; logged rates use the first draw.
         eval_group_size: answers per prompt in evaluation.
         seed: by default the seed of `lightning.seed_everything`.
 
@@ -118,9 +117,6 @@ class ConstrainedGRPO(RolloutModule):
     # ------------------------------------------------------------------ set-up
 
     def setup(self, stage: str) -> None:
-        """Raises:
-        UserError: training has constraints, but no callback sets their weights; as `RolloutModule`.
-        """
         super().setup(stage)
         if stage == "fit" and self.objective.constrained and not self.has_weight_setter:
             names = ", ".join(self.objective.constrained)
@@ -130,7 +126,6 @@ class ConstrainedGRPO(RolloutModule):
             )
 
     def configure_model(self) -> None:
-        """Load the policy's weights, and freeze a reference for the KL term."""
         self.load_policy()
         if self.optimization.kl_weight and self.reference is None:
             self.reference = self.policy.reference()
@@ -150,9 +145,6 @@ class ConstrainedGRPO(RolloutModule):
         super().on_load_checkpoint(checkpoint)
 
     def on_train_start(self) -> None:
-        """Raises:
-        UserError: the sampler can't answer a prompt, or the run has more updates than the schedule.
-        """
         super().on_train_start()
         for loaders in (self.trainer.train_dataloader, self.trainer.val_dataloaders):
             for loader in loaders if isinstance(loaders, (list, tuple)) else [loaders]:
@@ -209,7 +201,6 @@ class ConstrainedGRPO(RolloutModule):
         }
 
     def _optimize(self, rollouts: Rollouts, advantages: Tensor, update: int, report: UpdateReport) -> None:
-        """All optimizer steps on one rollout."""
         how = self.optimization
         examples = self._training_examples(rollouts, advantages)
         epochs = [
@@ -293,7 +284,7 @@ class ConstrainedGRPO(RolloutModule):
         return terms.loss * scale
 
     def _clip(self, update: int, report: UpdateReport) -> None:
-        """Clip finite gradients; drop gradients that aren't finite, with a warning."""
+        """Clip finite gradients; drop other gradients with a warning."""
         norm = self.clipped_norm(self.optimization.max_grad_norm)
         if norm is not None:
             report.grad_norms.append(norm)
@@ -312,13 +303,12 @@ class ConstrainedGRPO(RolloutModule):
 
     @property
     def learning_rate(self) -> float:
-        """The current learning rate of the first parameter group."""
         optimizer = self.optimizers(use_pl_optimizer=False)
         assert isinstance(optimizer, Optimizer)
         return float(optimizer.param_groups[0]["lr"])
 
     def _write_metrics(self, metrics: dict[str, float], update: int) -> None:
-        """Send metrics to all loggers, the progress bar and monitoring callbacks, since `log` per metric is slow."""
+        """Send metrics in one call, because `log` per metric is slow."""
         self.latest_metrics = metrics
         values = torch.tensor(list(metrics.values()), dtype=torch.float64).unbind()
         self.trainer.callback_metrics.update(zip(metrics, values, strict=True))

@@ -1,4 +1,4 @@
-"""Dynamic sampling (`redraws` of ConstrainedGRPO): groups in which no component varies are sampled again."""
+"""Dynamic sampling (`redraws` of ConstrainedGRPO): groups without a varying component are sampled again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 
 Draw = Callable[[PromptGroups, int], tuple[Rollouts, dict[str, Signal]]]
-"""Samples and scores answers to some prompts, with the randomness of a round."""
+"""Samples and scores answers to prompts, with a round's randomness."""
 
 
 def resample(
@@ -29,8 +29,8 @@ def resample(
 ) -> tuple[Rollouts, dict[str, Signal], int]:
     """Sample groups without any varying component again, until a component varies (DAPO, Yu et al., 2025).
 
-    Such a group has no advantage. DAPO fills the batch with other prompts; here the prompts stay. If no draw varies,
-    the first draw stays. The result overrepresents rare behaviors, so measure rates on the first draw. Collective.
+    DAPO fills the batch with other prompts; here the prompts stay. If no draw varies, the first draw stays. The result
+    overrepresents rare behaviors, so measure rates on the first draw. Collective.
 
     Returns:
         Rollouts and signals for training, and the number of sampled groups.
@@ -51,7 +51,6 @@ def resample(
 
 
 def _informative(objective: Objective, signals: dict[str, Signal]) -> Tensor:
-    """``[B]`` bool, groups with any varying component."""
     return group_statistics(objective.components(signals)).informative.any(0)
 
 
@@ -65,9 +64,9 @@ def chosen_prompts(prompts: PromptGroups, rows: Tensor) -> PromptGroups:
 
 
 def with_groups(rollouts: Rollouts, rows: Tensor, others: Rollouts, of: Tensor) -> Rollouts:
-    """A copy of `rollouts` with the groups `rows` ``[R]`` replaced by the groups `of` ``[R]`` of `others`.
+    """Copy `rollouts`, with the groups `rows` ``[R]`` replaced by the groups `of` ``[R]`` of `others`.
 
-    Both answer the same prompts, so inputs without steps stay. Steps may be padded to different lengths.
+    Both answer the same prompts, so inputs without steps stay. Padding may differ.
     """
     inputs = {
         name: _put(tensor, rows, others.inputs[name], of) if tensor.shape[:3] == rollouts.mask.shape else tensor
@@ -85,7 +84,7 @@ def with_groups(rollouts: Rollouts, rows: Tensor, others: Rollouts, of: Tensor) 
 
 
 def with_signals(signals: dict[str, Signal], rows: Tensor, others: dict[str, Signal], of: Tensor) -> dict[str, Signal]:
-    """A copy of `signals` with the groups `rows` replaced by the groups `of` of `others`."""
+    """Copy `signals`, with the groups `rows` replaced by the groups `of` of `others`."""
     return {name: _with_signal(signal, rows, others[name], of) for name, signal in signals.items()}
 
 
@@ -104,7 +103,6 @@ def _with_signal(signal: Signal, rows: Tensor, other: Signal, of: Tensor) -> Sig
 
 
 def _put(values: Any, rows: Tensor, others: Any, of: Tensor) -> Any:
-    """A tensor ``[B, G, ...]`` or a list of B with the rows of others; None if either is None."""
     if values is None or others is None:
         return None
     if not isinstance(values, Tensor):

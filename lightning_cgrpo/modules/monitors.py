@@ -1,4 +1,4 @@
-"""Checks the metrics that EarlyStopping and `Checkpoints` monitor, as soon as the run's metrics are known."""
+"""Check of the metrics that EarlyStopping and `Checkpoints` monitor."""
 
 from __future__ import annotations
 
@@ -13,17 +13,12 @@ from lightning_cgrpo.objective.objective import Objective
 
 VALIDATION = "val/"
 COUNTERS = ("epoch", "step")
-"""Lightning's own metrics of checkpoints."""
 TIMES = ("time/", "throughput/")
 """Prefixes of metrics that differ between equal runs."""
 
 
 def check_monitors(trainer: Trainer, objective: Objective, validated: bool) -> None:
-    """Compare monitored metrics with the run's metrics, after an update or a validation (`validated`).
-
-    Raises:
-        UserError: a callback monitors a metric that the run doesn't have.
-    """
+    """Compare monitored metrics with the run's metrics, after an update or a validation (`validated`)."""
     validates = sum(trainer.num_val_batches) > 0
     there = {name for name in trainer.callback_metrics if not name.startswith(TIMES)}
     there |= {f"{VALIDATION}{name}" for name in _measured(objective) if validates}
@@ -45,12 +40,10 @@ def check_monitors(trainer: Trainer, objective: Objective, validated: bool) -> N
 
 
 def _measured(objective: Objective) -> list[str]:
-    """Metrics of every evaluation."""
     return ["reward/mean", *(f"rate/{name}" for name in objective.constraints), "rollout/length"]
 
 
 def _optional(objective: Objective) -> list[str]:
-    """Metrics that are logged only when there are values."""
     families: dict[str, Iterable[str]] = {
         "rate": objective.constraints,
         "reward": objective.rewards,

@@ -35,9 +35,9 @@ OptimizerCallable = Callable[[Iterable[Any]], Optimizer]
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
 
 SCHEDULED = ("initial_lr", "weight_decay", "eps")
-"""Settings of an optimizer that a schedule does not change."""
+"""Optimizer settings that a schedule does not change."""
 TEST_SPLITS = ("test", "test_train", "test_follow_ups")
-"""Splits of a test's dataloaders: test prompts, training prompts, and prompts that follow test prompts."""
+"""Splits of a test: test prompts, training prompts, and prompts that follow test prompts."""
 
 
 class ScoredPrompts(TypedDict):
@@ -101,11 +101,7 @@ class RolloutModule(LightningModule):
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Self:
-        """Lightning's method, with all arguments of the constructor, since a checkpoint holds none.
-
-        Raises:
-            UserError: no arguments are given.
-        """
+        """Lightning's method, with all constructor arguments, because a checkpoint holds none."""
         if not kwargs:
             raise UserError(
                 f"Expected the arguments of {cls.__name__}, since a checkpoint holds weights alone, but got none, try "
@@ -115,15 +111,11 @@ class RolloutModule(LightningModule):
 
     @property
     def seed(self) -> int:
-        """The argument `seed`; by default the seed of `lightning.seed_everything`, or 0 without a call of it."""
+        """Argument `seed`, else the seed of `lightning.seed_everything`, else 0."""
         return run_seed(self._seed)
 
     def configure_callbacks(self) -> list[Callback]:
-        """No callbacks; but this hook precedes Lightning's own, less helpful errors.
-
-        Raises:
-            UserError: the trainer clips or accumulates gradients.
-        """
+        """No callbacks; this hook precedes Lightning's own, less helpful errors."""
         if self.trainer.gradient_clip_val:
             raise UserError("Expected no gradient_clip_val of the trainer, try Optimization(max_grad_norm=...).")
         if self.trainer.accumulate_grad_batches != 1:
@@ -131,9 +123,6 @@ class RolloutModule(LightningModule):
         return []
 
     def setup(self, stage: str) -> None:
-        """Raises:
-        UserError: in training, for a callback or setting of the trainer that assumes automatic optimization.
-        """
         for message in (
             "Found \\d+ module\\(s\\) in eval mode",  # references and language models
             "The number of training batches .* is smaller than the logging interval",  # of updates, over all epochs
@@ -155,15 +144,11 @@ class RolloutModule(LightningModule):
             )
 
     def load_policy(self) -> None:
-        """Load the policy's weights, once, after `check_precision`."""
         if self._trainer is not None:
             check_precision(self.trainer)
         self.policy.load()
 
     def configure_optimizers(self) -> Any:
-        """Raises:
-        UserError: the optimizer or the schedule can't be made, or the schedule follows a metric.
-        """
         with _named("optimizer"):
             optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
         scheduler = None
@@ -178,9 +163,6 @@ class RolloutModule(LightningModule):
         return [optimizer], [scheduler]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raises:
-        UserError: the checkpoint is of another policy.
-        """
         self._metrics = checkpoint.get("metrics", {})
         path = None if self._trainer is None else self.trainer.ckpt_path
         # FSDP2 compares the weights of a sharded checkpoint.
@@ -188,10 +170,6 @@ class RolloutModule(LightningModule):
             check_weights(self.state_dict(), checkpoint["state_dict"], str(path or "the checkpoint"))
 
     def on_train_start(self) -> None:
-        """Raises:
-        UserError: the run has more updates than the learning-rate schedule; or a resumed run has a schedule of another
-            learning rate.
-        """
         self.trainer.callback_metrics.update(self._metrics)
         self._checks_monitors = True
         self._take_settings()
@@ -212,7 +190,7 @@ class RolloutModule(LightningModule):
     def _take_settings(self) -> None:
         """Give a restored optimizer the configuration's settings, instead of the checkpoint's.
 
-        Another learning rate is refused under a schedule, because the schedule resumes with its own.
+        A schedule refuses another learning rate, because the schedule resumes with its own.
         """
         if self.trainer.ckpt_path is None:
             return
@@ -232,9 +210,6 @@ class RolloutModule(LightningModule):
                 group[key] = value
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Raises:
-        UserError: after the first update, a callback monitors an unknown metric.
-        """
         if self._checks_monitors and self.trainer.callback_metrics:
             self._checks_monitors = False
             check_monitors(self.trainer, self.objective, validated=False)
@@ -242,10 +217,10 @@ class RolloutModule(LightningModule):
     # ------------------------------------------------------------------ optimizer steps
 
     def accumulate(self, pieces: Sequence[Tensor], loss: Callable[[Tensor], Tensor]) -> None:
-        """Sum gradients over the pieces of a minibatch; processes synchronize at the last piece alone.
+        """Sum gradients over a minibatch's pieces; processes synchronize at the last piece only.
 
         Args:
-            pieces: rows of the minibatch, see `micro_batches`; empty if all rows are on other processes.
+            pieces: rows from `micro_batches`; empty if all rows are on other processes.
             loss: computes the loss of a piece that isn't empty.
         """
         pieces = self.passes(pieces)
@@ -257,7 +232,7 @@ class RolloutModule(LightningModule):
                 self.manual_backward(loss(piece) if len(piece) else self._no_loss())
 
     def passes(self, pieces: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Pieces for equally many passes on every process, if the weights are sharded; see `sharding`. Collective.
+        """Pieces for equally many passes on every process, if the weights are sharded. Collective.
 
         An added, empty piece needs a pass of the policy's placeholder.
         """
@@ -267,7 +242,7 @@ class RolloutModule(LightningModule):
         return [*pieces, *(pieces[0][:0] for _ in range(most - len(pieces)))]
 
     def clipped_norm(self, max_norm: float | None) -> Tensor | None:
-        """The norm of the gradients, then scaled down to `max_norm`; None if the gradients aren't finite."""
+        """The gradients' norm, then scaled down to `max_norm`; None if a gradient isn't finite."""
         norm = total_norm(self.policy)
         if not bool(norm.isfinite()):
             return None
@@ -276,7 +251,6 @@ class RolloutModule(LightningModule):
         return norm
 
     def take_step(self, last: bool = True) -> None:
-        """Step the optimizer; after the update's last step, step the schedule."""
         optimizer = self.optimizers()
         assert isinstance(optimizer, LightningOptimizer)
         # Lightning counts steps of its wrapper as global_step, which counts updates here.
@@ -286,7 +260,6 @@ class RolloutModule(LightningModule):
             scheduler.step()
 
     def _no_loss(self) -> Tensor:
-        """0, with gradients 0 of all trained parameters."""
         if not is_sharded(self.policy):
             return torch.stack([p.sum() * 0 for p in self.policy.parameters() if p.requires_grad]).sum()
         output = self.policy(self.policy.placeholder())
@@ -295,11 +268,7 @@ class RolloutModule(LightningModule):
     # ------------------------------------------------------------------ sampling and evaluation
 
     def sample(self, prompts: PromptGroups, group_size: int, stream: Stream, update: int) -> Rollouts:
-        """Answer every prompt `group_size` times, with the randomness of (seed, stream, update, prompt).
-
-        Raises:
-            UserError: the batch isn't of `PromptGroups`.
-        """
+        """Answer every prompt `group_size` times, with the randomness of (seed, stream, update, prompt)."""
         if not isinstance(prompts, PromptGroups):
             raise UserError(
                 f"Expected batches of PromptGroups, but got a {type(prompts).__name__}, try a data module such as "
@@ -316,7 +285,7 @@ class RolloutModule(LightningModule):
         return rollouts
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> tuple[dict[str, Signal], dict[str, Tensor]]:
-        """The task's signals, and the number of non-finite entries ``[B]`` by signal; such entries do not apply."""
+        """The task's signals, and counts ``[B]`` of non-finite entries by signal; such entries do not apply."""
         scored = self.task.score(prompts, rollouts)
         for name, signal in scored.items():
             if not isinstance(signal, Signal):
@@ -336,7 +305,6 @@ class RolloutModule(LightningModule):
     def measure(
         self, prompts: PromptGroups, group_size: int, stream: Stream, update: int, sums: RunningSums | None = None
     ) -> ScoredPrompts:
-        """Sample and score answers, and add their sums to `sums`."""
         rollouts = self.sample(prompts, group_size, stream, update)
         signals, faults = self.score(prompts, rollouts)
         if sums is not None:
@@ -347,9 +315,6 @@ class RolloutModule(LightningModule):
         self._sums["val"].clear()
 
     def on_test_epoch_start(self) -> None:
-        """Raises:
-        UserError: more than two dataloaders without names, or a name outside `TEST_SPLITS`.
-        """
         self._splits_of_test()
         for split in TEST_SPLITS:
             self._sums[split].clear()
@@ -416,7 +381,6 @@ def check_precision(trainer: Trainer) -> None:
 
 
 def _check_lengths(objective: Objective, longest: int | None, task: Task) -> None:
-    """Compare limits on an answer's length: the sampler's, the task's, and of constraints on ``tokens``."""
     if longest is None:
         return
     if task.max_completion_tokens is not None and task.max_completion_tokens < longest:
@@ -435,7 +399,6 @@ def _check_lengths(objective: Objective, longest: int | None, task: Task) -> Non
 
 @contextmanager
 def _named(argument: str) -> Iterator[None]:
-    """Adds the module's argument to torch's errors."""
     try:
         yield
     except (ValueError, TypeError) as error:

@@ -20,8 +20,8 @@ from lightning_cgrpo.tasks.task import Task
 class SupervisedFineTuning(RolloutModule):
     """Maximum likelihood of the column ``completion`` given the column ``prompt``.
 
-    The loss is -log p(completion, end token | prompt), summed over tokens and averaged over the batch's prompts. A mean
-    over tokens would bend the learned mix of lengths.
+    The loss is -log p(completion, end token | prompt), summed over tokens and averaged over prompts. A mean over tokens
+    would distort the learned lengths.
 
     Args:
         policy: trained policy.
@@ -29,14 +29,13 @@ class SupervisedFineTuning(RolloutModule):
         task: scores answers into signals.
         objective: measured rates.
         optimizer: function of parameters.
-        lr_scheduler: function of the optimizer; the schedule steps once per update.
-        micro_batch_size: completions per pass; changes memory, not the result. None: all at once.
+        lr_scheduler: function of the optimizer; steps once per update.
+        micro_batch_size: completions per pass, for memory; None: all at once.
         max_grad_norm: largest norm of gradients; None for no limit.
         eval_group_size: answers per prompt in evaluation.
         seed: by default the seed of `lightning.seed_everything`.
 
     Raises:
-        UserError: prompts have no completions, or a completion exceeds the model's context.
         FloatingPointError: gradients aren't finite.
     """
 
@@ -94,7 +93,7 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups) -> Rollouts:
     """The column ``completion`` as rollouts: one answer ``[B, 1, T]`` per prompt, with its end token.
 
     Raises:
-        UserError: the column is missing, or a completion does not fit into the model's context.
+        UserError: the column is missing, or a completion exceeds the model's context.
     """
     asked, answered = (prompts.column(name, "SupervisedFineTuning") for name in ("prompt", "completion"))
     tokens, inputs = policy.read_prompts(asked, prompts.index)

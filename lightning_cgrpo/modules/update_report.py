@@ -23,15 +23,15 @@ SAMPLING_TERMS = ("ratio", "capped", "log_prob_gap")
 
 
 def logging_due(trainer: Trainer, update: int) -> bool:
-    """Whether an update is logged: every `log_every_n_steps`-th update, from the first."""
+    """True for logged updates: every `log_every_n_steps`-th update, from the first."""
     interval: int = trainer.log_every_n_steps  # type: ignore[attr-defined] # set by Lightning's logger connector
     return update % max(interval, 1) == 0
 
 
 class UpdateReport:
-    """Collects the numbers of one update, before its optimizer steps; `metrics` combines all processes.
+    """Collects the numbers of one update; `metrics` combines all processes.
 
-    If the update is not `due` to be logged, only the entropy and skipped steps are kept.
+    Unless the update is `due` to be logged, only the entropy and skipped steps are kept.
     """
 
     def __init__(self, due: bool, optimization: Optimization, device: torch.device) -> None:
@@ -57,14 +57,13 @@ class UpdateReport:
             self.terms.append({name: self.zero.clone() for name in POLICY_TERMS})
 
     def add_terms(self, terms: LossTerms, scale: float) -> None:
-        """Add a pass's terms to the current minibatch's terms."""
         self.entropy = self.entropy + scale * terms.entropy.detach()
         if self.due:
             for name in POLICY_TERMS:
                 self.terms[-1][name] += scale * getattr(terms, name).detach()
 
     def add_sampling(self, examples: Examples) -> None:
-        """Compare the sampling engine's probabilities with the policy's probabilities before the update."""
+        """Compare the sampling engine's probabilities with the policy's probabilities."""
         reported = examples.targets.get("sampling_log_probs")
         if not self.due or reported is None:
             return
@@ -91,8 +90,8 @@ class UpdateReport:
     ) -> dict[str, float]:
         """Metrics by tag, of all processes. Collective.
 
-        Rollouts, signals and faults are those of the first draw. Statistics and effective weights ``[J, B]`` are those
-        of the groups trained on.
+        Rollouts, signals and faults come from the first draw. Statistics and effective weights ``[J, B]`` come from the
+        trained groups.
         """
         sums = behavior_sums(objective, signals, rollouts, faults)
         sums |= {f"policy/{name}": torch.stack([t[name] for t in self.terms]).mean() for name in POLICY_TERMS}

@@ -1,4 +1,4 @@
-"""Controllers of the multipliers, one per file, and guards for any controller."""
+"""Controllers of the multipliers, and guards for any controller."""
 
 from lightning_cgrpo.multipliers.controller import Controller
 from lightning_cgrpo.multipliers.exponentiated_gradient import ExponentiatedGradient

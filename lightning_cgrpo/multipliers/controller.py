@@ -1,4 +1,4 @@
-"""Controller: base class of all controllers of the multipliers."""
+"""Base class of all controllers of the multipliers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def normalized(multipliers: Tensor) -> Tensor:
 
 
 class Controller(nn.Module, ABC):
-    """Moves the weights of the reward and of K constraints, so that each rate comes down to its threshold.
+    """Moves the weights of reward and K constraints, so that each rate falls to its threshold.
 
     A controller sees violations alone, never the reward. Hyperparameters are not in `state_dict`, so a resumed run may
     change them.
@@ -32,14 +32,9 @@ class Controller(nn.Module, ABC):
     multipliers: Tensor
     """lambda ``[K]`` >= 0, unless a subclass overrides `weights`."""
     size: int | None = None
-    """Number of constraints K, None before `setup`."""
 
     def setup(self, size: int) -> None:
-        """Allocate the state of K = `size` constraints, before `load_state_dict`; a second call does nothing.
-
-        Raises:
-            ValueError: the controller has state of another number of constraints.
-        """
+        """Allocate the state of K = `size` constraints, before `load_state_dict`; a second call does nothing."""
         if self.size is None:
             expect(size >= 0, "size", "a number of constraints", size)
             self._allocate(size)
@@ -55,7 +50,7 @@ class Controller(nn.Module, ABC):
 
         Args:
             violations: ``[K]``, rate of violation - threshold.
-            observed: ``[K]`` bool, constraints with any opportunity; the state of others stays unchanged.
+            observed: ``[K]`` bool, constraints with any opportunity; the state of other constraints stays.
 
         Raises:
             ValueError: the violation of an observed constraint is not finite.
@@ -84,14 +79,13 @@ class Controller(nn.Module, ABC):
     def weights(self) -> Tensor:
         """``[1 + K]`` float64, >= 0, of sum 1: the reward's weight, then the constraints' weights.
 
-        By default (1, lambda) / (1 + sum lambda), so the advantage's scale does not grow with the multipliers (Stooke
-        et al., 2020).
+        By default (1, lambda) / (1 + sum lambda), which keeps the advantage's scale (Stooke et al., 2020).
         """
         return normalized(self.multipliers)
 
     @abstractmethod
     def _allocate(self, size: int) -> None:
-        """Register float64 buffers (or parameters) for `size` constraints."""
+        """Register float64 buffers (or parameters)."""
 
     @abstractmethod
     def _update(self, violations: Tensor, observed: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Exponentiated gradient: multiplicative steps as long as the violations."""
+"""Exponentiated gradient on the multipliers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from lightning_cgrpo.multipliers.controller import Controller
 class ExponentiatedGradient(Controller):
     """Multiplies each constraint's weight by a factor that grows with its violation, then renormalizes.
 
-    Clipped steps keep a hopeless constraint from outrunning other constraints; bounded logits keep weights from
-    vanishing.
+    Clipped steps keep an infeasible constraint from outrunning other constraints; bounded logits keep weights positive.
 
         z_k <- clip(z_k + lr clip(v_k, -clip, clip), -bound, bound),    lambda = softmax(0, z_1 ... z_K)
 
-    Without the clips: lambda_k <- lambda_k exp(lr v_k), renormalized (Kivinen & Warmuth, 1997). A gradient step on the
-    logits would have a factor lambda_k (1 - lambda_k), which starves weights near 0 and 1.
+    Without the clips: lambda_k <- lambda_k exp(lr v_k), renormalized (Kivinen & Warmuth, 1997).
 
     Args:
         lr: step per unit of violation.
         clip: largest violation that counts.
-        bound: largest |z_k|; a constraint weighs at most exp(bound) times the reward.
+        bound: largest |z_k|; weights reach exp(bound) times the reward's.
         init: initial z_k; 0 for uniform weights.
     """
 

@@ -1,6 +1,5 @@
 """Guards against infeasible constraints: bounds on the weights, slack, and a detector.
 
-The weight of an infeasible constraint grows throughout training, at the expense of the reward and other constraints.
 Bounds reserve weight for each component; slack loosens the threshold; the detector warns.
 """
 
@@ -20,17 +19,14 @@ ROUNDING = 1e-9
 def bounded(weights: Tensor, floor: Tensor, cap: Tensor) -> Tensor:
     """The closest weights in KL divergence within floor <= x <= cap, sum x = 1.
 
-    argmin KL(x || weights) is x_j = clip(c weights_j, floor_j, cap_j) with c for the sum 1. Each turn fixes the side
-    (floors or caps) with the larger total violation, exact after at most 1 + K turns (Bitran & Hax, 1981). If all
-    positive weights are at their caps, weights of 0 share the rest. Feasible weights stay, bit for bit.
+    argmin KL(x || weights) is x_j = clip(c weights_j, floor_j, cap_j) with c for the sum 1. Each turn fixes the
+    side (floors or caps) with the larger total violation (Bitran & Hax, 1981). If all positive weights are at their
+    caps, weights of 0 share the rest. Feasible weights stay, bit for bit.
 
     Args:
         weights: ``[1 + K]``, >= 0, of sum 1.
         floor: ``[1 + K]``, of sum <= 1.
         cap: ``[1 + K]``, of sum >= 1.
-
-    Raises:
-        UserError: no weights satisfy the bounds.
 
     Example:
         >>> floor, cap = torch.tensor([0.1, 0.1, 0.0]), torch.ones(3)
@@ -63,7 +59,7 @@ class WeightBounds:
     """Floors and caps on the policy's weights; for controllers with a bounded state, unlike SoftmaxAdam.
 
     Args:
-        floor: smallest weight, of all components or by name (``reward`` or a constraint's).
+        floor: smallest weight, of all components or by name.
         cap: largest weight, of all components or by name.
 
     Example:
@@ -81,17 +77,11 @@ class WeightBounds:
         self._bounds: tuple[Tensor, Tensor] | None = None
 
     def resolve(self, names: list[str]) -> None:
-        """Look up the names of the 1 + K weights, the reward's first.
-
-        Raises:
-            UserError: a bound has an unknown name, or no weights satisfy the bounds.
-        """
         floor, cap = self._vector("floor", self.floor, 0.0, names), self._vector("cap", self.cap, 1.0, names)
         _check_feasible(floor, cap, names)
         self._bounds = floor, cap
 
     def __call__(self, weights: Tensor) -> Tensor:
-        """`bounded` weights ``[1 + K]``."""
         if self._bounds is None:
             raise RuntimeError("Expected `resolve` before the first use of WeightBounds, but got no names yet.")
         return bounded(weights, *self._bounds)
@@ -132,11 +122,11 @@ def _check_feasible(floor: Tensor, cap: Tensor, names: list[str] | None = None) 
 class ResilientSlack:
     """Loosens each threshold in proportion to its weight: v_k <- v_k - lambda_k / alpha (Hounie et al., 2023).
 
-    In equilibrium an infeasible constraint has the weight alpha (rate - threshold), not all the weight. Rates of
-    feasible constraints settle lambda_k / alpha above their thresholds too.
+    In equilibrium an infeasible constraint has the weight alpha (rate - threshold). Feasible constraints settle
+    lambda_k / alpha above their thresholds.
 
     Args:
-        alpha: stiffness. Slack is at most 1 / alpha, so choose alpha < 1 / (worst expected rate - threshold).
+        alpha: stiffness, below 1 / (worst expected rate - threshold); slack is at most 1 / alpha.
     """
 
     def __init__(self, alpha: float = 2.0) -> None:
@@ -144,22 +134,20 @@ class ResilientSlack:
         self.alpha = alpha
 
     def slack(self, weights: Tensor) -> Tensor:
-        """Loosening of the thresholds ``[K]``, from the controller's weights ``[1 + K]``."""
         return weights[1:] / self.alpha
 
     def __call__(self, violations: Tensor, weights: Tensor) -> Tensor:
-        """Violations ``[K]`` of the loosened thresholds."""
         return violations - self.slack(weights).to(violations)
 
 
 class StallDetector(nn.Module):
-    """Reports once each constraint that keeps most of the weight without progress, and is likely infeasible.
+    """Reports once each constraint that keeps most of the weight without progress.
 
-    The constraint kept at least `weight` for `updates` consecutive observed updates. Its mean violation over the second
-    half is positive, and less than `improvement` (relative) below the first half's.
+    A stalled, likely infeasible constraint kept at least `weight` for `updates` consecutive observed updates. Its mean
+    violation over the second half is positive, and less than `improvement` (relative) below the first half's.
 
     Args:
-        weight: share of the weight, in (0.5, 1]; with `max_multiplier` c a share is at most c / (1 + c).
+        weight: share in (0.5, 1]; `max_multiplier` c limits shares to c / (1 + c).
     """
 
     changes_learning = False
@@ -178,7 +166,6 @@ class StallDetector(nn.Module):
         self.size: int | None = None
 
     def setup(self, size: int) -> None:
-        """Allocate the state of K = `size` constraints, before `load_state_dict`."""
         if self.size == size:
             return
         self.register_buffer("count", torch.zeros(size, dtype=torch.int64))
@@ -188,15 +175,12 @@ class StallDetector(nn.Module):
         self.size = size
 
     def update(self, weights: Tensor, violations: Tensor, observed: Tensor) -> int | None:
-        """Add one update.
+        """Add one update; return the index of a newly stalled constraint, or None.
 
         Args:
             weights: ``[1 + K]`` of the controller, before `WeightBounds`.
             violations: ``[K]``, without slack.
             observed: ``[K]`` bool; an unobserved update neither counts nor ends a period.
-
-        Returns:
-            The index of a newly stalled constraint, or None.
         """
         if self.size is None:
             raise RuntimeError("Expected `setup` before `update`, but got no number of constraints yet.")

@@ -12,20 +12,18 @@ from lightning_cgrpo.multipliers.controller import Controller
 
 
 class NuPI(Controller):
-    """Moves each multiplier by its violation, and by the change of its smoothed violation, which damps oscillation.
-
-    The state has no integral that could wind up beyond the bounds.
+    """Moves each multiplier by its violation and by the smoothed violation's change, which damps oscillation.
 
         s_t = nu s_{t-1} + (1 - nu) v_t,    s_0 = v_0
         lambda <- clip(lambda + ki v_t + kp (s_t - s_{t-1}), 0, max_multiplier)
 
     (Sohrabi et al., 2024, algorithm 1.) With nu = 0 and kp = ki this is optimistic gradient ascent. The authors'
-    library documents s_0 = v_0 but stores 0, which repeats the proportional term in the second step.
+    library stores s_0 = 0 instead.
 
     Args:
         kp: proportional gain, lambda per unit of violation.
-        ki: integral gain, lambda per unit of violation and update; the dual learning rate.
-        nu: smoothing of the violation, in (-1, 1); negative values resemble momentum and oscillate.
+        ki: integral gain per update; the dual learning rate.
+        nu: smoothing, in (-1, 1); negative values oscillate like momentum.
         max_multiplier: cap on each lambda_k, relative to the reward's 1.
         init: initial lambda_k.
     """

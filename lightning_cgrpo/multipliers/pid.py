@@ -14,21 +14,20 @@ from lightning_cgrpo.multipliers.controller import Controller
 class PID(Controller):
     """Sets each multiplier from the size, the sum and the rise of its violation.
 
-    The integral finds the multiplier that holds a rate at its threshold; the proportional part damps the integral's
-    oscillation; the derivative part responds to a rising violation.
+    The integral finds the multiplier; the proportional part damps oscillation; the derivative part responds to a
+    rising violation.
 
         s <- a s + (1 - a) v,    s_0 = v_0
         I_k <- clip(I_k + ki v_k, 0, max_multiplier)
         lambda_k = clip(kp s_k + I_k + kd max(0, s_k - s'_k), 0, max_multiplier)
 
-    with s' the previous s (Stooke et al., 2020, algorithm 2). The integral stops rising once the sum reaches the cap,
-    so that lambda_k leaves the cap as soon as the violation falls.
+    with s' the previous s (Stooke et al., 2020, algorithm 2). The integral stops at the cap, so
+    lambda_k leaves the cap as soon as the violation falls.
 
     Args:
         kp: proportional gain, lambda per unit of violation.
         ki: integral gain, lambda per unit of violation and update.
-        kd: derivative gain, lambda per rise in one update; needs smoothing, because its positive part turns noise into
-            a bias.
+        kd: derivative gain, lambda per rise in one update; without smoothing, noise becomes a bias.
         max_multiplier: cap on lambda_k and on the integral, relative to the reward's 1.
         smoothing: a, in [0, 1). The authors' code has 0.95.
     """

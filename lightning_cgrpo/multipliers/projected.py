@@ -1,4 +1,4 @@
-"""Projected gradient ascent on the multipliers: the textbook's dual method."""
+"""Projected gradient ascent on the multipliers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from lightning_cgrpo.multipliers.controller import Controller
 
 
 class ProjectedAscent(Controller):
-    """Raises each multiplier in proportion to its violation, and lowers it below the threshold, down to 0.
-
-    A constraint that holds with room to spare gets weight 0.
+    """Moves each multiplier in proportion to its violation, down to 0.
 
         lambda_k <- clip(lambda_k + lr v_k, 0, max_multiplier)
 

@@ -16,8 +16,7 @@ from lightning_cgrpo.multipliers.controller import Controller
 def softmax_gradient(logits: Tensor, violations: Tensor) -> Tensor:
     """Gradient ``[1 + K]`` of l(z) = sum_k lambda_k(z) v_k, with lambda = softmax(z), at logits ``[1 + K]``.
 
-    g_k = lambda_k (v_k - v) with v = sum_j lambda_j v_j, and v_R = 0 for the reward. A violated constraint's logit
-    falls while v exceeds its violation.
+    g_k = lambda_k (v_k - v) with v = sum_j lambda_j v_j, and v_R = 0 for the reward.
 
     Example:
         >>> softmax_gradient(torch.zeros(3), torch.tensor([0.1, 0.4]))
@@ -32,12 +31,11 @@ class SoftmaxAdam(Controller):
     """Moves the logits of a softmax over reward and constraints towards violated constraints, by Adam.
 
     Adam divides a steady gradient by its size: a violation of 1e-4 moves a logit as fast as 0.5, by `lr` per update.
-    Rates therefore oscillate around thresholds, and an infeasible constraint ends up with all the weight.
+    Rates oscillate around thresholds, and an infeasible constraint takes all the weight.
 
         lambda = softmax(z),    z ascends l(z) = sum_k lambda_k v_k
 
-    (Paper, section 4; Roy et al., 2021.) The 1 + K logits include the reward's. An unobserved constraint enters no sum
-    and keeps its logit and Adam's state.
+    (Paper, section 4; Roy et al., 2021.) An unobserved constraint keeps its logit and Adam's state.
 
     Args:
         lr: Adam's learning rate; the paper has 0.01 for the gridworld.
@@ -76,7 +74,6 @@ class SoftmaxAdam(Controller):
         self.optimizer.step()
 
     def get_extra_state(self) -> dict[int, Any]:
-        """Adam's moments and step counts."""
         state: dict[int, Any] = self.optimizer.state_dict()["state"]
         return state
 

@@ -1,1 +1,1 @@
-"""The objective: rewards, constraints, and measured rates."""
+"""Objective: rewards, constraints, and measured rates."""

@@ -1,4 +1,4 @@
-"""BehaviorRate: a torchmetrics accumulator of rates, for the controller. Logged rates come from `measurement.py`."""
+"""A torchmetrics accumulator of rates, for the controller."""
 
 from __future__ import annotations
 
@@ -32,11 +32,6 @@ class BehaviorRate(Metric):
             self.add_state(state, torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum", persistent=True)
 
     def update(self, violations: Tensor, opportunities: Tensor) -> None:
-        """Add counts ``[K]``.
-
-        Raises:
-            ValueError: a count is not finite, or violations aren't between 0 and opportunities.
-        """
         violations, opportunities = violations.to(self.violations), opportunities.to(self.opportunities)
         # The negation catches NaN too.
         if not bool(((violations >= 0) & (violations <= opportunities) & opportunities.isfinite()).all()):
@@ -49,5 +44,5 @@ class BehaviorRate(Metric):
         self.opportunities = self.opportunities + opportunities
 
     def compute(self) -> Tensor:
-        """Rates ``[K]`` float64, NaN without opportunities; torchmetrics squeezes a single rate to a scalar."""
+        """Rates ``[K]`` float64, NaN without opportunities; a scalar for K = 1."""
         return self.violations / self.opportunities

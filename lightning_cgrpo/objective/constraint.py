@@ -1,4 +1,4 @@
-"""Constraint: one behavior, and the rate at which it may or must occur.
+"""Constraint: one behavior and its bound.
 
 Functions import torch themselves, so that the command line checks a declaration without torch.
 """
@@ -34,11 +34,10 @@ class Constraint:
     Args:
         at_most: highest rate, in [0, 1], of an unwanted behavior.
         at_least: lowest rate, in [0, 1], of a wanted behavior.
-        role: ``constrain`` gives the behavior a multiplier; ``monitor`` measures and logs its rate.
+        role: ``constrain`` gives a multiplier; ``monitor`` only logs the rate.
         signal: the task's signal; by default the constraint's name.
-        violated_above: larger values of the signal, a number, are violations; `at_least` then bounds the rate of other
-            values.
-        violated_below: smaller values of the signal are violations.
+        violated_above: larger values of a number are violations.
+        violated_below: smaller values of a number are violations.
     """
 
     at_most: float | None = None
@@ -50,7 +49,6 @@ class Constraint:
 
     @property
     def bound(self) -> float | None:
-        """The threshold in the user's orientation: `at_most` or `at_least`."""
         return self.at_most if self.at_least is None else self.at_least
 
     @property
@@ -61,21 +59,14 @@ class Constraint:
         return math.inf if self.at_most is None else float(self.at_most)
 
     def shown_rate(self, violation_rate: float) -> float:
-        """A rate of violations in the user's orientation."""
         return violation_rate if self.at_least is None else 1.0 - violation_rate
 
     def met_by(self, shown_rate: float) -> bool:
-        """Whether a rate in the user's orientation meets the bound, if any."""
         if self.at_least is not None:
             return shown_rate >= self.at_least - ROUNDING
         return self.at_most is None or shown_rate <= self.at_most + ROUNDING
 
     def check(self, name: str) -> None:
-        """Check role, bound and limits; `name` appears in the error.
-
-        Raises:
-            ObjectiveError: the role is unknown, or a bound or limit is missing, doubled or out of range.
-        """
         where = f"constraint '{name}'"
         if self.role not in get_args(Role):
             raise ObjectiveError(f"Expected {where} to have role: constrain or monitor, but got '{self.role}'.")
@@ -104,11 +95,6 @@ class Constraint:
                 raise ObjectiveError(f"Expected {where} to have a finite {word}, but got {number}.")
 
     def violations(self, signal: Signal) -> tuple[Tensor, Tensor]:
-        """Counts of violations and opportunities ``[B, G]``.
-
-        Raises:
-            ObjectiveError: the signal is a number.
-        """
         count, opportunities = self._indicator(signal).counts()
         wrong = (count < 0) | (count > opportunities)
         if signal.count is None and signal.opportunities is None:
@@ -124,13 +110,12 @@ class Constraint:
         return count, opportunities
 
     def component(self, signal: Signal) -> Tensor:
-        """The value for the advantage, larger is better: the signal, or minus an unwanted signal."""
+        """The advantage's value, larger is better: the signal, or minus an unwanted signal."""
         value = as_number(self._indicator(signal).value)
         return value if self.at_least is not None and not self.from_number else -value
 
     @property
     def from_number(self) -> bool:
-        """Whether `violated_above` or `violated_below` makes an indicator of a number."""
         return self.violated_above is not None or self.violated_below is not None
 
     def _indicator(self, signal: Signal) -> Signal:

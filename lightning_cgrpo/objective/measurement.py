@@ -1,4 +1,4 @@
-"""Rewards, behavior rates and lengths: sums over batches and processes, and metrics by tag."""
+"""Rewards, behavior rates and lengths: sums and metrics by tag."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def behavior_sums(
 def prompt_sums(
     objective: Objective, signals: Signals, rollouts: Rollouts, faults: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """Sums over the answers of each prompt, float64 ``[B]``, for `behavior_metrics`.
+    """Sums over each prompt's answers, float64 ``[B]``, for `behavior_metrics`.
 
     Args:
         faults: from `isolate_faults`; not counted as inapplicable.
@@ -75,9 +75,10 @@ def prompt_sums(
 
 
 def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[str, float]:
-    """Metrics by tag: ``rate/<constraint>`` in the user's orientation, ``reward/mean``, ``reward/<signal>`` of several
-    rewards, ``rollout/length``; nonzero ``inapplicable/<signal>`` (a share) and ``faults/<signal>`` (a count). Metrics
-    without observations are left out.
+    """Metrics by tag, without metrics that have no observations.
+
+    The tags are ``rate/<constraint>``, ``reward/mean``, ``reward/<signal>`` of several rewards, ``rollout/length``,
+    and nonzero ``inapplicable/<signal>`` (a share) and ``faults/<signal>`` (a count).
     """
     metrics = {}
     for tag, parts in _ratios(objective).items():
@@ -100,7 +101,7 @@ class Evaluation:
 
     Args:
         metrics: by tag, from `behavior_metrics`.
-        standard_errors: of means and rates, by tag; left out if all prompts agree.
+        standard_errors: by tag; left out if all prompts agree.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -110,7 +111,7 @@ class Evaluation:
 
 
 class RunningSums:
-    """`prompt_sums` over the batches of an evaluation."""
+    """`prompt_sums` over an evaluation's batches."""
 
     def __init__(self) -> None:
         self._batches: list[Mapping[str, Tensor]] = []
@@ -124,8 +125,8 @@ class RunningSums:
     def evaluation(self, objective: Objective) -> Evaluation:
         r"""Metrics over all batches and processes. Collective.
 
-        Prompts, not answers, are independent samples. The standard error of a ratio r = Σ a_i / Σ b_i over n prompts is
-        the clustered standard error
+        Prompts, not answers, are independent samples. The clustered standard error of a ratio r = Σ a_i / Σ b_i over n
+        prompts is
 
             sqrt(n / (n - 1) · Σ (a_i - r b_i)²) / Σ b_i
 
@@ -166,5 +167,4 @@ def _ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:
 
 
 def _by_prompt(values: Tensor) -> Tensor:
-    """Sums of ``[B, G]`` or ``[B, G, T]`` over each prompt, float64 ``[B]``."""
     return values.double().flatten(1).sum(-1)

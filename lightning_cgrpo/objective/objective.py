@@ -1,4 +1,4 @@
-"""Objective: reward, constraints and their rates.
+"""Objective: reward and constraints.
 
 Functions import torch themselves, so that the command line checks a declaration without torch.
 """
@@ -39,12 +39,8 @@ class Objective:
     """Maximize the reward subject to behavior rates.
 
     Args:
-        reward: a signal's name, or several names with weights, ``{speed: 1.0, comfort: 0.2}``. Each reward is a
-            component.
+        reward: signal, or weighted signals as components, ``{speed: 1.0, comfort: 0.2}``.
         constraints: by name, as in tags and tables.
-
-    Raises:
-        ObjectiveError: a bound is missing, doubled or not a rate, or the reward is missing.
 
     Example:
         >>> objective = Objective("goal", {"lava": Constraint(at_most=0.01)})
@@ -85,11 +81,6 @@ class Objective:
 
     @classmethod
     def declared(cls, config: Mapping[str, Any]) -> Objective:
-        """An objective from a configuration's plain containers, with checked keys.
-
-        Raises:
-            ObjectiveError: as in the constructor, or a value isn't a number.
-        """
         constraints = {}
         declared, reward = config.get("constraints") or {}, config.get("reward") or ""
         if not isinstance(declared, Mapping):
@@ -115,7 +106,7 @@ class Objective:
 
     @property
     def constrained(self) -> dict[str, Constraint]:
-        """The K constraints with a multiplier, in the order of the multipliers."""
+        """The K constraints with a multiplier, in the multipliers' order."""
         return {name: c for name, c in self.constraints.items() if c.role == "constrain"}
 
     @property
@@ -131,14 +122,13 @@ class Objective:
 
     @property
     def signal_names(self) -> list[str]:
-        """The objective's signals."""
         return list(dict.fromkeys([*self.rewards, *(c.signal or name for name, c in self.constraints.items())]))
 
     def check_signals(self, declared: Mapping[str, SignalKind]) -> None:
         """Compare with the task's signals.
 
         Raises:
-            ObjectiveError: a signal is unknown, or a constraint on a number has no limit of violation.
+            ObjectiveError: a signal is unknown, or a constraint on a number has no limit.
         """
         for name in self.rewards:
             _check_known(f"reward '{name}'", name, declared)
@@ -157,7 +147,6 @@ class Objective:
                 )
 
     def components(self, signals: Signals) -> Components:
-        """Rewards and constraints as components ``[J, B, G]``."""
         import torch
 
         values = [signals[name].value for name in self.rewards]
@@ -174,23 +163,18 @@ class Objective:
         )
 
     def component_weights(self, weights: Tensor) -> Tensor:
-        """Weights ``[J]`` of the components, from the weights ``[1 + K]`` of reward and constraints."""
         import torch
 
         rewards = torch.tensor(list(self.rewards.values()), dtype=weights.dtype, device=weights.device)
         return torch.cat([weights[:1] * rewards, weights[1:]])
 
     def violations(self, signals: Signals, names: Iterable[str] | None = None) -> tuple[Tensor, Tensor]:
-        """Counts of violations and opportunities of the constraints `names`, by default all; float64 ``[len(names)]``.
-
-        Raises:
-            ObjectiveError: a signal without a declared kind is a number.
-        """
+        """Violations and opportunities of the constraints `names`, by default all; float64 ``[len(names)]``."""
         violations, opportunities = self.violations_by_prompt(signals, names)
         return violations.sum(-1), opportunities.sum(-1)
 
     def violations_by_prompt(self, signals: Signals, names: Iterable[str] | None = None) -> tuple[Tensor, Tensor]:
-        """`violations` of each prompt's answers, ``[len(names), B]`` each."""
+        """`violations` by prompt, ``[len(names), B]`` each."""
         import torch
 
         counts = []
