@@ -1,11 +1,11 @@
-"""Fuzz everything that reads what others wrote: completions, data, scenes, trajectories, replies, checkpoints.
+"""Fuzz all parsers of foreign input: completions, data, scenes, trajectories, replies, checkpoints.
 
     python -m benchmarks.fuzz                      # hypothesis, 127,000 inputs
     python -m benchmarks.fuzz --scale 0.01         # fewer
-    python -m benchmarks.fuzz --atheris 100000     # so many for each parser of text; needs `pip install atheris`
+    python -m benchmarks.fuzz --atheris 100000     # so many per text parser; needs `pip install atheris`
 
-Each parser must give a value of its kind or the error that it documents, and nothing else. Prints how many inputs each
-was given, and how many of them it took for valid; ends with the first that does otherwise, made small.
+Each parser must return its documented value or error. Prints the inputs given and accepted per parser; stops at the
+first failure, minimized.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ JUNK: list[Any] = [
     *(None, True, False, 0, -1, 1.5, 10**30, 1e308, float("nan"), float("inf"), "", "a", "\ud800", "é" * 70, [], {}),
     *([[]], [None], [[0, 0]], [[1.0, "x"]], {"a": 1}, [0] * 8, [[0.0, 0.0, 0.0]] * 8, [[0.0, 0.0, float("inf")]] * 8),
 ]
-"""What a field of JSON may turn out to be."""
+"""Values for a JSON field."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Target:
     """A parser.
 
     Args:
-        inputs: what it is given.
-        check: gives it an input and looks at what comes out; returns whether it was valid.
-        count: how many inputs.
+        inputs: fuzzed inputs.
+        check: parses an input, checks the outcome, and returns its validity.
+        count: number of inputs.
     """
 
     inputs: st.SearchStrategy[Any]
@@ -72,13 +72,13 @@ class Target:
 
 
 def texts(*pieces: str) -> st.SearchStrategy[str]:
-    """Of pieces that mean something to a parser, and of any characters, halves of surrogate pairs included."""
+    """Mix meaningful pieces with any characters, including halves of surrogate pairs."""
     anything = st.text(st.characters(codec=None, exclude_categories=()), max_size=6)
     return st.lists(st.one_of(st.sampled_from(pieces), st.sampled_from(pieces), anything), max_size=14).map("".join)
 
 
 def changed(value: Any, draw: random.Random) -> Any:
-    """JSON with one to three fields that are missing, doubled, or something else."""
+    """JSON with one to three fields missing, doubled or replaced."""
     root = [copy.deepcopy(value)]
     for _ in range(draw.randint(1, 3)):
         at: Any = root
@@ -116,7 +116,7 @@ def check_waypoints(text: str) -> bool:
 
 
 def through_a_file(content: bytes, read: Callable[[Path], Any], name: str, error: type[UserError]) -> Any:
-    """What a reader makes of a file, or None where it raises the error that it documents."""
+    """Read a file; None if the documented error is raised."""
     file = Path(tempfile.gettempdir()) / f"fuzz-{os.getpid()}-{name}"
     file.write_bytes(content)
     try:
@@ -155,7 +155,7 @@ def check_candidates(content: Any) -> bool:
 
 
 class _Replies:
-    """A server that answers what it is told."""
+    """A server with a preset reply."""
 
     def __init__(self) -> None:
         self.reply: Any = None
@@ -186,7 +186,7 @@ WHOLE = _checkpoint()
 
 
 def check_checkpoint(number: int) -> bool:
-    """Bytes that are changed or missing are noticed, or no part of what is read."""
+    """Check that changed or missing bytes are noticed, unless no read part changed."""
     draw = random.Random(number)
     content = bytearray(WHOLE)
     if draw.random() < 0.3:
@@ -258,11 +258,11 @@ def targets() -> dict[str, Target]:
 
 
 ROUND = 1000
-"""Inputs after which hypothesis begins anew: it remembers all that it has tried, and slows down tenfold."""
+"""Inputs before hypothesis restarts, because its memory of tried inputs slows it tenfold."""
 
 
 def fuzz(target: Target, count: int, number: int = 0) -> tuple[int, int]:
-    """How many inputs were given, and how many of them valid."""
+    """Numbers of given and valid inputs."""
     rounds = [min(ROUND, count - begun) for begun in range(0, count, ROUND)]
     found = [fuzz_round(target, size, number * 1000 + index) for index, size in enumerate(rounds)]
     return sum(given_to_it for given_to_it, _ in found), sum(valid for _, valid in found)
@@ -293,11 +293,11 @@ VALID = {
     "GSM8K answers": (check_gsm8k, "<think>\n3 * 4 #### 12\n</think>\n<answer>\n12\n</answer>"),
     "waypoints": (check_waypoints, "[1.0,2.0] (3,-4.5)"),
 }
-"""Parsers of text, each with a text that goes through most of it."""
+"""Text parsers, each with a text that reaches most of the parser."""
 
 
 def fuzz_by_coverage(check: Callable[[str], bool], start: str, count: int) -> None:
-    """In a process of its own, which atheris ends."""
+    """Run in a separate process, because atheris ends it."""
     corpus = Path(tempfile.mkdtemp())
     (corpus / "start").write_text(start)
     process = os.fork()

@@ -1,11 +1,11 @@
-"""Three updates of a model of Qwen2.5-0.5B's size (random weights) on real GSM8K questions: where time and memory go.
+"""Time and memory of three updates with random weights of Qwen2.5-0.5B's size, on real GSM8K questions.
 
     python -m benchmarks.half_billion --data PATH/TO/gsm8k      # some minutes and 14 GB; writes benchmarks/results/
 
-The configuration is Qwen2.5-0.5B's (494 M parameters, 24 layers, a vocabulary of 151,936), the weights are random, and
-the tokenizer is a byte-level BPE trained on the questions themselves, since Qwen's can't be had without a network: a
-prompt has about as many tokens as with Qwen's. Answers of random weights have no end, so all are as long as allowed.
-Memory is the process's resident set, sampled every 20 ms, at its peak in each phase.
+The configuration is Qwen2.5-0.5B's (494 M parameters, 24 layers, a vocabulary of 151,936). The tokenizer is a
+byte-level BPE trained on the questions, because Qwen's needs a network; prompts have about as many tokens as Qwen's.
+Random weights write answers of the full allowed length. Memory is the peak resident set of each phase, sampled every
+20 ms.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ QWEN2_5_05B = {
 
 
 class Phases:
-    """CPU and wall seconds of each phase, and the largest resident set in it."""
+    """Each phase's CPU and wall seconds, and peak resident set."""
 
     def __init__(self) -> None:
         self.phase = "start"
@@ -76,7 +76,7 @@ class Phases:
 
 
 class Watched(ConstrainedGRPO):
-    """An update whose phases are watched."""
+    """An update with watched phases."""
 
     phases: Phases
 

@@ -1,16 +1,15 @@
-"""Kill trainings at random moments, resume them, and compare with what was never interrupted, bit for bit.
+"""Kill trainings at random moments, resume them, and compare with an uninterrupted run, bit for bit.
 
     python -m benchmarks.kill_loop --kills 20 --out kill_loop.json
-    python -m benchmarks.kill_loop --first 3 --step 8 --kills 5 --out kill_loop_fsdp2.json  # those with directories
+    python -m benchmarks.kill_loop --first 3 --step 8 --kills 5 --out kill_loop_fsdp2.json  # fsdp2 only
 
-Kills follow each other in this order of kinds, each on the gridworld and on word problems, on one process and on two:
-SIGKILL and SIGTERM at any time, SIGKILL while a checkpoint is written, SIGKILL and SIGTERM during validation. On two
-processes either of them or both are hit; on word problems these have a copy of the network each (ddp) or share one
-(fsdp2, whose checkpoints are directories), by turns. Each run is resumed by the same command with ``--ckpt_path=last``
-(without, if it had not left a checkpoint) and must end with the same checkpoint as the uninterrupted one: weights,
-optimizer, schedule, multipliers and controller, progress. Randomness is drawn by counter, so there are no generators to
-compare. What was unfinished must be gone by then. What both parts logged, together, must be what the uninterrupted one
-logged, as written in its CSV file; where both logged an update, the same.
+Kinds of kills, in turn: SIGKILL and SIGTERM at any time, SIGKILL while a checkpoint is written, SIGKILL and SIGTERM
+during validation. Each kind runs on gridworld and word problems, on one process and on two. On two processes either or
+both are hit; word problems alternate between ddp and fsdp2, whose checkpoints are directories. The same command
+resumes each run, with ``--ckpt_path=last`` if a checkpoint exists. The run must end with the uninterrupted checkpoint:
+weights, optimizer, schedule, multipliers and controller, progress. Randomness is drawn by counter, so no generators
+are compared. Unfinished files must be gone. Both parts' logs together must equal the uninterrupted CSV file, and agree
+where both logged an update.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ import lightning_cgrpo.cli.preparation
 from lightning_cgrpo.checkpoints.names import SHARDED_LAST
 
 PATIENCE = 600.0
-"""Seconds that anything may take."""
+"""Timeout of every step, in seconds."""
 KINDS = ("SIGKILL", "SIGTERM", "SIGKILL, checkpoint", "SIGKILL, validation", "SIGTERM, validation")
 COMMON = (
     "--trainer.log_every_n_steps=1 --trainer.logger=lightning.pytorch.loggers.CSVLogger "
@@ -76,7 +75,7 @@ UNTOLD = ("time/", "throughput/")
 
 @dataclass
 class Trial:
-    """A run that was killed, and what came of it."""
+    """A killed run and its outcome."""
 
     task: str
     strategy: str
@@ -95,9 +94,9 @@ def arguments(task: str, strategy: str) -> list[str]:
 
 
 class Run:
-    """``python -m lightning_cgrpo`` on one process, or on several with the environment that torchrun sets.
+    """``python -m lightning_cgrpo`` on one process, or several with torchrun's environment.
 
-    Processes are forked from this one, which has imported everything: that takes most of the time of so short a run.
+    Processes fork from this process, because imports take most of a short run's time.
     """
 
     def __init__(self, folder: Path, task: str, strategy: str, *more: str) -> None:
@@ -138,7 +137,6 @@ class Run:
             os._exit(status)
 
     def ended(self) -> bool:
-        """Whether the first process has ended."""
         for process in self.processes:
             if process not in self.statuses:
                 found, status = os.waitpid(process, os.WNOHANG)
@@ -147,7 +145,6 @@ class Run:
         return self.processes[0] in self.statuses
 
     def wait(self, patience: float = PATIENCE) -> bool:
-        """Whether all processes end in time."""
         deadline = time.monotonic() + patience
         while (self.ended(), len(self.statuses))[1] < len(self.processes):
             if time.monotonic() > deadline:
@@ -161,7 +158,7 @@ class Run:
             raise RuntimeError(f"Expected a run to end, but got {self.statuses}: {text}")
 
     def until(self, reached: Callable[[], bool], pause: float) -> bool:
-        """Whether it was reached before the run ended."""
+        """Check that a condition was reached before the run ended."""
         deadline = time.monotonic() + PATIENCE
         while not self.ended() and time.monotonic() < deadline:
             if reached():
@@ -170,9 +167,9 @@ class Run:
         return False
 
     def kill(self, number: int, victims: list[int]) -> list[int]:
-        """Send a signal to some of the processes, by rank, and return the statuses once all have ended.
+        """Signal some processes by rank, and return all statuses at the end.
 
-        After SIGTERM all end by themselves. After SIGKILL the others fail, or are ended by who started them.
+        After SIGTERM all end by themselves. After SIGKILL the others fail, or their starter ends them.
         """
         for rank in victims:
             os.kill(self.processes[rank], number)
@@ -194,7 +191,7 @@ def unfinished(folder: Path) -> list[Path]:
 
 
 def attempt(folder: Path, task: str, strategy: str, kind: str, draw: random.Random) -> dict[str, Any] | None:
-    """Start a run and kill it: what was hit; None where it was too late."""
+    """Start and kill a run; return victims, last mark and statuses, or None if too late."""
     updates, processes = TASKS[task][0], PROCESSES[strategy]
     name, _, where = kind.partition(", ")
     victims = draw.choice([[0], [1], [0, 1]]) if processes > 1 else [0]
@@ -224,7 +221,6 @@ def attempt(folder: Path, task: str, strategy: str, kind: str, draw: random.Rand
 
 
 def trial(folder: Path, task: str, strategy: str, kind: str, draw: random.Random, whole: Path) -> Trial:
-    """Kill a run, resume it, compare it with the one in `whole`."""
     for number in range(20):
         run = folder / str(number)
         killed = attempt(run, task, strategy, kind, draw)
@@ -243,7 +239,6 @@ def trial(folder: Path, task: str, strategy: str, kind: str, draw: random.Random
 
 
 def differences(run: Path, whole: Path) -> Iterator[str]:
-    """What isn't the same in a run of two parts and in one of a piece."""
     yield from _different(final(run), final(whole), "checkpoint")
     expected, logged = logs(whole / "runs/run/version_0"), {}
     for part in sorted(run.glob("runs/run/version_*")):
@@ -256,7 +251,7 @@ def differences(run: Path, whole: Path) -> Iterator[str]:
 
 
 def final(run: Path) -> dict[str, Any]:
-    """The last checkpoint, without what remembers paths."""
+    """The last checkpoint, without callbacks that remember paths."""
     path = max(run.glob("runs/run/version_*/checkpoints/last.ckpt"), key=lambda file: file.stat().st_mtime)
     checkpoint = read(path)
     callbacks = checkpoint["callbacks"]
@@ -265,7 +260,6 @@ def final(run: Path) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """All of a checkpoint, which may be a directory."""
     checkpoint: dict[str, Any] = torch.load(path / SHARDED_LAST if path.is_dir() else path, weights_only=True)
     if path.is_dir():
         with tempfile.NamedTemporaryFile() as file:
@@ -294,7 +288,7 @@ def _different(ours: Any, theirs: Any, where: str) -> Iterator[str]:
 
 
 def logs(version: Path) -> dict[tuple[int, str], str]:
-    """What was logged, by update and tag, as written; but not how long anything took."""
+    """Logged text by update and tag, without durations."""
     file = version / "metrics.csv"
     if not file.exists():
         return {}
@@ -345,7 +339,7 @@ def main(argv: list[str] | None = None) -> list[Trial]:
 
 
 def _setting(number: int) -> tuple[str, str]:
-    """Task and strategy: of the kinds that follow each other, on two processes word problems take both by turns."""
+    """Task and strategy; word problems on two processes alternate strategies."""
     task = ("gridworld", "language")[number % 2]
     several = "ddp" if task == "gridworld" or number // 4 % 2 else "fsdp2"
     return task, several if number // 2 % 2 else "auto"

@@ -1,4 +1,4 @@
-"""A callback that says where a run is, so that `kill_loop` can choose when to kill it."""
+"""A callback that marks a run's progress, so `kill_loop` can time its kills."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, Trainer
 
 
 class Marks(Callback):
-    """Appends a line to a file for every update and every batch of validation that begins, on the first process.
+    """Appends a line for every started update and validation batch, on the first process.
 
     Args:
         path: of the file.

@@ -3,13 +3,12 @@
     python -m benchmarks.plan                # all configurations, some CPU minutes; writes benchmarks/results/plan.json
     python -m benchmarks.plan vision lora    # some of them
 
-Each configuration is a model with random weights, trained for two updates in a process of its own (a fork), with one
-thread. Measured is the largest resident set of each phase of the second update (VmHWM of /proc, which is reset between
-the phases; ru_maxrss is the same without phases) over that of the process before it reads the model, after another,
-tiny model has made it load its libraries. The C library is told to return every freed block of 64 KiB at once, so that
-what is measured is what is in use.
+Each configuration trains random weights for two updates in its own process (a fork), on one thread. Measured is the
+largest resident set of each phase of the second update (VmHWM of /proc, reset between phases; without phases,
+ru_maxrss agrees), above the process before it reads the model. A tiny model loads all libraries first. The C library
+returns every freed block of 64 KiB at once, so only memory in use counts.
 
-Answers are as long as allowed (min_new_tokens), and all prompts equally long, as the plan assumes.
+Answers have the allowed length (min_new_tokens), and all prompts are equally long, as the plan assumes.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ UPDATES = 2
 
 
 class Peaks:
-    """The largest resident set of each phase, bytes."""
+    """Bytes of each phase's largest resident set."""
 
     def __init__(self) -> None:
         self.of_phase: dict[str, int] = {}
@@ -53,13 +52,13 @@ class Peaks:
 
 
 def memory(name: str) -> int:
-    """A line of /proc/self/status in bytes: VmRSS, or VmHWM, its largest value."""
+    """Read VmRSS, or its peak VmHWM, from /proc/self/status in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line.split()[1] for line in lines if line.startswith(f"{name}:")))
 
 
 class Watched(ConstrainedGRPO):
-    """An update whose phases are watched, from the second one on: before, the optimizer has no state."""
+    """Phases are watched from the second update on, because the optimizer has no earlier state."""
 
     peaks = Peaks()
 
@@ -103,7 +102,7 @@ def fit(module: Any, data: Any, updates: int) -> None:
 
 
 def give_back() -> None:
-    """Have the C library return freed blocks at once, unlike the command line (`preparation.reuse_blocks`)."""
+    """Return freed blocks at once, unlike the command line (`preparation.reuse_blocks`)."""
     for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
         ctypes.CDLL(None).mallopt(option, 1 << 16)
     gc.collect()
@@ -111,7 +110,6 @@ def give_back() -> None:
 
 
 def measure(of: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Predict, then measure."""
     torch.set_num_threads(1)
     seed_everything(0, verbose=False)
     small = {**of, "prompt_tokens": 16, "answer_tokens": 3, "prompts": 1, "group": 2, "image_size": 56}
@@ -135,7 +133,7 @@ def measure(of: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def compare(measured: dict[str, int], predicted: dict[str, dict[str, int]]) -> dict[str, list[int]]:
-    """Predicted and measured bytes of each phase that is measured, and of the peak."""
+    """Predicted and measured bytes of each measured phase, and of the peak."""
     totals = {name: sum(parts.values()) for name, parts in predicted.items()}
     training = ("backward begins", "backward ends")
     without = ("reference", "old log-probabilities")
@@ -150,7 +148,6 @@ def compare(measured: dict[str, int], predicted: dict[str, dict[str, int]]) -> d
 
 
 def run(name: str) -> dict[str, Any]:
-    """Measure a configuration in a process of its own."""
     of = CONFIGURATIONS[name]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)

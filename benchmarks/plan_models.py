@@ -1,4 +1,4 @@
-"""What `benchmarks.plan` measures: models with random weights, made-up prompts, and configurations of runs."""
+"""Models of `benchmarks.plan`, with random weights, made-up prompts and run configurations."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 
 
 def tokenizer_of(sizes: dict[str, Any]) -> Any:
-    """Of digits; with an image's placeholders for a model that sees."""
+    """A tokenizer of digits, with image placeholders for vision models."""
     special = tiny.VISION_START, tiny.VISION_END, tiny.IMAGE, tiny.VIDEO
     tokenizer = train_tokenizer(["1 2 3 4 5 6 7 8 9 0"], 300, special if "vision" in sizes else ())
     if "vision" in sizes:
@@ -73,7 +73,7 @@ def tokenizer_of(sizes: dict[str, Any]) -> Any:
 
 
 def model_config(sizes: dict[str, Any], tokenizer: Any) -> Any:
-    """Of a Qwen2, or a Qwen2.5-VL."""
+    """Qwen2 or Qwen2.5-VL."""
     from transformers import Qwen2_5_VLConfig, Qwen2Config
 
     text = {
@@ -116,7 +116,6 @@ def model_config(sizes: dict[str, Any], tokenizer: Any) -> Any:
 
 
 def make_model(folder: Path, sizes: dict[str, Any]) -> None:
-    """A directory with such a model, its weights random."""
     from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2ForCausalLM
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -129,7 +128,7 @@ def make_model(folder: Path, sizes: dict[str, Any]) -> None:
 
 
 def small_model(folder: Path, of: dict[str, Any]) -> None:
-    """Of the same kind as the configuration's."""
+    """A small model of the configuration's kind."""
     sizes = {"width": 128, "layers": 2, "feed_forward": 64, "heads": 2, "kinds": 1, "vocabulary": 512}
     vision = {"vision": {"width": 64, "layers": 2, "feed_forward": 64, "heads": 2}} if "images" in of else {}
     make_model(folder, {**sizes, **vision})
@@ -140,9 +139,9 @@ class MadeUp(GroupDataModule, PromptSource):
 
     Args:
         prompts_per_update: prompts.
-        length: digits of a prompt.
-        images: of a prompt.
-        size: pixels along the sides of an image.
+        length: digits per prompt.
+        images: per prompt.
+        size: pixels along an image's sides.
     """
 
     def __init__(self, prompts_per_update: int, length: int = 8, images: int = 0, size: int = 0) -> None:
@@ -169,12 +168,11 @@ class MadeUp(GroupDataModule, PromptSource):
 
 
 def made_up(completions: list[Any]) -> list[float]:
-    """A reward that varies."""
+    """A varying reward."""
     return [float(sum(map(ord, str(text))) % 7) for text in completions]
 
 
 def configuration(model: Path, of: dict[str, Any]) -> dict[str, Any]:
-    """What a YAML file would hold."""
     policy: dict[str, Any] = {"model": str(model), "gradient_checkpointing": of.get("checkpointing", False)}
     if "rank" in of:
         policy["lora"] = {"rank": of["rank"]}

@@ -1,12 +1,12 @@
-"""One update of the paper's NAVSIM configuration with a model of Qwen2.5-VL-3B's widths, cut to a few layers.
+"""One update of the paper's NAVSIM configuration with Qwen2.5-VL-3B's widths, cut to a few layers.
 
-    python -m benchmarks.real_size_vision      # some minutes of a core and 14 GB; writes benchmarks/results/
+    python -m benchmarks.real_size_vision      # some minutes on one core and 14 GB; writes benchmarks/results/
 
-configs/paper/navsim_qwen2_5_vl_3b.yaml is run as it is, on the CPU, with fewer answers: nine images a prompt, two
-passes over the rollout, the reference, gradient checkpointing. Weights are random, scenes generated, their cameras
-drawn in the size of NAVSIM's. The tokenizer is a byte-level BPE trained on the prompts themselves, since Qwen's can't
-be had without a network; embeddings have Qwen's 151,936 rows all the same. Answers of random weights are malformed and
-have no end. Memory is the process's resident set, sampled every 20 ms, at its peak in each phase.
+Runs configs/paper/navsim_qwen2_5_vl_3b.yaml on the CPU with fewer answers: nine images per prompt, two passes over
+the rollout, the reference, gradient checkpointing. Weights are random; scenes are generated, with cameras of NAVSIM's
+size. The tokenizer is a byte-level BPE trained on the prompts, because Qwen's needs a network; embeddings have Qwen's
+151,936 rows. Random weights write malformed, endless answers. Memory is the peak resident set of each phase, sampled
+every 20 ms.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ WATCHED = {"sample": "rollout", "score": "score", "_log_probs": "reference", "_o
 
 
 def make_model(folder: Path, layers: int, vision_layers: int) -> int:
-    """Write the model, in bfloat16 as Qwen's is; the number of its parameters."""
+    """Write the model in bfloat16, like Qwen's; return its number of parameters."""
     from transformers import GenerationConfig, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -86,7 +86,7 @@ def make_model(folder: Path, layers: int, vision_layers: int) -> int:
 
 @contextmanager
 def watched(phases: Phases) -> Iterator[list[int]]:
-    """The phases of updates are watched; yields what becomes the lengths of their prompts, in tokens."""
+    """Watch the phases of updates; the yielded list receives prompt lengths in tokens."""
     prompts: list[int] = []
 
     def of(phase: str, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,10 +1,10 @@
-"""One gridworld update: the library as shipped against the same update in a plain PyTorch loop.
+"""One gridworld update: the shipped library against a plain PyTorch loop.
 
     python benchmarks/update.py            # about two minutes; fails if the library costs more than 1.5 x the loop
 
-Both compute the same numbers (tests/test_plain_example.py), here with a fresh policy and with a trained one, in turns
-in one process, on one thread. Times are CPU seconds of the process, which a busy machine still inflates: compare within
-a run. The library runs `configs/gridworld.yaml`: Lightning's loop, logging, progress bar, checkpoints and all.
+Both compute the same numbers (tests/test_plain_example.py), with a fresh and a trained policy, in turns in one
+process on one thread. Times are CPU seconds, which other load inflates: compare within a run. The library runs
+`configs/gridworld.yaml` with Lightning's loop, logging, progress bar and checkpoints.
 """
 
 from __future__ import annotations

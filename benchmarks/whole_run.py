@@ -1,9 +1,9 @@
-"""A whole gridworld run from the command line, all logging on, against the same run in a plain PyTorch loop.
+"""A whole gridworld run from the command line, with all logging, against a plain PyTorch loop.
 
     python benchmarks/whole_run.py                  # 8,000 updates of each, one after the other: 5 to 10 minutes
     python benchmarks/whole_run.py --updates 500
 
-Prints CPU seconds (user + system) on one thread, start-up included, and what the matrix products alone would take.
+Prints CPU seconds (user + system) on one thread, including start-up, and of the matrix products alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ANSWERS, EPOCHS, ROWS = 64, 2, 1500
 
 
 def cpu_seconds(command: list[str]) -> float:
-    """Of a command and everything it starts."""
+    """CPU seconds of a command and its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -37,7 +37,7 @@ def cpu_seconds(command: list[str]) -> float:
 
 
 def products(rows: int, backward: bool) -> float:
-    """CPU seconds per row of the policy's matrix products in one pass over `rows` rows."""
+    """CPU seconds per row of the policy's matrix products, in a pass over `rows` rows."""
     tensors = [(torch.randn(rows, i), torch.randn(i, o), torch.randn(rows, o)) for i, o in LAYERS]
 
     def once() -> None:

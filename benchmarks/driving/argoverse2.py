@@ -1,9 +1,8 @@
-"""Real Argoverse 2 scenes, scored: what the human, PDM-Closed and constant velocity get.
+"""Mean EPDMS of the human, PDM-Closed and constant velocity on real Argoverse 2 scenes.
 
-    python -m benchmarks.driving.argoverse2 FOLDER    # of logs; four, that is 41 scenes, take 20 s; --each: every scene
+    python -m benchmarks.driving.argoverse2 FOLDER    # of logs; four (41 scenes) take 20 s; --each: every scene
 
-Mean EPDMS without extended comfort, human filter off, log replay; docs/navsim_score.md §17 has the official scorer's
-means.
+Without extended comfort and human filter, with log replay; docs/navsim_score.md §17 has the official means.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from lightning_cgrpo.scenes.argoverse2 import Argoverse2
 from lightning_cgrpo.scenes.scene import Scene
 
 OFFICIAL = {"human": 0.836, "PDM-Closed": 0.930, "constant velocity": 0.729}
-"""The official scorer's means over the 41 scenes of four logs."""
+"""The official scorer's means over 41 scenes."""
 INTERVAL = 0.1
-"""Of the plan's poses; the other candidates have one every 0.5 s."""
+"""Seconds between the plan's poses; other candidates use 0.5 s."""
 
 
 def main() -> None:
@@ -66,7 +65,7 @@ def main() -> None:
 
 
 def _driven(scenes: list[Scene], plans: list[ExpertPlan]) -> Tensor:
-    """``[S, 40, 3]``, the plans in the egos' frames."""
+    """Plans ``[S, 40, 3]`` in the egos' frames."""
     poses = torch.stack([found.trajectory for found in plans])
     origin = torch.stack([scene.ego.poses[-1] for scene in scenes])[:, None]
     return in_ego(origin, poses[:, 1:])

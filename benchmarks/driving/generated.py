@@ -1,9 +1,9 @@
-"""Whether generated scenes are worth learning from: solvable, yet not by driving straight on, and easy to get wrong.
+"""Check that generated scenes are solvable, not by driving straight on, and easy to get wrong.
 
     python benchmarks/driving/generated.py               # 1,000 scenes, about two minutes; fails if they aren't
 
-Scored with log-replay traffic and without the human filter, as in training. Four drivers: the scene's human,
-PDM-Closed, constant velocity (speed and heading stay), and random candidates, as `random_candidates` makes them.
+Traffic is log replay, without the human filter, as in training. Drivers: the scene's human, PDM-Closed, constant
+velocity (and heading), and the random candidates of `random_candidates`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ AT_ONCE = 32
 
 
 def random_candidates(scene: Scene, count: int, rng: np.random.Generator) -> Tensor:
-    """``[count, 8, 3]``: the human's path, at another speed and not quite in its place.
+    """The human's path ``[count, 8, 3]`` at other speeds, turned and shifted.
 
-    The distance driven is the human's times one of U(0.5, 1.5), plus ½ a t² with an acceleration of N(0, 1) m/s², but
-    never backwards; beyond the human's last pose straight on. The whole is turned by N(0, 0.06) radians and shifted to
-    one side, in proportion to time, by N(0, 1) m at 4 s.
+    The human's distance times U(0.5, 1.5), plus ½ a t² with a ~ N(0, 1) m/s², never backwards; beyond the last pose
+    straight on. The path turns by N(0, 0.06) radians, and shifts sideways in proportion to time, N(0, 1) m at 4 s.
     """
     assert scene.human is not None
     human = np.concatenate([np.zeros((1, 3)), scene.human.numpy()])
@@ -52,7 +51,7 @@ def random_candidates(scene: Scene, count: int, rng: np.random.Generator) -> Ten
 
 
 class Tally:
-    """Scores of one driver, and whether the scene had lights."""
+    """A driver's scores, and whether each scene had lights."""
 
     def __init__(self) -> None:
         self.scores: list[Scores] = []
@@ -63,7 +62,7 @@ class Tally:
         self.lit.append(lit)
 
     def row(self) -> dict[str, float]:
-        """Mean EPDMS, the share of candidates with more than 0, and of those that violate each sub-score."""
+        """Mean EPDMS, and shares of candidates above 0 and violating each sub-score."""
         scores, lit = Scores.cat(self.scores), torch.cat(self.lit)
         assert bool(scores.valid.all()), "a candidate couldn't be scored"
         violated = scores.violations()
@@ -77,7 +76,7 @@ class Tally:
 
 
 def measure(count: int, candidates: int, seed: int) -> tuple[dict[str, dict[str, float]], float, float]:
-    """Rows by driver, the median milliseconds that a scene takes to make, and the share of scenes with lights."""
+    """Rows by driver, median milliseconds to make a scene, and the share of scenes with lights."""
     source = GeneratedScenes(seed).scenes("train")
     rng = np.random.default_rng(seed)
     tallies = {name: Tally() for name in ("human", "PDM-Closed", "constant velocity", "random candidates")}

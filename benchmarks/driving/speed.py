@@ -1,11 +1,11 @@
-"""Milliseconds that a candidate's score takes, by batch size and traffic, and how far float32 is from float64.
+"""Milliseconds per scored candidate, by batch size and traffic, and the error of float32 against float64.
 
     python benchmarks/driving/speed.py        # about a minute; fails above 1.0 ms (log replay) or 8 ms (reactive)
 
-One thread; times are CPU seconds of the process, the least of several runs, which a busy machine still inflates. The
-whole batch is 16 candidates of each of 32 scenes: generated ones, and of the shared Argoverse 2 logs where these are
-(folder `LIGHTNING_CGRPO_SHARED`, by default ../shared). Candidates are the human's path at other speeds and shifted
-sideways. MiB: the most memory while the whole batch is scored, beyond what the process had before.
+Times are CPU seconds on one thread, the least of several runs; other load still inflates them. The whole batch has
+32 scenes with 16 candidates each: the human's path at other speeds, shifted sideways. Scenes are generated, and
+from shared Argoverse 2 logs if present (folder `LIGHTNING_CGRPO_SHARED`, by default ../shared). MiB: peak memory
+of scoring the whole batch, above the memory before.
 The official scorer takes 30-50 ms with log replay and 290-400 ms with reactive traffic (docs/navsim_score.md §16).
 """
 
@@ -33,12 +33,12 @@ from lightning_cgrpo.scenes.scene import Scene
 SCENES, CANDIDATES = 32, 16
 BATCHES = (1, 16, 64, 128, 512)
 POLICIES: dict[str, tuple[type[TrafficPolicy], float]] = {"log replay": (LogReplay, 1.0), "reactive": (Reactive, 8.0)}
-"""And the most milliseconds a candidate may take."""
+"""Each policy with its most milliseconds per candidate."""
 SHARED = Path(os.environ.get("LIGHTNING_CGRPO_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "data"
 
 
 def candidates(scenes: Sequence[Scene], seed: int = 0) -> Tensor:
-    """``[scenes * CANDIDATES, 8, 3]``, by scene."""
+    """Paths ``[scenes * CANDIDATES, 8, 3]``, by scene."""
     generator = torch.Generator().manual_seed(seed)
     humans = torch.stack([scene.human for scene in scenes if scene.human is not None])
     poses = humans.repeat_interleave(CANDIDATES, 0)
@@ -49,7 +49,7 @@ def candidates(scenes: Sequence[Scene], seed: int = 0) -> Tensor:
 
 
 def least(run: Callable[[], object], times: int) -> float:
-    """CPU seconds."""
+    """Least CPU seconds."""
     seconds = []
     for _ in range(times):
         begun = time.process_time()
@@ -59,7 +59,7 @@ def least(run: Callable[[], object], times: int) -> float:
 
 
 def memory(run: Callable[[], object]) -> float:
-    """The most MiB that the process has while it runs more than before (Linux only)."""
+    """Peak MiB above the memory before the run (Linux only)."""
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
     before = _status("VmRSS")
     run()
@@ -73,7 +73,7 @@ def _status(field: str) -> int:
 
 
 def measure(name: str, scenes: Sequence[Scene], repeats: int) -> dict[str, float]:
-    """Print a table; milliseconds per candidate of the whole batch, by traffic."""
+    """Print a table; return the whole batch's milliseconds per candidate, by traffic."""
     poses, row = candidates(scenes), torch.arange(len(scenes)).repeat_interleave(CANDIDATES)
     agents = sum(len(scene.agents.tokens) for scene in scenes) / len(scenes)
     polygons = sum(len(scene.map.lanes.ids) + len(scene.map.roadblocks.ids) for scene in scenes) / len(scenes)
@@ -97,7 +97,7 @@ def measure(name: str, scenes: Sequence[Scene], repeats: int) -> dict[str, float
 
 
 def compare(scenes: Sequence[Scene], poses: Tensor, row: Tensor) -> None:
-    """Print how far float32 is from float64, with the plans of the latter."""
+    """Print the error of float32 against float64, with float64's plans."""
     exact = Scorer(scenes)
     rough = Scorer(scenes, plans=exact.plans, dtype=torch.float32)
     double, single = exact(poses, row), rough(poses, row)

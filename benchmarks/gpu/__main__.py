@@ -3,9 +3,8 @@
     python -m benchmarks.gpu                          # all parts; writes benchmarks/results/gpu.json
     python -m benchmarks.gpu --only prompts waits     # some parts
 
-Each part is a process with a time limit; a part that fails or runs out of time is reported, and the next part runs. On
-a machine without a GPU the parts check themselves: they run in small on a pretended device (tests/pretended_device.py),
-and nothing is written unless --out names a file.
+Each part is a process with a time limit; after a failure or timeout, the next part runs. Without a GPU, small parts
+run on a pretended device (tests/pretended_device.py), and only --out writes results.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ PRETENDED_LIMIT = 600
 
 
 def measure(part: str, limit: float) -> dict[str, Any]:
-    """The result of one part, in a process of its own: its numbers, or an error."""
     started = time.monotonic()
     command = [sys.executable, "-m", "benchmarks.gpu.part", part]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -49,7 +47,7 @@ def measure(part: str, limit: float) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure the parts, print a table, write the JSON; the number of parts that failed."""
+    """Measure the parts, print a table, write the JSON; return the number of failed parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=LIMITS, default=list(LIMITS), metavar="PART", help=str([*LIMITS]))
     parser.add_argument("--out", type=Path, default=RESULTS if torch.cuda.is_available() else None)

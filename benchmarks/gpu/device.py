@@ -1,4 +1,4 @@
-"""The device that a part measures: the GPU, or a pretended GPU where there is none."""
+"""The measured device: a GPU, or else a pretended GPU."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import torch
 
 @dataclass
 class Place:
-    """Where a part runs.
+    """A part's device.
 
     Args:
         device: of the tensors.
-        options: of the command line, which send a run there.
-        waits: of the host so far, by kind and line; filled by the pretended device.
+        options: command-line options that select the device.
+        waits: the host's waits by kind and line, counted by the pretended device.
     """
 
     device: torch.device
@@ -32,7 +32,7 @@ class Place:
 
 @contextmanager
 def place() -> Iterator[Place]:
-    """The first GPU; without a GPU, the pretended device of the tests."""
+    """The first GPU, or else the tests' pretended device."""
     if torch.cuda.is_available():
         yield Place(torch.device("cuda", 0), ("--trainer.accelerator=gpu", "--trainer.devices=1"))
         return

@@ -1,4 +1,4 @@
-"""One part of the check of a GPU; prints its result as a line of JSON."""
+"""One part of the GPU check; prints its result as a JSON line."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ SMALL = {
 }
 """Sizes on the pretended device."""
 RATES, MULTIPLIERS = 0.05, 0.02
-"""Largest differences between GPU and CPU that pass; an answer in 128 changes a rate by 0.008."""
+"""Largest passing differences between GPU and CPU; an answer in 128 changes a rate by 0.008."""
 
 
 def fit(task: str, *options: str) -> CommandLine:
-    """Train with a shipped configuration, as the command line does."""
     with tempfile.TemporaryDirectory() as folder:
         nowhere = f"--trainer.default_root_dir={folder}"  # a run without a logger writes its configuration there
         config, flags = read_arguments("fit", ["-c", f"configs/{task}.yaml", *QUIET, *BARE, nowhere, *options])
@@ -47,7 +46,6 @@ def fit(task: str, *options: str) -> CommandLine:
 
 
 def versions(where: Place) -> dict[str, Any]:
-    """Packages, driver and device."""
     found: dict[str, Any] = {name: version(name) for name in ("torch", "lightning", "transformers")}
     found |= {"python": platform.python_version(), "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
     if where.pretended:
@@ -57,7 +55,7 @@ def versions(where: Place) -> dict[str, Any]:
 
 
 def prompts(where: Place) -> dict[str, Any]:
-    """Whether the shipped models share prompts, and which attention kernels an update of GSM8K runs."""
+    """Check if shipped models share prompts; list the attention kernels of a GSM8K update."""
     shared = {}
     for policy in (CausalLMPolicy("packaged:word-problems"), VisionLanguagePolicy("packaged:driver")):
         with where.device:
@@ -70,7 +68,7 @@ def prompts(where: Place) -> dict[str, Any]:
 
 
 def waits(where: Place) -> dict[str, Any]:
-    """Waits of the host in one update of each shipped task, with the lines that wait most."""
+    """Waits of the host in an update of each shipped task, with the lines that wait most."""
     found = {}
     Waits.pretended = where.waits
     for task, small in SMALL.items():
@@ -82,7 +80,6 @@ def waits(where: Place) -> dict[str, Any]:
 
 
 def metrics(task: str, *options: str) -> list[dict[str, float]]:
-    """Rates and multipliers of every update of a run."""
     with tempfile.TemporaryDirectory() as folder:
         logger = ("--trainer.logger=CSVLogger", f"--trainer.logger.save_dir={folder}", "--trainer.log_every_n_steps=1")
         fit(task, *logger, *options)
@@ -94,7 +91,7 @@ def metrics(task: str, *options: str) -> list[dict[str, float]]:
 
 
 def agreement(where: Place) -> dict[str, Any]:
-    """Twenty updates of each task on the device and on the CPU: the largest differences of rates and multipliers."""
+    """Largest differences of rates and multipliers to the CPU, over twenty updates per task."""
     found: dict[str, Any] = {}
     for task, small in SMALL.items():
         sizes = (*small, "--trainer.max_steps=2") if where.pretended else ("--trainer.max_steps=20",)
@@ -111,7 +108,7 @@ def agreement(where: Place) -> dict[str, Any]:
 
 
 def trl(where: Place) -> dict[str, Any]:
-    """One setting of `benchmarks.trl` beside TRL, where TRL is installed."""
+    """One `benchmarks.trl` setting beside TRL, if installed."""
     try:
         version("trl")
     except ModuleNotFoundError:
@@ -138,13 +135,12 @@ PARTS = {
 
 @contextlib.contextmanager
 def to_stderr() -> Iterator[None]:
-    """Whatever a run prints, so that the result is the only line on stdout."""
+    """Redirect a run's output, so stdout holds only the result."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
 
 
 def main() -> None:
-    """Run the part that the first argument names."""
     started = time.perf_counter()
     with to_stderr(), place() as where:
         result = PARTS[sys.argv[1]](where)

@@ -1,4 +1,4 @@
-"""Tokens a second in rollout and training, and peak memory, of models with random weights."""
+"""Tokens per second in rollout and training, and peak memory, with random weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZES: dict[str, dict[str, int]] = {
     "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
     "1.5B": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
 }
-"""Qwen2.5's configurations; two key-value heads and a vocabulary of 151,936 each."""
+"""Qwen2.5's configurations; each has two key-value heads and a vocabulary of 151,936."""
 TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 PROMPTS, GROUP, PROMPT_TOKENS, ANSWER_TOKENS, UPDATES = 4, 8, 256, 256, 3
 
@@ -37,7 +37,6 @@ def low(completion_ids: list[list[int]], **columns: Any) -> list[float]:
 
 
 def build(sizes: dict[str, int], vocabulary: int, device: torch.device) -> CausalLMPolicy:
-    """A policy with random weights, made on the device."""
     from transformers import AutoModelForCausalLM, Qwen2Config
 
     config = Qwen2Config(
@@ -56,7 +55,7 @@ def build(sizes: dict[str, int], vocabulary: int, device: torch.device) -> Causa
 
 
 def timed(function: Callable[..., Any], spent: list[float], wait: Callable[[], None]) -> Callable[..., Any]:
-    """The same function, with the seconds of every call noted."""
+    """Record the seconds of every call."""
 
     @wraps(function)
     def measured(*args: Any, **kwargs: Any) -> Any:
@@ -116,7 +115,6 @@ def one_size(where: Place, sizes: dict[str, int], vocabulary: int, prompt: int, 
 
 
 def throughput(where: Place) -> dict[str, Any]:
-    """Each size; a tiny model on the pretended device."""
     if where.pretended:
         return {"tiny": one_size(where, TINY, 2048, 8, 4)}
     return {name: one_size(where, sizes, 151_936, PROMPT_TOKENS, ANSWER_TOKENS) for name, sizes in SIZES.items()}

@@ -13,10 +13,10 @@ from lightning.pytorch import Callback
 
 
 class Waits(Callback):
-    """Counts the lines at which the host waits for the device, over the second of two updates."""
+    """Counts the lines at which the host waits, in the second update."""
 
     pretended: ClassVar[Counter[Any]] = Counter()
-    """The pretended device's own account."""
+    """Counts by the pretended device."""
     lines: ClassVar[Counter[str]] = Counter()
 
     def on_train_batch_start(self, trainer: Any, *args: Any) -> None:

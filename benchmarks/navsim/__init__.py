@@ -1,1 +1,1 @@
-"""The driving comparison on generated scenes beside `study configs/studies/navsim.yaml`: scores, and use of images."""
+"""Scores and use of images for `study configs/studies/navsim.yaml`."""

@@ -1,4 +1,4 @@
-"""Does a policy look at its images? Its EPDMS on held-out generated scenes, with its own images and with other scenes'.
+"""EPDMS on held-out generated scenes, with a scene's own images and with other scenes' images.
 
 python -m lightning_cgrpo export -c configs/navsim.yaml --out models/trained
 python -m benchmarks.navsim.eyes models/trained docs/results/navsim/eyes.json
@@ -26,7 +26,7 @@ Chat = list[dict[str, Any]]
 
 
 def measure(model: str, scenes: int, answers: int, swapped: bool) -> dict[str, torch.Tensor]:
-    """Values ``[scenes, answers]``, NaN where a signal doesn't apply. What is drawn is the same, swapped or not."""
+    """Values ``[scenes, answers]``, NaN where a signal doesn't apply; swapping keeps the random draws."""
     policy = VisionLanguagePolicy(model)
     policy.load()
     policy.eval()
@@ -51,7 +51,7 @@ def measure(model: str, scenes: int, answers: int, swapped: bool) -> dict[str, t
 
 
 def with_images_of_others(prompts: Sequence[Chat]) -> list[Chat]:
-    """Each chat with the images of the one before."""
+    """Each chat with the previous chat's images."""
     images = [
         [part["image"] for message in chat for part in message["content"] if part["type"] == "image"]
         for chat in prompts

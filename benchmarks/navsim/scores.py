@@ -1,10 +1,10 @@
-"""The table of the driving comparison: scores of every run's test, means and standard deviations over seeds.
+"""Test scores of the driving comparison: means and standard deviations over seeds.
 
     python -m lightning_cgrpo study configs/studies/navsim.yaml
     python -m benchmarks.navsim.scores runs/navsim docs/results/navsim/paper
 
-scores.json in the results keeps the scores of earlier sittings. Rows without a run (the model that all start from,
-PDM-Closed, constant velocity, the human) come from start.json beside the results:
+scores.json in the results keeps earlier sittings' scores. Rows without a run (the initial model, PDM-Closed, constant
+velocity, the human) come from start.json beside the results:
 
     python -m lightning_cgrpo test -c configs/navsim.yaml --callbacks.scores.path=docs/results/navsim/start.json
 """
@@ -25,7 +25,6 @@ Scores = dict[str, dict[str, Any]]
 
 
 def main(logs: Path, results: Path) -> None:
-    """Write scores.json and scores.md into the results."""
     scores = collect(logs, results / "scores.json")
     start = results.parent / "start.json"
     others = json.loads(start.read_text())["drivers"] if start.exists() else {}
@@ -33,11 +32,11 @@ def main(logs: Path, results: Path) -> None:
 
 
 def collect(logs: Path, known: Path) -> Scores:
-    """The policy's scores by run: those that an earlier collection saved, and those of the finished runs in the logs.
+    """The policy's scores by run, from earlier collections and finished runs.
 
     Args:
-        logs: folder of the study's runs, ``<variant>,seed=<number>/version_N/scores.json``.
-        known: the JSON file of the collection, which is renewed.
+        logs: the study's folder, with ``<variant>,seed=<number>/version_N/scores.json``.
+        known: the collection's JSON file, updated here.
     """
     found: Scores = json.loads(known.read_text()) if known.exists() else {}
     for finished in sorted(logs.glob("*/finished.json")):
@@ -51,11 +50,11 @@ def collect(logs: Path, known: Path) -> Scores:
 
 
 def table(scores: Scores, others: Scores) -> str:
-    """Markdown. A method's row for each stage, and its EPDMS over both.
+    """A Markdown table: a row per method and stage, and EPDMS over both stages.
 
     Args:
         scores: by run, ``<method>_seed<number>``.
-        others: of drivers without a run, by their names.
+        others: drivers without a run, by name.
     """
     methods: dict[str, list[dict[str, Any]]] = {name: [one] for name, one in others.items()}
     for name, one in scores.items():

@@ -1,18 +1,18 @@
 """This project's update and TRL's, side by side: CPU time on one thread, and memory.
 
     python -m benchmarks.trl                            # all settings, some 15 minutes of CPU time
-    python -m benchmarks.trl --only 64,64,8             # those of these sizes: tokens of prompt and answer, answers
+    python -m benchmarks.trl --only 64,64,8             # given sizes: tokens of prompt and answer, answers
     python -m benchmarks.trl --out benchmarks/results/trl.json
 
-Same model (Qwen2 with random weights, 4.5 million parameters, a vocabulary of 2,048), same prompts, 4 an update, same
-four reward functions, same optimizer; every answer is as long as it may be. Ours is `ConstrainedGRPO` in Lightning's
-Trainer with multipliers and all that it logs. TRL is its `GRPOTrainer`, as it is, and projecting answers only to the
-vocabulary, as it does on CUDA; ratios are those to the latter, the former's in brackets. Goals are those of
-`settings.py`. That both compute the same losses and gradients is checked first, and by tests/grpo/test_trl_oracle.py.
+Both sides share the model (Qwen2 with random weights, 4.5 million parameters, a vocabulary of 2,048), four prompts per
+update, four reward functions and the optimizer; all answers have the full length. Ours is `ConstrainedGRPO` in
+Lightning's Trainer with multipliers and full logging. TRL's `GRPOTrainer` runs unchanged, and projecting only answers
+to the vocabulary, as on CUDA. Ratios compare with the latter; brackets compare with unchanged TRL. `settings.py` sets
+the goals. Equal losses and gradients are checked first, and by tests/grpo/test_trl_oracle.py.
 
-Each side runs in a process of its own, one at a time: an update with short prompts to warm up, then those measured.
-Times are CPU seconds (user + system) of the process, which a busy machine still inflates: compare within a run. Memory
-is the peak above what the process had after the warm-up. Needs Linux and TRL.
+Each side runs alone in its own process: a warm-up with short prompts, then the measured updates. Times are CPU seconds
+(user + system), which other load inflates: compare within a run. Memory is the peak above the process after the
+warm-up. Needs Linux and TRL.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ from benchmarks.trl.settings import SETTINGS
 from benchmarks.trl.table import HEADER, ratios, row
 
 SIDES = {"ours": 3, "trl": 1, "trl, answers only": 1}
-"""Updates to measure, the cheap ones more often."""
+"""Updates to measure; cheap updates more often."""
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def measure(side: str, number: int, updates: int) -> dict[str, float]:
-    """One side at one of the settings, in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.trl.worker", side, str(number), str(updates)]
     process = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Both sides compute the same, so that their times can be compared."""
+"""Check that both sides compute the same, so their times are comparable."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lightning_cgrpo.rollout import Rollouts
 
 SETTING = Setting(24, 12, 4, 0.2, 2)
 TOLERANCE = 1e-4
-"""Relative to the largest entry: rounding of float32."""
+"""Relative to the largest entry: float32 rounding."""
 
 
 def check() -> str:
-    """Compare the loss and the gradients of one batch, after the policy has moved from the one that sampled.
+    """Compare a batch's loss and gradients, after the policy has moved since sampling.
 
-    TRL generates the answers, and scores them. Prompts are of two lengths.
+    TRL generates and scores the answers. Prompts have two lengths.
 
     Raises:
-        ValueError: if they differ by more than rounding.
+        ValueError: if differences exceed rounding.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -77,7 +77,7 @@ def _ours(policy: Any, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tens
 
 @torch.no_grad()
 def _move(model: Any) -> None:
-    """The same way in every copy."""
+    """Move every copy the same way."""
     draw = torch.Generator().manual_seed(2)
     for _, parameter in sorted(model.named_parameters()):
         parameter += 0.2 * parameter.abs().mean() * torch.randn(parameter.shape, generator=draw)

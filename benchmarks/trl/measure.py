@@ -1,6 +1,6 @@
-"""Seconds of whole updates and of their rollouts, and the memory that they take.
+"""Seconds of whole updates and rollouts, and their memory.
 
-On a CPU these are CPU seconds and resident memory; on a GPU, seconds on the clock and the GPU's memory.
+CPUs: CPU seconds and resident memory. GPUs: wall seconds and GPU memory.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import torch
 
 
 class Meter:
-    """Told when an update ends; the first one is a warm-up.
+    """Measures updates after a first warm-up.
 
-    Memory is the process's peak over its size when the warm-up had ended: the model, the reference, the optimizer's
-    state and all libraries were there already, so what is left are gradients, activations, keys and values.
+    Memory is the peak above the process after the warm-up: gradients, activations, keys and values. Model, reference,
+    optimizer state and libraries were already loaded.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Meter:
         self.ticks.append(_clock())
 
     def timed_rollout(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, the time of whose calls counts as that of rollouts."""
+        """Count a function's calls as rollout time."""
 
         @wraps(function)
         def measured(*args: Any, **kwargs: Any) -> Any:
@@ -49,7 +49,7 @@ class Meter:
         return measured
 
     def results(self) -> dict[str, float]:
-        """Medians over the updates that were measured: seconds, and megabytes."""
+        """Medians over measured updates: seconds and megabytes."""
         updates = [after - before for before, after in zip(self.ticks, self.ticks[1:], strict=False)]
         rollouts = self.rollouts[1:]
         trainings = [update - rollout for update, rollout in zip(updates, rollouts, strict=True)]
@@ -70,7 +70,7 @@ def _clock() -> float:
 
 
 def _memory(peak: bool) -> int:
-    """Kilobytes in use now, or at the peak since the last look at the current use."""
+    """Kilobytes now, or the peak since the last call for the current use."""
     if not torch.cuda.is_available():
         return _kilobytes("VmHWM" if peak else "VmRSS")
     if peak:
@@ -80,11 +80,11 @@ def _memory(peak: bool) -> int:
 
 
 def _kilobytes(field: str) -> int:
-    """Of Linux's account of this process, the resident size now or at its peak."""
+    """This process's resident size or peak, from Linux."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
 def _return_memory() -> None:
-    """What the C library keeps of freed memory isn't in use."""
+    """Return freed memory that the C library keeps."""
     ctypes.CDLL(None).malloc_trim(0)

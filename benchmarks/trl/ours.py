@@ -1,4 +1,4 @@
-"""This project's update: Lightning's Trainer, multipliers and all."""
+"""This project's update, with Lightning's Trainer and multipliers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ def make_module(folder: Path, setting: Setting) -> ConstrainedGRPO:
 
 
 def run(folder: Path, setting: Setting, updates: int, meter: Meter) -> None:
-    """A warm-up and that many updates."""
     module = make_module(folder, setting)
     module.sample = meter.timed_rollout(module.sample)  # type: ignore[method-assign]
     trainer = Trainer(

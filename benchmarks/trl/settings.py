@@ -1,4 +1,4 @@
-"""What both sides train: sizes, a model with random weights, prompts of random tokens, four reward functions."""
+"""Sizes, random weights, random prompts and reward functions for both sides."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ VOCABULARY, HIDDEN, FEED_FORWARD, LAYERS, HEADS, KEY_VALUE_HEADS = 2048, 256, 10
 """4.46 million parameters."""
 PROMPTS = 4
 WARM_UP_TOKENS = 8
-"""Of the prompts of the first update, which isn't measured."""
+"""Prompt tokens of the first update, which isn't measured."""
 LEARNING_RATE, MAX_GRAD_NORM = 1e-5, 1.0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One measurement, and its goals.
+    """A measurement and its goals.
 
     Args:
         prompt: tokens of every prompt.
@@ -27,8 +27,8 @@ class Setting:
         group: answers per prompt.
         kl_weight: of the KL to a reference, beta; 0 keeps no reference.
         epochs: passes over each rollout, TRL's iterations.
-        times_faster: goal for the CPU time of an update, against TRL that projects answers only.
-        times_smaller: goal for the memory of an update, likewise; None for none.
+        times_faster: goal for an update's CPU time, against TRL projecting answers only.
+        times_smaller: same goal for memory; None for none.
     """
 
     prompt: int
@@ -45,7 +45,7 @@ class Setting:
 
     @property
     def token_ratio(self) -> float:
-        """Tokens of padded rows to tokens of shared ones."""
+        """Padded over shared tokens."""
         return self.group * (self.prompt + self.completion) / (self.prompt + self.group * self.completion)
 
 
@@ -59,7 +59,7 @@ SETTINGS = (
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Every token is a word, so texts become the tokens that they were."""
+    """Make every token a word, so texts map back to the same tokens."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -69,12 +69,11 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def word(token: int) -> str:
-    """Of a fixed width: special tokens are found inside of words too, and none may begin like another."""
+    """Fixed width, because special tokens are also found inside words."""
     return f"w{token:04}"
 
 
 def save_model(folder: Path) -> None:
-    """The model with its tokenizer, as a directory that both sides load."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -97,7 +96,7 @@ def save_model(folder: Path) -> None:
 
 
 def make_prompts(setting: Setting, updates: int) -> list[dict[str, Any]]:
-    """Those of a warm-up, which are short, and of the updates that are measured, in this order."""
+    """Short warm-up prompts, then the measured updates' prompts."""
     import torch
 
     draw = torch.Generator().manual_seed(1)

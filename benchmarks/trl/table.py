@@ -1,4 +1,4 @@
-"""What was measured, as ratios beside the goals."""
+"""Measured ratios beside the goals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.trl.settings import Setting
 
 Measured = Mapping[str, Mapping[str, float]]
-"""By side, what `Meter.results` says."""
+"""`Meter.results` by side."""
 
 HEADER = (
     "| prompt, answer, group | beta, passes | ours s | TRL s | TRL, answers only s | update | rollout | training "
@@ -17,9 +17,9 @@ HEADER = (
 
 
 def ratios(setting: Setting, measured: Measured) -> dict[str, Any]:
-    """How many times less this project takes than TRL that projects answers only, and, for updates, than TRL as it is.
+    """How many times less this project takes than TRL projecting answers only.
 
-    The goals are those of the setting; an update has at least the goal not to be slower.
+    Updates and memory are also compared with unchanged TRL.
     """
     ours, stock, fair = (measured[side] for side in ("ours", "trl", "trl, answers only"))
     times = {name: fair[name] / ours[name] for name in ("update", "rollout", "training", "memory")}
@@ -34,7 +34,6 @@ def ratios(setting: Setting, measured: Measured) -> dict[str, Any]:
 
 
 def row(setting: Setting, measured: Measured) -> str:
-    """A line of the table."""
     found = ratios(setting, measured)
     seconds = " | ".join(f"{measured[side]['update']:.1f}" for side in ("ours", "trl", "trl, answers only"))
     goals = ", ".join(

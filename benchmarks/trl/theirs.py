@@ -1,4 +1,4 @@
-"""TRL's update, as it is and with a projection of the answers only."""
+"""TRL's update, unchanged and projecting only answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.trl.settings import LEARNING_RATE, MAX_GRAD_NORM, PROMPTS, REWAR
 
 
 class _Ticks(TrainerCallback):  # type: ignore[misc]
-    """An update is as many optimizer steps as there are iterations over a rollout."""
+    """Ends an update after as many optimizer steps as iterations over a rollout."""
 
     def __init__(self, meter: Meter, steps: int) -> None:
         self.meter, self.steps = meter, steps
@@ -26,10 +26,10 @@ class _Ticks(TrainerCallback):  # type: ignore[misc]
 
 
 def project_answers_only() -> None:
-    """Have TRL project only what has a label to logits, as it does on CUDA.
+    """Have TRL project only labeled tokens to logits, as on CUDA.
 
-    In `trl.trainer.utils`, ``_use_triton`` decides only that, in the forward pass that `add_fused_lm_head` makes; the
-    kernels, which decide by themselves, remain those of the CPU.
+    In `trl.trainer.utils`, ``_use_triton`` decides only the projection, in the forward pass of `add_fused_lm_head`. The
+    kernels decide separately, and stay the CPU's.
     """
     import trl.trainer.utils
 
@@ -71,7 +71,6 @@ def make_trainer(folder: Path, setting: Setting, updates: int) -> Any:
 
 
 def run(folder: Path, setting: Setting, updates: int, meter: Meter) -> None:
-    """A warm-up and that many updates."""
     trainer = make_trainer(folder, setting, updates)
     trainer._generate = meter.timed_rollout(trainer._generate)
     trainer.add_callback(_Ticks(meter, setting.epochs))

@@ -1,4 +1,4 @@
-"""A process that measures one side at one setting, and prints what it found as a line of JSON."""
+"""Measure one side and setting, and print a JSON line."""
 
 from __future__ import annotations
 

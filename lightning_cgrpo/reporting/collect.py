@@ -1,4 +1,4 @@
-"""Find runs, and group them by method and task."""
+"""Find runs and group them by method and task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAVED = "*.json"
 
 @dataclass(frozen=True)
 class TaskRuns:
-    """The methods of a task, and notes, the gravest first."""
+    """A task's methods, and its notes by gravity."""
 
     name: str
     methods: list[MethodRuns]
@@ -38,7 +38,7 @@ class Collection:
 
     @property
     def methods(self) -> list[MethodRuns]:
-        """The methods of all tasks."""
+        """All tasks' methods."""
         return [method for task in self.tasks for method in task.methods]
 
 
@@ -46,12 +46,12 @@ def collect(sources: Sequence[tuple[str | None, Path]], last: float, track: Trac
     """Read all runs below the sources.
 
     Args:
-        sources: folders or files, with the user's names for their runs.
-        last: share of the updates that final values are over.
+        sources: paths, with the user's names for their runs.
+        last: share of the updates in final values.
         track: shows the progress of reading.
 
     Raises:
-        UserError: for a path that doesn't exist, or without any run.
+        UserError: for a missing path or a path without runs.
     """
     notes: list[str] = []
     # A file below two sources is read once, under the first source's name.
@@ -83,7 +83,6 @@ def collect(sources: Sequence[tuple[str | None, Path]], last: float, track: Trac
 
 
 def _records(files: Mapping[Path, tuple[Path, str | None]], last: float, notes: list[str]) -> dict[Path, Run | None]:
-    """Saved runs with the user's names; None if unreadable."""
     records: dict[Path, Run | None] = {}
     for resolved, (path, name) in files.items():
         try:
@@ -110,9 +109,9 @@ def _run(chain: Chain, last: float) -> Run:
 
 
 def _add_saved(starts: list[Run], run: Run) -> None:
-    """Add a saved run to the starts of its method and seed, the furthest start first.
+    """Add a saved run to its starts, the furthest first.
 
-    A saved run with a known run's folder is the same run: the state with more updates stays.
+    If folders match, the state with more updates stays.
     """
     same = next((n for n, known in enumerate(starts) if set(known.folders) & set(run.folders)), None)
     if same is None:
@@ -127,7 +126,7 @@ def _add_saved(starts: list[Run], run: Run) -> None:
 
 
 def _tasks(runs: Sequence[list[Run]], last: float) -> list[TaskRuns]:
-    """Runs by task and method; only the first start of a method and seed counts."""
+    """Group by task and method, showing only the first start per method and seed."""
     together: dict[str, list[list[Run]]] = {}
     for starts in runs:
         together.setdefault(key_of(starts[0].method), []).append(starts)
@@ -145,7 +144,7 @@ def _tasks(runs: Sequence[list[Run]], last: float) -> list[TaskRuns]:
 
 
 def _labels(methods: Sequence[Method]) -> list[str]:
-    """Labels with the user's names: alone for one method, before the labels of several."""
+    """User's names; labels follow a name that several methods share."""
     labels = [str(method.get("folder", "")) for method in methods]
     for name in dict.fromkeys(method.get("name") for method in methods):
         rows = [n for n, method in enumerate(methods) if method.get("name") == name]

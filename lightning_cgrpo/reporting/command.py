@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        UserError: if there is nothing to report, or the report can't be written.
+        UserError: if no run is found, or writing fails.
     """
     parser = argparse.ArgumentParser(
         prog="python -m lightning_cgrpo report",
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def write(collection: Collection, last: float, folder: Path) -> None:
-    """Write figures, tables, saved runs and the page, and print a summary."""
+    """Write the whole report, and print a summary."""
     folder.mkdir(parents=True, exist_ok=True)
     several = len(collection.tasks) > 1
     labeled = [

@@ -1,4 +1,4 @@
-"""The table of control: how fast methods learned, and how they kept constraints."""
+"""The control table: speed of learning, and constraint violations."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lightning_cgrpo.reporting.summary import KEPT, NEAR_BEST, REST, TOLERANCE, 
 from lightning_cgrpo.reporting.tables import Cell, Column, Table
 
 MEASURES = {"feasible from": 0, "overshoot": 4, "oscillation": 4, "held": 2}
-"""A constraint's measures, and their decimals."""
+"""Each constraint's measures, and their decimals."""
 
 
 def control_table(methods: Sequence[MethodRuns]) -> Table:
-    """The speed and spread of learning, and the measures of every enforced constraint."""
+    """Learning speed and spread, and every enforced constraint's measures."""
     names = list(dict.fromkeys(name for method in methods for name in method.enforced))
     best = [measured(method, REWARD, lambda run: run.final) for method in methods]
     level = max((summary.near_best(value.mean) for value in best if value is not None), default=math.inf)
@@ -34,7 +34,6 @@ def control_table(methods: Sequence[MethodRuns]) -> Table:
 
 
 def _measures(run: Run, method: MethodRuns, names: Sequence[str], level: float) -> list[float | None]:
-    """A run's row, without the spread."""
     reward = run.smooth(REWARD)
     start = summary.time_to(reward, level)
     rates = {name: run.smooth(f"rate/{name}") for name in method.enforced}

@@ -1,4 +1,4 @@
-"""Folders of logs, with the configurations beside them."""
+"""Log folders and their configurations."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Track = Callable[[Sequence[Path]], Iterable[Path]]
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder with a log of training.
+    """A folder with a training log.
 
     Args:
-        name: the user's name for its source, if any.
-        config: None without a readable configuration.
-        weights: fingerprint of the saved weights that the policy began from, if any.
+        name: the user's name for its source.
+        config: None if unreadable.
+        weights: fingerprint of the saved initial weights, if any.
     """
 
     path: Path
@@ -58,14 +58,14 @@ class Folder:
 
 
 def found(path: Path, pattern: str) -> list[Path]:
-    """The files below a folder, or the file itself; version_10 comes after version_9."""
+    """Files below a folder, or the file itself; version_10 follows version_9."""
     if path.is_file():
         return [path] if path.match(pattern) else []
     return sorted(path.rglob(pattern), key=lambda file: [_natural(part) for part in file.parts])
 
 
 def read_folders(events: Mapping[Path, str | None], track: Track, notes: list[str]) -> list[Folder]:
-    """The folders of events files, given with the user's names."""
+    """Folders of events files, given with the user's names."""
     together: dict[Path, list[EventsFile]] = {}
     names: dict[Path, str | None] = {}
     for file in track(list(events)):

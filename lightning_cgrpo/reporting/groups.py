@@ -27,10 +27,10 @@ class _Group:
 
 
 def grouped(methods: Sequence[MethodRuns]) -> list[tuple[str, list[MethodRuns]]]:
-    """Methods by task, with the names of the groups.
+    """Named groups of methods by task.
 
-    Methods of one task class without a common constraint are different groups, because the class may be general. A
-    method without a configuration joins a group with one of its constraints.
+    A task class may be general, so methods without a common constraint are separated. A method without a configuration
+    joins a group that shares a constraint.
     """
     groups: list[_Group] = []
     about = [(short_class(get(method.method, TASK)), set(method.constraints)) for method in methods]
@@ -52,7 +52,7 @@ def grouped(methods: Sequence[MethodRuns]) -> list[tuple[str, list[MethodRuns]]]
 
 
 def _names(groups: Sequence[_Group], found: Sequence[Sequence[MethodRuns]]) -> list[str]:
-    """Tasks' classes, with constraints if several groups are of one task."""
+    """Task classes, with constraints if several groups share a class."""
     tasks = [group.task.removesuffix("Task") or group.task or UNKNOWN for group in groups]
     counts = Counter(tasks)
     declared = [

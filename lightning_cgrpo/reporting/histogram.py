@@ -10,14 +10,14 @@ import numpy as np
 from lightning_cgrpo.reporting.series import Array
 
 WIDTH, BINS = 0.025, 81
-"""Bins are centered at 0, 0.025 … 2, so neither weight 0 nor weight 1 lies on an edge."""
+"""Bins centered at 0, 0.025 … 2 keep the weights 0 and 1 off the edges."""
 EDGES: Array = (np.arange(BINS + 1, dtype=np.float64) - 0.5) * WIDTH
 CENTERS: Array = np.arange(BINS, dtype=np.float64) * WIDTH
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """TensorBoard's histogram of one update: extreme values, and buckets' upper edges and counts ``[n]``."""
+    """One update's TensorBoard histogram: extremes, and buckets' upper edges and counts ``[n]``."""
 
     minimum: float
     maximum: float
@@ -26,9 +26,9 @@ class Buckets:
 
 
 def pooled(histograms: Iterable[Buckets]) -> Array:
-    """The share ``[BINS]`` of all values in each bin; values outside count in the end bins.
+    """Share ``[BINS]`` of all values per bin; outliers count in the end bins.
 
-    A bucket's values are spread evenly over it.
+    Each bucket's values are spread evenly over it.
     """
     total = np.zeros(BINS)
     for histogram in histograms:
@@ -42,7 +42,6 @@ def pooled(histograms: Iterable[Buckets]) -> Array:
 
 
 def _shares(start: float, end: float) -> Array:
-    """The shares ``[BINS]`` of [start, end] in each bin."""
     if end - start < 1e-9:
         shares = np.zeros(BINS)
         shares[int(np.clip(np.searchsorted(EDGES, end, side="right") - 1, 0, BINS - 1))] = 1.0

@@ -1,4 +1,4 @@
-"""Labels of methods, in the words of their configurations."""
+"""Labels of methods, from their configurations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TASK = "model.init_args.task"
 LAGRANGIAN, FIXED = "callbacks.LagrangianCallback", "callbacks.FixedWeights"
 FIXED_WORD = "fixed"
 SILENT = ("class_path", "init_args", "model", "callbacks")
-"""Parts of a path that are left out of a setting's name."""
+"""Path parts omitted from a setting's name."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Aspect:
 
     Args:
         path: of the setting.
-        holder: the class with this setting; only its methods are compared.
+        holder: class with this setting; only its methods are compared.
     """
 
     path: str
@@ -36,8 +36,8 @@ class Aspect:
 def labels_of(methods: Sequence[Method]) -> list[str]:
     """Unique labels of different methods.
 
-    A label has a part for each differing aspect: estimator, constraints, weights, other settings. Apart from the
-    estimator, parts that most methods share are left out.
+    A label lists differing aspects: estimator, constraints, weights, other settings. Parts that most methods share are
+    omitted, except the estimator.
     """
     described = [dict(_aspects(method)) for method in methods]
     holders = [
@@ -64,12 +64,12 @@ def labels_of(methods: Sequence[Method]) -> list[str]:
 
 
 def slug(label: str) -> str:
-    """A label as a part of a file's name."""
+    """A label as part of a file name."""
     return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.")[:80] or "run"
 
 
 def numbered(labels: Sequence[str]) -> list[str]:
-    """Labels, with numbers after equal labels."""
+    """Labels, with equal labels numbered."""
     counts, seen, unique = Counter(labels), Counter[str](), []
     for label in labels:
         seen[label] += 1
@@ -78,13 +78,12 @@ def numbered(labels: Sequence[str]) -> list[str]:
 
 
 def _usual(texts: Sequence[str]) -> str | None:
-    """The text of most methods, at least three; never fixed weights."""
+    """Text of most methods, at least three; never fixed weights."""
     text, count = Counter(texts).most_common(1)[0]
     return text if count > 2 and 2 * count > len(texts) and not text.startswith(FIXED_WORD) else None
 
 
 def _aspects(method: Method) -> Iterator[tuple[Aspect, str]]:
-    """A method's aspects in the order of a label, with words."""
     yield Aspect(ESTIMATOR), short_class(get(method, ESTIMATOR))
     constraints = get(method, CONSTRAINTS) or {}
     for name, settings in constraints.items():
@@ -110,7 +109,6 @@ def _constraint_words(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _weights_words(method: Method) -> str:
-    """The controller of the weights, or their fixed values."""
     if get(method, LAGRANGIAN) is not None:
         return short_class(get(method, f"{LAGRANGIAN}.init_args.controller"))
     weights = get(method, f"{FIXED}.init_args.weights") or {}

@@ -14,25 +14,22 @@ from lightning_cgrpo.reporting.histogram import Buckets
 from lightning_cgrpo.reporting.series import FLOAT_DIGITS, Series, rounded
 
 TRAINING = ("reward/", "rate/", "threshold/", "multiplier/", "effective_weight/", "groups/informative/")
-"""Scalars of training in figures and tables."""
 FAULTS = "faults/"
-"""Counts of training in notes."""
 COLLAPSED = "policy/collapsed_since"
-"""The update at which the policy began to collapse; logged from the detection on."""
+"""Update at which the policy began to collapse; logged after detection."""
 EVALUATIONS = ("test/", "test_train/", "val/")
 EFFECTIVE_WEIGHTS = "effective_weights/"
-"""Histograms of effective weights, by component."""
 
 
 @dataclass(frozen=True)
 class EventsFile:
-    """The log of one process.
+    """One process's log.
 
     Args:
         started: clock in seconds.
         scalars: of training, by tag.
         histograms: by component and update.
-        evaluations: clock and value of the last, by tag.
+        evaluations: clock and last value, by tag.
     """
 
     started: float
@@ -42,14 +39,14 @@ class EventsFile:
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """The first and the last update, if there is any."""
+        """First and last update, if any."""
         steps = [series.steps for series in self.scalars.values() if len(series)]
         return (min(s[0] for s in steps), max(s[-1] for s in steps)) if steps else None
 
 
 @dataclass(frozen=True)
 class Log:
-    """The log of a run."""
+    """A run's log."""
 
     scalars: dict[str, Series]
     histograms: dict[str, dict[int, Buckets]]
@@ -57,7 +54,7 @@ class Log:
 
 
 def read(path: Path) -> EventsFile:
-    """Read an events file, up to a record that is still being written."""
+    """Read an events file, up to an unfinished record."""
     # TensorBoard's reader remarks on a missing TensorFlow, and works without.
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -96,10 +93,10 @@ def read(path: Path) -> EventsFile:
 
 
 def merged(folders: Sequence[Sequence[EventsFile]]) -> Log:
-    """One log of a run's folders, each resumed from the previous folder.
+    """Merge the logs of a run's folders, each resumed from the previous folder.
 
-    A later file replaces earlier values from its first update on. Only the last folder's evaluations count: earlier
-    evaluations were of earlier checkpoints.
+    From its first update on, a later file replaces earlier values. Only the last folder's evaluations count, because
+    earlier evaluations used earlier checkpoints.
     """
     scalars: dict[str, list[Series]] = {}
     histograms: dict[str, dict[int, Buckets]] = {}
@@ -121,7 +118,7 @@ def merged(folders: Sequence[Sequence[EventsFile]]) -> Log:
 
 
 def _evaluations(files: Sequence[EventsFile]) -> dict[str, float]:
-    """The last evaluations. A test without training prompts removes an earlier test's training prompts."""
+    """Last evaluations; a test without training prompts removes earlier training prompts."""
     last: dict[str, tuple[float, float]] = {}
     for file in sorted(files, key=attrgetter("started")):
         if any(tag.startswith("test/") for tag in file.evaluations):

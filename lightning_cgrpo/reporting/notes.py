@@ -1,4 +1,4 @@
-"""Notes on faults and gaps of runs, and on equal numbers."""
+"""Notes on runs' faults, gaps and equal numbers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lightning_cgrpo.reporting.runs import SKIPPED, MethodRuns, Run, progress, s
 from lightning_cgrpo.reporting.series import Series
 
 MEASURED = ("reward/", "rate/")
-"""Families of series that follow from sampled answers."""
+"""Series that follow from sampled answers."""
 CHANCE = 30.0
-"""Bits of information below which chance may have made numbers equal."""
+"""Below this many bits, equal numbers may be chance."""
 
 
 def notes_of(methods: Sequence[MethodRuns], last: float) -> list[str]:
-    """Notes on a task's runs, the gravest first; `last` is the share that final values are over."""
+    """A task's notes by gravity; `last` is the share for final values."""
     notes = list(_identical(methods))
     kinds = (_collapsed, _several_starts, _unfinished, _begins, _faults)
     notes += [note for of in kinds for method in methods for note in of(method)]
@@ -32,7 +32,6 @@ def notes_of(methods: Sequence[MethodRuns], last: float) -> list[str]:
 
 
 def _identical(methods: Sequence[MethodRuns]) -> Iterator[str]:
-    """A note per set of runs with equal series."""
     sets: list[list[tuple[MethodRuns, Run]]] = []
     for method in methods:
         for run in method.runs:
@@ -55,7 +54,7 @@ def _identical(methods: Sequence[MethodRuns]) -> Iterator[str]:
 
 
 def _same_numbers(one: Run, other: Run) -> bool | None:
-    """Whether runs have equal numbers as far as both go; None if not comparable."""
+    """Compare the common part of two runs; None if not comparable."""
     shared = [tag for tag in one.series if tag in other.series]
     if one.width != other.width or not shared:
         return None
@@ -68,7 +67,7 @@ def _equal(one: Series, other: Series) -> bool:
 
 
 def _worth(run: Run, other: Run) -> float:
-    """Bits of a run's measured series: rare values count more, constant series nothing."""
+    """Bits of measured series: rare values count more, constant series nothing."""
     bits = 0.0
     for tag in (tag for tag in run.series if tag.startswith(MEASURED) and tag in other.series):
         values = run.series[tag].between(-np.inf, _end(run, other)).values
@@ -78,7 +77,6 @@ def _worth(run: Run, other: Run) -> float:
 
 
 def _end(one: Run, other: Run) -> float:
-    """The end of the last bin that both runs have filled."""
     if one.updates == other.updates:
         return np.inf
     # Steps are the middles of bins.
@@ -95,9 +93,9 @@ def _collapsed(method: MethodRuns) -> Iterator[str]:
 
 
 def _several_starts(method: MethodRuns) -> Iterator[str]:
-    """All starts that aren't shown.
+    """List starts that aren't shown.
 
-    Other numbers mean a change of code, data or machine. Only the reader can judge that change.
+    Other numbers mean changed code, data or machine, which only the reader can judge.
     """
     parts = []
     for run in method.runs:
@@ -153,7 +151,6 @@ def _missing_notes(methods: Sequence[MethodRuns]) -> list[str]:
 
 
 def _missing(run: Run, method: MethodRuns) -> Iterator[str]:
-    """Missing tags of the objective, and families without any tag."""
     expected = ["reward/mean", *(f"rate/{name}" for name in method.constraints)]
     expected += [f"multiplier/{name}" for name in ("reward", *method.enforced)]
     yield from (tag for tag in expected if tag not in run.series)

@@ -1,4 +1,4 @@
-"""The page of a report."""
+"""The report page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TITLES = {"final": "Final values", "control": "Control", "test": "Test"}
 
 @dataclass(frozen=True)
 class Section:
-    """A task's part of a report; `prefix` begins the names of its files."""
+    """A task's part of a report; its file names begin with `prefix`."""
 
     task: TaskRuns
     prefix: str
@@ -33,7 +33,7 @@ class Section:
 
 
 def page(sections: Sequence[Section], notes: Sequence[str]) -> str:
-    """The report in Markdown; `notes` are on the sources."""
+    """The report in Markdown; `notes` concern the sources."""
     if len(sections) == 1:
         return "\n".join(["# Report", *_section(sections[0], "##", notes)]) + "\n"
     lines = ["# Report", *_listed(notes)]

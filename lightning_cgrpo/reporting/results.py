@@ -1,4 +1,4 @@
-"""The tables of final values and of tests."""
+"""Tables of final values and tests."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Values = Callable[[Run], dict[str, float]]
 
 
 def measured(method: MethodRuns, tag: str, values: Values) -> Statistic | None:
-    """A tag's value over the seeds of a method."""
+    """A tag's statistic over a method's seeds."""
     return statistic([values(run).get(tag) for run in method.runs])
 
 
 def violates(value: Statistic | None, constraint: Constraint) -> bool:
-    """Whether a mean rate is beyond its threshold and the tolerance."""
+    """Check if a mean rate exceeds threshold and tolerance."""
     if value is None or constraint.bound is None:
         return False
     return violation(value.mean, constraint) > tolerance(constraint) + ROUNDING
 
 
 def best_of(methods: Sequence[MethodRuns], values: Values) -> list[str]:
-    """Labels of the best methods for each set of thresholds, see `RULE`."""
+    """Labels of the best methods per set of thresholds, see `RULE`."""
     enforcing = any(method.enforced for method in methods)
     groups: dict[frozenset[str], dict[str, float]] = {}
     for method in methods:
@@ -58,7 +58,7 @@ def final_table(methods: Sequence[MethodRuns], last: float) -> Table:
 
 
 def test_table(methods: Sequence[MethodRuns]) -> Table | None:
-    """Values of tests, if any; training prompts have a row below."""
+    """Test values, if any; training prompts have a row below."""
     tested, trained = _evaluated("test/"), _evaluated("test_train/")
     methods = [method for method in methods if any(tested(run) for run in method.runs)]
     if not methods:
@@ -81,7 +81,7 @@ def _values_table(
     families: Sequence[str],
     beside: Mapping[str, Values] | None = None,
 ) -> Table:
-    """A row per method, and a row below per kind of values `beside`."""
+    """A row per method; each kind of values `beside` adds a row below."""
     found = list(dict.fromkeys(tag for method in methods for run in method.runs for tag in values(run)))
     tags = [tag for family in families for tag in _ordered(found, family, methods)]
     best = best_of(methods, values)
@@ -106,7 +106,6 @@ def _cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], values: V
 
 
 def _ordered(tags: Sequence[str], family: str, methods: Sequence[MethodRuns]) -> list[str]:
-    """A family's tags: the reward first, then constraints as declared."""
     order = ["mean", "reward", *(name for method in methods for name in method.constraints)]
 
     def rank(tag: str) -> int:

@@ -1,4 +1,4 @@
-"""Runs, and the runs of a method."""
+"""Runs, grouped by method."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from lightning_cgrpo.reporting.series import Series, bin_width, binned, interval
 from lightning_cgrpo.reporting.summary import final_values, last_part, window_of
 
 LAST = 1 / 8
-"""The share of a run's updates that final values are means over."""
+"""Share of a run's updates averaged in final values."""
 DIGITS = 4
 """Significant digits of series and distributions."""
 HANDFUL = 10
-"""A running run's bins are wide enough for at most this many times its updates so far."""
+"""Bin widths assume at most this many times a running run's updates."""
 SKIPPED = "skipped_steps"
 
 Identity = tuple[str, Any]
-"""The common mark of a run's parts: its method's text, and its seed (or its folder, without a known seed)."""
+"""A method's text with a seed; without a known seed, a folder."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run.
+    """One method's run with one seed.
 
     Args:
         seed: None if unknown.
         max_updates: requested; None if epochs decide.
-        series: scalars of training by tag, in bins.
-        final: means over the last part of the updates, by tag.
-        distributions: shares ``[BINS]`` of the last part's groups by effective weight, by component.
+        series: binned training scalars, by tag.
+        final: means over the last part, by tag.
+        distributions: the last part's shares ``[BINS]`` of groups by effective weight, by component.
         evaluations: last values of ``test/…``, ``test_train/…`` and ``val/…``.
-        folders: of the logs, as ``name/version_N``.
+        folders: log folders, as ``name/version_N``.
         width: updates per bin.
-        pooled: share of the updates that the distributions are over.
-        begins: the first known update, if earlier updates are missing.
-        faults: logged updates with values that weren't finite, by signal; and ``skipped_steps``.
-        collapsed: the update at which the policy began to collapse, if it did.
+        pooled: share of the updates in the distributions.
+        begins: first known update, if earlier updates are missing.
+        faults: logged updates with non-finite values, by signal; and ``skipped_steps``.
+        collapsed: update at which a collapse began.
     """
 
     method: Method
@@ -62,7 +62,7 @@ class Run:
     collapsed: int | None = None
 
     def smooth(self, tag: str) -> Series:
-        """The moving average of a tag."""
+        """A tag's moving average."""
         bins = self.series.get(tag, Series(np.zeros(0), np.zeros(0)))
         average = moving_average(bins, self.width, window_of(self.updates))
         # The last bin need not be full.
@@ -79,10 +79,10 @@ class Run:
 
 @dataclass(frozen=True)
 class MethodRuns:
-    """The runs of a method, one per seed.
+    """A method's runs, one per seed.
 
     Args:
-        label: the method's name in figures and tables.
+        label: name in figures and tables.
         others: further starts of the same seeds, for notes only.
     """
 
@@ -109,12 +109,12 @@ class MethodRuns:
 
     @property
     def title(self) -> str:
-        """The label, with the progress of unfinished runs."""
+        """The label, with unfinished runs' progress."""
         return self.label if self.finished else f"{self.label} ({progress(self.runs)})"
 
 
 def progress(runs: Sequence[Run]) -> str:
-    """Updates done, and requested updates of unfinished runs."""
+    """Updates done and requested by unfinished runs."""
     done = sorted({run.updates for run in runs})
     text = f"{done[0]:,}" if len(done) == 1 else f"{done[0]:,} to {done[-1]:,}"
     asked = max((run.max_updates or 0 for run in runs if not run.finished), default=0)
@@ -122,7 +122,7 @@ def progress(runs: Sequence[Run]) -> str:
 
 
 def seeds_of(runs: Sequence[Run]) -> str:
-    """The runs' seeds, in words."""
+    """Describe the runs' seeds."""
     seeds = ", ".join("?" if run.seed is None else str(run.seed) for run in runs)
     return f"seed{'s' if len(runs) > 1 else ''} {seeds}"
 
@@ -130,7 +130,7 @@ def seeds_of(runs: Sequence[Run]) -> str:
 def run_of_log(
     log: Log, method: Method, seed: int | None, max_updates: int | None, folders: tuple[str, ...], last: float = LAST
 ) -> Run:
-    """A run from its log, rounded as a saved run is."""
+    """Build a run from its log, rounded like saved runs."""
     longest = max(log.scalars.values(), key=len, default=Series(np.zeros(0), np.zeros(0)))
     spacing = interval(longest.steps)
     end = max((series.steps[-1] for series in log.scalars.values()), default=-1.0)
@@ -164,13 +164,12 @@ def run_of_log(
 
 
 def _faults(scalars: Mapping[str, Series]) -> dict[str, int]:
-    """Updates with faults by signal, and the number of skipped steps."""
     found = {tag.removeprefix(FAULTS): s.values for tag, s in scalars.items() if tag.startswith(FAULTS)}
     return {name: int(v.sum() if name == SKIPPED else (v > 0).sum()) for name, v in found.items() if v.any()}
 
 
 def constraints_of_runs(runs: Sequence[Run]) -> dict[str, Constraint]:
-    """A method's constraints. Without a configuration, thresholds are taken for upper bounds."""
+    """A method's constraints; without a configuration, thresholds count as upper bounds."""
     declared = constraints_of(runs[0].method)
     if declared is not None:
         return declared

@@ -1,4 +1,4 @@
-"""Runs as small JSON files. docs/reporting.md lists the keys."""
+"""Runs as small JSON files; docs/reporting.md lists the keys."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ KINDS: dict[str, Any] = {
     "steps": list,
     "series": dict,
 }
-"""The keys of a saved run and their types. `collapsed` may be missing."""
+"""Keys and types of a saved run; `collapsed` may be missing."""
 
 
 def write_all(labeled: Sequence[tuple[str, Run]], last: float, folder: Path) -> None:
-    """Write runs under their methods' labels. A run replaces no file but its own."""
+    """Write runs under their methods' labels; each replaces only its own file."""
     there = {path: run.identity for path in folder.glob("*.json") if (run := _known(path)) is not None}
     written = {run.identity for _, run in labeled}
     used = {path for path, of in there.items() if of not in written}
@@ -66,7 +66,7 @@ def _known(path: Path) -> Run | None:
 
 
 def write(run: Run, last: float, path: Path) -> None:
-    """Write a run; `last` is the share that its final values are over."""
+    """Write a run; `last` is the share for final values."""
     trimmed = {name: _trimmed(shares) for name, shares in run.distributions.items()}
     values = {**vars(run), "last": last, "distributions": trimmed, **_series_record(run.series)}
     kept = {key: values[key] for key in KINDS if key != "collapsed" or run.collapsed is not None}
@@ -83,13 +83,13 @@ def write(run: Run, last: float, path: Path) -> None:
 
 
 def read(path: Path, last: float) -> Run | None:
-    """A saved run; None if the file is something else.
+    """Read a saved run; None for other files.
 
     Args:
-        last: share for final values; a share other than the file's is computed from the bins.
+        last: share for final values; computed from bins if the file's differs.
 
     Raises:
-        ValueError: if a saved run can't be read.
+        ValueError: if a saved run is malformed.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -136,7 +136,7 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _series_record(series: Mapping[str, Series]) -> dict[str, Any]:
-    """The middles of bins, and a row per series: null without a value, one number if constant."""
+    """Middles of bins, and a row per series: null if missing, one number if constant."""
     steps = np.unique(np.concatenate([np.zeros(0), *(s.steps for s in series.values())]))
     rows: dict[str, Any] = {}
     for tag, s in series.items():

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 MAX_BINS = 100
-"""Bins of a series, in figures and in saved runs, so both draw the same figures."""
+"""Bins of series in figures and saved runs, so both draw the same."""
 FLOAT_DIGITS = 6
-"""Significant digits of a logged 32-bit number."""
+"""Significant digits of logged 32-bit numbers."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """Values ``[n]`` at rising steps ``[n]``: updates from 0, or the middles of bins of updates."""
+    """Values ``[n]`` at rising steps ``[n]``: updates from 0, or middles of bins."""
 
     steps: Array
     values: Array
@@ -34,12 +34,12 @@ class Series:
         return float(self.values.mean()) if len(self) else float("nan")
 
     def rounded(self, digits: int) -> Series:
-        """The series with values of `digits` significant digits."""
+        """Round values to `digits` significant digits."""
         return Series(self.steps, np.array([rounded(value, digits) for value in self.values.tolist()], float))
 
 
 def rounded(value: float, digits: int) -> float:
-    """A number to `digits` significant digits."""
+    """Round to significant digits."""
     return float(f"{value:.{digits}g}")
 
 
@@ -49,7 +49,7 @@ def interval(steps: Array) -> float:
 
 
 def bin_width(updates: float, spacing: float) -> float:
-    """The smallest round width (1, 2, 5, 10, …) of at most `MAX_BINS` bins, at least the logging interval."""
+    """Smallest round width (1, 2, 5, 10, …) for at most `MAX_BINS` bins, at least the logging interval."""
     needed = max(updates / MAX_BINS, spacing, 1.0)
     power = 10.0 ** np.floor(np.log10(needed))
     return float(next(factor * power for factor in (1, 2, 5, 10) if factor * power >= needed * (1 - 1e-9)))
@@ -64,7 +64,7 @@ def binned(series: Series, width: float) -> Series:
 
 
 def moving_average(bins: Series, width: float, window: float) -> Series:
-    """Means over full windows of `window` updates, at the ends of bins."""
+    """Means over full windows of `window` updates, at ends of bins."""
     if not len(bins):
         return bins
     window = max(window, width)
@@ -76,14 +76,14 @@ def moving_average(bins: Series, width: float, window: float) -> Series:
 
 
 def on_common_steps(seeds: list[Series]) -> tuple[Array, Array]:
-    """The longest series' steps ``[n]``, and values ``[seeds, n]``: NaN beyond a seed's range."""
+    """The longest series' steps ``[n]``, and values ``[seeds, n]``; missing values are NaN."""
     steps = max(seeds, key=lambda series: series.steps[-1]).steps
     rows = [np.interp(steps, s.steps, s.values, left=np.nan, right=np.nan) for s in seeds]
     return steps, np.stack(rows)
 
 
 def mean_and_std(values: Array) -> tuple[Array, Array]:
-    """Mean and sample standard deviation ``[n]`` over ``[seeds, n]`` without NaN; 0 for a single value."""
+    """Mean and sample standard deviation ``[n]`` over ``[seeds, n]``, ignoring NaN; 0 for single values."""
     known = ~np.isnan(values)
     count = known.sum(0)
     mean = np.where(known, values, 0.0).sum(0) / np.where(count, count, np.nan)

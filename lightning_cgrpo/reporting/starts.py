@@ -12,13 +12,13 @@ from lightning_cgrpo.reporting.folders import Folder
 from lightning_cgrpo.reporting.runs import Identity
 
 Chain = list[Folder]
-"""The folders of a run, each resumed from the previous folder."""
+"""A run's folders, each resumed from the previous folder."""
 
 
 def chains_of(folders: Sequence[Folder]) -> dict[Identity, list[Chain]]:
-    """The starts of each method and seed: the furthest first, the newest of equals.
+    """Starts of each method and seed: the furthest first, then the newest.
 
-    A resumed folder is no start of its own, unless it went further than its continuation.
+    A resumed folder counts as a start only if it outran its continuation.
     """
     places = {folder.path.resolve(): folder for folder in folders}
     chains = {path: _chain(folder, places) for path, folder in places.items()}
@@ -57,7 +57,6 @@ def _chain(folder: Folder, places: Mapping[Path, Folder]) -> Chain:
 
 
 def _resumed_from(folder: Folder, places: Mapping[Path, Folder]) -> Folder | None:
-    """The known folder of the same method that a run resumed from."""
     checkpoint = get(folder.config, "ckpt_path")
     if not isinstance(checkpoint, str):
         return None
@@ -73,6 +72,6 @@ def _resumed_from(folder: Folder, places: Mapping[Path, Folder]) -> Folder | Non
 
 
 def _continues(later: Folder, earlier: Folder) -> bool:
-    """Whether two folders have one method. Weights differ, because only the first folder began from the method's."""
+    """Compare methods without weights, because only the first folder began from the method's weights."""
     methods = [{key: part for key, part in folder.method.items() if key != "weights"} for folder in (later, earlier)]
     return key_of(methods[0]) == key_of(methods[1])

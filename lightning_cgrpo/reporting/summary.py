@@ -13,25 +13,24 @@ from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.reporting.series import FLOAT_DIGITS, Array, Series, mean_and_std, on_common_steps, rounded
 
 WINDOW = 200
-"""Updates of the moving average of rewards and rates; at most a quarter of a run."""
+"""Updates of the moving average; at most a quarter of a run."""
 TOLERANCE = 0.1
-"""A rate still meets its threshold if violations exceed the allowed rate by this share."""
+"""A rate passes if violations exceed the allowed rate by at most this share."""
 NEAR_BEST = 0.15
-"""A reward this share below the best final reward counts as reached."""
+"""A reward within this share of the best final reward counts as reached."""
 KEPT, REST = 0.8, 1 / 4
-"""A constraint is kept from the update on at which it is met in the share KEPT of all later updates. At least the
-share REST of the run must follow."""
+"""A constraint is kept from the update on at which the share KEPT of the rest, at least REST of the run, meets it."""
 ROUNDING = 1e-9
 Rate = TypeVar("Rate", float, Array)
 
 
 @dataclass(frozen=True)
 class Control:
-    """A constraint in the second half of training, by its moving average.
+    """A constraint's moving average in the second half of training.
 
     Args:
-        overshoot: the largest violation, at least 0.
-        oscillation: standard deviation around the rate's own mean.
+        overshoot: largest violation, at least 0.
+        oscillation: standard deviation around the rate's mean.
         held: share of the updates within threshold and tolerance.
     """
 
@@ -50,7 +49,7 @@ class Statistic:
 
 
 def statistic(values: Sequence[float | None]) -> Statistic | None:
-    """The statistic of the seeds with a value; None without any."""
+    """Statistic of the seeds with values; None without any."""
     known = [value for value in values if value is not None and not math.isnan(value)]
     if not known:
         return None
@@ -58,7 +57,7 @@ def statistic(values: Sequence[float | None]) -> Statistic | None:
 
 
 def last_part(updates: int, share: float, end: float) -> float:
-    """The start of the last share of a run's updates, at most the last logged step `end`."""
+    """Start of the last share of updates, at most the last logged step `end`."""
     return min(updates * (1 - share), end)
 
 
@@ -69,29 +68,29 @@ def final_values(scalars: Mapping[str, Series], start: float) -> dict[str, float
 
 
 def violation(rate: Rate, constraint: Constraint) -> Rate:
-    """The distance of rates beyond their bound; negative if met."""
+    """Distance of rates beyond their bound; negative if met."""
     assert constraint.bound is not None
     return constraint.bound - rate if constraint.at_least is not None else rate - constraint.bound
 
 
 def tolerance(constraint: Constraint) -> float:
-    """The violation that still passes."""
+    """Largest violation that passes."""
     return TOLERANCE * constraint.max_violation_rate
 
 
 def window_of(updates: float) -> float:
-    """Updates of the moving average."""
+    """Updates in the moving average."""
     return min(WINDOW, max(updates / 4, 1))
 
 
 def compliance(rate: Series, constraint: Constraint) -> Series:
-    """1 where a rate meets its threshold within the tolerance, otherwise 0."""
+    """1 where a rate passes, otherwise 0."""
     met = violation(rate.values, constraint) <= tolerance(constraint) + ROUNDING
     return Series(rate.steps, met.astype(float))
 
 
 def control(rate: Series, constraint: Constraint, updates: int) -> Control | None:
-    """The control of a constraint, from its moving average; None without values."""
+    """A constraint's control; None without values."""
     half = rate.between(updates / 2, np.inf)
     if not len(half):
         return None
@@ -103,9 +102,9 @@ def control(rate: Series, constraint: Constraint, updates: int) -> Control | Non
 
 
 def kept_from(met: Series, start: float | None, updates: int) -> float | None:
-    """The first update, not before `start`, from which on a constraint is met in `KEPT` of the following updates.
+    """First update from `start` on, with the constraint met in `KEPT` of the following updates.
 
-    The last `REST` of all `updates` must follow: the last update alone proves nothing.
+    The last `REST` of all `updates` must follow, because the last update alone proves nothing.
     """
     if start is None or not len(met):
         return None
@@ -117,7 +116,7 @@ def kept_from(met: Series, start: float | None, updates: int) -> float | None:
 
 
 def together(met: Sequence[Series], reward: Series, level: float) -> float | None:
-    """The first update with the reward at the level and all constraints met."""
+    """First update with the reward at the level and all constraints met."""
     steps = reward.steps[reward.values >= level]
     for each in met:
         steps = np.intersect1d(steps, each.steps[each.values > 0])
@@ -125,18 +124,18 @@ def together(met: Sequence[Series], reward: Series, level: float) -> float | Non
 
 
 def near_best(best: float) -> float:
-    """The level that is near the best final reward."""
+    """The level near the best final reward."""
     return best - NEAR_BEST * abs(best)
 
 
 def time_to(series: Series, level: float) -> float | None:
-    """The first step at which a series reaches a level."""
+    """First step at which a series reaches a level."""
     above = np.flatnonzero(series.values >= level)
     return float(series.steps[above[0]]) if len(above) else None
 
 
 def spread(seeds: Sequence[Series]) -> float | None:
-    """Standard deviation over seeds, averaged over the updates of at least two seeds."""
+    """Standard deviation over seeds, averaged over updates with at least two seeds."""
     seeds = [series for series in seeds if len(series)]
     if len(seeds) < 2:
         return None

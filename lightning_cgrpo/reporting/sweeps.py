@@ -12,7 +12,7 @@ from lightning_cgrpo.reporting.labels import FIXED, labels_of
 from lightning_cgrpo.reporting.runs import MethodRuns
 
 FEWEST = 3
-"""Values of a weight that make a sweep."""
+"""Fewest values of a weight in a sweep."""
 
 
 Point = tuple[float, MethodRuns]
@@ -20,10 +20,10 @@ Point = tuple[float, MethodRuns]
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep over the weight of one component.
+    """A sweep over one component's weight.
 
     Args:
-        rows: rising weights with methods, by the other weights (a title), and by further differences (a line).
+        rows: weights in rising order with methods, by other weights (a title) and further differences (a line).
     """
 
     weight: str
@@ -43,7 +43,7 @@ def weights_of(method: Method) -> dict[str, float] | None:
 
 
 def find_sweeps(methods: Sequence[MethodRuns]) -> list[Sweep]:
-    """Sweeps over the weights with the most values."""
+    """Find sweeps over the weights with the most values."""
     weighted = [(weights, method) for method in methods if (weights := weights_of(method.method)) is not None]
     names = list(dict.fromkeys(name for weights, _ in weighted for name in weights))
     values = {name: {weights.get(name, 0.0) for weights, _ in weighted} for name in names}
@@ -82,6 +82,6 @@ def _sweep(
 
 
 def _rest(method: MethodRuns) -> Method:
-    """A method without the weights, and without the user's name, which may tell the weights."""
+    """A method without weights and the user's name, which may contain weights."""
     callbacks = {name: part for name, part in method.method["callbacks"].items() if name != "FixedWeights"}
     return {key: callbacks if key == "callbacks" else part for key, part in method.method.items() if key != "name"}

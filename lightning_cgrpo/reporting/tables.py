@@ -13,7 +13,7 @@ from lightning_cgrpo.reporting.summary import Statistic
 
 @dataclass(frozen=True)
 class Column:
-    """A column."""
+    """A table column."""
 
     title: str
     decimals: int = 3
@@ -21,11 +21,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value over seeds, or None.
+    """A statistic over seeds, or None.
 
     Args:
-        bold: whether the value is the best.
-        marked: whether a rate violates its threshold.
+        bold: best of its column.
+        marked: violates its threshold.
         note: in parentheses after the value.
     """
 
@@ -50,7 +50,7 @@ class Table:
 
 
 def markdown(table: Table) -> str:
-    """A table in GitHub's Markdown, under its caption."""
+    """A GitHub table, under its caption."""
     heads = ["method", "seeds", *(column.title for column in table.columns)]
     lines = [table.caption, "", _row(plain(head) for head in heads), "|---|" + "---:|" * (len(heads) - 1)]
     lines += [_row(texts) for texts in _rows(table, plain, "**{}**", " !")]
@@ -113,12 +113,11 @@ ESCAPES = {
 
 
 def escaped(text: str) -> str:
-    """Text with LaTeX's special characters escaped."""
+    """Escape LaTeX's special characters."""
     return "".join(ESCAPES.get(letter, letter) for letter in text)
 
 
 def _rows(table: Table, escape: Callable[[str], str], bold: str, mark: str) -> Iterator[list[str]]:
-    """The texts of each row; `bold` is the format of the best values, `mark` follows marked values."""
     for label, seeds, cells in table.rows:
         texts = [escape(label), str(seeds)]
         for cell, column in zip(cells, table.columns, strict=True):
@@ -149,5 +148,5 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """Text with Markdown's special characters escaped."""
+    """Escape Markdown's special characters."""
     return text.replace("|", "\\|").replace("*", "\\*").replace("_", "\\_")

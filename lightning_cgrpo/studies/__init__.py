@@ -1,1 +1,1 @@
-"""The command ``study``: variants of a configuration, several seeds each, trained, compared and reported."""
+"""The command ``study``: train, compare and report variants over several seeds."""

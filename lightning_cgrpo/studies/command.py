@@ -1,4 +1,4 @@
-"""``python -m lightning_cgrpo study``: trains what is not finished, and reports what is."""
+"""``python -m lightning_cgrpo study``: train unfinished runs, and report finished runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command.
 
     Raises:
-        UserError: if the study, one of its runs or an argument is wrong.
+        UserError: if the study, a run or an argument is wrong.
         SystemExit: with status 1, if a run failed.
     """
     arguments = list(sys.argv[2:] if argv is None else argv)
@@ -74,11 +74,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def train(study: Study, runs: Sequence[Run], at_once: int | None, slurm: str | None) -> list[str]:
-    """Train runs; returns a line about each failed run.
+    """Train runs, and return a line per failed run.
 
     Args:
-        at_once: runs at a time, instead of the study's.
-        slurm: settings of SLURM's jobs; none to train here.
+        at_once: overrides the study's parallel runs.
+        slurm: settings of SLURM jobs; None trains here.
     """
     from lightning_cgrpo.studies.execution import Outcome, here, on_cluster
 

@@ -1,4 +1,4 @@
-"""Differences between the variants of a study, paired by seed, and what the variants cost."""
+"""Variants' differences, paired by seed, and costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lightning_cgrpo.reporting.tables import plain
 
 CONFIDENCE = 0.95
 FEWEST = 3
-"""Seeds of an interval."""
+"""Fewest seeds for an interval."""
 TRAINING, TEST = "end of training", "test"
 Measured = Mapping[str, Mapping[int, Mapping[str, float]]]
 """Values by variant, seed and tag."""
@@ -26,11 +26,11 @@ Measured = Mapping[str, Mapping[int, Mapping[str, float]]]
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference to the first variant over the seeds that both have.
+    """Mean difference to the first variant over common seeds.
 
     Args:
-        low: end of the confidence interval; none with fewer than three seeds.
-        high: the other end.
+        low: lower end of the confidence interval; None below three seeds.
+        high: upper end.
     """
 
     mean: float
@@ -40,7 +40,7 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves 0 out."""
+        """True if the interval excludes 0."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
     def __str__(self) -> str:
@@ -51,11 +51,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run took; none where it is unknown.
+    """A run's cost; unknown values are None.
 
     Args:
         answers: sampled in training.
-        peak_mb: most memory of the process.
+        peak_mb: peak memory of the process.
     """
 
     updates: int
@@ -65,7 +65,7 @@ class Cost:
 
 
 def difference(first: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
-    """The difference of values by seed, with Student's t over the seeds' differences; none without a common seed."""
+    """Difference paired by seed, with Student's t; None without a common seed."""
     pairs = [other[seed] - first[seed] for seed in other if seed in first]
     pairs = [value for value in pairs if not math.isnan(value)]
     if not pairs:
@@ -78,7 +78,7 @@ def difference(first: Mapping[int, float], other: Mapping[int, float]) -> Differ
 
 
 def differences(measured: Measured) -> dict[str, dict[str, Difference]]:
-    """Differences to the first variant, by variant and tag: the reward, and every rate."""
+    """Differences of reward and rates to the first variant, by variant and tag."""
     names = list(measured)
     found: dict[str, dict[str, Difference]] = {}
     for name in names[1:]:
@@ -91,13 +91,13 @@ def differences(measured: Measured) -> dict[str, dict[str, Difference]]:
 
 
 def tags_of(measured: Measured) -> list[str]:
-    """The reward, and all rates."""
+    """The reward and all rates."""
     tags = dict.fromkeys(tag for seeds in measured.values() for values in seeds.values() for tag in values)
     return [*(tag for tag in tags if tag == REWARD), *(tag for tag in tags if tag.startswith("rate/"))]
 
 
 def differences_text(measured: Measured, where: str) -> str:
-    """A table of Markdown under its caption."""
+    """A Markdown table under its caption."""
     first = next(iter(measured))
     found, tags = differences(measured), tags_of(measured)
     caption = (
@@ -118,7 +118,7 @@ def differences_text(measured: Measured, where: str) -> str:
 
 
 def cost_text(costs: Mapping[str, Mapping[int, Cost]], measured: Measured) -> str:
-    """A table of Markdown: cost beside reward, means over seeds."""
+    """A Markdown table: cost beside reward, means over seeds."""
     caption = (
         "Cost of training a run, beside its reward at the end of training: means over seeds. Answers are the rollouts "
         "that were sampled, without groups that were sampled again."
@@ -136,7 +136,7 @@ def cost_text(costs: Mapping[str, Mapping[int, Cost]], measured: Measured) -> st
 
 
 def write_csv(path: Path, measured: Mapping[str, Measured], costs: Mapping[str, Mapping[int, Cost]]) -> None:
-    """All differences with all digits in ``differences.csv``, and the cost of each run in ``cost.csv``."""
+    """Write ``differences.csv`` with all digits, and each run's ``cost.csv``."""
     with (path / "differences.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["variant", "first", "measured", "value", "seeds", "difference", "low", "high"])

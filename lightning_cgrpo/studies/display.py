@@ -1,4 +1,4 @@
-"""How far a study is: runs and updates done, and the time left."""
+"""A study's progress: runs and updates done, and time left."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MINUTE = 60.0
 
 
 class Display:
-    """A bar on a terminal, otherwise a line a minute.
+    """A bar on a terminal, otherwise a line every minute.
 
     Args:
-        runs: those to train.
-        interval: seconds between two lines without a terminal.
+        runs: to train.
+        interval: seconds between lines without a terminal.
     """
 
     COLUMNS = (
@@ -59,7 +59,7 @@ class Display:
             self.show(self.describe())
 
     def end(self, run: Run, error: str | None) -> None:
-        """A run has ended."""
+        """Count an ended run."""
         self.over[run.name] = error is None
         if error is not None:
             self.show(failure(run, error))
@@ -75,9 +75,9 @@ class Display:
         return f"{self._runs()}, {updates}, {(time.monotonic() - self.started) / 60:.0f} min{left and f', {left}'}"
 
     def measure(self) -> tuple[int, int | None, str]:
-        """Updates done, updates asked for if that is known, and the time left in words.
+        """Updates done, updates requested if known, and the time left.
 
-        A run that is resumed counts from its checkpoint, and a failed run counts as far as it came.
+        Resumed runs count from their checkpoint, failed runs up to their last update.
         """
         states = {run.name: progress(run) for run in self.runs}
         known = [asked for _, asked in states.values() if asked]
@@ -109,5 +109,5 @@ class Display:
 
 
 def failure(run: Run, error: str) -> str:
-    """A failed run, in one line."""
+    """Describe a failed run in one line."""
     return f"{run.name} failed: {error} (all output: {run.folder / OUTPUT})"

@@ -1,4 +1,4 @@
-"""Runs are trained, each in a process of its own: here, or as jobs of a cluster."""
+"""Train each run in its own process: here, or as cluster jobs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from lightning_cgrpo.studies.study import FOLDER, SHELL, Run, configuration
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 ERROR = "lightning_cgrpo: error: "
 GENERIC = ("timeout_min", "mem_gb", "gpus_per_node", "cpus_per_task", "nodes", "tasks_per_node")
-"""Parameters of jobs that submitit knows for every cluster; others are SLURM's."""
+"""Job parameters that submitit knows for every cluster; others are SLURM's."""
 
 After = Sequence[tuple[str, ...]]
 Outcome = tuple[Run, str | None]
-"""A run that ended, and its error if it failed."""
+"""An ended run, with its error if it failed."""
 
 
 def execute(run: Run, after: After, children: Children) -> str | None:
-    """Train a run, or resume it, and run what comes after; returns the error of a run that failed.
+    """Train or resume a run, then run its `after` commands; return an error, if any.
 
     Raises:
         Stopped: if the study was stopped.
@@ -65,7 +65,7 @@ def execute(run: Run, after: After, children: Children) -> str | None:
 
 
 def here(runs: Sequence[Run], after: After, at_once: int) -> Generator[Outcome, None, None]:
-    """Train runs on this machine, so many at a time; yields each as it ends.
+    """Train runs on this machine, `at_once` in parallel; yield each as it ends.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C or SIGTERM, once all children have ended.
@@ -92,13 +92,13 @@ def here(runs: Sequence[Run], after: After, at_once: int) -> Generator[Outcome, 
 
 
 def on_cluster(runs: Sequence[Run], after: After, at_once: int | None, given: str) -> Generator[Outcome, None, None]:
-    """Train runs as jobs of SLURM; yields each as it ends.
+    """Train runs as SLURM jobs; yield each as it ends.
 
     Args:
-        given: settings of the jobs, ``partition=gpu,time=60``.
+        given: job settings, ``partition=gpu,time=60``.
 
     Raises:
-        UserError: if submitit is not installed, or refuses a setting.
+        UserError: if submitit is missing, or refuses a setting.
     """
     try:
         import submitit
@@ -130,7 +130,7 @@ def on_cluster(runs: Sequence[Run], after: After, at_once: int | None, given: st
 
 
 def job(run: Run, after: After) -> str | None:
-    """Train a run in a job of a cluster; see `execute`."""
+    """Train a run in a cluster job; see `execute`."""
     children = Children()
     with ending(children):
         try:
@@ -141,7 +141,7 @@ def job(run: Run, after: After) -> str | None:
 
 @contextlib.contextmanager
 def ending(children: Children) -> Iterator[None]:
-    """Have Ctrl-C and SIGTERM end the children; whoever waits for a child then finds it ended."""
+    """End the children on Ctrl-C and SIGTERM; threads that wait for a child then continue."""
 
     def end(*_: Any) -> None:
         children.terminate()
@@ -169,7 +169,7 @@ def _filled(words: Sequence[str], run: Run) -> list[str]:
 def _call(
     run: Run, children: Children, command: list[str] | str, environment: Mapping[str, str]
 ) -> tuple[Ended, str | None]:
-    """Run a command of a run; returns the last line of the error of a command that failed."""
+    """Run a run's command; return the error's last line if it failed."""
     output = run.folder / OUTPUT
     with output.open("ab") as file:
         begins = file.tell()
@@ -189,7 +189,7 @@ def _call(
 
 
 def _added(record: Mapping[str, Any], ended: Ended) -> dict[str, float]:
-    """What training took, with earlier sittings."""
+    """Add training's cost to earlier sittings."""
     return {
         "seconds": round(record.get("seconds", 0.0) + ended.seconds, 1),
         "cpu_seconds": round(record.get("cpu_seconds", 0.0) + ended.cpu_seconds, 1),

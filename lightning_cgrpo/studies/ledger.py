@@ -1,4 +1,4 @@
-"""Which runs are finished, of which configuration, and where: no result is taken for another run's."""
+"""Record finished runs by configuration, so that no result is mistaken for another run's."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Record = dict[str, Any]
 
 @cache
 def fingerprint(run: Run) -> str:
-    """The same text for the same learning and tests: settings, seed, length, and the weights that training starts from.
+    """Identify learning and tests: settings, seed, length, and initial weights.
 
-    Classes are known by their short names, so that a class may move to another module.
+    Classes are known by short names, so a class may move to another module.
     """
     config = configuration(run)
     settings = {key: _normalized(config.get(key)) for key in ("model", "data")}
@@ -49,7 +49,7 @@ def fingerprint(run: Run) -> str:
 
 
 def _normalized(value: Any) -> Any:
-    """Settings without seeds, the name of a model, and the modules of classes; ``X`` for ``{class_path: X}``."""
+    """Drop seeds, model names and classes' modules; write ``X`` for ``{class_path: X}``."""
     if isinstance(value, list):
         return [_normalized(part) for part in value]
     if isinstance(value, str):
@@ -62,7 +62,7 @@ def _normalized(value: Any) -> Any:
 
 @cache
 def weights(model: str) -> list[str]:
-    """Hashes of a model's files, which must be on this machine.
+    """Hash a model's files.
 
     Raises:
         UserError: if the files are not on this machine.
@@ -79,7 +79,7 @@ def weights(model: str) -> list[str]:
 
 
 def machine() -> Record:
-    """The machine and the versions that a run is made with."""
+    """Describe this machine and its versions."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -92,10 +92,10 @@ def machine() -> Record:
 
 
 def begun(run: Run) -> Record | None:
-    """The notes on a run that was begun in its folder; none for a new run.
+    """Notes on a run begun in its folder; none for a new run.
 
     Raises:
-        UserError: if the folder holds a run of another configuration, from whose checkpoint this run would go on.
+        UserError: if the folder holds another configuration's run, from which this run would resume.
     """
     record = read_json(run.folder / BEGUN)
     if record is None and any(run.folder.glob("version_*")):
@@ -109,13 +109,13 @@ def begun(run: Run) -> Record | None:
 
 
 def note(run: Run, record: Record) -> None:
-    """Keep notes on a run that was begun."""
+    """Keep notes on a begun run."""
     run.folder.mkdir(parents=True, exist_ok=True)
     _write(run.folder / BEGUN, json.dumps({"fingerprint": fingerprint(run), **record}) + "\n")
 
 
 def finish(run: Run, spent: Record) -> None:
-    """Note that a run is finished, and what training took."""
+    """Mark a run finished, with training's cost."""
     done = progress(run)[0]
     each = answers_per_update(run)
     answers = {} if each is None else {"answers": done * each}
@@ -124,7 +124,7 @@ def finish(run: Run, spent: Record) -> None:
 
 
 def answers_per_update(run: Run) -> int | None:
-    """Answers that an update samples, from the configuration of the logs with all defaults if there is one."""
+    """Answers that an update samples; the configuration in the logs, if any, includes defaults."""
     written = sorted(run.folder.glob("version_*/config.yaml"))
     config = read_config(written[-1]) if written else configuration(run)
     prompts = get(config, "data.init_args.prompts_per_update")
@@ -133,7 +133,7 @@ def answers_per_update(run: Run) -> int | None:
 
 
 def progress(run: Run) -> tuple[int, int | None]:
-    """Updates done, and updates asked for, where that is known."""
+    """Updates done, and updates requested if known."""
     path = run.folder / PROGRESS
     # The file is rewritten while it is read: a run that just writes it reads as not begun.
     words = path.read_text().split() if path.exists() else []
@@ -142,7 +142,7 @@ def progress(run: Run) -> tuple[int, int | None]:
 
 
 def state(run: Run) -> str:
-    """The state of a run that isn't finished, in words."""
+    """Describe an unfinished run's state."""
     record = begun(run)
     if record is None:
         return "open"
@@ -155,11 +155,11 @@ def state(run: Run) -> str:
 
 
 class Ledger:
-    """The finished runs: those in their folders on this machine, and those in the results of earlier sittings.
+    """Finished runs in folders on this machine, and in earlier sittings' results.
 
     Args:
         results: folder with ``ledger.json`` and reports.
-        report: folder of the study's report, which may lie elsewhere.
+        report: folder of the study's report, possibly elsewhere.
     """
 
     def __init__(self, results: Path, report: Path) -> None:
@@ -177,20 +177,20 @@ class Ledger:
         return record is not None and record["fingerprint"] == fingerprint(run)
 
     def in_results(self, run: Run) -> bool:
-        """Whether the results hold the run, whatever its name was."""
+        """Check if the results hold the run, under any name."""
         return self.names.get(fingerprint(run)) in self.saved
 
     def source(self, run: Run) -> Path:
-        """The logs or the saved file of a finished run."""
+        """Logs or saved file of a finished run."""
         return run.folder if self.in_folder(run) else self.saved[self.names[fingerprint(run)]]
 
     def record(self, run: Run) -> Record:
-        """What is known of a finished run."""
+        """The record of a finished run."""
         found = read_json(run.folder / FINISHED) if self.in_folder(run) else None
         return found or self.records[self.names[fingerprint(run)]]
 
     def check(self, runs: Sequence[Run]) -> None:
-        """Check that no two runs are the same, and none would take another run's place.
+        """Check that runs are distinct, and none would overwrite another.
 
         Raises:
             UserError: naming the two runs.
@@ -223,7 +223,7 @@ class Ledger:
 
 
 def saved(folders: Sequence[Path]) -> dict[str, Path]:
-    """The files that reports saved of finished runs, by the name of the run's folder."""
+    """Finished runs' saved files, by run folder name."""
     files: dict[str, Path] = {}
     for path in sorted(
         {file for folder in folders for file in (*folder.glob("runs/*.json"), *folder.glob("*/runs/*.json"))}
@@ -236,7 +236,7 @@ def saved(folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def read_json(path: Path) -> Record | None:
-    """A JSON file; none where there is no file."""
+    """Read a JSON file; None if missing."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 

@@ -1,4 +1,4 @@
-"""The report of a study: `report` over its finished runs, with differences between variants and their cost."""
+"""A study's report: `report` over finished runs, with variants' differences and costs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PREFIX = "test/"
 
 
 def write_report(runs: Sequence[Run], ledger: Ledger, folder: Path) -> None:
-    """Write the report of finished runs into a folder, and show its summary."""
+    """Write finished runs' report, and show its summary."""
     report([*(f"{run.variant}={ledger.source(run)}" for run in runs), "--out", str(folder)])
     measured = _measured(runs, folder)
     costs = _costs(runs, ledger)
@@ -39,7 +39,7 @@ def write_report(runs: Sequence[Run], ledger: Ledger, folder: Path) -> None:
 
 
 def _measured(runs: Sequence[Run], folder: Path) -> dict[str, Measured]:
-    """The values at the end of training, and of the test if there was any, as the report saved them."""
+    """Final and test values, as the report saved them."""
     training: dict[str, dict[int, dict[str, float]]] = {run.variant: {} for run in runs}
     test: dict[str, dict[int, dict[str, float]]] = {run.variant: {} for run in runs}
     for file in sorted((folder / "runs").glob("*.json")):

@@ -1,4 +1,4 @@
-"""Child processes with what they took, and a way to end them all."""
+"""Child processes, their cost, and their termination."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GRACE = 120.0
-"""Seconds for a child to end after a signal, before it is killed: a run ends after its update."""
+"""Seconds between a signal and the kill: a run first ends its update."""
 
 
 class Stopped(Exception):  # noqa: N818
@@ -23,13 +23,13 @@ class Stopped(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that ended.
+    """An ended process.
 
     Args:
-        status: exit status; the negative number of a signal.
+        status: exit status; a signal's negative number.
         seconds: on the clock.
         cpu_seconds: of the process and its children.
-        peak_mb: most memory of the process, or of one of its children.
+        peak_mb: largest memory of the process or a child.
     """
 
     status: int
@@ -39,7 +39,7 @@ class Ended:
 
 
 class Children:
-    """Child processes of several threads."""
+    """Several threads' child processes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,10 +47,10 @@ class Children:
         self.stopped = False
 
     def call(self, command: Sequence[str] | str, output: Path, environment: Mapping[str, str]) -> Ended:
-        """Run a command to its end; its output is appended to a file.
+        """Run a command to its end, appending its output to a file.
 
         Args:
-            command: words, or a line for the shell.
+            command: words, or a shell line.
 
         Raises:
             Stopped: before the command, if `terminate` was called.
@@ -81,9 +81,9 @@ class Children:
         return Ended(process.returncode, time.monotonic() - started, usage.ru_utime + usage.ru_stime, peak)
 
     def terminate(self) -> None:
-        """Ask all children to end, refuse further ones, and kill those that are left after a while or a second call.
+        """End all children and refuse new ones; a timeout or second call kills the rest.
 
-        A handler of signals may call this: no lock is taken.
+        Signal handlers may call this method, because it takes no lock.
         """
         if self.stopped:
             self._signal(signal.SIGKILL)
@@ -95,7 +95,7 @@ class Children:
         timer.start()
 
     def wait(self) -> None:
-        """Wait until no child is left."""
+        """Wait until all children ended."""
         while self._running:
             time.sleep(0.1)
 
@@ -106,5 +106,5 @@ class Children:
 
 
 def _inherited() -> dict[str, str]:
-    """The environment without SLURM's, because Lightning would take a run for one process of the whole job."""
+    """The environment without SLURM's variables, because Lightning would join a run to the whole job."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}

@@ -1,4 +1,4 @@
-"""A study file: which variants of a configuration are trained, with which seeds, and what runs after training."""
+"""Study files: a configuration's variants, seeds, and commands after training."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ KEYS = ("base", "variants", "overrides", "seeds", "after", "at_once")
 AFTER = ("validate", "test", "predict", "export")
 """Commands that can follow training."""
 SHELL = "!"
-"""Begins a line of `after` that a shell runs."""
+"""Marks a shell line in `after`."""
 FOLDER = "$RUN_FOLDER"
-"""Stands for the folder of the run in a line of `after`."""
+"""Stands for the run's folder in `after`."""
 LOGS = Path("runs")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A training run of a study.
+    """A study's training run.
 
     Args:
-        variant: name of the variant.
+        variant: its name.
         given: files and overrides, as on the command line.
-        logs: the folder of the study's runs.
+        logs: folder of the study's runs.
     """
 
     variant: str
@@ -49,7 +49,7 @@ class Run:
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments of ``fit``, and of every command after training."""
+        """Arguments of ``fit``, and of every command after training."""
         return [
             *self.given,
             f"--seed_everything={self.seed}",
@@ -62,13 +62,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Study:
-    """A study.
+    """Variants, seeds and following commands.
 
     Args:
-        name: the file's name without suffix; names the folder of the runs.
-        variants: arguments by the name of the variant, base and overrides of all variants included.
-        after: commands after training, split into words; a shell's line is ``("!", line)``.
-        at_once: runs at a time; none for one per core.
+        name: file name without suffix; also names the runs' folder.
+        variants: all arguments by variant name, including base and common overrides.
+        after: commands split into words; a shell line is ``("!", line)``.
+        at_once: parallel runs; None means one per core.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Study:
 
     @property
     def runs(self) -> list[Run]:
-        """All runs: those of the first seed come first, so that a part of a study is a study with fewer seeds."""
+        """All runs, the first seed's first, so a partial study has fewer seeds."""
         return [
             Run(variant, seed, given, str(self.logs)) for seed in self.seeds for variant, given in self.variants.items()
         ]
@@ -93,7 +93,7 @@ def read_study(file: str) -> Study:
     """Read a study file.
 
     Raises:
-        UserError: if a key or a value of the file is wrong.
+        UserError: if a key or value is wrong.
     """
     path = find(file)
     content = read(path)
@@ -125,10 +125,10 @@ def read_study(file: str) -> Study:
 
 @cache
 def configuration(run: Run) -> Config:
-    """The configuration of a run.
+    """A run's configuration.
 
     Raises:
-        UserError: if an argument of the run is wrong, or the study could not tell its runs apart.
+        UserError: if an argument is wrong, or runs would be indistinguishable.
     """
     try:
         config, flags = read_arguments("fit", run.arguments)
@@ -151,7 +151,7 @@ def configuration(run: Run) -> Config:
 
 
 def updates(run: Run) -> int | None:
-    """The updates of a run; none where epochs decide."""
+    """A run's updates; None if epochs decide."""
     steps = get(configuration(run), "trainer.max_steps")
     return steps if isinstance(steps, int) and steps > 0 else None
 
@@ -167,7 +167,6 @@ def _texts(value: Any, key: str, path: Path) -> list[str]:
 
 
 def _words(value: Any, key: str, path: Path) -> list[str]:
-    """Words of arguments, as a shell would split them."""
     text = " ".join(_texts(value, key, path))
     try:
         return shlex.split(text)

@@ -18,7 +18,7 @@ from lightning_cgrpo.reporting.sweeps import find_sweeps
 def draw_all(methods: Sequence[MethodRuns], folder: Path, prefix: str = "") -> list[Path]:
     """Draw the figures that have values, and return the PNGs.
 
-    Only its own figure shows a sweep, because its curves would fill pages.
+    Sweeps appear only in their own figure, because their curves would fill pages.
     """
     swept = {method.label for sweep in find_sweeps(methods) for method in sweep.methods}
     single = [method for method in methods if method.label not in swept]

@@ -27,7 +27,7 @@ from lightning_cgrpo.reporting.runs import MethodRuns
 COLUMNS = {"reward/": "reward", "rate/": "rate", "multiplier/": "multiplier λ", "effective_weight/": "effective weight"}
 INFORMATIVE = "groups/informative/"
 SMALL_BOUND = 0.1
-"""If all thresholds are upper bounds up to this, the axis is logarithmic beyond them."""
+"""Upper bounds up to this value get an axis that is logarithmic beyond them."""
 
 
 def curves(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
@@ -60,7 +60,7 @@ def curves(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
 
 
 def informative(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
-    """Pages of the shares of informative groups: a panel per component, a line per method."""
+    """Pages of informative groups' shares: a panel per component, a line per method."""
     methods = [method for method in methods if _has(method, INFORMATIVE)]
     logged = {tag for method in methods for tag in method.tags}
     components = [name for name in component_colors(methods) if INFORMATIVE + name in logged]
@@ -100,7 +100,7 @@ def _component(tag: str) -> str:
 
 
 def _thresholds(axes: Axes, method: MethodRuns, colors: dict[str, str]) -> None:
-    """A dashed line per enforced constraint; equal bounds share a line, dash by dash."""
+    """Dashed lines of enforced constraints; equal bounds alternate dashes."""
     bounds: dict[float, list[str]] = {}
     for name, constraint in method.enforced.items():
         if constraint.bound is not None and f"rate/{name}" in method.tags:
@@ -116,14 +116,12 @@ def _bounded(methods: Sequence[MethodRuns]) -> list[Constraint]:
 
 
 def _lowest_bound(methods: Sequence[MethodRuns]) -> float | None:
-    """The lowest threshold if all are upper bounds close to 0."""
     bounds = [c.at_most for c in _bounded(methods)]
     small = [bound for bound in bounds if bound is not None and 0 < bound <= SMALL_BOUND]
     return min(small) if small and len(small) == len(bounds) else None
 
 
 def _rate_axis(column: Iterable[Axes], methods: Sequence[MethodRuns]) -> None:
-    """Linear up to the lowest threshold close to 0, and logarithmic beyond."""
     lowest = _lowest_bound(methods)
     if lowest is None:
         return
@@ -136,7 +134,6 @@ def _rate_axis(column: Iterable[Axes], methods: Sequence[MethodRuns]) -> None:
 
 
 def _limits(methods: Sequence[MethodRuns], family: str) -> tuple[float, float]:
-    """Limits of a column's means and bands."""
     low, high = 0.0, 0.0
     for seeds in (method.series(tag) for method in methods for tag in method.tags if tag.startswith(family)):
         _, mean, std = band(seeds)

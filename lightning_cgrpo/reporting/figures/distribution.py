@@ -14,7 +14,7 @@ from lightning_cgrpo.reporting.series import Array
 
 
 def shares(method: MethodRuns, component: str) -> Array | None:
-    """The shares of groups ``[BINS]``, averaged over seeds, if logged."""
+    """Shares of groups ``[BINS]``, averaged over seeds, if logged."""
     found = [np.array(run.distributions[component]) for run in method.runs if component in run.distributions]
     found = [part for part in found if part.any()]
     return np.mean(found, axis=0) if found else None
@@ -68,13 +68,12 @@ def distribution(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
 
 
 def _final(method: MethodRuns, tag: str) -> float | None:
-    """The mean final value over seeds, if logged."""
     values = [run.final[tag] for run in method.runs if tag in run.final]
     return float(np.mean(values)) if values else None
 
 
 def _gap(occupied: Sequence[float], right: float) -> float:
-    """The middle of the widest free interval of [0, right]."""
+    """Middle of the widest free interval in [0, right]."""
     edges = np.unique([0.0, *occupied, right])
     widest = int(np.argmax(np.diff(edges)))
     return float(edges[widest] + edges[widest + 1]) / 2

@@ -1,4 +1,4 @@
-"""The path of a run in the plane of violation and multiplier."""
+"""Paths of runs in the plane of violation and multiplier."""
 
 from __future__ import annotations
 
@@ -88,7 +88,6 @@ def _why_empty(method: MethodRuns, name: str) -> str:
 
 
 def _scale(column: Iterable[Axes], methods: Sequence[MethodRuns], name: str) -> None:
-    """Linear around a threshold near 0, and logarithmic beyond."""
     found = _found(methods, name)
     if not found:
         return

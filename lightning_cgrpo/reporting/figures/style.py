@@ -19,7 +19,7 @@ from lightning_cgrpo.reporting.runs import MethodRuns
 from lightning_cgrpo.reporting.series import Array, Series, mean_and_std, on_common_steps
 
 ROWS = 6
-"""Methods on a page."""
+"""Methods per page."""
 DPI = 150
 GREEN, GRAY = "#009E73", "#555555"
 # Okabe and Ito's colors, which color-blind readers can tell apart.
@@ -46,14 +46,14 @@ RC: Any = {
 
 
 def pages(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Sequence[MethodRuns]]]:
-    """Pages of about equal length, with suffixes for the figure's name."""
+    """Pages of similar length, with suffixes for file names."""
     count = -(-len(methods) // ROWS)
     for number, part in enumerate(np.array_split(np.arange(len(methods)), max(count, 1))):
         yield (f"_{number + 1}" if count > 1 else ""), [methods[n] for n in part]
 
 
 def component_colors(methods: Sequence[MethodRuns]) -> dict[str, str]:
-    """The color of each component: ``reward``, ``reward/<signal>``, or a constraint's name."""
+    """Colors of ``reward``, ``reward/<signal>`` and each constraint."""
     tags = [tag for method in methods for tag in method.tags]
     rewards = list(dict.fromkeys(tag for tag in tags if tag.startswith("reward/") and tag != "reward/mean"))
     colors = {"reward": GREEN, **{name: REWARDS[(n + 1) % len(REWARDS)] for n, name in enumerate(rewards)}}
@@ -82,7 +82,7 @@ def band(seeds: Sequence[Series]) -> tuple[Array, Array, Array]:
 
 
 def name_row(axes: Axes, label: str, columns: int) -> None:
-    """Write a method's label above its row of `columns` axes."""
+    """Write a method's label above its row of axes."""
     lines = textwrap.wrap(label, 46 * columns, break_long_words=False)
     # An empty title keeps the space, because a title longer than its axes would widen their column.
     title = axes.set_title("\n".join(" " for _ in lines))
@@ -92,7 +92,7 @@ def name_row(axes: Axes, label: str, columns: int) -> None:
 
 
 def say(axes: Axes, text: str) -> None:
-    """Write the reason why axes are empty."""
+    """Explain why axes are empty."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GRAY)
 
 
@@ -110,13 +110,12 @@ def line(color: str, label: str, **style: Any) -> Line2D:
 
 
 def legend(figure: Figure, entries: Iterable[Any], columns: int = 8) -> None:
-    """One legend for the whole page, below it."""
+    """One legend below the whole page."""
     handles = list(entries)
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), columns))
 
 
 def _smoothing(methods: Sequence[MethodRuns]) -> str:
-    """The axis label, with the widths of bins."""
     curves = [series for method in methods for run in method.runs for series in run.series.values()]
     widths = {float(np.diff(series.steps).min()) for series in curves if len(series) > 1}
     if not widths:
@@ -126,7 +125,7 @@ def _smoothing(methods: Sequence[MethodRuns]) -> str:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Save a figure as PNG and PDF under a path without suffix, and return the PNG."""
+    """Save PNG and PDF (the path has no suffix), and return the PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)
     picture = path.with_name(f"{path.name}.png")
     figure.savefig(picture, dpi=DPI)
@@ -136,5 +135,5 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def style() -> Any:
-    """A context with the settings of all figures."""
+    """Context with the settings of all figures."""
     return matplotlib.rc_context(RC)

@@ -14,7 +14,7 @@ from lightning_cgrpo.reporting.sweeps import find_sweeps
 
 
 def sweep_figures(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
-    """A figure per sweep: a row per value of the other weights, a line per estimator."""
+    """A figure per sweep: rows are other weights, lines are estimators."""
     sweeps = find_sweeps(methods)
     for sweep in sweeps:
         used = sweep.methods
@@ -52,7 +52,6 @@ def sweep_figures(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]
 def _line(
     found: Sequence[tuple[float, MethodRuns]], tag: str, tested: bool
 ) -> tuple[list[float], list[float], list[float]]:
-    """Weights, means and standard deviations of a tag."""
 
     def value(run: Run) -> float | None:
         return run.evaluations.get(f"test/{tag}") if tested else run.final.get(tag)
