@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from lightning_cgrpo.planning.sizes import ModelSizes, Tower, Vision
 
 FULL = 4
-"""Bytes of float32: the dtype of norms, and (unless weights are float64) of log-sum-exps and logits."""
+"""Bytes of float32: norms, and (unless weights are float64) log-sum-exps and logits."""
 HALF = 2
 
 
@@ -23,9 +23,8 @@ class Arithmetic:
     """The dtypes of a model's computations.
 
     Args:
-        element: bytes of one number of the (base model's) weights.
-        autocast: whether matrix products are bfloat16.
-        cuda: whether attention repeats a prompt's keys and values for its answers.
+        element: bytes per number of the (base model's) weights.
+        cuda: attention repeats a prompt's keys and values for its answers.
     """
 
     element: int
@@ -34,17 +33,17 @@ class Arithmetic:
 
     @property
     def product(self) -> int:
-        """Bytes of one number of a matrix product."""
+        """Bytes per number of a matrix product."""
         return HALF if self.autocast else self.element
 
     @property
     def full(self) -> int:
-        """Bytes of one number with float32's digits or more."""
+        """Bytes per number, at least those of float32."""
         return max(self.product, FULL)
 
     @property
     def casts(self) -> bool:
-        """Whether every linear layer keeps bfloat16 copies of its weight and input."""
+        """True if linear layers keep bfloat16 copies of weights and inputs."""
         return self.autocast and self.element > HALF
 
 
@@ -53,7 +52,7 @@ class Row:
     """A packed row of n prompts with P tokens and N answers with C tokens.
 
     Args:
-        shared: whether the row has each prompt once, instead of once per answer.
+        shared: the row has each prompt once.
     """
 
     prompts: int
@@ -98,7 +97,7 @@ class Saved:
 
 
 def saved(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arithmetic, checkpointed: bool) -> Saved:
-    """Bytes kept by a pass over a row whose images have `patches` patches."""
+    """Bytes kept by a pass over a row with image patches."""
     tower, base, stream = sizes.decoder, sizes.trains_base, arithmetic.element
     # On CUDA the expanded keys and values include the answers'.
     expands = arithmetic.cuda and row.shared
@@ -131,11 +130,10 @@ def _layer(
     fused: bool = False,
     bare: int = 0,
 ) -> int:
-    """Bytes that a layer keeps.
+    """Bytes kept by a layer.
 
     Args:
-        stream: bytes of one number of the residual stream.
-        fused: whether queries, keys and values are one tensor (in the vision tower).
+        stream: bytes per number of the residual stream.
         bare: tokens without keys and values of their own.
     """
     attended, product = tower.heads * tower.head_size, arithmetic.product
@@ -169,10 +167,9 @@ def _linear_inputs(tower: Tower, arithmetic: Arithmetic, trains_base: bool, fuse
 def _vision(
     vision: Vision, patches: int, arithmetic: Arithmetic, trains_base: bool, checkpointed: bool
 ) -> tuple[int, int]:
-    """Bytes that the vision tower keeps, and bytes of one of its layers.
+    """Bytes kept by the vision tower, and by one of its layers.
 
-    Its residual stream begins with a product. The merger keeps its norm's input and quotient, its own input, and its
-    activation twice.
+    The merger keeps its norm's input and quotient, its own input, and its activation twice.
     """
     tower, stream = vision.tower, arithmetic.product
     block = _layer(tower, patches, arithmetic, trains_base, stream, fused=True)

@@ -26,11 +26,7 @@ What is counted, and how well that agrees with what was measured, is in docs/pla
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command.
-
-    Raises:
-        UserError: if the configuration or the model can't be read, or can't be planned.
-    """
+    """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python -m lightning_cgrpo plan",
         description="Say what a run needs: memory of a GPU, tokens, traffic between GPUs, and operations.",

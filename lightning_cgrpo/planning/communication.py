@@ -1,7 +1,7 @@
 """Bytes that a GPU sends in an update.
 
-NCCL sends by rings (Patarasuk and Yuan, 2009). To gather shares or to scatter sums, each of N GPUs sends (N - 1) / N
-of the bytes; to have all sums everywhere, twice as many.
+NCCL sends by rings (Patarasuk and Yuan, 2009). Each of N GPUs sends (N - 1) / N of the bytes to gather shares or
+scatter sums, and twice as many to have all sums everywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lightning_cgrpo.planning.workload import Workload
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that a GPU sends in an update."""
+    """Bytes that a GPU sends, by purpose."""
 
     all_gather: int = 0
     reduce_scatter: int = 0
@@ -39,11 +39,11 @@ def traffic(parameters: int, trainable_bytes: int, work: Workload, how: Executio
     """Bytes of an update.
 
     - DDP sums gradients once per optimizer step: 2 (N - 1) / N of their bytes.
-    - FSDP2 gathers the weights once for the rollout and for each pass without gradients, twice for each training pass
-      (forward and backward), and sums gradients to shares after it.
+    - FSDP2 gathers the weights once for the rollout and each pass without gradients, twice for each training pass, and
+      sums gradients to shares after a training pass.
 
     Args:
-        element: bytes of each number that FSDP2 gathers.
+        element: bytes per number that FSDP2 gathers.
     """
     gpus, steps = how.gpus, work.epochs * len(work.passes)
     if how.sharding == "none" or gpus == 1:

@@ -18,13 +18,11 @@ class Execution:
     """Precision, strategy and optimizer of a run.
 
     Args:
-        device: "cuda" or "cpu".
-        autocast: whether matrix products are bfloat16.
+        autocast: matrix products are bfloat16.
         sharding: "none", "ddp" (replicas) or "fsdp" (shares).
         strategy: the configuration's name for the sharding.
         state_bytes: the optimizer's bytes per byte of trainable weights.
         temporaries: "fused", "foreach" (all tensors at once) or "single".
-        double: whether all weights are float64.
     """
 
     gpus: int
@@ -38,11 +36,7 @@ class Execution:
 
 
 def execution(config: Config, module: LightningModule, gpus: int) -> Execution:
-    """Precision, strategy and optimizer of a configuration.
-
-    Raises:
-        ConfigError: for a strategy or precision that can't be planned.
-    """
+    """Precision, strategy and optimizer of a configuration."""
     trainer: dict[str, Any] = config.get("trainer") or {}
     precision = str(trainer.get("precision") or "32-true")
     if precision not in ("32", "32-true", "bf16", "bf16-mixed", "64", "64-true"):
@@ -66,7 +60,7 @@ def execution(config: Config, module: LightningModule, gpus: int) -> Execution:
 
 
 def optimizer_state(module: Any, cpu: bool) -> tuple[float, str]:
-    """The bytes per byte of weights, measured on a small matrix (AdamW: 2), and the kind of the step."""
+    """Bytes per byte of weights, measured on a small matrix (AdamW: 2), and the kind of the step."""
     weight = nn.Parameter(torch.ones(64, 64))
     optimizer = module.make_optimizer([weight])
     weight.grad = torch.ones(64, 64)

@@ -17,11 +17,11 @@ from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.shared_prefix.log_probs import CHUNK_BYTES
 
 Flops = dict[str, int]
-"""Operations of all processes by part; the vision tower is one part for all passes."""
+"""Operations of all processes by part; the vision tower is one part."""
 
 
 def row_flops(sizes: ModelSizes, row: Row) -> tuple[int, int]:
-    """Operations of a forward pass over a packed row: in the layers, and in the output layer (2 M V D).
+    """Operations of a forward pass: in the layers, and in the output layer (2 M V D).
 
     Pairs of tokens: P (P + 1) / 2 per prompt, (C - 1) P + (C - 1) C / 2 per answer.
     """
@@ -35,7 +35,7 @@ def row_flops(sizes: ModelSizes, row: Row) -> tuple[int, int]:
 
 
 def _vision_flops(sizes: ModelSizes, patches: int, images: int) -> int:
-    """Operations of a forward pass over a prompt's images, which attend within windows or images."""
+    """Operations of a forward pass over images, which attend within windows or images."""
     if sizes.vision is None or not patches:
         return 0
     vision, tower = sizes.vision, sizes.vision.tower

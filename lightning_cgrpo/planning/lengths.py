@@ -1,4 +1,4 @@
-"""Lengths of prompts and answers: as given, or as long as a run allows."""
+"""Lengths of prompts and answers: as given, or the longest allowed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ PROMPT_TOKENS = 512
 
 
 def answer_length(module: LightningModule, given: int | None) -> int:
-    """Tokens of an answer, or steps of an episode: `given`, or the longest.
-
-    Raises:
-        UserError: if sampled answers can't be that long.
-    """
+    """Tokens or steps of an answer: `given`, or the longest."""
     longest = longest_answer(module)
     if given is not None and given > longest and not isinstance(module, SupervisedFineTuning):
         raise UserError(
@@ -45,13 +41,8 @@ def prompt_length(
     """Tokens of a prompt with its images.
 
     Args:
-        answer: tokens of an answer.
         given: tokens of the text; None for the longest.
-        notes: gets the assumption.
         images: tokens of images.
-
-    Raises:
-        UserError: if the prompt is longer than allowed.
     """
     longest = answer if isinstance(module, SupervisedFineTuning) else longest_answer(module)
     room = None if sizes.context is None else sizes.context - longest
@@ -79,7 +70,7 @@ def prompt_length(
 
 
 def pixel_bounds(policy: VisionLanguagePolicy) -> tuple[int, int]:
-    """Least and most pixels of an image, by the policy, its image processor or transformers' defaults."""
+    """Least and most pixels of an image."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     folder = Path(policy.name).expanduser()
@@ -96,10 +87,7 @@ def image_patches(vision: Vision, images: Sequence[tuple[int, int]], bounds: tup
 
     Args:
         images: heights and widths in pixels.
-        bounds: least and most pixels of a scaled image.
-
-    Raises:
-        UserError: if an image is too long and narrow.
+        bounds: least and most pixels.
     """
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 

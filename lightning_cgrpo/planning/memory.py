@@ -72,7 +72,7 @@ def language_model_memory(sizes: ModelSizes, work: Workload, how: Execution, che
 
 
 def standing(sizes: ModelSizes, how: Execution, reference: bool) -> Parts:
-    """The parts of every phase; under FSDP a process has its share of them.
+    """Parts present in every phase; under FSDP a process has its share.
 
     The reference is a copy of the weights, except with adapters. DDP's buckets are a copy of all gradients.
     """
@@ -90,7 +90,7 @@ def _share(size: int, how: Execution) -> int:
 
 
 def _unsharded(sizes: ModelSizes, how: Execution, everything: bool) -> int:
-    """Bytes of the weights that a process gathers under FSDP (`sharding.shard`).
+    """Bytes of the weights that a process gathers under FSDP.
 
     The rollout gathers everything, a pass two layers at a time and all parameters outside of layers.
     """
@@ -124,8 +124,8 @@ def cache_bytes(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic, share
 def _rollout_working(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic) -> int:
     """The larger of reading prompts and choosing tokens.
 
-    Choosing needs logits, scaled logits, probabilities, and a padded and a float64 copy (`token_sampling.sample`), with
-    top_p and top_k also sorted probabilities and their order.
+    Choosing needs logits, scaled logits, probabilities, and a padded and a float64 copy. top_p and top_k add sorted
+    probabilities and their order.
     """
     row = Row(work.generated, 0, work.prompt_tokens, 1)
     reading = _forward_working(sizes, row, work.generated * work.patches, arithmetic)
@@ -137,9 +137,9 @@ def _rollout_working(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic) 
 
 
 def _forward_working(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arithmetic) -> int:
-    """The fullest moment of a pass that keeps nothing, in a feed-forward layer: S (3 D + 3 F) numbers.
+    """Bytes at the fullest moment without a backward pass, in a feed-forward layer: S (3 D + 3 F) numbers.
 
-    3 D are the layer's input, the sum after attention and its norm; 3 F both branches and their product.
+    D counts input, sum after attention and norm; F counts both branches and their product.
     """
     towers = [(sizes.decoder, row.tokens)]
     if sizes.vision is not None and patches:
@@ -155,8 +155,7 @@ def _forward_working(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arit
 def logits_kept(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> int:
     """Bytes of logits kept for the backward pass.
 
-    Shared prompts (`shared_prefix.log_probs`) keep M V probabilities of a single chunk. Autocast adds a copy of the
-    output layer's weight.
+    Shared prompts keep M V probabilities of a single chunk. Autocast adds a copy of the output layer's weight.
     """
     if not row.shared:
         return row.predicted * sizes.vocabulary * arithmetic.product
@@ -166,10 +165,7 @@ def logits_kept(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> int:
 
 
 def _logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backward: bool) -> int:
-    """Bytes of logits beside the kept ones.
-
-    Of several chunks three exist: two of the last chunk, and the next.
-    """
+    """Bytes of logits beside the kept logits; several chunks exist as three."""
     if not row.shared:
         return (3 if backward else 2) * row.predicted * sizes.vocabulary * arithmetic.full
     chunk, single = _chunk(sizes, row, arithmetic)
@@ -181,7 +177,7 @@ def _logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backwar
 
 
 def _chunk(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> tuple[int, bool]:
-    """Bytes of a chunk of logits (64 MB in float32), and whether there is only one."""
+    """Bytes of a chunk of logits, and True for a single chunk."""
     rows = max(CHUNK_BYTES // (FULL * sizes.vocabulary), 1)
     return min(row.predicted, rows) * sizes.vocabulary * arithmetic.full, row.predicted <= rows
 
@@ -191,8 +187,8 @@ def _training_phases(
 ) -> dict[str, Parts]:
     """The beginning and the end of the backward pass, and the optimizer's step.
 
-    Layer by layer, kept activations go and gradients come, so one of the two ends is the fullest moment. Accumulated
-    gradients are there from the second pass on. A tied embedding has two gradients, the output layer's from the start.
+    Kept activations go and gradients come layer by layer, so one end is the fullest moment. Accumulated gradients exist
+    from the second pass on. A tied embedding has two gradients, the output layer's from the start.
     """
     gradients = _share(sizes.trainable_bytes, how)
     table = sizes.vocabulary * sizes.decoder.width * arithmetic.full if sizes.trains_base else 0
@@ -224,8 +220,8 @@ def _step_working(sizes: ModelSizes, how: Execution) -> int:
 def small_policy_memory(policy: Policy, work: Workload, how: Execution) -> Memory:
     """Memory of an update of linear layers that train on steps.
 
-    A minibatch keeps observations, and every layer's result and activation. The rollout keeps them for one step of each
-    episode, and logits and observations of every step.
+    A minibatch keeps observations, and every layer's result and activation. The rollout keeps one step of each episode,
+    and all logits and observations.
     """
     weights = sum(p.nbytes for p in policy.parameters())
     share = _share(weights, how)

@@ -26,7 +26,7 @@ from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
 @dataclass(frozen=True)
 class Plan:
-    """The needs of a run; `memory` and `traffic` are of one GPU, `tokens` and `flops` of all GPUs, per update."""
+    """Needs of an update; `memory` and `traffic` are of one GPU, `tokens` and `flops` of all GPUs."""
 
     policy: str
     parameters: int
@@ -55,13 +55,9 @@ def plan(
         config: merged, resolved and checked.
         gpus: processes; by default the trainer's devices and nodes.
         prompt_tokens: of a prompt's text; with `patches`, of its images too. By default all allowed.
-        answer_tokens: of an answer; by default all allowed.
-        images: heights and widths of a prompt's images; by default from the data.
-        patches: of a prompt's images, if known.
+        answer_tokens: by default all allowed.
+        images: heights and widths; by default from the data.
         model_config: a config.json instead of the model's own.
-
-    Raises:
-        UserError: if configuration or model can't be read or planned.
     """
     module, data = instantiate(config)
     notes: list[str] = []

@@ -1,4 +1,4 @@
-"""A model's sizes: it is built on the meta device, where tensors have shapes and no memory."""
+"""Sizes of a model, built on the meta device without memory."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ class Tower:
     """A stack of equal transformer layers. Counts are of one layer, without adapters.
 
     Args:
-        gated: whether feed-forward layers multiply two branches (SwiGLU).
+        gated: feed-forward layers multiply two branches (SwiGLU).
         linear: weights of linear maps.
         layer: parameters.
         adapters: sum of the adapters' ranks.
         adapted: sum of the adapters' input widths.
-        adapter_weights: parameters of the adapters.
     """
 
     layers: int
@@ -54,7 +53,6 @@ class Vision:
         merge: patches along a token's side.
         window: patches of an attention window.
         full: layers that attend to the whole image.
-        parameters: including embedding and merger.
     """
 
     tower: Tower
@@ -72,11 +70,9 @@ class ModelSizes:
 
     Args:
         largest: numbers of the largest trainable tensor.
-        element: bytes of one number of the (base model's) weights.
-        tied: whether embedding and output layer share their weight.
-        trains_base: whether more than adapters is trained.
-        context: positions for prompt and answer, if known.
-        obstacle: the reason why answers can't share their prompt's computation, if any.
+        element: bytes per number of the (base model's) weights.
+        tied: embedding and output layer share their weight.
+        obstacle: the reason against shared prompts.
     """
 
     name: str
@@ -96,14 +92,10 @@ class ModelSizes:
 
 
 def language_model_sizes(policy: CausalLMPolicy, model_config: Path | None = None, double: bool = False) -> ModelSizes:
-    """Sizes of a policy that isn't loaded.
+    """Sizes of a policy before it is loaded.
 
     Args:
         model_config: a config.json, or its directory, instead of the model's own.
-        double: whether all weights become float64.
-
-    Raises:
-        UserError: if the configuration is missing, or of no dense causal model.
     """
     config, adapters = _configuration(policy, model_config)
     model = _build(config, policy.dtype, policy.reads_images, policy.name)
@@ -159,7 +151,7 @@ def _build(config: Any, dtype: str | None, reads_images: bool, name: str) -> Any
 
 
 def _configuration(policy: CausalLMPolicy, given: Path | None) -> tuple[Any, Path | None]:
-    """The model's configuration, and the directory of its saved adapters, if any."""
+    """The model's configuration, and the directory of its saved adapters."""
     if given is not None:
         return read_config(given), None
     if type(policy).load not in (CausalLMPolicy.load, VisionLanguagePolicy.load):
@@ -188,11 +180,7 @@ def _config_of(name: str) -> Any:
 
 
 def read_config(path: Path) -> Any:
-    """A transformers configuration from a config.json, or its directory.
-
-    Raises:
-        UserError: if there is none, or transformers doesn't know it.
-    """
+    """A transformers configuration from a config.json, or its directory."""
     from transformers import AutoConfig
 
     file = path / "config.json" if path.is_dir() else path

@@ -10,7 +10,7 @@ from lightning_cgrpo.planning.workload import Workload
 
 
 def rows_of(work: Workload, passes: Sequence[int], shared: bool) -> list[Row]:
-    """The packed row of every pass, given the answers of each.
+    """The packed row of every pass, given each pass's answers.
 
     A pass over the answers [i, j) has the prompts floor(i / G) … floor((j - 1) / G), each once.
     """
@@ -35,8 +35,6 @@ class Tokens:
     Args:
         sampled: B G C.
         prompts: B P.
-        trained: in training passes of all epochs.
-        reference: in the reference's passes.
         unshared: in training passes with a prompt per answer, B G (P + C) per epoch.
     """
 
@@ -48,7 +46,7 @@ class Tokens:
 
 
 def tokens(work: Workload, shared: bool) -> Tokens:
-    """Tokens of an update, computed from one process's passes."""
+    """Tokens of an update, from one process's passes."""
     scale = work.all_prompts / work.prompts
     trained = work.epochs * sum(row.tokens for row in training_rows(work, shared))
     answers = work.all_prompts * work.group_size

@@ -23,17 +23,14 @@ class Workload:
 
     Args:
         prompts: B.
-        all_prompts: of all processes.
         group_size: G; 1 in supervised fine-tuning.
         prompt_tokens: P, images included.
         answer_tokens: C.
         passes: sizes of training passes, for each optimizer step of an epoch.
-        reference_passes: sizes; none without a KL term.
-        old_passes: sizes of passes for old log-probabilities.
-        generated: prompts that this process generates answers for at once.
-        samples: whether answers are sampled.
-        filtered: whether sampling sorts the vocabulary (top_p, top_k).
-        patches: of a prompt's images.
+        reference_passes: none without a KL term.
+        old_passes: for old log-probabilities.
+        generated: prompts generated at once in this process.
+        filtered: sampling sorts the vocabulary (top_p, top_k).
     """
 
     prompts: int
@@ -61,7 +58,7 @@ class Workload:
 
 
 def instantiate(config: Config) -> tuple[LightningModule, LightningDataModule]:
-    """The module and the data module of a run, before they load or read anything."""
+    """Module and data module of a run, before anything is loaded."""
     config = {**config, "ckpt_path": None}
     prepare("plan", config)
     made = build(config, model=LightningModule, data=LightningDataModule)
@@ -77,11 +74,7 @@ def workload(
     patches: int = 0,
     images: int = 0,
 ) -> Workload:
-    """The work of an update on `gpus` processes.
-
-    Raises:
-        ConfigError: for classes that can't be planned.
-    """
+    """The work of an update on `gpus` processes."""
     every = getattr(data, "prompts_per_update", None)
     if not isinstance(every, int):
         raise ConfigError(f"Expected data with prompts_per_update, but got {type(data).__name__}.")
@@ -148,7 +141,6 @@ def optimizer_steps(total: int, units: int, group_size: int, minibatch_size: int
     """A process's units in each minibatch of an epoch, as `minibatches.minibatches` cuts them.
 
     Args:
-        total: units of all processes.
         group_size: units that stay together if possible.
         minibatch_size: units over all processes; None for one minibatch.
 
@@ -165,6 +157,6 @@ def optimizer_steps(total: int, units: int, group_size: int, minibatch_size: int
 
 
 def _shares(total: int, count: int) -> tuple[int, ...]:
-    """Sizes of `torch.Tensor.tensor_split`, at least 1: a process without rows makes an empty pass."""
+    """Sizes of `torch.Tensor.tensor_split`, at least 1, because a process without rows makes an empty pass."""
     whole, rest = divmod(total, count)
     return tuple(max(whole + (number < rest), 1) for number in range(count))

@@ -1,4 +1,4 @@
-"""Policies: networks that answer prompts, and log-probabilities of the answers."""
+"""Policies: networks that answer prompts."""
 
 from lightning_cgrpo.policies.policy import Policy
 

@@ -1,4 +1,4 @@
-"""A language model as a policy: any causal model that Hugging Face transformers loads."""
+"""Causal language models of Hugging Face transformers as policies."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class CausalLMPolicy(Policy):
     """Chooses the next token, given a prompt and the answer's earlier tokens.
 
     The training unit is the whole answer. The model stays in eval mode during training, because dropout would move
-    ratios away from 1 between two passes of the same policy.
+    ratios away from 1.
 
     Args:
-        model: a directory for transformers, or a name on the Hugging Face hub. Only safetensors are read, and no code.
-        temperature: of log-probabilities, entropies and samples: softmax(logits / temperature).
-        dtype: of the weights; None for the saved dtype. Train float32 weights under mixed precision, because rounding
-            to bfloat16 swallows AdamW's small steps. With `lora`, use "bfloat16" for the frozen weights.
-        lora: train low-rank adapters only. Needs peft (the extra `lora`).
-        gradient_checkpointing: recompute activations in the backward pass: less memory, a third more time.
+        model: a directory, or a name on the Hugging Face hub (safetensors only, no code).
+        temperature: of log-probabilities, entropies and samples.
+        dtype: of the weights; None for the saved dtype. Mixed precision needs float32 weights, because rounding to
+            bfloat16 swallows AdamW's small steps. "bfloat16" suits the frozen weights of `lora`.
+        lora: train low-rank adapters only; needs the extra `lora`.
+        gradient_checkpointing: recompute activations: less memory, a third more time.
         max_prompt_tokens: longer prompts are an error; by default no limit.
-        share_prompts: compute each group's prompt once if the model allows it, see `shared_prefix`.
+        share_prompts: compute each group's prompt once if the model allows it.
     """
 
     reads_images = False
@@ -88,18 +88,12 @@ class CausalLMPolicy(Policy):
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: Any, **options: Any) -> CausalLMPolicy:
-        """A policy over a transformers model and its tokenizer; options as in the constructor."""
         policy = cls(type(model).__name__, dtype=None, **options)
         policy.model, policy.tokenizer = model, tokenizer
         policy.load()
         return policy
 
     def load(self) -> None:
-        """Read weights and tokenizer onto the default device.
-
-        Raises:
-            UserError: the model is missing, lacks a stop token, or needs peft.
-        """
         if self.stop_tokens:
             return
         self._read_once()
@@ -137,7 +131,6 @@ class CausalLMPolicy(Policy):
         )
 
     def train(self, mode: bool = True) -> CausalLMPolicy:
-        """Set the flag of the policy; the model stays in eval mode."""
         super().train(mode)
         if self.model is not None:
             self.model.eval()
@@ -162,14 +155,14 @@ class CausalLMPolicy(Policy):
 
     @property
     def context_length(self) -> int | None:
-        """Positions of the model, for prompt and answer; None if its configuration gives no limit."""
+        """Positions for prompt and answer; None if the configuration gives no limit."""
         length: int | None = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         return length
 
     # --- text to tokens and back
 
     def tokenize(self, prompts: Sequence[str | Messages], index: Tensor | None = None) -> list[list[int]]:
-        """The tokens of B prompts: texts, or messages for the chat template. Errors name a prompt by `index` ``[B]``.
+        """Tokens of B prompts; errors name a prompt by `index` ``[B]``.
 
         Raises:
             UserError: a prompt is empty or too long, or the tokenizer has no chat template.
@@ -184,11 +177,11 @@ class CausalLMPolicy(Policy):
     def read_prompts(
         self, prompts: Sequence[str | Messages], index: Tensor | None = None
     ) -> tuple[list[list[int]], dict[str, Tensor]]:
-        """The tokens of B prompts, see `tokenize`, and the model's further inputs: tensors ``[B, ...]``."""
+        """Tokens of B prompts, and the model's further inputs: tensors ``[B, ...]``."""
         return self.tokenize(prompts, index), {}
 
     def padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
-        """Tokens ``[B, P]`` int64 and mask ``[B, P]`` bool, padded on the left."""
+        """Tokens and mask ``[B, P]``, padded on the left."""
         width = max((len(row) for row in prompts), default=1)
         ids = torch.full((len(prompts), width), self.pad_token)
         mask = torch.zeros((len(prompts), width), dtype=torch.bool)
@@ -198,7 +191,6 @@ class CausalLMPolicy(Policy):
         return ids.to(self.device), mask.to(self.device)
 
     def encode(self, prompts: Sequence[str | Messages]) -> tuple[Tensor, Tensor]:
-        """Tokens and mask ``[B, P]`` of texts or messages, see `tokenize` and `padded`."""
         return self.padded(self.tokenize(prompts))
 
     def _text(self, prompt: str | Messages, number: int) -> str:
@@ -230,7 +222,7 @@ class CausalLMPolicy(Policy):
         return tokens
 
     def decode(self, actions: Tensor, mask: Tensor) -> list[str]:
-        """Texts of N answers without special tokens, from tokens and mask ``[N, T]``."""
+        """Texts of N answers without special tokens."""
         return [
             self.tokenizer.decode(row[kept].tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
             for row, kept in zip(actions, mask, strict=True)
@@ -239,15 +231,14 @@ class CausalLMPolicy(Policy):
     # --- tokens to probabilities
 
     def new_cache(self) -> DynamicCache:
-        """An empty cache of keys and values for `logits`."""
         from transformers import DynamicCache
 
         return DynamicCache(config=self.model.config)
 
     def logits(self, ids: Tensor, mask: Tensor, keep: int, cache: DynamicCache | None = None) -> Tensor:
-        """Logits ``[N, keep, V]`` after each of the last `keep` tokens of `ids` ``[N, S]``, before the temperature.
+        """Logits ``[N, keep, V]`` after the last `keep` tokens of `ids` ``[N, S]``, before the temperature.
 
-        The bool mask ``[N, C + S]`` includes the C tokens in the cache.
+        The mask ``[N, C + S]`` includes the C tokens in the cache.
         """
         positions = (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         optional = {"position_ids": positions, "logits_to_keep": keep}
@@ -264,7 +255,7 @@ class CausalLMPolicy(Policy):
 
     @contextmanager
     def _checkpointing(self, wanted: bool) -> Iterator[None]:
-        """Switch checkpointing off during generation, because transformers would silently ignore the cache."""
+        """Switch checkpointing off during generation, because transformers would ignore the cache."""
         for layer in self._checkpointed:
             layer.training = wanted
         try:
@@ -277,7 +268,6 @@ class CausalLMPolicy(Policy):
         return checkpointed_layers(self.model)
 
     def placeholder(self) -> Examples:
-        """An answer of one token to a prompt of one token."""
         token = torch.tensor([[self.stop_tokens[0]]], device=self.device)
         mask = torch.ones_like(token, dtype=torch.bool)
         return Examples({}, token, mask, torch.zeros_like(token[0]), {"prompt_ids": token, "prompt_mask": mask})
@@ -289,7 +279,7 @@ class CausalLMPolicy(Policy):
         return Examples({}, rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), group, rollouts.inputs)
 
     def forward(self, examples: Examples) -> PolicyOutput:
-        """Log-probabilities and entropies ``[N, T]`` of answers, at least float32; 0 in columns without any token."""
+        """Log-probabilities and entropies ``[N, T]``, at least float32; 0 in columns without any token."""
         return self.packed_log_probs(examples) if self.shares_prompts else self.padded_log_probs(examples)
 
     def packed_log_probs(self, examples: Examples) -> PolicyOutput:
@@ -314,7 +304,7 @@ class CausalLMPolicy(Policy):
         )
 
     def padded_log_probs(self, examples: Examples) -> PolicyOutput:
-        """`forward` for models that cannot share prompts: one padded row per answer, its prompt included."""
+        """`forward` with a padded row per answer, its prompt included."""
         actions, mask, group = examples.actions, examples.mask, examples.group
         steps = max(int(mask.sum(-1).max()), 1)
         prompt_mask = examples.shared["prompt_mask"][group]
@@ -328,13 +318,13 @@ class CausalLMPolicy(Policy):
         return PolicyOutput(pad(log_probs, unused), pad(entropy, unused))
 
     def prompt_positions(self, ids: Tensor, lengths: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
-        """Positions ``[A, S]`` of the tokens ``[S]`` of n prompts in a row; None for 0, 1, 2, … in each prompt."""
+        """Positions ``[A, S]`` of the tokens ``[S]`` of n prompts; None for 0, 1, 2, … in each prompt."""
         return None
 
     def hidden(
         self, ids: Tensor, positions: Tensor, attend: Attend, inputs: Mapping[str, Tensor] = NO_INPUTS
     ) -> Tensor:
-        """Last hidden states ``[S, D]`` of a packed row of tokens ``[S]`` with positions ``[A, S]``, see `Layout`."""
+        """Last hidden states ``[S, D]`` of a packed row (`Layout`) with positions ``[A, S]``."""
         with self._checkpointing(torch.is_grad_enabled()):
             output = self.network.base_model(
                 input_ids=ids[None],
@@ -348,27 +338,23 @@ class CausalLMPolicy(Policy):
 
     @property
     def output_weight(self) -> Tensor:
-        """``[V, D]``, which maps hidden states to logits."""
+        """Maps hidden states to logits, ``[V, D]``."""
         weight: Tensor = self.network.get_output_embeddings().weight
         return weight
 
     # --- copies
 
     def reference(self) -> Reference:
-        """A frozen copy; with LoRA this model with its adapters off."""
         return super().reference() if self.lora is None else _BaseModel(self)
 
     def save_pretrained(
         self, directory: str | Path, merge: bool = False, weights: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Write model and tokenizer as a directory for transformers; adapters alone, in peft's format.
+        """Write model and tokenizer for transformers; adapters alone, in peft's format.
 
         Args:
-            merge: write all weights with the adapters added, rounded to the weights' dtype.
+            merge: write all weights with the adapters added.
             weights: of a sharded policy, see `sharding.full_weights`.
-
-        Raises:
-            UserError: adapters of a sharded policy are to be merged.
         """
         self._check_loaded()
         if weights is not None:
@@ -389,7 +375,7 @@ class CausalLMPolicy(Policy):
 
 
 class _BaseModel:
-    """A policy with its adapters off; no `nn.Module`, because its parameters are the policy's."""
+    """A policy with its adapters off; no `nn.Module`, because the parameters belong to the policy."""
 
     def __init__(self, policy: CausalLMPolicy) -> None:
         self._policy = policy

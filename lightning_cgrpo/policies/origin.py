@@ -1,4 +1,4 @@
-"""Origin of a policy's starting weights, with a fingerprint of their content."""
+"""Source and fingerprint of a policy's starting weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Origin:
 
 
 def fingerprint(folder: Path) -> str:
-    """12 hexadecimal digits from names and content of all .safetensors files in a directory."""
+    """12 hexadecimal digits from names and content of a directory's .safetensors files."""
     digest = hashlib.sha256()
     for file in sorted(folder.glob("*.safetensors")):
         digest.update(file.name.encode())

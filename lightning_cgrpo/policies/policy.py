@@ -24,8 +24,6 @@ class PolicyOutput:
 
 
 Reference = Callable[[Examples], PolicyOutput]
-"""A frozen policy, called with the same examples."""
-
 Actor = Callable[[Tensor], Tensor]
 """Logits ``[M, actions]`` of observations ``[M, size]``."""
 
@@ -40,7 +38,7 @@ class Policy(nn.Module, ABC):
     origin: Origin | None = None
 
     def load(self) -> None:
-        """Make or read the weights, after all checks of the configuration; a second call has no effect."""
+        """Make or read the weights; a second call has no effect."""
 
     @abstractmethod
     def examples(self, rollouts: Rollouts) -> Examples:
@@ -55,7 +53,7 @@ class Policy(nn.Module, ABC):
         return []
 
     def placeholder(self) -> Examples:
-        """Any training unit, for sharded training, in which every process makes equally many passes.
+        """Any training unit, because sharded processes make equally many passes.
 
         Raises:
             UserError: the policy cannot be sharded.
@@ -66,9 +64,9 @@ class Policy(nn.Module, ABC):
         )
 
     def reference(self) -> Reference:
-        """A frozen copy of the policy for the KL term. Call after `load`, and before sharding.
+        """A frozen copy for the KL term; with adapters, a view with the adapters off.
 
-        A policy with adapters returns a view of itself with the adapters off.
+        Call after `load`, and before sharding.
         """
         return copy.deepcopy(self).requires_grad_(False).eval()
 

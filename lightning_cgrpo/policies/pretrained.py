@@ -1,4 +1,4 @@
-"""Models of Hugging Face transformers, read and prepared for training."""
+"""Reading models of Hugging Face transformers for training."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ ADAPTERS = "adapter_config.json"
 NO_PEFT = f"Expected peft to be installed for lora, but it is not, try {installing('lora')}."
 PACKAGED = Path(__file__).parents[1] / "models"
 PREFIX = "packaged:"
-"""``packaged:NAME`` is the model `NAME` in the folder `PACKAGED`."""
 
 
 @dataclass(frozen=True)
 class LoRA:
-    """Low-rank adapters (Hu et al., 2022), W + alpha / rank B A, with B initially 0, as the only trained parameters.
+    """Low-rank adapters (Hu et al., 2022): only A and B of W + alpha / rank B A are trained, with B initially 0.
 
     Args:
         rank: rows of A and columns of B.
         alpha: scale of the update.
-        target_modules: names of the adapted linear layers, or "all-linear": all but the output layer.
-        seed: of the random A, by default the seed of `lightning.seed_everything`.
+        target_modules: adapted linear layers; "all-linear" omits the output layer.
+        seed: of the random A, by default Lightning's seed.
     """
 
     rank: int = 16
@@ -38,14 +37,11 @@ class LoRA:
 
 
 def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM") -> tuple[Any, Any]:
-    """A model and its tokenizer, from a directory or the hub; adapters come with their frozen base model.
+    """A model and its tokenizer; adapters come with their frozen base model.
 
     Args:
         dtype: of the weights, None for the saved dtype.
         kind: auto class of transformers.
-
-    Raises:
-        UserError: the model does not exist or cannot be reached.
     """
     import transformers
     from huggingface_hub.errors import HFValidationError
@@ -105,7 +101,7 @@ def _read_adapters(folder: Path, dtype: str | None, kind: str) -> tuple[Any, Any
 
 
 def directory(name: str) -> Path | None:
-    """The directory of a model on this machine; None for a model on a hub that answers.
+    """Directory of a model on this machine; None for a model on the hub.
 
     Raises:
         OSError: the model is neither here nor reachable.
@@ -134,7 +130,7 @@ def directory(name: str) -> Path | None:
 
 
 def origin(name: str) -> Origin:
-    """Origin of a model or of adapters that have been read."""
+    """Origin of a model or of adapters."""
     from huggingface_hub import snapshot_download
 
     folder = Path(name).expanduser()
@@ -144,7 +140,7 @@ def origin(name: str) -> Origin:
 
 
 def _as_saved(tokenizer: Any, file: Path) -> bool:
-    """Whether a tokenizer splits text by its file; for qwen2, AutoTokenizer keeps the vocabulary alone."""
+    """Compare a tokenizer with its file, because AutoTokenizer keeps only the vocabulary for qwen2."""
     from tokenizers import Tokenizer
 
     if not file.is_file():
@@ -155,11 +151,7 @@ def _as_saved(tokenizer: Any, file: Path) -> bool:
 
 
 def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Tokens that end an answer, of the tokenizer and of the generation config.
-
-    Raises:
-        UserError: neither names a token.
-    """
+    """Tokens that end an answer, of the tokenizer and of the generation config."""
     configured = model.generation_config.eos_token_id
     named = {tokenizer.eos_token_id, *(configured if isinstance(configured, (list, tuple)) else [configured])} - {None}
     if not named:
@@ -190,11 +182,7 @@ def enable_checkpointing(model: Any) -> list[nn.Module]:
 
 
 def with_adapters(model: Any, lora: LoRA) -> Any:
-    """The frozen model with trainable adapters.
-
-    Raises:
-        UserError: peft is missing, the model has adapters already, or `target_modules` names no layers.
-    """
+    """The frozen model with trainable adapters."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:

@@ -1,8 +1,7 @@
 """Sharding of a policy over processes (FSDP).
 
-`fully_shard` gathers a layer's weights around its `forward`. The policy is the root, which holds the weights outside of
-layers. Every process therefore makes equally many passes through the policy's `forward` (`RolloutModule.passes`), and
-other methods, such as those of generation, need the whole network (`unsharded`).
+`fully_shard` gathers weights around `forward`. Every process makes equally many passes (`RolloutModule.passes`).
+Other methods, such as generation, need the whole network (`unsharded`).
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.policy import Policy
 
 TIMEOUT = timedelta(minutes=30)
-"""Processes wait this long for each other, because their answers may take very different times."""
+"""Longest wait for other processes, whose answers may take very different times."""
 
 FIRST_FSDP = "Expected trainer.strategy without the first version of FSDP, but got {}, try --trainer.strategy=fsdp2."
 
 
 class FSDP2Strategy(ModelParallelStrategy):
-    """Lightning's `ModelParallelStrategy` with one copy of the network over all processes; short: ``fsdp2``.
+    """`ModelParallelStrategy` with one copy of the network over all processes; short: ``fsdp2``.
 
     Args:
-        save_distributed_checkpoint: write a directory with a part per process. If false, the first process gathers all
-            weights and moments in CPU memory and writes a single file.
+        save_distributed_checkpoint: write a part per process; false writes a single file, gathered in the first
+            process's CPU memory.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ if "fsdp2" not in StrategyRegistry.available_strategies():
 
 
 def shard(module: LightningModule) -> None:
-    """Shard a module's policy and reference if its strategy shards; for `configure_model`.
+    """Shard a module's policy and reference if its strategy shards.
 
     Under ``bf16-mixed`` weights are gathered as bfloat16; shards, gradients and moments keep their dtype.
 
@@ -91,18 +90,18 @@ def shard(module: LightningModule) -> None:
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether the module has been sharded, even if its weights are whole at the moment."""
+    """True for a sharded module, even while its weights are whole."""
     return isinstance(module, FSDPModule)
 
 
 def in_shards(module: nn.Module) -> bool:
-    """Whether the module's weights are in shards now, so that a pass needs all processes."""
+    """True while the weights are in shards, so that a pass needs all processes."""
     return isinstance(next(module.parameters(), None), DTensor)
 
 
 @contextmanager
 def unsharded(policy: Policy) -> Iterator[None]:
-    """Make the network whole and plain on every process, for inference. Entering is collective, the body is not."""
+    """Make the network whole on every process, for inference. Entering is collective, the body is not."""
     # The hooks are removed, because they cost time per token, and a layer that runs before the root takes itself for a
     # root.
     parts = [module for module in policy.modules() if isinstance(module, FSDPModule)] if is_sharded(policy) else []
@@ -129,7 +128,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def full_weights(policy: Policy) -> dict[str, Tensor] | None:
-    """All weights of a sharded policy on the first process's CPU, {} elsewhere, None if not sharded. Collective."""
+    """All weights on the first process's CPU, {} elsewhere, None if not sharded. Collective."""
     if not is_sharded(policy):
         return None
     weights = get_model_state_dict(policy, options=StateDictOptions(full_state_dict=True, cpu_offload=True))

@@ -10,14 +10,13 @@ from torch.autograd.function import once_differentiable
 
 
 def token_log_probs(logits: Tensor, actions: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of tokens, and entropies, of softmax(logits / temperature).
+    """Log-probabilities and entropies ``[...]``, differentiable once, of softmax(logits / temperature).
+
+    Both are float32 (float64 for float64 logits).
 
     Args:
         logits: ``[..., V]``.
         actions: ``[...]`` int64.
-
-    Returns:
-        Log-probabilities and entropies ``[...]`` in float32 (float64 for float64 logits), differentiable once.
     """
     log_probs, entropy = _TokenLogProbs.apply(logits, actions, temperature)
     return log_probs, entropy

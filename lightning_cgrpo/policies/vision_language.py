@@ -1,4 +1,4 @@
-"""A vision-language model as a policy: Qwen2.5-VL of Hugging Face transformers."""
+"""Qwen2.5-VL of Hugging Face transformers as a policy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lightning_cgrpo.policies.shared_prefix.attention import Attend, no_mask
 from lightning_cgrpo.rollout import NO_INPUTS
 
 PLACEHOLDER = "<|image_pad|>"
-"""Written by the chat template for an image, and repeated here for every token of the image."""
+"""Token of an image in the chat template, repeated for every token of the image."""
 FAMILY = "qwen2_5_vl"
 
 
@@ -29,13 +29,13 @@ class VisionLanguagePolicy(CausalLMPolicy):
     A prompt is a list of messages. Their content is a text, or a list of parts: ``{"type": "text", "text": …}`` and
     ``{"type": "image", "image": …}`` with a PIL image or an array ``[H, W, 3]`` of bytes.
 
-    Rollouts have two further inputs, padded with 0: ``patches [B, L, D]`` of all images of a prompt, and
-    ``grids [B, I, 3]``, each image's numbers of patches in time, height and width.
+    Rollouts have two further inputs, padded with 0: ``patches [B, L, D]``, and ``grids [B, I, 3]`` with each image's
+    patches in time, height and width.
 
     Args:
         model: as in `CausalLMPolicy`, like the next five arguments.
-        min_pixels: smaller images are scaled up to this area; None for the default of the model's processor.
-        max_pixels: larger images are scaled down to this area, to at most area / 784 tokens with patches of 14 pixels.
+        min_pixels: scale smaller images up to this area; None for the model's default.
+        max_pixels: scale larger images down to this area; patches of 14 pixels give area / 784 tokens.
     """
 
     reads_images = True
@@ -60,18 +60,12 @@ class VisionLanguagePolicy(CausalLMPolicy):
     def from_model(  # type: ignore[override]
         cls, model: nn.Module, tokenizer: Any, image_processor: Any, **options: Any
     ) -> VisionLanguagePolicy:
-        """A policy over a transformers model, its tokenizer and its image processor (`Qwen2VLImageProcessorPil`)."""
         policy = cls(type(model).__name__, dtype=None, **options)
         policy.model, policy.tokenizer, policy.image_processor = model, tokenizer, image_processor
         policy.load()
         return policy
 
     def load(self) -> None:
-        """Read weights, tokenizer and image processor.
-
-        Raises:
-            UserError: the model is of another family or cannot share prompts, or as in `CausalLMPolicy`.
-        """
         self._read_once()
         family = self.network.config.model_type
         if family != FAMILY:
@@ -103,11 +97,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
     def read_prompts(
         self, prompts: Sequence[str | Messages], index: Tensor | None = None
     ) -> tuple[list[list[int]], dict[str, Tensor]]:
-        """The tokens of B prompts, with a placeholder for each token of an image; patches and grids.
-
-        Raises:
-            UserError: an image cannot be read, or a text contains a placeholder, or as `tokenize`.
-        """
+        """Tokens of B prompts, with placeholders for image tokens; patches and grids."""
         self._check_loaded()
         numbers = range(len(prompts)) if index is None else index.tolist()
         patches, grids, tokens = [], [], []
@@ -137,7 +127,6 @@ class VisionLanguagePolicy(CausalLMPolicy):
         return int(vision.in_channels * vision.temporal_patch_size * vision.patch_size**2)
 
     def _expanded(self, text: str, grid: Tensor, number: int) -> str:
-        """The text with a placeholder for each token of its images."""
         first, *pieces = text.split(PLACEHOLDER)
         if len(pieces) != len(grid):
             raise UserError(
@@ -191,7 +180,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
         return torch.cat(list(output.pooler_output))
 
     def _no_images(self) -> Tensor | None:
-        """0 through the vision tower's parameters, for processes without images beside processes with images."""
+        """0 through the vision tower's parameters, for processes without images."""
         tower = self.network.model.visual
         if in_shards(tower.blocks[0]):
             # The smallest image, because all processes gather the tower's layers together.
@@ -210,7 +199,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
 
 
 def images_of(prompt: str | Messages) -> list[Any]:
-    """The images in a prompt's messages, in order."""
+    """Images in a prompt's messages, in order."""
     contents = [] if isinstance(prompt, str) else [message["content"] for message in prompt]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     return [part["image"] for part in parts if part["type"] == "image"]

@@ -1,4 +1,4 @@
-"""Interface of the engines that generate text: this process's own weights, or a server."""
+"""Interface of engines that generate text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Arguments of `GenerationSampler` for the engine; temperature and stop tokens belong to the policy."""
+    """Arguments of `GenerationSampler` for the engine."""
 
     max_new_tokens: int
     min_new_tokens: int = 0

@@ -1,4 +1,4 @@
-"""Answers by acting in an environment, with all episodes of a batch at once."""
+"""Answers by acting in an environment, all episodes at once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
 
 CHECK_EVERY = 4
-"""Steps between two searches for ended episodes; a search costs about as much as a few idle steps."""
+"""Steps between two searches for ended episodes; a search costs a few idle steps."""
 
 
 class Episodes(Protocol):
-    """M episodes as functions of their states, ``[M]`` integers that also identify the episode's own world."""
+    """M episodes as functions of their states ``[M]``, integers that also identify the episode's world."""
 
     start: Tensor
-    """First states of the M episodes."""
 
     def observe(self, states: Tensor) -> Tensor:
         """Observations ``[M, size]``."""
@@ -30,7 +29,7 @@ class Episodes(Protocol):
         """Next states after ``actions [M]``; an ended episode keeps its state."""
 
     def ended(self, states: Tensor) -> Tensor:
-        """Whether each episode is over, ``[M]`` bool."""
+        """True for ended episodes, ``[M]`` bool."""
 
     def report(self, states: Tensor, actions: Tensor, reached: Tensor) -> dict[str, Tensor]:
         """Facts about M steps from `states` to `reached`, ``[M]`` by name."""
@@ -42,7 +41,7 @@ class Environment(ABC):
     Attributes:
         max_steps: length of the longest episode.
         observation_size: numbers per observation; None if any policy fits.
-        actions: number of actions; None if any policy fits.
+        actions: their number; None if any policy fits.
     """
 
     max_steps: int
@@ -51,14 +50,14 @@ class Environment(ABC):
 
     @abstractmethod
     def reset(self, prompts: PromptGroups, group_size: int) -> Episodes:
-        """Start ``M = B * group_size`` episodes, the group of each prompt in consecutive rows."""
+        """Start ``M = B * group_size`` episodes, each prompt's group in consecutive rows."""
 
 
 class ActingPolicy(Protocol):
     """A policy for an environment sampler."""
 
     def actor(self) -> Actor:
-        """The current policy as a plain function, because calling modules would double the cost of a step."""
+        """The policy as a plain function, because calling modules would double the cost of a step."""
 
 
 class EnvironmentSampler(Sampler):
@@ -84,7 +83,7 @@ class EnvironmentSampler(Sampler):
 
 
 def play(actor: Actor, episodes: Episodes, draws: Tensor) -> Rollouts:
-    """Act until all episodes have ended or the draws ``[B, G, T]`` in [0, 1), one per step, are used up."""
+    """Act until all episodes end or the draws ``[B, G, T]`` in [0, 1), one per step, are used up."""
     horizon = draws.shape[-1]
     steps: list[tuple[Tensor, ...]] = []
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Answers by generating text, token by token."""
+"""Answers by generating text."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from lightning_cgrpo.samplers.sampler import Noise, Sampler
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
 CHECKED_AT_ONCE = 1_000
-"""Prompts per call of the tokenizer."""
 
 
 class GenerationSampler(Sampler):
     """Continues each prompt G times, until a stop token or `max_new_tokens`.
 
-    Prompts are the column ``prompt``: texts, or lists of chat messages. Rollouts have T = `max_new_tokens` and the
-    inputs ``prompt_ids`` and ``prompt_mask`` ``[B, P]``. Their log-probabilities are left to the module, because
-    rounding makes generation differ from training. In `info`:
+    Prompts are the column ``prompt``: texts, or lists of chat messages. Rollouts have the inputs ``prompt_ids`` and
+    ``prompt_mask`` ``[B, P]``. The module computes log-probabilities, because rounding makes generation differ from
+    training. In `info`:
 
     - ``text``: B lists of G texts without special tokens
     - ``truncated``: ``[B, G]`` bool, answers without a stop token
@@ -30,11 +29,10 @@ class GenerationSampler(Sampler):
     Args:
         max_new_tokens: the longest answer, its stop token included.
         min_new_tokens: the shortest answer.
-        top_p: sample from the likeliest tokens with this total probability. Log-probabilities of the policy ignore this
-            and the next two filters.
-        top_k: sample from the k likeliest tokens.
-        min_p: sample from tokens with this share of the likeliest token's probability.
-        batch_size: answers generated at once, rounded down to whole groups (at least one); by default all.
+        top_p: keep the likeliest tokens with this probability; log-probabilities ignore all filters.
+        top_k: keep the k likeliest tokens.
+        min_p: keep tokens above this share of the largest probability.
+        batch_size: answers generated at once, in whole groups; by default all.
         engine: by default the policy's own weights in this process.
     """
 
@@ -57,10 +55,7 @@ class GenerationSampler(Sampler):
     def check(self, policy: CausalLMPolicy, source: PromptSource) -> None:
         """Check that every prompt of `source.rows`, with `max_new_tokens`, fits into the model's context.
 
-        Prompts with images, and sources without `rows`, are not checked. Each process checks a share. Collective.
-
-        Raises:
-            UserError: a prompt is too long.
+        Prompts with images are not checked. Collective.
         """
         rows = source.rows
         if rows is None or policy.context_length is None or policy.reads_images:
@@ -85,12 +80,6 @@ class GenerationSampler(Sampler):
 
     @torch.no_grad()
     def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
-        """Sample ``[B, G]`` answers.
-
-        Raises:
-            UserError: a prompt is too long for the policy, or the column is missing.
-            FloatingPointError: the policy's logits are not finite.
-        """
         tokens, inputs = policy.read_prompts(prompts.column("prompt", "GenerationSampler"), prompts.index)
         longest, limit = max(map(len, tokens), default=1), policy.context_length
         if limit is not None and longest + self.sampling.max_new_tokens > limit:

@@ -1,4 +1,4 @@
-"""Base class of samplers, which answer prompts."""
+"""Base class of samplers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lightning_cgrpo.rollout import PromptGroups, Rollouts
 class Noise(Protocol):
     """Uniform numbers in [0, 1), float64 ``[B, *shape]``: the only randomness of a rollout.
 
-    Draw once per rollout, because every call repeats the numbers, which depend on seed, update and prompt.
+    Draw once per rollout, because every call repeats the numbers.
     """
 
     def __call__(self, *shape: int) -> Tensor: ...
@@ -30,19 +30,11 @@ class Sampler(ABC):
     longest: int | None = None
 
     def check_policy(self, policy: Any) -> None:  # noqa: B027 (most samplers take any policy of their kind)
-        """Compare with a policy, before its weights are loaded.
-
-        Raises:
-            UserError: the policy does not fit the sampler.
-        """
+        """Raise a `UserError` unless the policy fits; called before its weights are loaded."""
 
     @abstractmethod
     def rollout(self, policy: Any, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
-        """Sample ``[B, G]`` answers. Runs under inference mode or no_grad, with the policy in eval mode."""
+        """Sample ``[B, G]`` answers, without gradients and with the policy in eval mode."""
 
     def check(self, policy: Any, source: PromptSource) -> None:  # noqa: B027 (most samplers can answer any prompt)
-        """Check a source of prompts before training.
-
-        Raises:
-            UserError: a prompt cannot be answered.
-        """
+        """Raise a `UserError` unless all prompts can be answered; called before training."""

@@ -12,7 +12,7 @@ def top_p(probabilities: Tensor, p: float) -> Tensor:
     """Keep the smallest set of likeliest tokens with the mass `p` (Holtzman et al., 2020), at least one token.
 
     Args:
-        probabilities: ``[R, V]``; the result is not normalized. Among equals, lower token numbers come first.
+        probabilities: ``[R, V]``; the result is not normalized. Lower token numbers win ties.
 
     Example:
         >>> top_p(torch.tensor([[0.2, 0.5, 0.3]]), 0.6)
@@ -27,7 +27,7 @@ def top_p(probabilities: Tensor, p: float) -> Tensor:
 
 
 def top_k(probabilities: Tensor, k: int | None) -> Tensor:
-    """Keep the k likeliest tokens (Fan et al., 2018), and the equals of the k-th.
+    """Keep the k likeliest tokens (Fan et al., 2018), and ties with the k-th.
 
     Example:
         >>> top_k(torch.tensor([[0.2, 0.5, 0.3]]), 2)
@@ -53,7 +53,7 @@ def min_p(probabilities: Tensor, p: float) -> Tensor:
 def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
     """Tokens ``[R]`` at draws ``[R]`` in [0, 1) of the inverse cumulative distribution of weights ``[R, V]``.
 
-    Sums are float64, because float32 would cut the tail of a large vocabulary, and by blocks first.
+    Sums are float64, because float32 would cut the tail of a large vocabulary.
 
     Example:
         >>> sample(torch.tensor([[0.2, 0.5, 0.3]]), torch.tensor([0.69]))
@@ -70,7 +70,7 @@ def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
 
 
 def _inverse(cumulative: Tensor, draws: Tensor | None, target: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The entry whose running sum first exceeds draws * total (or `target`), and the rest within the entry."""
+    """The first entry whose running sum exceeds draws * total (or `target`), and the rest within the entry."""
     total = cumulative[:, -1]
     below = torch.nextafter(total, torch.zeros_like(total))
     # The target stays below the total where the product rounds up, so that the entry has a positive weight.

@@ -19,8 +19,8 @@ from lightning_cgrpo.samplers.token_sampling import min_p, sample, top_k, top_p
 class TransformersEngine(RolloutEngine):
     """Reads each prompt once and continues it G times.
 
-    Each token is the inverse cumulative distribution at its own draw, so answers depend on the rest of the batch only
-    through the rounding of logits. The padding token is never chosen, unless it is a stop token.
+    Every token has its own draw, so answers depend on the rest of the batch only through the rounding of logits. The
+    padding token is never chosen, unless it is a stop token.
     """
 
     @torch.no_grad()
@@ -113,7 +113,7 @@ class _Shared:
 
 
 class _Padded:
-    """The interface of `_Shared` with transformers' own cache, a row for every answer."""
+    """The interface of `_Shared` with transformers' cache, a row per answer."""
 
     def __init__(
         self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, inputs: Mapping[str, Tensor]

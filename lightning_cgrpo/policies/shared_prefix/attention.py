@@ -1,4 +1,4 @@
-"""The attention named `NAME` for transformers: unchanged, except in a packed pass."""
+"""Attention for transformers: unchanged, except in a packed pass."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ NAME = "shared_prefix"
 
 
 class Attend(Protocol):
-    """Attention of a packed pass, handed through the model as the keyword argument `NAME`."""
+    """Attention of a packed pass, passed through the model as the keyword argument `NAME`."""
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """Attended values ``[S, H, D]`` from queries ``[S, H, D]``, keys and values ``[S, K, D]`` of a packed row."""
+        """Values ``[S, H, D]`` from queries ``[S, H, D]``, keys and values ``[S, K, D]``."""
 
 
 def no_mask(device: torch.device) -> Tensor:
-    """The mask for a model in a packed pass; four dimensions keep transformers from changing it."""
+    """Mask of a packed pass; four dimensions keep transformers from changing it."""
     return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
 
 
 class UnsupportedAttentionError(Exception):
-    """The model's attention has a feature, named by the message, that packed passes lack."""
+    """The model's attention has a feature that packed passes lack."""
 
 
 def register() -> None:
-    """Register the attention with transformers, once or more often."""
+    """Register the attention with transformers."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -51,11 +51,7 @@ def attention(
     shared_prefix: Attend | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attended values ``[1, S, H, D]`` from queries ``[1, H, S, D]``, keys and values ``[1, K, S, D]``.
-
-    Raises:
-        UnsupportedAttentionError: a packed pass reaches a layer with another kind of attention.
-    """
+    """Values ``[1, S, H, D]`` from queries ``[1, H, S, D]``, keys and values ``[1, K, S, D]``."""
     if shared_prefix is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -79,7 +75,7 @@ def attention(
 
 
 class PackedAttention:
-    """Causal attention in a packed row: of prompts to themselves, of answers to their prompt and themselves."""
+    """Causal attention of prompts to themselves, and of answers to their prompt and themselves."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -96,7 +92,7 @@ class PackedAttention:
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """Attended values ``[n, P, H, D]`` from queries of this shape, keys and values ``[n, P, K, D]``."""
+    """Values ``[n, P, H, D]`` from queries of this shape, keys and values ``[n, P, K, D]``."""
     q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
     gqa = q.shape[1] != k.shape[1]
     return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa).transpose(1, 2)

@@ -46,7 +46,7 @@ def _expanded(
     bias: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """`shared_attention` with the prompt's keys and values repeated per answer, for any backend of PyTorch."""
+    """`shared_attention` with the prompt repeated per answer, for any backend of PyTorch."""
     n, answers, steps = query.shape[:3]
     size = prompt_key.shape[1]
 
@@ -154,13 +154,11 @@ class _Cascade(torch.autograd.Function):
 
 
 def _fold(tensor: Tensor, kinds: int) -> Tensor:
-    """Reshape ``[n, G, C, H, D]`` to ``[n, K, G C R, D]``, with a prompt's answers in one row."""
     parts: Tensor = tensor.flatten(1, 2).unflatten(2, (kinds, -1))
     return parts.permute(0, 2, 1, 3, 4).flatten(2, 3)
 
 
 def _unfold(tensor: Tensor, shape: torch.Size) -> Tensor:
-    """Inverse of `_fold`."""
     n, answers, steps, heads, _ = shape
     kinds = tensor.shape[1]
     parts: Tensor = tensor.unflatten(2, (answers * steps, heads // kinds)).permute(0, 2, 1, 3, 4)
@@ -168,7 +166,6 @@ def _unfold(tensor: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _repeated(own: Tensor, heads: int) -> Tensor:
-    """Keys or values ``[n, G, C, K, D]`` for every head of the queries, ``[n G, H, C, D]``."""
     rows = own.flatten(0, 1).transpose(1, 2)
     return rows if rows.shape[1] == heads else rows.repeat_interleave(heads // rows.shape[1], 1)
 

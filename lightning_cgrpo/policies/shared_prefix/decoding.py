@@ -11,7 +11,7 @@ from lightning_cgrpo.policies.shared_prefix.attention import causal_attention
 from lightning_cgrpo.policies.shared_prefix.layout import Blocks, Layout
 
 ROOM = 64
-"""Tokens per allocation of keys and values of answers."""
+"""Tokens per allocation of keys and values."""
 CROWDED = 0.75
 """Largest share of prompts with running answers at which the other prompts are dropped."""
 
@@ -27,7 +27,7 @@ class _Layer:
 
 
 class Decoding:
-    """Attention of a packed row of prompts (`step` is -1), then of R answers, in the prompts' order, token by token."""
+    """Attention of a packed row of prompts (`step` is -1), then of R answers token by token."""
 
     def __init__(self, layout: Layout, group_size: int) -> None:
         self.layout = layout
@@ -74,7 +74,6 @@ class Decoding:
         return (own + self._unfold(shared, q.shape[2])).view(rows, heads, size)
 
     def _fold(self, rows: Tensor) -> Tensor:
-        """Reshape ``[R, K, H / K, X]`` to ``[n, K, G H / K, X]``, with a prompt's answers in one row."""
         return self.slots.pad(rows).transpose(1, 2).flatten(2, 3)
 
     def _unfold(self, folded: Tensor, share: int) -> Tensor:
@@ -82,7 +81,7 @@ class Decoding:
         return self.slots.unpad(slots.transpose(1, 2))
 
     def keep(self, rows: Tensor) -> None:
-        """Continue with these rows, ascending numbers of the present rows."""
+        """Continue with these ascending row numbers."""
         self.prompt = self.prompt[rows]
         for layer in self._layers.values():
             layer.key, layer.value = layer.key[rows], layer.value[rows]

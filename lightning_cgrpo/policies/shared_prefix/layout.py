@@ -10,13 +10,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows of different lengths, packed one after the other or padded to a rectangle."""
+    """Rows of different lengths, packed or padded to a rectangle."""
 
     shape: tuple[int, ...]  # of the rectangle, with the length of the longest row last
     positions: Tensor | None  # [S], index of each token in the flattened rectangle; None without padding
 
     def pad(self, tokens: Tensor) -> Tensor:
-        """Tokens ``[S, ...]`` as a rectangle ``[*shape, ...]`` with zeros for padding."""
+        """Pad tokens ``[S, ...]`` with zeros to ``[*shape, ...]``."""
         rest = tokens.shape[1:]
         if self.positions is None:
             return tokens.reshape(*self.shape, *rest)
@@ -24,7 +24,6 @@ class Blocks:
         return tokens.new_zeros(size, *rest).index_copy(0, self.positions, tokens).view(*self.shape, *rest)
 
     def unpad(self, rectangle: Tensor) -> Tensor:
-        """Inverse of `pad`."""
         flat = rectangle.flatten(0, len(self.shape) - 1)
         return flat if self.positions is None else flat.index_select(0, self.positions)
 
@@ -48,7 +47,7 @@ class Layout:
     def of(
         cls, prompt_lengths: Tensor, answer_lengths: Tensor, group: Tensor, prompt_positions: Tensor | None = None
     ) -> Layout:
-        """The layout of prompts and answers with these lengths.
+        """Arrange prompts and answers with these lengths.
 
         Args:
             prompt_lengths: ``[n]`` int64, at least 1.
@@ -110,7 +109,6 @@ class Layout:
 
 
 def _within(lengths: Tensor) -> Tensor:
-    """0 … length - 1 for each length in turn."""
     total = int(lengths.sum())
     starts = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
     return torch.arange(total, device=lengths.device) - starts

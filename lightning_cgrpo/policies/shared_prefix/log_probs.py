@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens from hidden states, with the logits of a chunk of tokens at a time."""
+"""Log-probabilities of tokens from hidden states, in chunks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ CHUNK_BYTES = 64 * 2**20
 def linear_log_probs(
     hidden: Tensor, weight: Tensor, actions: Tensor, temperature: float = 1.0, chunk_bytes: int = CHUNK_BYTES
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of tokens, and entropies, of softmax(hidden weight^T / temperature).
+    """Log-probabilities and entropies ``[M]``, differentiable once, of softmax(hidden weight^T / temperature).
 
-    The backward pass recomputes the logits of several chunks. The product has autocast's dtype, the rest float32
-    (float64 for float64).
+    The backward pass recomputes the logits of several chunks. The product has autocast's dtype, the rest
+    at least float32.
 
     Args:
         hidden: ``[M, D]``.
         weight: ``[V, D]`` of the output layer.
         actions: ``[M]`` int64.
-
-    Returns:
-        Log-probabilities and entropies ``[M]``, differentiable once.
     """
     device = hidden.device.type
     if torch.is_autocast_enabled(device):

@@ -1,4 +1,4 @@
-"""Models that allow shared prompts exactly: known obstacles by name, and a comparison."""
+"""Detection of models that allow shared prompts exactly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEUTRAL_OUTPUT = {"final_logit_softcapping": (None,), "logits_scaling": (None, 1
 
 
 def prepare(network: Any, packed: Pass, padded: Pass) -> str | None:
-    """Set a model of transformers up for packed passes, or return the reason why padded passes would differ."""
+    """Set a model up for packed passes, or return the reason why padded passes would differ."""
     reason = obstacle(network)
     if reason is not None:
         return reason
@@ -38,7 +38,7 @@ def prepare(network: Any, packed: Pass, padded: Pass) -> str | None:
 
 
 def obstacle(model: Any) -> str | None:
-    """The reason in a model's configuration or output layer against shared prompts; None without a reason."""
+    """The reason against shared prompts in a model's configuration or output layer."""
     config = model.config.get_text_config()
     layers = getattr(config, "layer_types", None)
     if layers is not None:
@@ -65,7 +65,7 @@ def obstacle(model: Any) -> str | None:
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """Compute float32 products without TF32, whose rounding exceeds the bound of the comparison."""
+    """Switch TF32 off, because its rounding exceeds the bound of the comparison."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

@@ -1,4 +1,4 @@
-"""A tokenizer with one token for every number up to 99, so that a tiny model can learn to calculate."""
+"""A tokenizer with one token for every number up to 99."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def train_number_tokenizer(
     """A byte-level BPE over `PIECES`.
 
     Args:
-        vocabulary: tokens at most: special tokens, 256 bytes, 90 numbers, and the rest for words and tags.
-        decimals: make tenths tokens too, over `DECIMAL_PIECES`: 12.3 is "12", ".3".
+        vocabulary: tokens at most, including 256 bytes and 90 numbers.
+        decimals: make tenths tokens too: 12.3 is "12", ".3".
     """
     from tokenizers import Tokenizer
 

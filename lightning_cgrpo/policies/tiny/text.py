@@ -1,4 +1,4 @@
-"""A tiny language model with random weights for trials and tests, made without a network."""
+"""A tiny language model with random weights, made without a network."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TEXTS = [
     "<think>He sells 8 and gives away 2, so 20 - 8 - 2 = <<20-8-2=10>>10 eggs are left.</think>\n<answer>10</answer>",
     "system\nuser\nassistant\n#### 42",
 ]
-"""Default texts to train a tokenizer on: questions of the task gsm8k, and answers in its format."""
+"""Default texts to train a tokenizer on, from the task gsm8k."""
 
 
 def make_tiny_model(
@@ -48,17 +48,14 @@ def make_tiny_model(
     context_length: int = 2048,
     seed: int = 0,
 ) -> Path:
-    """Write a Qwen2 with random weights and its tokenizer as a directory that transformers loads.
+    """Write a Qwen2 with random weights and its tokenizer as a directory for transformers.
 
-    The defaults give about 130 thousand parameters and a directory of 0.5 MB.
+    The defaults give about 130 thousand parameters and 0.5 MB.
 
     Args:
         texts: to train the tokenizer on, by default `TEXTS`.
         hidden_size: a multiple of twice the heads; the feed-forward layers are three times as wide.
         vocabulary: tokens at most; at least 259, the bytes and three special tokens.
-
-    Raises:
-        FileExistsError: the directory is not empty.
     """
     path = empty(directory)
     if hidden_size % (2 * heads):
@@ -76,11 +73,7 @@ def make_tiny_model(
 
 
 def empty(directory: str | Path) -> Path:
-    """The path of a new or empty directory.
-
-    Raises:
-        FileExistsError: the directory is not empty.
-    """
+    """Path of a new or empty directory."""
     path = Path(directory)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(
@@ -95,8 +88,7 @@ def build_model(
     """A Qwen2 with random weights, whose answers end at `TURN_END` or `END_OF_TEXT`.
 
     Args:
-        hidden_size: a multiple of the query heads `heads`; keys and values have half as many if the number is even.
-        feed_forward: width of the feed-forward layers.
+        hidden_size: a multiple of `heads`.
     """
     from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
@@ -121,14 +113,14 @@ def build_model(
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int, special: Sequence[str] = ()) -> Any:
-    """A byte-level BPE that splits text as Qwen2 does, because AutoTokenizer would ignore another saved rule."""
+    """A BPE that splits text as Qwen2 does, because AutoTokenizer would ignore another saved rule."""
     from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
     return chat_tokenizer(byte_pairs(texts, PRETOKENIZE_REGEX, vocabulary, special))
 
 
 def byte_pairs(texts: Iterable[str], pieces: str, vocabulary: int, special: Sequence[str]) -> Any:
-    """Train a byte-level BPE of the library tokenizers, without merges across `pieces` (a regular expression)."""
+    """Train a byte-level BPE without merges across `pieces` (a regular expression)."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -151,7 +143,7 @@ def byte_pairs(texts: Iterable[str], pieces: str, vocabulary: int, special: Sequ
 
 
 def chat_tokenizer(tokenizer: Any) -> Any:
-    """A tokenizer of transformers around a tokenizer of the library tokenizers."""
+    """Wrap a tokenizer of the library tokenizers for transformers."""
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(

@@ -35,14 +35,11 @@ def make_tiny_vision_model(
     layers: int = 2,
     vision_layers: int = 2,
 ) -> Path:
-    """Write a Qwen2.5-VL with random weights, a tokenizer and an image processor as a directory.
+    """Write a Qwen2.5-VL with random weights, a tokenizer and an image processor.
 
     Args:
         hidden_size: of both towers, which have 4 heads; a multiple of 16.
-        vision_layers: the last one attends to whole images, the others to windows of 4 x 4 tokens.
-
-    Raises:
-        FileExistsError: the directory is not empty.
+        vision_layers: the last layer attends to whole images, earlier layers to windows of 4 x 4 tokens.
     """
     path = empty(directory)
     if hidden_size % 16:
@@ -58,7 +55,7 @@ def make_tiny_vision_model(
 
 
 def image_processor(patch_size: int, merge_size: int = 2) -> Any:
-    """The processor for a model whose tokens are `merge_size` patches wide and high; an image has 4 to 256 tokens."""
+    """Processor for tokens of `merge_size` squared patches; an image has 4 to 256 tokens."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     pixels = (merge_size * patch_size) ** 2  # of a token
@@ -83,8 +80,7 @@ def build_vision_model(
     """The model of `make_tiny_vision_model`.
 
     Args:
-        rope_theta: base of the position frequencies. The usual base makes all columns of an image look alike to a small
-            head.
+        rope_theta: base of position frequencies. A large base makes an image's columns look alike to a small head.
         merge_size: patches along each side of a token.
     """
     from transformers import GenerationConfig, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration

@@ -1,1 +1,1 @@
-"""Generation by a vLLM server, by the interface that vLLM 0.33 documents."""
+"""Generation by a vLLM server, as documented for vLLM 0.33."""

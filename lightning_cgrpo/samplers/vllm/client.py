@@ -28,13 +28,10 @@ class Client:
         return self._ask(path, None)
 
     def post(self, path: str, body: dict[str, Any], again: bool = False) -> dict[str, Any]:
-        """The JSON object that the server answers, {} for an empty answer.
+        """The server's JSON object, {} for an empty answer.
 
         Args:
             again: try up to three times if the connection breaks or the server is busy.
-
-        Raises:
-            UserError: the server cannot be reached, refuses, or answers with anything but a JSON object.
         """
         for pause in PAUSES if again else ():
             try:
@@ -84,7 +81,7 @@ class Client:
 
 
 class _PassingError(UserError):
-    """A fault that another try may not meet."""
+    """A fault that may pass on another try."""
 
 
 def _start(text: bytes) -> str:

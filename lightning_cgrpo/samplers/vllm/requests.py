@@ -13,12 +13,12 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.samplers.engine import Completions, Sampling
 
 LOGPROBS_MODE = "processed_logprobs"
-"""vLLM's name for log-probabilities after the temperature and every filter."""
+"""vLLM's name for log-probabilities after temperature and filters."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer of vLLM: tokens, log-probabilities (NaN if vLLM gave none), and reason to end ("stop" or "length")."""
+    """One answer of vLLM; log-probabilities are NaN if vLLM gave none, the reason is "stop" or "length"."""
 
     tokens: list[int]
     log_probs: list[float]
@@ -26,13 +26,13 @@ class Reply:
 
 
 def seeds(draws: Tensor) -> list[int]:
-    """Seeds of B G answers in the order (b, g): 32 bits of the first draws, because vLLM on a CPU ignores the rest."""
+    """Seeds of B G answers in the order (b, g): 32 bits, because vLLM on a CPU ignores the rest."""
     values: list[int] = (draws[:, :, 0].double() * 2**32).long().flatten().tolist()
     return values
 
 
 def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int) -> dict[str, Any]:
-    """Sampling parameters of a request, without gaps for the defaults of the model's generation config."""
+    """Sampling parameters, complete, because the model's generation config would fill gaps."""
     return {
         "n": 1,
         "seed": seed,
@@ -55,11 +55,7 @@ def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int) -> dict[st
 def completions(
     policy: CausalLMPolicy, answers: list[Reply], shape: tuple[int, int], sampling: Sampling, where: str
 ) -> Completions:
-    """Answers in the order (b, g) as tensors of `shape` (B, G) on the policy's device; `where` names the server.
-
-    Raises:
-        UserError: an answer does not fit the request.
-    """
+    """Answers in the order (b, g) as tensors of `shape` (B, G); `where` names the server."""
     length = sampling.max_new_tokens
     tokens = torch.full((len(answers), length), policy.pad_token)
     mask = torch.zeros((len(answers), length), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Generation by a vLLM server on GPUs of its own."""
+"""Generation by a vLLM server on separate GPUs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lightning_cgrpo.samplers.vllm.requests import LOGPROBS_MODE, Reply, complet
 from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, checkpoint, version
 
 CONCURRENT = 256
-"""Requests at once, a server's default limit; the server batches them and caches shared prompts."""
+"""Requests at once, a server's default limit."""
 
 IN_BETWEEN = "incomplete"
 """Version of the weights during a push."""
@@ -34,14 +34,12 @@ class VLLMServer(RolloutEngine):
 
     ``VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs``
 
-    Each answer is one request with its own seed. Changed weights are pushed first: the first process writes them to the
-    folder `shared`, the server's workers read them, and the log-probabilities of a short answer are compared. The
-    server's log-probabilities are those after temperature and filters.
+    Each answer is one request with its own seed. The first process writes changed weights to the folder `shared` for
+    the server, and compares the log-probabilities of a short answer.
 
     Args:
         address: of the server.
-        shared: a folder with the same name for this process and the server, by default the system's temporary folder.
-            A folder in memory (/dev/shm) is the fastest.
+        shared: a folder that process and server share, by default the system's temporary folder; /dev/shm is fastest.
         timeout: seconds until a request fails.
     """
 
@@ -87,7 +85,6 @@ class VLLMServer(RolloutEngine):
     # --- weights
 
     def _synchronize(self, policy: CausalLMPolicy) -> None:
-        """Push the policy's weights unless the server has them."""
         wanted = version(policy)
         if wanted == self._version:
             return
@@ -130,7 +127,7 @@ class VLLMServer(RolloutEngine):
     # --- answers
 
     def _answer(self, request: dict[str, Any]) -> Reply:
-        """The answer to a request, which may be repeated because the request has a seed."""
+        """Send a request; repeats are safe, because the request has a seed."""
         reply = self.client.post("/v1/completions", {**request, "return_token_ids": True}, again=True)
         try:
             (choice,) = reply["choices"]

@@ -1,4 +1,4 @@
-"""The policy's weights for vLLM: named by their content, written as a checkpoint, compared afterward."""
+"""The policy's weights for vLLM: fingerprint, checkpoint, comparison."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.vllm.requests import Reply
 
 PROBE_TOKENS = 16
-"""Length of the answer with compared log-probabilities."""
-
 TOLERANCE = 0.5
-"""Largest mean difference of log-probabilities in nats. bfloat16 rounding makes below 0.1, a wrong layer above 1."""
+"""Largest mean difference of log-probabilities in nats. bfloat16 rounding stays below 0.1, a wrong layer exceeds 1."""
 
 
 @torch.no_grad()
 def version(policy: CausalLMPolicy) -> str:
-    """A name for the content of the current weights, computed in one pass over the weights.
+    """A fingerprint of the current weights.
 
     PyTorch's version counters would miss averaged weights swapped in for evaluation.
     """
@@ -44,7 +42,6 @@ def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
 
     Raises:
         FloatingPointError: a weight is not finite.
-        UserError: `folder` does not exist.
     """
     from transformers.utils import logging
 
@@ -71,12 +68,7 @@ def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
 
 
 def check_agreement(policy: CausalLMPolicy, prompt: list[int], answer: Reply, where: str) -> None:
-    """Compare vLLM's log-probabilities with the policy's, because vLLM ignores layers missing in the checkpoint.
-
-    Raises:
-        UserError: the mean difference exceeds `TOLERANCE`.
-        FloatingPointError: log-probabilities are not finite.
-    """
+    """Compare vLLM's log-probabilities with the policy's, because vLLM ignores layers missing in the checkpoint."""
     ids, mask = policy.padded([prompt])
     actions = torch.tensor([[answer.tokens]], device=policy.device)
     rollouts = Rollouts(actions, torch.ones_like(actions, dtype=torch.bool), {"prompt_ids": ids, "prompt_mask": mask})
