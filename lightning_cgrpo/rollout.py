@@ -1,6 +1,6 @@
 """Shared data structures: prompt groups, rollouts, signals and training examples.
 
-Shape letters used throughout the package:
+Shape letters of the package, unless a docstring defines its own:
 
     B  prompts in the batch of one process      G  answers sampled per prompt (the group)
     T  steps of an answer (environment steps, or completion tokens), padded

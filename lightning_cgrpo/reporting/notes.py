@@ -67,7 +67,10 @@ def _equal(one: Series, other: Series) -> bool:
 
 
 def _worth(run: Run, other: Run) -> float:
-    """Bits of measured series: rare values count more, constant series nothing."""
+    """Bits of `run`'s measured series that `other` has too, up to their common end.
+
+    Rare values count more, constant series nothing.
+    """
     bits = 0.0
     for tag in (tag for tag in run.series if tag.startswith(MEASURED) and tag in other.series):
         values = run.series[tag].between(-np.inf, _end(run, other)).values

@@ -21,7 +21,7 @@ def wrap(angle: Array) -> Array:
 
 
 def headings(points: Array) -> Array:
-    """``[V]`` headings to the next of points ``[V, 2]``; the last two are equal."""
+    """``[V]`` headings from each of points ``[V, 2]`` to the next; the last point has the heading before it."""
     steps = np.diff(points, axis=0)
     angles = np.arctan2(steps[:, 1], steps[:, 0])
     return np.append(angles, angles[-1])

@@ -89,7 +89,7 @@ class GridworldEpisodes:
 
 @lru_cache(maxsize=16)
 def transitions(size: int, recharge: int) -> Tensor:
-    """Next states ``[states, actions]``."""
+    """Next states ``[cells * CHARGES, actions]`` of a layout without goal; a state is cell * `CHARGES` + charge."""
     change = torch.tensor([recharge if action == STAY else -1 for action in range(len(ACTIONS))])
     charge = (torch.arange(CHARGES)[:, None] + change).clamp_(0, FULL_CHARGE)
     return (moves(size)[:, None] * CHARGES + charge).flatten(0, 1)

@@ -32,11 +32,11 @@ class Level(NamedTuple):
 
 
 class Schedule:
-    """Vehicles of R rows and their egos.
+    """Order in which the vehicles of R rows decide, around the rows' egos.
 
-    A vehicle that no ego influences is one unit for all rows of its scene; any other vehicle is a unit per row.
-    Actors are U units, then R egos. An actor occupies rectangles, its slots: a slot per piece of lane within reach,
-    and a last slot for its box.
+    A vehicle that no ego may influence is one unit for all rows of its scene; any other vehicle is a unit per row.
+    Actors are U units, then R egos. An actor occupies rectangles, its slots.
+    A unit has a slot per piece of lane within reach, and a last slot for its box; an ego has only its box.
     """
 
     def __init__(self, network: RailNetwork, states: Tensor, scene: Tensor) -> None:  # [R, 41, 11] egos, [R] int64
