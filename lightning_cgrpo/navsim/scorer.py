@@ -201,7 +201,7 @@ class Scorer:
         return torch.where(valid[:, None, None], states, standing[:, None]), valid
 
     def _human_scores(self) -> dict[str, Tensor]:
-        """Values ``[S]`` by column, of the human's drive; 1 for EP and HC, synthetic scenes, and scenes without a human."""
+        """Values ``[S]`` by column of the human's drive; 1 for EP, HC, synthetic scenes, and scenes without a human."""
         start = self.batch.start
         scenes = enumerate(self.batch.scenes)
         humans = {row: scene.human for row, scene in scenes if scene.human is not None and not scene.synthetic}
