@@ -17,6 +17,7 @@ from lightning_cgrpo.cli.configuration import get, is_class
 from lightning_cgrpo.cli.configuration import read as read_config
 from lightning_cgrpo.cli.method import method_of
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.output import write_whole
 from lightning_cgrpo.reporting.runs import LAST
 from lightning_cgrpo.reporting.saved_runs import read
 from lightning_cgrpo.studies.study import Run, configuration, updates
@@ -111,7 +112,7 @@ def begun(run: Run) -> Record | None:
 def note(run: Run, record: Record) -> None:
     """Keep notes on a begun run."""
     run.folder.mkdir(parents=True, exist_ok=True)
-    _write(run.folder / BEGUN, json.dumps({"fingerprint": fingerprint(run), **record}) + "\n")
+    write_whole(run.folder / BEGUN, json.dumps({"fingerprint": fingerprint(run), **record}) + "\n")
 
 
 def finish(run: Run, spent: Record) -> None:
@@ -120,7 +121,7 @@ def finish(run: Run, spent: Record) -> None:
     each = answers_per_update(run)
     answers = {} if each is None else {"answers": done * each}
     record = {"fingerprint": fingerprint(run), "updates": done, **answers, **spent, **machine()}
-    _write(run.folder / FINISHED, json.dumps(record) + "\n")
+    write_whole(run.folder / FINISHED, json.dumps(record) + "\n")
 
 
 def answers_per_update(run: Run) -> int | None:
@@ -219,7 +220,7 @@ class Ledger:
                 self.records[self.names.get(fingerprint(run), run.name)] = self.record(run)
         lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(record)}" for name, record in sorted(self.records.items()))
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        _write(self.path, f"{{\n{lines}\n}}\n")
+        write_whole(self.path, f"{{\n{lines}\n}}\n")
 
 
 def saved(folders: Sequence[Path]) -> dict[str, Path]:
@@ -238,9 +239,3 @@ def saved(folders: Sequence[Path]) -> dict[str, Path]:
 def read_json(path: Path) -> Record | None:
     """Read a JSON file; None if missing."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-def _write(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
