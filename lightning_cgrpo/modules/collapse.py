@@ -44,7 +44,8 @@ class CollapseDetector:
         self, update: int, entropy: Tensor, advantages: Tensor, constant: Tensor, succeeded: Tensor, stepped: bool
     ) -> None:
         """Add an update; every 20th update, check the last 20. Collective."""
-        flags = [entropy, (advantages != 0).any(), ~succeeded, torch.tensor(stepped), *(~constant)]
+        step = torch.full((), stepped, device=entropy.device)
+        flags = [entropy, (advantages != 0).any(), ~succeeded, step, *(~constant)]
         self._pending.append(torch.stack([flag.detach().to(entropy.device, torch.float64) for flag in flags]))
         if (update + 1) % UPDATES:
             return
