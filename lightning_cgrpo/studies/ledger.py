@@ -136,9 +136,7 @@ def answers_per_update(run: Run) -> int | None:
 def progress(run: Run) -> tuple[int, int | None]:
     """Updates done, and updates requested if known."""
     path = run.folder / PROGRESS
-    # The file is rewritten while it is read: a run that just writes it reads as not begun.
-    words = path.read_text().split() if path.exists() else []
-    done, total = map(int, words) if len(words) == 2 else (0, 0)
+    done, total = map(int, path.read_text().split()) if path.exists() else (0, 0)
     return done, updates(run) or total or None
 
 
