@@ -62,21 +62,24 @@ def _normalized(value: Any) -> Any:
 
 
 @cache
-def weights(model: str) -> list[str]:
-    """Hash a model's files.
+def weights(model: str) -> str:
+    """Fingerprint of a model's files.
 
     Raises:
         UserError: if the files are not on this machine.
     """
-    from lightning_cgrpo.policies.pretrained import directory
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    from lightning_cgrpo.policies.pretrained import origin
 
     try:
-        folder = directory(model)
+        return origin(model).fingerprint
+    except LocalEntryNotFoundError:
+        raise UserError(
+            f"Expected a model to start from on this machine, but got '{model}', try downloading it."
+        ) from None
     except FileNotFoundError as error:
         raise UserError(f"Expected a model to start from, but got '{model}': {error}.") from None
-    if folder is None:
-        raise UserError(f"Expected a model to start from on this machine, but got '{model}', try downloading it.")
-    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.glob("*.safetensors"))]
 
 
 def machine() -> Record:
