@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
-from torch.optim import Optimizer
 
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages, group_statistics
@@ -22,12 +21,8 @@ from lightning_cgrpo.grpo.minibatches import (
 )
 from lightning_cgrpo.modules.collapse import CollapseDetector, all_succeed, constant_rewards
 from lightning_cgrpo.modules.dynamic_sampling import resample
-from lightning_cgrpo.modules.rollout_module import (
-    LRSchedulerCallable,
-    OptimizerCallable,
-    RolloutModule,
-    ScoredPrompts,
-)
+from lightning_cgrpo.modules.manual_optimization import LRSchedulerCallable, OptimizerCallable
+from lightning_cgrpo.modules.rollout_module import RolloutModule, ScoredPrompts
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.policy import Policy, Reference
@@ -300,12 +295,6 @@ class ConstrainedGRPO(RolloutModule):
             parameter.grad = None
 
     # ------------------------------------------------------------------ metrics
-
-    @property
-    def learning_rate(self) -> float:
-        optimizer = self.optimizers(use_pl_optimizer=False)
-        assert isinstance(optimizer, Optimizer)
-        return float(optimizer.param_groups[0]["lr"])
 
     def _write_metrics(self, metrics: dict[str, float], update: int) -> None:
         """Send metrics in one call, because `log` per metric is slow."""
