@@ -1,12 +1,14 @@
-"""Reading models of Hugging Face transformers for training."""
+"""Reading and writing models of Hugging Face transformers."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_cgrpo.errors import UserError, first_line, installing
 from lightning_cgrpo.hub import hub_answers
@@ -98,6 +100,30 @@ def _read_adapters(folder: Path, dtype: str | None, kind: str) -> tuple[Any, Any
             f"{ADAPTERS}: {error}"
         ) from None
     return PeftModel.from_pretrained(model, str(folder), is_trainable=True), tokenizer
+
+
+def write(
+    model: Any, tokenizer: Any, folder: str | Path, merge: bool = False, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write a model and its tokenizer for transformers; adapters alone, in peft's format.
+
+    Args:
+        merge: write all weights with the adapters added.
+        weights: written instead of the model's own.
+    """
+    adapted = hasattr(model, "merge_and_unload")
+    if adapted and not merge:
+        # Otherwise peft asks the hub whether the embeddings are the base model's.
+        model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=weights)
+    elif adapted and weights is not None:
+        raise UserError(
+            "Expected adapters to be written alone where the policy is sharded, but they are to be merged, try "
+            "strategy: ddp, or merge later (`python -m lightning_cgrpo export --merge`)."
+        )
+    else:
+        whole = copy.deepcopy(model).merge_and_unload() if adapted else model
+        whole.save_pretrained(folder, state_dict=weights)
+    tokenizer.save_pretrained(folder)
 
 
 def directory(name: str) -> Path | None:

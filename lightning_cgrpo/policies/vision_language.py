@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, Messages
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import LoRA, read
 from lightning_cgrpo.policies.sharding import in_shards
 from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.policies.shared_prefix.attention import Attend, no_mask
+from lightning_cgrpo.policies.text_policy import Messages
 from lightning_cgrpo.rollout import NO_INPUTS
 
 PLACEHOLDER = "<|image_pad|>"
