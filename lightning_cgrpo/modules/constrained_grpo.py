@@ -20,7 +20,7 @@ from lightning_cgrpo.grpo.minibatches import (
     with_targets,
 )
 from lightning_cgrpo.modules.collapse import CollapseDetector, all_succeed, constant_rewards
-from lightning_cgrpo.modules.dynamic_sampling import resample
+from lightning_cgrpo.modules.dynamic_sampling import redraw
 from lightning_cgrpo.modules.manual_optimization import LRSchedulerCallable, OptimizerCallable
 from lightning_cgrpo.modules.rollout_module import RolloutModule, ScoredPrompts
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
@@ -69,7 +69,7 @@ class ConstrainedGRPO(RolloutModule):
         lr_scheduler: function of the optimizer; steps once per update.
         optimization: epochs, minibatches, clipping, KL and entropy.
         group_size: answers per prompt (G) in training.
-        redraws: rounds of dynamic sampling, see `resample`; logged rates use the first draw.
+        redraws: rounds of dynamic sampling, see `redraw`; logged rates use the first draw.
         eval_group_size: answers per prompt in evaluation.
         seed: by default the seed of `lightning.seed_everything`.
 
@@ -164,7 +164,7 @@ class ConstrainedGRPO(RolloutModule):
                 return answers, self.score(some, answers)[0]
 
             with report.time("redraw"):
-                rollouts, signals, report.redrawn = resample(
+                rollouts, signals, report.redrawn = redraw(
                     draw, self.objective, prompts, rollouts, signals, self.redraws
                 )
         with report.time("optimize"):

@@ -1,4 +1,4 @@
-"""Dynamic sampling (`redraws` of ConstrainedGRPO): groups without a varying component are sampled again."""
+"""Dynamic sampling (`redraws` of ConstrainedGRPO): groups without a varying component are redrawn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Draw = Callable[[PromptGroups, int], tuple[Rollouts, dict[str, Signal]]]
 """Samples and scores answers to prompts, with a round's randomness."""
 
 
-def resample(
+def redraw(
     draw: Draw,
     objective: Objective,
     prompts: PromptGroups,
@@ -27,15 +27,15 @@ def resample(
     signals: dict[str, Signal],
     rounds: int,
 ) -> tuple[Rollouts, dict[str, Signal], int]:
-    """Sample groups without any varying component again, until a component varies (DAPO, Yu et al., 2025).
+    """Redraw (sample again) groups without any varying component, until a component varies (DAPO, Yu et al., 2025).
 
     DAPO fills the batch with other prompts; here the prompts stay. If no draw varies, the first draw stays. The result
     overrepresents rare behaviors, so measure rates on the first draw. Collective.
 
     Returns:
-        Rollouts and signals for training, and the number of sampled groups.
+        Rollouts and signals for training, and the number of redrawn groups.
     """
-    sampled = 0
+    redrawn = 0
     for number in range(rounds):
         rows = (~_informative(objective, signals)).nonzero().squeeze(-1)  # [R]
         # Processes without prompts continue too, because the sampler may need all processes.
@@ -46,8 +46,8 @@ def resample(
         if len(better):
             rollouts = with_groups(rollouts, rows[better], others, better)
             signals = with_signals(signals, rows[better], measured, better)
-        sampled += len(rows)
-    return rollouts, signals, sampled
+        redrawn += len(rows)
+    return rollouts, signals, redrawn
 
 
 def _informative(objective: Objective, signals: dict[str, Signal]) -> Tensor:

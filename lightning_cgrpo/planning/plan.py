@@ -156,7 +156,7 @@ def _remarks(module: Any, sizes: ModelSizes) -> list[str]:
     if isinstance(sampler, GenerationSampler) and not isinstance(sampler.engine, TransformersEngine):
         found.append(f"{type(sampler.engine).__name__} generates: its memory is not in this.")
     if getattr(module, "redraws", 0):
-        found.append("Groups that are sampled again (redraws) are not counted.")
+        found.append("Redrawn groups (redraws) are not counted.")
     if not sizes.decoder.gated:
         found.append("Activations are counted as those of a decoder with RMSNorm: of this family, roughly.")
     return found

@@ -11,7 +11,7 @@ from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, Environ
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.grpo.advantages import group_statistics
-from lightning_cgrpo.modules.dynamic_sampling import chosen_prompts, resample, with_groups, with_signals
+from lightning_cgrpo.modules.dynamic_sampling import chosen_prompts, redraw, with_groups, with_signals
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
@@ -101,7 +101,7 @@ def test_rounds_end_when_all_vary_or_they_are_used_up():
         draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 1, 5, 2]))
         rollouts = drawn(4, 4, 0)
         signals = draw.score(prompts, rollouts)
-        got, measured, sampled = resample(draw, draw.objective, prompts, rollouts, signals, rounds)
+        got, measured, sampled = redraw(draw, draw.objective, prompts, rollouts, signals, rounds)
         # A group of which no draw varies stays the first one.
         assert got.actions[:, 0, 0].tolist() == measured["x"].value[:, 0].tolist() == values
         asked = [index for index, _ in draw.calls]
@@ -211,7 +211,7 @@ def test_what_is_drawn_again_follows_from_the_seed_alone():
             others = module.sample(chosen, 3, Stream.REDRAW, 10 + number)
             return others, module.score(chosen, others)[0]
 
-        return resample(draw, OBJECTIVE, some, rollouts, signals, 2)
+        return redraw(draw, OBJECTIVE, some, rollouts, signals, 2)
 
     rows = torch.arange(len(prompts))
     whole, _, sampled = groups(rows)
@@ -226,7 +226,7 @@ def test_processes_without_dull_groups_take_part_in_the_rounds(monkeypatch):
     draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 0]))
     rollouts = drawn(2, 4, 0)
     signals = draw.score(prompts, rollouts)
-    got, _, sampled = resample(draw, draw.objective, prompts, rollouts, signals, 3)
+    got, _, sampled = redraw(draw, draw.objective, prompts, rollouts, signals, 3)
     assert [index for index, _ in draw.calls] == [[], [], []] and sampled == 0 and got is rollouts
 
 
