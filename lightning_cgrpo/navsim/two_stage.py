@@ -118,7 +118,7 @@ def _linked(drives: Sequence[Drive]) -> list[Drive]:
 
 
 def _values(drives: Sequence[Drive]) -> list[Tensor]:
-    """``[G, C]`` per drive, in the order of `SHORT`: NaN where unknown, 0 if malformed."""
+    """``[G, C]`` per drive, in the order of `SHORT`: NaN where unknown; malformed plans have 0, but NaN in ADE."""
     by_name = {drive.name: row for row, drive in enumerate(drives)}
     comfort = [torch.full(drive.valid.shape, torch.nan, dtype=torch.float64) for drive in drives]
     for row, drive in enumerate(drives):

@@ -60,7 +60,11 @@ class Field:
         return Field(default, self.file, self.path) if self.value is None else self
 
     def unknown(self, known: Collection[str]) -> dict[str, Any]:
-        """The other fields; a probably misspelled known field is an error."""
+        """The fields that aren't in `known`.
+
+        Raises:
+            SceneError: the value isn't an object, or a field resembles a missing field of `known`.
+        """
         if not isinstance(self.value, dict):
             raise self.wrong("an object")
         others = {key: value for key, value in self.value.items() if key not in known}

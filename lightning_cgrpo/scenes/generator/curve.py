@@ -79,7 +79,7 @@ class Curve:
         return float(self.xy[-1, 0]), float(self.xy[-1, 1]), float(self.yaw[-1])
 
     def offset(self, left: float | Array) -> Curve:
-        """The parallel curve, ``left`` meters (or ``[N]``) away."""
+        """The parallel curve, `left` meters (or ``[N]``) to the left."""
         xy = np.empty_like(self.xy)
         xy[:, 0] = self.xy[:, 0] - left * np.sin(self.yaw)
         xy[:, 1] = self.xy[:, 1] + left * np.cos(self.yaw)
@@ -100,7 +100,7 @@ class Curve:
         return cls(xy, np.unwrap(yaw))
 
     def at(self, s: ArrayLike, left: float | Array = 0.0) -> Array:
-        """Poses ``[..., 3]`` at distances, straight beyond the ends."""
+        """Poses ``[..., 3]`` at distances `s`, `left` meters to the left; straight beyond the ends."""
         wanted = np.asarray(s, dtype=np.float64)
         inside = wanted.clip(0, self.length)
         yaw = np.interp(inside, self.s, self.yaw)

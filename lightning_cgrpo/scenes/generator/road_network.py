@@ -121,7 +121,7 @@ class RoadNetwork:
 
 
 def strip(path: Curve, left: float, right: float) -> Array:
-    """The polygon between two parallels of a path."""
+    """The polygon between two parallels, `left` and `right` meters to the left of a path (negative: to the right)."""
     corners = _corners(path)
     return np.concatenate([corners.offset(left).xy, corners.offset(right).xy[::-1]])
 
