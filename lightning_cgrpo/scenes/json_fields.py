@@ -56,7 +56,7 @@ class Field:
         return Field(self.value.get(key, default), self.file, f"{self.path}.{key}" if self.path else key)
 
     def or_else(self, default: Any) -> Field:
-        """The default replaces null."""
+        """The field, with `default` instead of null."""
         return Field(default, self.file, self.path) if self.value is None else self
 
     def unknown(self, known: Collection[str]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Field:
         return self.value
 
     def tensor(self, *shape: int) -> Tensor:
-        """Finite float64; -1 is any length, 0 included."""
+        """The value as finite float64 of this shape; -1 is any length, 0 included."""
         if isinstance(self.value, bool):  # torch reads a bool as a number
             raise self.wrong(f"numbers of the shape {_written(shape)}")
         try:
@@ -118,7 +118,7 @@ class Field:
         return float(self.tensor())
 
     def points(self, least: int) -> Tensor:
-        """``[v, 2]``, not all equal."""
+        """At least `least` points ``[v, 2]``, not all equal."""
         points = self.tensor(-1, 2)
         if len(points) < least:
             raise self.wrong(f"at least {least} points", str(len(points)))

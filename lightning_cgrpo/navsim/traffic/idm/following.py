@@ -95,7 +95,7 @@ class Following:
         self._occupy(level)
 
     def _in_the_way(self, level: Level) -> tuple[Tensor, Tensor]:
-        """Positions of the links to actors on the reader's lane ahead, and meters between both actors' slots."""
+        """Indices of the level's links to actors on the reader's lane ahead, and `_apart` of reader and actor."""
         units = level.units
         progress, end = self.progress[units], self.end[units]
         begin = torch.where(progress < end, progress, self.last_begin[units])[level.place]
@@ -143,7 +143,7 @@ class Following:
         return position[position < len(reader)]
 
     def _height(self, actor: Tensor) -> Tensor:
-        """Twice the center y ``[n]`` of bounds."""
+        """Twice the center's y ``[n]`` of each actor's bounds."""
         at, slot = self._used_slots(actor)
         rectangle = self.rectangle[slot]
         extent = rectangles.vertical_extent(rectangle)
@@ -158,7 +158,7 @@ class Following:
         return speed[other] * (yaw[other] - self.pose[unit, 2]).cos()
 
     def _occupy(self, level: Level) -> None:
-        """Move the slots: boxes, and lanes within the headway."""
+        """Move the level's slots: boxes, and lanes within the headway."""
         units = level.units
         progress, end, last_begin = self.progress[units], self.end[units], self.last_begin[units]
         half = self.size[units, 0] / 2
