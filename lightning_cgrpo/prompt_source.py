@@ -19,7 +19,8 @@ class PromptSource(ABC):
     """A data set of prompts.
 
     Attributes:
-        rows: the columns of each prompt, if all are in memory. Samplers check these prompts before training.
+        rows: the columns of each prompt by name, if all are in memory, so that samplers can check all prompts before
+            training; None otherwise.
     """
 
     rows: Sequence[Mapping[str, Any]] | None = None
@@ -29,18 +30,19 @@ class PromptSource(ABC):
 
     @abstractmethod
     def groups(self, index: Tensor) -> PromptGroups:
-        """The prompts of ``index [B]``. The same index is always the same prompt."""
+        """The prompts at ``index [B]`` int64. The same index is always the same prompt."""
 
 
 class PromptLoader:
     """Batches of prompts: each process gets a contiguous share of every batch.
 
-    The batch's number alone determines its prompts, so that a resumed run continues exactly.
+    The batch's number and the seed determine its prompts, so that a resumed run continues exactly. An iteration ends
+    with the current pass over the source.
 
     Args:
         batch_size: prompts per batch, over all processes.
-        seed: shuffles every pass anew; None keeps the order.
-        start: returns the number of the first batch, counted over all passes.
+        seed: shuffles every pass anew; None keeps the source's order.
+        start: called by each iteration; returns the number of its first batch, counted over all passes.
         drop_last: leave out an incomplete last batch.
     """
 
@@ -67,7 +69,7 @@ class PromptLoader:
         return self.batches
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty: tells Lightning that iteration resumes at any update, which the trainer counts."""
+        """Empty: the method only marks the loader as resumable for Lightning; `start` gives the position."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -84,7 +86,7 @@ class PromptLoader:
 
 
 class PromptSubset(PromptSource):
-    """Some prompts of a source, with unchanged index."""
+    """The prompts `index` of a source; `PromptGroups.index` still holds their indices in the source."""
 
     def __init__(self, source: PromptSource, index: Sequence[int]) -> None:
         self.source, self.index = source, torch.tensor(index)
