@@ -36,8 +36,9 @@ class Constraint:
         at_least: lowest rate, in [0, 1], of a wanted behavior.
         role: ``constrain`` gives a multiplier; ``monitor`` only logs the rate.
         signal: the task's signal; by default the constraint's name.
-        violated_above: larger values of a number are violations.
-        violated_below: smaller values of a number are violations.
+        violated_above: for a signal that is a number: larger values are violations. `at_most` then bounds the rate of
+            violations, `at_least` the rate of the other answers.
+        violated_below: the same with smaller values.
     """
 
     at_most: float | None = None
@@ -53,7 +54,7 @@ class Constraint:
 
     @property
     def max_violation_rate(self) -> float:
-        """The threshold as a rate of violations: `at_most`, or 1 - `at_least` in decimal (0.01 for 0.99)."""
+        """The threshold as a rate of violations: `at_most`, 1 - `at_least` in decimal (0.01 for 0.99), or infinity."""
         if self.at_least is not None:
             return float(1 - Decimal(str(self.at_least)))
         return math.inf if self.at_most is None else float(self.at_most)
@@ -110,7 +111,11 @@ class Constraint:
         return count, opportunities
 
     def component(self, signal: Signal) -> Tensor:
-        """The advantage's value, larger is better: the signal, or minus an unwanted signal."""
+        """The value for the advantage, larger is better, in the shape of `signal.value`.
+
+        The signal if the behavior is wanted, minus the signal if unwanted. A signal that is a number gives -1 at
+        violations, else 0.
+        """
         value = as_number(self._indicator(signal).value)
         return value if self.at_least is not None and not self.from_number else -value
 
@@ -131,7 +136,7 @@ class Constraint:
 
 
 def as_number(tensor: Tensor) -> Tensor:
-    """A tensor in floating point; indicators may be bool, counts integers."""
+    """The tensor in floating point, because indicators may be bool and counts integers."""
     import torch
 
     return tensor.to(torch.promote_types(tensor.dtype, torch.get_default_dtype()))
