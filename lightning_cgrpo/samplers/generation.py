@@ -28,11 +28,12 @@ class GenerationSampler(Sampler):
 
     Args:
         max_new_tokens: the longest answer, its stop token included.
-        min_new_tokens: the shortest answer.
-        top_p: keep the likeliest tokens with this probability; log-probabilities ignore all filters.
+        min_new_tokens: the shortest answer, its stop token included.
+        top_p: keep the likeliest tokens that sum to this probability. The log-probabilities in the loss ignore `top_p`,
+            `top_k` and `min_p`.
         top_k: keep the k likeliest tokens.
         min_p: keep tokens above this share of the largest probability.
-        batch_size: answers generated at once, in whole groups; by default all.
+        batch_size: most answers generated at once, in whole groups (at least one); by default all.
         engine: by default the policy's own weights in this process.
     """
 
@@ -53,9 +54,10 @@ class GenerationSampler(Sampler):
         self.engine: RolloutEngine = TransformersEngine() if engine is None else engine
 
     def check(self, policy: CausalLMPolicy, source: PromptSource) -> None:
-        """Check that every prompt of `source.rows`, with `max_new_tokens`, fits into the model's context.
+        """Raise a `UserError`, on every process, unless all prompts of `source.rows` fit into the model's context.
 
-        Prompts with images are not checked. Collective.
+        An answer of `max_new_tokens` must fit too. Prompts that are not in memory, and policies that read images, are
+        not checked. Collective.
         """
         rows = source.rows
         if rows is None or policy.context_length is None or policy.reads_images:

@@ -9,10 +9,11 @@ BLOCK = 256
 
 
 def top_p(probabilities: Tensor, p: float) -> Tensor:
-    """Keep the smallest set of likeliest tokens with the mass `p` (Holtzman et al., 2020), at least one token.
+    """Keep the fewest likeliest tokens that hold at least the share `p` of the sum (Holtzman et al., 2020).
 
     Args:
-        probabilities: ``[R, V]``; the result is not normalized. Lower token numbers win ties.
+        probabilities: ``[R, V]``; other tokens become 0, and the result is not normalized. Lower token numbers win
+            ties.
 
     Example:
         >>> top_p(torch.tensor([[0.2, 0.5, 0.3]]), 0.6)
@@ -27,7 +28,7 @@ def top_p(probabilities: Tensor, p: float) -> Tensor:
 
 
 def top_k(probabilities: Tensor, k: int | None) -> Tensor:
-    """Keep the k likeliest tokens (Fan et al., 2018), and ties with the k-th.
+    """Keep the k likeliest tokens (Fan et al., 2018), and ties with the k-th; None keeps all.
 
     Example:
         >>> top_k(torch.tensor([[0.2, 0.5, 0.3]]), 2)
@@ -51,7 +52,11 @@ def min_p(probabilities: Tensor, p: float) -> Tensor:
 
 
 def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
-    """Tokens ``[R]`` at draws ``[R]`` in [0, 1) of the inverse cumulative distribution of weights ``[R, V]``.
+    """Choose a token per row, ``[R]``, where the row's cumulative distribution passes its draw.
+
+    Args:
+        probabilities: ``[R, V]``, not necessarily normalized.
+        draws: ``[R]``, uniform in [0, 1).
 
     Sums are float64, because float32 would cut the tail of a large vocabulary.
 
@@ -70,7 +75,13 @@ def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
 
 
 def _inverse(cumulative: Tensor, draws: Tensor | None, target: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The first entry whose running sum exceeds draws * total (or `target`), and the rest within the entry."""
+    """Per row, the index of the first entry whose running sum exceeds the target, and target - sum before this entry.
+
+    Args:
+        cumulative: ``[R, entries]`` running sums.
+        draws: in [0, 1); the target is draws * the last running sum.
+        target: used if `draws` is None.
+    """
     total = cumulative[:, -1]
     below = torch.nextafter(total, torch.zeros_like(total))
     # The target stays below the total where the product rounds up, so that the entry has a positive weight.

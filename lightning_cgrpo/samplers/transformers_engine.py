@@ -59,7 +59,7 @@ class TransformersEngine(RolloutEngine):
 
 
 class _Choice:
-    """Maps logits ``[R, V]`` and draws ``[R]`` to tokens ``[R]``."""
+    """Maps logits ``[R, V]`` and draws ``[R]`` to chosen tokens ``[R]``."""
 
     def __init__(self, policy: CausalLMPolicy, sampling: Sampling) -> None:
         self.policy, self.sampling = policy, sampling
@@ -83,7 +83,7 @@ class _Choice:
 
 
 class _Shared:
-    """Growing answers with one copy of their prompt's keys and values."""
+    """Logits of growing answers, whose cache has one copy of each prompt's keys and values."""
 
     def __init__(
         self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, inputs: Mapping[str, Tensor]
@@ -98,12 +98,16 @@ class _Shared:
         self.positions = self.layout.following.repeat_interleave(group_size)
 
     def read(self) -> Tensor:
-        """Logits ``[B, V]`` after the prompts."""
+        """Logits ``[B, V]`` of each prompt's first answer token."""
         hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding, self.inputs)
         return linear(hidden[self.lengths.cumsum(0) - 1], self.policy.output_weight)
 
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
-        """Logits ``[R, V]`` after the next ``tokens [R]`` of the answers `kept`, ascending rows of the last call."""
+        """Append ``tokens [R]`` to R answers and return the logits ``[R, V]`` of their next tokens.
+
+        Args:
+            kept: ``[R]``, the answers' rows in the last call, ascending; the other answers have ended. None for all.
+        """
         self.decoding.step += 1
         if kept is not None:
             self.decoding.keep(kept)
@@ -113,7 +117,7 @@ class _Shared:
 
 
 class _Padded:
-    """The interface of `_Shared` with transformers' cache, a row per answer."""
+    """`_Shared` with transformers' cache instead: each answer has its own copy of the prompt."""
 
     def __init__(
         self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, inputs: Mapping[str, Tensor]

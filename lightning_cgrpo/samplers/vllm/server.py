@@ -34,8 +34,8 @@ class VLLMServer(RolloutEngine):
 
     ``VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs``
 
-    Each answer is one request with its own seed. The first process writes changed weights to the folder `shared` for
-    the server, and compares the log-probabilities of a short answer.
+    Each answer is one request with its own seed. Before a rollout with changed weights, the first process writes the
+    weights into `shared`, lets the server load them, and compares the log-probabilities of a short answer.
 
     Args:
         address: of the server.
@@ -127,7 +127,7 @@ class VLLMServer(RolloutEngine):
     # --- answers
 
     def _answer(self, request: dict[str, Any]) -> Reply:
-        """Send a request; repeats are safe, because the request has a seed."""
+        """Send a request, again after passing faults: its seed makes the answer the same."""
         reply = self.client.post("/v1/completions", {**request, "return_token_ids": True}, again=True)
         try:
             (choice,) = reply["choices"]

@@ -24,9 +24,9 @@ TOLERANCE = 0.5
 
 @torch.no_grad()
 def version(policy: CausalLMPolicy) -> str:
-    """A fingerprint of the current weights.
+    """16 hexadecimal digits determined by the current weights.
 
-    PyTorch's version counters would miss averaged weights swapped in for evaluation.
+    The weights are hashed, because PyTorch's version counters miss averaged weights swapped in for evaluation.
     """
     digest = hashlib.sha256()
     for name, parameter in policy.model.named_parameters():
@@ -38,7 +38,7 @@ def version(policy: CausalLMPolicy) -> str:
 
 @contextmanager
 def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
-    """A temporary directory in `folder` with the policy's weights, adapters merged in.
+    """A temporary directory in `folder` (None: the system's) with the policy's weights, adapters merged in.
 
     Raises:
         FloatingPointError: a weight is not finite.
@@ -68,7 +68,10 @@ def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
 
 
 def check_agreement(policy: CausalLMPolicy, prompt: list[int], answer: Reply, where: str) -> None:
-    """Compare vLLM's log-probabilities with the policy's, because vLLM ignores layers missing in the checkpoint."""
+    """Raise an error if vLLM's log-probabilities of its `answer` differ from the policy's by more than `TOLERANCE`.
+
+    vLLM loads a checkpoint without an error even if layers are missing.
+    """
     ids, mask = policy.padded([prompt])
     actions = torch.tensor([[answer.tokens]], device=policy.device)
     rollouts = Rollouts(actions, torch.ones_like(actions, dtype=torch.bool), {"prompt_ids": ids, "prompt_mask": mask})
