@@ -46,14 +46,15 @@ class CausalLMPolicy(Policy):
     ratios away from 1.
 
     Args:
-        model: a directory, or a name on the Hugging Face hub (safetensors only, no code).
+        model: a directory of a model or of adapters, ``packaged:NAME``, or a name on the Hugging Face hub (safetensors
+            only, no code).
         temperature: of log-probabilities, entropies and samples.
         dtype: of the weights; None for the saved dtype. Mixed precision needs float32 weights, because rounding to
             bfloat16 swallows AdamW's small steps. "bfloat16" suits the frozen weights of `lora`.
         lora: train low-rank adapters only; needs the extra `lora`.
         gradient_checkpointing: recompute activations: less memory, a third more time.
         max_prompt_tokens: longer prompts are an error; by default no limit.
-        share_prompts: compute each group's prompt once if the model allows it.
+        share_prompts: compute each prompt once for its whole group, if the model allows it.
     """
 
     reads_images = False
@@ -162,7 +163,7 @@ class CausalLMPolicy(Policy):
     # --- text to tokens and back
 
     def tokenize(self, prompts: Sequence[str | Messages], index: Tensor | None = None) -> list[list[int]]:
-        """Tokens of B prompts; errors name a prompt by `index` ``[B]``.
+        """Token ids of B prompts; errors name a prompt by `index` ``[B]``.
 
         Raises:
             UserError: a prompt is empty or too long, or the tokenizer has no chat template.
@@ -177,11 +178,11 @@ class CausalLMPolicy(Policy):
     def read_prompts(
         self, prompts: Sequence[str | Messages], index: Tensor | None = None
     ) -> tuple[list[list[int]], dict[str, Tensor]]:
-        """Tokens of B prompts, and the model's further inputs: tensors ``[B, ...]``."""
+        """Token ids of B prompts, and the model's further inputs by name, ``[B, ...]``; {} for text alone."""
         return self.tokenize(prompts, index), {}
 
     def padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
-        """Tokens and mask ``[B, P]``, padded on the left."""
+        """Token ids, padded on the left, and their mask, both ``[B, P]``; the mask is true for tokens."""
         width = max((len(row) for row in prompts), default=1)
         ids = torch.full((len(prompts), width), self.pad_token)
         mask = torch.zeros((len(prompts), width), dtype=torch.bool)
@@ -222,7 +223,7 @@ class CausalLMPolicy(Policy):
         return tokens
 
     def decode(self, actions: Tensor, mask: Tensor) -> list[str]:
-        """Texts of N answers without special tokens."""
+        """Texts of N answers (`actions` and `mask` ``[N, T]``) without special tokens."""
         return [
             self.tokenizer.decode(row[kept].tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
             for row, kept in zip(actions, mask, strict=True)
@@ -255,7 +256,7 @@ class CausalLMPolicy(Policy):
 
     @contextmanager
     def _checkpointing(self, wanted: bool) -> Iterator[None]:
-        """Switch checkpointing off during generation, because transformers would ignore the cache."""
+        """Recompute activations in this context only if `wanted`; with recomputation, transformers ignores a cache."""
         for layer in self._checkpointed:
             layer.training = wanted
         try:
@@ -273,17 +274,17 @@ class CausalLMPolicy(Policy):
         return Examples({}, token, mask, torch.zeros_like(token[0]), {"prompt_ids": token, "prompt_mask": mask})
 
     def examples(self, rollouts: Rollouts) -> Examples:
-        """N = B G answers in the order (b, g); `shared` holds the prompts' tokens."""
+        """N = B G answers in the order (b, g); `shared` holds the rollout's inputs, such as the prompts' tokens."""
         prompts, group_size, _ = rollouts.actions.shape
         group = torch.arange(prompts, device=rollouts.actions.device).repeat_interleave(group_size)
         return Examples({}, rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), group, rollouts.inputs)
 
     def forward(self, examples: Examples) -> PolicyOutput:
-        """Log-probabilities and entropies ``[N, T]``, at least float32; 0 in columns without any token."""
+        """Log-probabilities and entropies ``[N, T]``, at least float32; 0 in columns where no answer has a token."""
         return self.packed_log_probs(examples) if self.shares_prompts else self.padded_log_probs(examples)
 
     def packed_log_probs(self, examples: Examples) -> PolicyOutput:
-        """`forward` with each prompt computed once."""
+        """`forward` with each prompt computed once, in a packed row (`Layout`)."""
         order = examples.group.argsort(stable=True)
         prompts, group = torch.unique(examples.group[order], return_inverse=True)
         taken, actions = examples.mask[order], examples.actions[order]
@@ -318,13 +319,17 @@ class CausalLMPolicy(Policy):
         return PolicyOutput(pad(log_probs, unused), pad(entropy, unused))
 
     def prompt_positions(self, ids: Tensor, lengths: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
-        """Positions ``[A, S]`` of the tokens ``[S]`` of n prompts; None for 0, 1, 2, … in each prompt."""
+        """Positions ``[A, S]``, along A axes, of the tokens ``ids [S]`` of prompts with ``lengths [n]``, one after
+        another.
+
+        None stands for 0, 1, 2, … in each prompt.
+        """
         return None
 
     def hidden(
         self, ids: Tensor, positions: Tensor, attend: Attend, inputs: Mapping[str, Tensor] = NO_INPUTS
     ) -> Tensor:
-        """Last hidden states ``[S, D]`` of a packed row (`Layout`) with positions ``[A, S]``."""
+        """Last hidden states ``[S, D]`` of a packed row of tokens ``ids [S]`` (`Layout`), at positions ``[A, S]``."""
         with self._checkpointing(torch.is_grad_enabled()):
             output = self.network.base_model(
                 input_ids=ids[None],
@@ -350,11 +355,11 @@ class CausalLMPolicy(Policy):
     def save_pretrained(
         self, directory: str | Path, merge: bool = False, weights: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Write model and tokenizer for transformers; adapters alone, in peft's format.
+        """Write model and tokenizer for transformers. A policy with adapters writes only these, in peft's format.
 
         Args:
-            merge: write all weights with the adapters added.
-            weights: of a sharded policy, see `sharding.full_weights`.
+            merge: add the adapters to the model's weights, and write the whole model.
+            weights: for a sharded policy, from `sharding.full_weights`; not with adapters and `merge`.
         """
         self._check_loaded()
         if weights is not None:
@@ -375,7 +380,10 @@ class CausalLMPolicy(Policy):
 
 
 class _BaseModel:
-    """A policy with its adapters off; no `nn.Module`, because the parameters belong to the policy."""
+    """The reference of a policy with adapters: the policy with its adapters off.
+
+    No `nn.Module`, because the parameters belong to the policy.
+    """
 
     def __init__(self, policy: CausalLMPolicy) -> None:
         self._policy = policy

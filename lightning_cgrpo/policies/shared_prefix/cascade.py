@@ -27,9 +27,9 @@ def shared_attention(
     """Causal attention ``[n, G, C, H, D]`` of answers that follow their prompt.
 
     Args:
-        query: ``[n, G, C, H, D]``; `key` and `value` have K heads.
+        query: ``[n, G, C, H, D]``; `key` and `value` are ``[n, G, C, K, D]``.
         prompt_key: ``[n, P, K, D]``, like `prompt_value`.
-        bias: ``[n, 1, 1, P]``, minus infinity for padding.
+        bias: ``[n, 1, 1, P]``, minus infinity for padding, else 0; None without padding.
     """
     if query.device.type == "cpu":
         attended: Tensor = _Cascade.apply(query, key, value, prompt_key, prompt_value, bias, scale)

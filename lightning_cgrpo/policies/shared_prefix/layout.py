@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows of different lengths, packed or padded to a rectangle."""
+    """Where the tokens of rows of different lengths lie in a padded rectangle; converts from and to a packed row."""
 
     shape: tuple[int, ...]  # of the rectangle, with the length of the longest row last
     positions: Tensor | None  # [S], index of each token in the flattened rectangle; None without padding
@@ -52,8 +52,8 @@ class Layout:
         Args:
             prompt_lengths: ``[n]`` int64, at least 1.
             answer_lengths: ``[N]`` int64, with the last token.
-            group: ``[N]`` int64, each answer's prompt, ascending.
-            prompt_positions: ``[A, S']``, by default 0, 1, 2, ….
+            group: ``[N]`` int64, index of each answer's prompt, ascending.
+            prompt_positions: ``[A, S']``, position ids of the S' prompt tokens; by default 0, 1, 2, … in each prompt.
         """
         device = prompt_lengths.device
         prompts = len(prompt_lengths)
@@ -101,7 +101,7 @@ class Layout:
         )
 
     def prompt_bias(self, dtype: torch.dtype) -> Tensor | None:
-        """``[n, 1, 1, P]``, minus infinity for padding; None if prompts are equally long."""
+        """``[n, 1, 1, P]``, minus infinity for padding, else 0; None if prompts are equally long."""
         if self.prompt_mask is None:
             return None
         bias = torch.zeros(self.prompt_mask.shape, dtype=dtype, device=self.prompt_mask.device)
