@@ -50,7 +50,7 @@ class Clock:
             self.first = now if self.first is None else self.first
 
     def allowed(self) -> float:
-        """Seconds from SIGTERM, or from a later update's begin, to the update's end."""
+        """Seconds that an update may last, counted from SIGTERM, or from the update's beginning if later."""
         return max(self.grace, 3 * self.longest)
 
     def deadline(self) -> float:
@@ -65,7 +65,8 @@ def watch(process: int, grace: float, resumable: list[str]) -> None:
     """Read the parent's messages from the standard input, and end the parent at its deadline.
 
     Args:
-        resumable: a folder of checkpoints, and the run's first checkpoint, if any.
+        resumable: the run's folder of checkpoints, and the checkpoint from which the run resumed, if any. A message
+            names the newest.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -86,7 +87,7 @@ def watch(process: int, grace: float, resumable: list[str]) -> None:
 
 
 def end(process: int) -> None:
-    """Ask the parent to end, kill its descendants, and then the parent."""
+    """Ask the parent `process` to end, kill its descendants, and after `PATIENCE` seconds the parent."""
     started = [number for number in descendants(process) if number != os.getpid()]
     asked, until = 0.0, time.monotonic() + PATIENCE
     while os.getppid() == process and time.monotonic() < until:
@@ -110,7 +111,7 @@ def send(process: int, number: signal.Signals) -> None:
 
 
 def descendants(process: int) -> list[int]:
-    """Children of a process, and their children, on Linux; elsewhere none."""
+    """Process ids of a process's children, their children, and so on; [] on systems other than Linux."""
     parents = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if name.isdigit():
