@@ -102,13 +102,16 @@ class CommandLine(LightningCLI):
 
 
 def main(subcommand: str, config: Config, flags: list[str]) -> None:
-    """Run a subcommand."""
+    """Prepare the process, and run a subcommand of `CommandLine`; `flags` are for jsonargparse."""
     prepare(subcommand, config)
     CommandLine(subcommand, config, flags)
 
 
 def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """End a failed process's children, because Lightning does so only after Ctrl-C."""
+    """Wait for the processes that a failed process launched, and kill those that run after `GRACE` seconds.
+
+    Lightning ends them only after Ctrl-C.
+    """
     until = time.monotonic() + GRACE
     for process in processes:
         try:
