@@ -15,14 +15,15 @@ from lightning_cgrpo.cli.configuration import Config, ConfigError, get
 
 @dataclass(frozen=True)
 class Execution:
-    """Precision, strategy and optimizer of a run.
+    """How a run computes: number and kind of devices, precision, strategy, optimizer.
 
     Args:
         autocast: matrix products are bfloat16.
         sharding: "none", "ddp" (replicas) or "fsdp" (shares).
         strategy: the configuration's name for the sharding.
         state_bytes: the optimizer's bytes per byte of trainable weights.
-        temporaries: "fused", "foreach" (all tensors at once) or "single".
+        temporaries: the optimizer's step is "fused", "foreach" (all tensors at once) or "single" (one by one).
+        double: weights are float64.
     """
 
     gpus: int
@@ -60,7 +61,7 @@ def execution(config: Config, module: LightningModule, gpus: int) -> Execution:
 
 
 def optimizer_state(module: Any, cpu: bool) -> tuple[float, str]:
-    """Bytes per byte of weights, measured on a small matrix (AdamW: 2), and the kind of the step."""
+    """`Execution.state_bytes`, measured by a step on a small matrix (AdamW: 2), and `Execution.temporaries`."""
     weight = nn.Parameter(torch.ones(64, 64))
     optimizer = module.make_optimizer([weight])
     weight.grad = torch.ones(64, 64)

@@ -38,7 +38,7 @@ class Memory:
 
 
 def arithmetic_of(sizes: ModelSizes, how: Execution) -> Arithmetic:
-    """The dtypes of passes. Under autocast FSDP gathers weights as bfloat16."""
+    """The dtypes of forward and backward passes. Under autocast FSDP gathers weights as bfloat16."""
     element = HALF if how.sharding == "fsdp" and how.autocast else sizes.element
     return Arithmetic(element, how.autocast, how.device == "cuda")
 
@@ -72,7 +72,7 @@ def language_model_memory(sizes: ModelSizes, work: Workload, how: Execution, che
 
 
 def standing(sizes: ModelSizes, how: Execution, reference: bool) -> Parts:
-    """Parts present in every phase; under FSDP a process has its share.
+    """Bytes present in every phase, by part; under FSDP a process has its share.
 
     The reference is a copy of the weights, except with adapters. DDP's buckets are a copy of all gradients.
     """
@@ -90,9 +90,9 @@ def _share(size: int, how: Execution) -> int:
 
 
 def _unsharded(sizes: ModelSizes, how: Execution, everything: bool) -> int:
-    """Bytes of the weights that a process gathers under FSDP.
+    """Bytes of the weights that a process gathers under FSDP; 0 otherwise.
 
-    The rollout gathers everything, a pass two layers at a time and all parameters outside of layers.
+    The rollout gathers `everything`; a pass gathers two layers at a time and all parameters outside of layers.
     """
     if how.sharding != "fsdp":
         return 0
@@ -108,9 +108,10 @@ def _unsharded(sizes: ModelSizes, how: Execution, everything: bool) -> int:
 
 
 def cache_bytes(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic, shared: bool) -> int:
-    """Keys and values of all layers: 2 L K d (n P + n G room), or 2 L K d n G (P + C - 1) without sharing.
+    """Bytes of the keys and values of n prompts that are generated at once.
 
-    Room for answers grows by `decoding.ROOM` tokens. The last token is never read.
+    These are 2 L K d (n P + n G room) numbers with shared prompts, else 2 L K d n G (P + C - 1), because the last token
+    is never read. The room is C - 1, rounded up to a multiple of `decoding.ROOM` tokens.
     """
     tower, fed = sizes.decoder, work.answer_tokens - 1
     answers = work.generated * work.group_size
@@ -122,7 +123,7 @@ def cache_bytes(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic, share
 
 
 def _rollout_working(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic) -> int:
-    """The larger of reading prompts and choosing tokens.
+    """Bytes beside the cache: the larger of reading prompts and choosing tokens.
 
     Choosing needs logits, scaled logits, probabilities, and a padded and a float64 copy. top_p and top_k add sorted
     probabilities and their order.
@@ -155,7 +156,8 @@ def _forward_working(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arit
 def logits_kept(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> int:
     """Bytes of logits kept for the backward pass.
 
-    Shared prompts keep M V probabilities of a single chunk. Autocast adds a copy of the output layer's weight.
+    Without shared prompts, M V logits. With shared prompts, M V probabilities if they are a single chunk, else nothing;
+    autocast adds a copy of the output layer's weight.
     """
     if not row.shared:
         return row.predicted * sizes.vocabulary * arithmetic.product
@@ -165,7 +167,7 @@ def logits_kept(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> int:
 
 
 def _logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backward: bool) -> int:
-    """Bytes of logits beside the kept logits; several chunks exist as three."""
+    """Bytes of temporary logits beside `logits_kept`; with several chunks, three tensors of one chunk."""
     if not row.shared:
         return (3 if backward else 2) * row.predicted * sizes.vocabulary * arithmetic.full
     chunk, single = _chunk(sizes, row, arithmetic)
@@ -177,7 +179,7 @@ def _logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backwar
 
 
 def _chunk(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> tuple[int, bool]:
-    """Bytes of a chunk of logits, and True for a single chunk."""
+    """Bytes of a chunk of logits, and True if a single chunk holds all logits."""
     rows = max(CHUNK_BYTES // (FULL * sizes.vocabulary), 1)
     return min(row.predicted, rows) * sizes.vocabulary * arithmetic.full, row.predicted <= rows
 
@@ -185,7 +187,7 @@ def _chunk(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> tuple[int, bo
 def _training_phases(
     sizes: ModelSizes, row: Row, kept: Saved, always: Parts, how: Execution, arithmetic: Arithmetic, accumulates: bool
 ) -> dict[str, Parts]:
-    """The beginning and the end of the backward pass, and the optimizer's step.
+    """Parts at the beginning and the end of the backward pass, and in the optimizer's step, by phase.
 
     Kept activations go and gradients come layer by layer, so one end is the fullest moment. Accumulated gradients exist
     from the second pass on. A tied embedding has two gradients, the output layer's from the start.
@@ -207,7 +209,7 @@ def _training_phases(
 
 
 def _step_working(sizes: ModelSizes, how: Execution) -> int:
-    """Bytes of AdamW's step: roots of all second moments (foreach), or two tensors (single)."""
+    """Temporary bytes of AdamW's step: roots of all second moments (foreach), two tensors (single), 0 (fused)."""
     if how.temporaries == "fused" or not how.state_bytes:
         return 0
     every = how.temporaries == "foreach"

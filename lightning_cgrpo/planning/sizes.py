@@ -23,10 +23,10 @@ class Tower:
 
     Args:
         gated: feed-forward layers multiply two branches (SwiGLU).
-        linear: weights of linear maps.
-        layer: parameters.
-        adapters: sum of the adapters' ranks.
-        adapted: sum of the adapters' input widths.
+        linear: weights of the linear maps of a layer.
+        layer: all parameters of a layer.
+        adapters: sum of the ranks of a layer's adapters.
+        adapted: sum of the input widths of a layer's adapters.
     """
 
     layers: int
@@ -48,11 +48,11 @@ class Vision:
     """The vision tower of Qwen2.5-VL.
 
     Args:
-        patch: numbers of a patch.
+        patch: numbers (pixel values) in a patch.
         patch_size: pixels along a patch's side.
         merge: patches along a token's side.
-        window: patches of an attention window.
-        full: layers that attend to the whole image.
+        window: number of patches in an attention window.
+        full: number of layers that attend to the whole image.
     """
 
     tower: Tower
@@ -151,7 +151,7 @@ def _build(config: Any, dtype: str | None, reads_images: bool, name: str) -> Any
 
 
 def _configuration(policy: CausalLMPolicy, given: Path | None) -> tuple[Any, Path | None]:
-    """The model's configuration, and the directory of its saved adapters."""
+    """The model's transformers configuration, and the directory of its saved adapters (None without)."""
     if given is not None:
         return read_config(given), None
     if type(policy).load not in (CausalLMPolicy.load, VisionLanguagePolicy.load):

@@ -10,7 +10,7 @@ from lightning_cgrpo.planning.workload import Workload
 
 
 def rows_of(work: Workload, passes: Sequence[int], shared: bool) -> list[Row]:
-    """The packed row of every pass, given each pass's answers.
+    """The packed row of every pass; `passes` are their numbers of answers.
 
     A pass over the answers [i, j) has the prompts floor(i / G) … floor((j - 1) / G), each once.
     """
@@ -24,7 +24,7 @@ def rows_of(work: Workload, passes: Sequence[int], shared: bool) -> list[Row]:
 
 
 def training_rows(work: Workload, shared: bool) -> list[Row]:
-    """The rows of an epoch."""
+    """The packed rows of all training passes of an epoch."""
     return [row for passes in work.passes for row in rows_of(work, passes, shared)]
 
 
@@ -33,9 +33,11 @@ class Tokens:
     """Tokens of one update of all processes.
 
     Args:
-        sampled: B G C.
+        sampled: B G C, with B prompts of all processes.
         prompts: B P.
-        unshared: in training passes with a prompt per answer, B G (P + C) per epoch.
+        trained: in the packed rows of training passes, all epochs together.
+        reference: in the packed rows of reference passes.
+        unshared: in training passes if each answer had its own prompt, B G (P + C) per epoch.
     """
 
     sampled: int
@@ -46,7 +48,7 @@ class Tokens:
 
 
 def tokens(work: Workload, shared: bool) -> Tokens:
-    """Tokens of an update, from one process's passes."""
+    """Tokens of an update of all processes, scaled up from the passes of one process."""
     scale = work.all_prompts / work.prompts
     trained = work.epochs * sum(row.tokens for row in training_rows(work, shared))
     answers = work.all_prompts * work.group_size
@@ -60,6 +62,6 @@ def tokens(work: Workload, shared: bool) -> Tokens:
 
 
 def steps(work: Workload) -> Tokens:
-    """Steps of a small policy's update, without prompts."""
+    """The same counts for a small policy, in steps; prompts have none."""
     sampled = work.all_prompts * work.group_size * work.answer_tokens
     return Tokens(sampled, 0, work.epochs * sampled, sampled if work.reference_passes else 0, work.epochs * sampled)
