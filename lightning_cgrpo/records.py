@@ -16,7 +16,7 @@ SUFFIXES = (".jsonl", ".parquet")
 
 
 class RecordError(UserError):
-    """An unusable data set or record; the message names the file, and the line or row."""
+    """An unusable data set or record, named by file and line."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Record:
     where: str  # file and line (train.jsonl:17) or file and row, from 1, for errors
 
     def error(self, problem: str) -> RecordError:
-        """The error for the caller to raise: ``train.jsonl:17: <problem>``."""
+        """An error to raise: ``train.jsonl:17: <problem>``."""
         return RecordError(f"{self.where}: {problem}")
 
     def field(self, name: str) -> Any:
@@ -62,7 +62,7 @@ def read_records(path: str | Path, split: str = "train", subset: str | None = No
         path: a .jsonl or .parquet file; a folder with ``{split}.jsonl``, ``{split}.parquet`` or the shards
             ``{split}-*-of-*.parquet``; or a name for `datasets.load_dataset`.
         split: ignored for a file.
-        subset: for a name only, the second argument of `load_dataset`, such as ``main``.
+        subset: configuration of a named data set (``main``).
     """
     location = Path(path).expanduser()
     if location.is_dir():

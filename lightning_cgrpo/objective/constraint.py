@@ -36,9 +36,8 @@ class Constraint:
         at_least: lowest rate, in [0, 1], of a wanted behavior.
         role: ``constrain`` gives a multiplier; ``monitor`` only logs the rate.
         signal: the task's signal; by default the constraint's name.
-        violated_above: for a signal that is a number: larger values are violations. `at_most` then bounds the rate of
-            violations, `at_least` the rate of the other answers.
-        violated_below: the same with smaller values.
+        violated_above: larger values of a number are violations; `at_least` then bounds the rate of the other values.
+        violated_below: smaller values are violations.
     """
 
     at_most: float | None = None
@@ -111,10 +110,9 @@ class Constraint:
         return count, opportunities
 
     def component(self, signal: Signal) -> Tensor:
-        """The value for the advantage, larger is better, in the shape of `signal.value`.
+        """Value for the advantage, larger is better: the signal, or minus an unwanted signal.
 
-        The signal if the behavior is wanted, minus the signal if unwanted. A signal that is a number gives -1 at
-        violations, else 0.
+        A signal that is a number gives -1 at violations, else 0.
         """
         value = as_number(self._indicator(signal).value)
         return value if self.at_least is not None and not self.from_number else -value
@@ -136,7 +134,7 @@ class Constraint:
 
 
 def as_number(tensor: Tensor) -> Tensor:
-    """The tensor in floating point, because indicators may be bool and counts integers."""
+    """The tensor in floating point; indicators may be bool, counts integers."""
     import torch
 
     return tensor.to(torch.promote_types(tensor.dtype, torch.get_default_dtype()))

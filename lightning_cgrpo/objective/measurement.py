@@ -15,9 +15,9 @@ from lightning_cgrpo.rollout import Rollouts, Signal, Signals
 
 
 def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tensor]]:
-    """Make answers with a value or count that is not finite inapplicable (their numbers become 0).
+    """Make answers with non-finite values or counts inapplicable (and 0).
 
-    Returns the new signals, and by signal the number of these answers per prompt, ``[B]``.
+    Returns the signals, and the number of such answers ``[B]`` by signal.
     """
     clean, faults = {}, {}
     for name, signal in signals.items():
@@ -55,7 +55,7 @@ def prompt_sums(
     """Sums over each prompt's answers by name, float64 ``[B]``, for `behavior_metrics`.
 
     Args:
-        faults: from `isolate_faults`; the faulty answers are not also counted as inapplicable.
+        faults: from `isolate_faults`; not counted as inapplicable too.
     """
     violations, opportunities = objective.violations_by_prompt(signals)
     answers = rollouts.mask[..., 0]
@@ -80,9 +80,8 @@ def prompt_sums(
 def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[str, float]:
     """Metrics by tag, without metrics that have no observations.
 
-    The tags are ``rate/<constraint>`` (for `at_least`, the rate of the wanted behavior), ``reward/mean``,
-    ``reward/<signal>`` of several rewards, ``rollout/length``, and, unless 0, ``inapplicable/<signal>`` (a share of
-    the answers) and ``faults/<signal>`` (a number of answers).
+    The tags are ``rate/<constraint>`` (of the bounded behavior), ``reward/mean``, ``reward/<signal>`` of several
+    rewards, ``rollout/length``, and nonzero ``inapplicable/<signal>`` (a share) and ``faults/<signal>`` (a count).
     """
     metrics = {}
     for tag, parts in _ratios(objective).items():
@@ -115,7 +114,7 @@ class Evaluation:
 
 
 class RunningSums:
-    """Collects `prompt_sums` of an evaluation's batches on this process."""
+    """`prompt_sums` of an evaluation's batches on this process."""
 
     def __init__(self) -> None:
         self._batches: list[Mapping[str, Tensor]] = []
@@ -129,8 +128,8 @@ class RunningSums:
     def evaluation(self, objective: Objective) -> Evaluation:
         r"""Metrics over all batches and processes. Collective.
 
-        Prompts, not answers, are independent samples. Let a_i and b_i be numerator and denominator of prompt i. The
-        clustered standard error of a ratio r = Σ a_i / Σ b_i over n prompts with b_i > 0 is
+        Prompts, not answers, are independent samples. Prompt i has numerator a_i and denominator b_i. The clustered
+        standard error of a ratio r = Σ a_i / Σ b_i over n prompts (b_i > 0) is
 
             sqrt(n / (n - 1) · Σ (a_i - r b_i)²) / Σ b_i
 
@@ -161,10 +160,7 @@ class RunningSums:
 
 
 def _ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:
-    """Metrics that are sums of weight · numerator / denominator, by tag.
-
-    The terms (weight, numerator, denominator) name their sums in `prompt_sums`.
-    """
+    """By tag, terms (weight, numerator, denominator) of a metric; the last two name sums in `prompt_sums`."""
     rewards = {name: (f"sum/{name}", f"count/{name}") for name in objective.rewards}
     ratios = {"reward/mean": [(weight, *rewards[name]) for name, weight in objective.rewards.items()]}
     if len(rewards) > 1:

@@ -39,7 +39,7 @@ class Objective:
     """Maximize the reward subject to behavior rates.
 
     Args:
-        reward: a signal, or several with weights, ``{speed: 1.0, comfort: 0.2}``; each signal is a component.
+        reward: a signal, or a component per weighted signal, ``{speed: 1.0, comfort: 0.2}``.
         constraints: by name, as in tags and tables.
 
     Example:
@@ -101,7 +101,6 @@ class Objective:
 
     @property
     def rewards(self) -> dict[str, float]:
-        """Weights of the reward's signals, by signal; 1.0 for a single signal."""
         return {self.reward: 1.0} if isinstance(self.reward, str) else dict(self.reward)
 
     @property
@@ -125,11 +124,11 @@ class Objective:
         return list(dict.fromkeys([*self.rewards, *(c.signal or name for name, c in self.constraints.items())]))
 
     def check_signals(self, declared: Mapping[str, SignalKind]) -> None:
-        """Check the objective against the signals that a task declares.
+        """Check the signals against a task's declaration.
 
         Raises:
-            ObjectiveError: a signal is unknown, a constraint on a number lacks `violated_above` and `violated_below`,
-                or a constraint on an indicator has one of them.
+            ObjectiveError: a signal is unknown, or a number lacks `violated_above` or `violated_below`, or an indicator
+                has one.
         """
         for name in self.rewards:
             _check_known(f"reward '{name}'", name, declared)
