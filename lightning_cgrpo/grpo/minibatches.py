@@ -22,13 +22,13 @@ class Optimization(LossOptions):
     Args:
         epochs: passes over each rollout.
         minibatch_size: most units (steps or answers) per optimizer step, over all processes; None: all.
-        micro_batch_size: most units per forward and backward pass on a process, for memory; None: all at once.
+        micro_batch_size: units per pass on a process, for memory; None: all at once.
         aggregation: weights of steps, see `aggregation_weights`.
-        max_length: divisor for ``aggregation: constant``; None: the padded length T.
-        mask_truncated: leave truncated answers out of the loss, not of advantages and rates (overlong filtering, DAPO,
-            Yu et al., 2025).
+        max_length: divisor for ``aggregation: constant``, by default T.
+        mask_truncated: leave truncated answers out of the loss, not of advantages (overlong filtering, DAPO, Yu et al.,
+            2025).
         sampling_cap: largest importance ratio, see `sampling_ratio`.
-        max_grad_norm: largest norm of gradients; None for no limit.
+        max_grad_norm: None for no limit.
     """
 
     epochs: int = 1
@@ -50,7 +50,7 @@ class Optimization(LossOptions):
 
 
 def loss_mask(rollouts: Rollouts, mask_truncated: bool) -> Tensor:
-    """Steps that enter the loss, ``[B, G, T]`` bool: no padding, and no truncated answers if `mask_truncated`."""
+    """Steps that enter the loss, ``[B, G, T]`` bool; `mask_truncated` leaves truncated answers out."""
     if not mask_truncated:
         return rollouts.mask
     truncated, shape = rollouts.info.get("truncated"), rollouts.mask.shape[:2]
@@ -64,7 +64,7 @@ def loss_mask(rollouts: Rollouts, mask_truncated: bool) -> Tensor:
 
 
 def with_targets(examples: Examples, rollouts: Rollouts, **values: Tensor) -> Examples:
-    """Add tensors ``[B, G, T]`` of the rollout to `targets`: ``[N]`` for steps, ``[N, T]`` for answers."""
+    """Add tensors ``[B, G, T]`` of the rollout to the targets: ``[N]`` for steps, ``[N, T]`` for answers."""
     if examples.actions.dim() == 1:
         targets = {name: value[rollouts.mask] for name, value in values.items()}
     else:
@@ -78,12 +78,11 @@ def minibatches(
     """Random partition of the units of all processes, independent of the number of processes.
 
     Args:
-        size: most units in a part, over all processes; None for a single part. If `size` >= `group_size`, the answers
-            of a group stay together. Steps are drawn one by one.
+        size: most units in a part, over all processes; None for a single part. A group of answers that fits stays
+            whole.
 
     Yields:
-        Indices of this process's units in a part (possibly none), and a factor for the loss: all units / units of the
-        part, over all processes.
+        Indices of this process's units in a part (possibly none), and the loss's factor: all units / units of the part.
     """
     counts = gather_counts(len(examples), examples.actions.device)
     total, first = sum(counts), sum(counts[: world()[0]])
@@ -110,7 +109,7 @@ def micro_batches(rows: Tensor, size: int | None) -> list[Tensor]:
 
 
 def put_rows(target: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Write `values` of the units `rows` into `target` of all units, which may be padded further."""
+    """Write `values` of the units `rows` into `target` of all units, which may have more padding."""
     if values.dim() == 1:
         target[rows] = values.to(target.dtype)
     else:
