@@ -12,8 +12,7 @@ def top_p(probabilities: Tensor, p: float) -> Tensor:
     """Keep the fewest likeliest tokens that hold at least the share `p` of the sum (Holtzman et al., 2020).
 
     Args:
-        probabilities: ``[R, V]``; other tokens become 0, and the result is not normalized. Lower token numbers win
-            ties.
+        probabilities: ``[R, V]``; the result is not normalized. Lower token numbers win ties.
 
     Example:
         >>> top_p(torch.tensor([[0.2, 0.5, 0.3]]), 0.6)
@@ -52,11 +51,8 @@ def min_p(probabilities: Tensor, p: float) -> Tensor:
 
 
 def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
-    """Choose a token per row, ``[R]``, where the row's cumulative distribution passes its draw.
-
-    Args:
-        probabilities: ``[R, V]``, not necessarily normalized.
-        draws: ``[R]``, uniform in [0, 1).
+    """Tokens ``[R]``, drawn by the inverse cumulative distribution of the weights ``[R, V]`` at draws ``[R]`` in [0,
+    1).
 
     Sums are float64, because float32 would cut the tail of a large vocabulary.
 
@@ -75,12 +71,9 @@ def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
 
 
 def _inverse(cumulative: Tensor, draws: Tensor | None, target: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Per row, the index of the first entry whose running sum exceeds the target, and target - sum before this entry.
+    """Per row, the index of the first entry whose running sum exceeds a target, and the target minus the sum before.
 
-    Args:
-        cumulative: ``[R, entries]`` running sums.
-        draws: in [0, 1); the target is draws * the last running sum.
-        target: used if `draws` is None.
+    The target is given, or draws * total.
     """
     total = cumulative[:, -1]
     below = torch.nextafter(total, torch.zeros_like(total))

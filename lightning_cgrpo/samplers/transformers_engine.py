@@ -19,8 +19,8 @@ from lightning_cgrpo.samplers.token_sampling import min_p, sample, top_k, top_p
 class TransformersEngine(RolloutEngine):
     """Reads each prompt once and continues it G times.
 
-    Every token has its own draw, so answers depend on the rest of the batch only through the rounding of logits. The
-    padding token is never chosen, unless it is a stop token.
+    Every token has its own draw, so answers depend on the batch only by rounding. The padding token is never chosen,
+    unless it is a stop token.
     """
 
     @torch.no_grad()
@@ -83,7 +83,7 @@ class _Choice:
 
 
 class _Shared:
-    """Logits of growing answers, whose cache has one copy of each prompt's keys and values."""
+    """Logits of growing answers, with one copy of each prompt's keys and values."""
 
     def __init__(
         self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, inputs: Mapping[str, Tensor]
@@ -98,15 +98,15 @@ class _Shared:
         self.positions = self.layout.following.repeat_interleave(group_size)
 
     def read(self) -> Tensor:
-        """Logits ``[B, V]`` of each prompt's first answer token."""
+        """Logits ``[B, V]`` after the prompts."""
         hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding, self.inputs)
         return linear(hidden[self.lengths.cumsum(0) - 1], self.policy.output_weight)
 
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
-        """Append ``tokens [R]`` to R answers and return the logits ``[R, V]`` of their next tokens.
+        """Append ``tokens [R]`` to R answers, and return the next logits ``[R, V]``.
 
         Args:
-            kept: ``[R]``, the answers' rows in the last call, ascending; the other answers have ended. None for all.
+            kept: ascending rows ``[R]`` of the last call that go on; None for all.
         """
         self.decoding.step += 1
         if kept is not None:
@@ -117,7 +117,7 @@ class _Shared:
 
 
 class _Padded:
-    """`_Shared` with transformers' cache instead: each answer has its own copy of the prompt."""
+    """`_Shared` with transformers' cache: a copy of the prompt for each answer."""
 
     def __init__(
         self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, inputs: Mapping[str, Tensor]

@@ -18,7 +18,7 @@ LOGPROBS_MODE = "processed_logprobs"
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer of vLLM; a log-probability is NaN if vLLM gave none, `reason` (of the end) is "stop" or "length"."""
+    """One answer of vLLM; missing log-probabilities are NaN, and `reason` (of the end) is "stop" or "length"."""
 
     tokens: list[int]
     log_probs: list[float]
@@ -26,10 +26,7 @@ class Reply:
 
 
 def seeds(draws: Tensor) -> list[int]:
-    """Seeds of B G answers, in the order (b, g), from each answer's first draw; ``[B, G, T]`` draws in [0, 1).
-
-    Seeds have 32 bits, because vLLM on a CPU ignores higher bits.
-    """
+    """32-bit seeds of B G answers in the order (b, g), from each answer's first draw."""
     values: list[int] = (draws[:, :, 0].double() * 2**32).long().flatten().tolist()
     return values
 

@@ -24,10 +24,7 @@ TOLERANCE = 0.5
 
 @torch.no_grad()
 def version(policy: CausalLMPolicy) -> str:
-    """16 hexadecimal digits determined by the current weights.
-
-    The weights are hashed, because PyTorch's version counters miss averaged weights swapped in for evaluation.
-    """
+    """A fingerprint of the current weights; version counters would miss averaged weights swapped in for evaluation."""
     digest = hashlib.sha256()
     for name, parameter in policy.model.named_parameters():
         content = parameter if parameter.ndim < 2 else torch.hash_tensor(parameter, dim=-1)
@@ -68,9 +65,9 @@ def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
 
 
 def check_agreement(policy: CausalLMPolicy, prompt: list[int], answer: Reply, where: str) -> None:
-    """Raise an error if vLLM's log-probabilities of its `answer` differ from the policy's by more than `TOLERANCE`.
+    """Raise an error if vLLM's log-probabilities of an answer differ from the policy's.
 
-    vLLM loads a checkpoint without an error even if layers are missing.
+    vLLM ignores layers missing in the checkpoint.
     """
     ids, mask = policy.padded([prompt])
     actions = torch.tensor([[answer.tokens]], device=policy.device)
