@@ -42,19 +42,18 @@ Messages = list[dict[str, Any]]
 class CausalLMPolicy(Policy):
     """Chooses the next token, given a prompt and the answer's earlier tokens.
 
-    The training unit is the whole answer. The model stays in eval mode during training, because dropout would move
-    ratios away from 1.
+    The training unit is the whole answer. The model always stays in eval mode, because dropout would move ratios away
+    from 1.
 
     Args:
-        model: a directory of a model or of adapters, ``packaged:NAME``, or a name on the Hugging Face hub (safetensors
-            only, no code).
+        model: a directory, ``packaged:NAME``, or a name on the Hugging Face hub (safetensors only, no code).
         temperature: of log-probabilities, entropies and samples.
         dtype: of the weights; None for the saved dtype. Mixed precision needs float32 weights, because rounding to
             bfloat16 swallows AdamW's small steps. "bfloat16" suits the frozen weights of `lora`.
-        lora: train low-rank adapters only; needs the extra `lora`.
+        lora: train low-rank adapters only (extra `lora`).
         gradient_checkpointing: recompute activations: less memory, a third more time.
         max_prompt_tokens: longer prompts are an error; by default no limit.
-        share_prompts: compute each prompt once for its whole group, if the model allows it.
+        share_prompts: compute each group's prompt once if the model allows it.
     """
 
     reads_images = False
@@ -182,7 +181,7 @@ class CausalLMPolicy(Policy):
         return self.tokenize(prompts, index), {}
 
     def padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
-        """Token ids, padded on the left, and their mask, both ``[B, P]``; the mask is true for tokens."""
+        """Token ids, padded on the left, and their mask (true for tokens), ``[B, P]``."""
         width = max((len(row) for row in prompts), default=1)
         ids = torch.full((len(prompts), width), self.pad_token)
         mask = torch.zeros((len(prompts), width), dtype=torch.bool)
@@ -223,7 +222,7 @@ class CausalLMPolicy(Policy):
         return tokens
 
     def decode(self, actions: Tensor, mask: Tensor) -> list[str]:
-        """Texts of N answers (`actions` and `mask` ``[N, T]``) without special tokens."""
+        """Texts of N answers without special tokens."""
         return [
             self.tokenizer.decode(row[kept].tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
             for row, kept in zip(actions, mask, strict=True)
@@ -256,7 +255,7 @@ class CausalLMPolicy(Policy):
 
     @contextmanager
     def _checkpointing(self, wanted: bool) -> Iterator[None]:
-        """Recompute activations in this context only if `wanted`; with recomputation, transformers ignores a cache."""
+        """Recompute activations only if `wanted`; with a cache, transformers would ignore the cache."""
         for layer in self._checkpointed:
             layer.training = wanted
         try:
@@ -274,17 +273,17 @@ class CausalLMPolicy(Policy):
         return Examples({}, token, mask, torch.zeros_like(token[0]), {"prompt_ids": token, "prompt_mask": mask})
 
     def examples(self, rollouts: Rollouts) -> Examples:
-        """N = B G answers in the order (b, g); `shared` holds the rollout's inputs, such as the prompts' tokens."""
+        """N = B G answers in the order (b, g); `shared` holds the prompts' inputs."""
         prompts, group_size, _ = rollouts.actions.shape
         group = torch.arange(prompts, device=rollouts.actions.device).repeat_interleave(group_size)
         return Examples({}, rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), group, rollouts.inputs)
 
     def forward(self, examples: Examples) -> PolicyOutput:
-        """Log-probabilities and entropies ``[N, T]``, at least float32; 0 in columns where no answer has a token."""
+        """Log-probabilities and entropies ``[N, T]``, at least float32; 0 in columns without a token."""
         return self.packed_log_probs(examples) if self.shares_prompts else self.padded_log_probs(examples)
 
     def packed_log_probs(self, examples: Examples) -> PolicyOutput:
-        """`forward` with each prompt computed once, in a packed row (`Layout`)."""
+        """`forward` with each prompt computed once."""
         order = examples.group.argsort(stable=True)
         prompts, group = torch.unique(examples.group[order], return_inverse=True)
         taken, actions = examples.mask[order], examples.actions[order]
@@ -319,11 +318,7 @@ class CausalLMPolicy(Policy):
         return PolicyOutput(pad(log_probs, unused), pad(entropy, unused))
 
     def prompt_positions(self, ids: Tensor, lengths: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
-        """Positions ``[A, S]``, along A axes, of the tokens ``ids [S]`` of prompts with ``lengths [n]``, one after
-        another.
-
-        None stands for 0, 1, 2, … in each prompt.
-        """
+        """Positions ``[A, S]`` (A axes) of the tokens ``[S]`` of n prompts; None for 0, 1, 2, … in each prompt."""
         return None
 
     def hidden(
@@ -355,11 +350,11 @@ class CausalLMPolicy(Policy):
     def save_pretrained(
         self, directory: str | Path, merge: bool = False, weights: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Write model and tokenizer for transformers. A policy with adapters writes only these, in peft's format.
+        """Write model and tokenizer for transformers; of adapted models the adapters alone, in peft's format.
 
         Args:
-            merge: add the adapters to the model's weights, and write the whole model.
-            weights: for a sharded policy, from `sharding.full_weights`; not with adapters and `merge`.
+            merge: write all weights with the adapters added; not for sharded policies.
+            weights: of a sharded policy, see `sharding.full_weights`.
         """
         self._check_loaded()
         if weights is not None:
@@ -380,10 +375,7 @@ class CausalLMPolicy(Policy):
 
 
 class _BaseModel:
-    """The reference of a policy with adapters: the policy with its adapters off.
-
-    No `nn.Module`, because the parameters belong to the policy.
-    """
+    """A policy with its adapters off, as reference; no `nn.Module`, because the parameters belong to the policy."""
 
     def __init__(self, policy: CausalLMPolicy) -> None:
         self._policy = policy

@@ -53,7 +53,7 @@ class Policy(nn.Module, ABC):
         return []
 
     def placeholder(self) -> Examples:
-        """An arbitrary training unit, for processes with fewer units: sharded processes make equally many passes.
+        """An arbitrary training unit for idle processes: sharded processes make equally many passes.
 
         Raises:
             UserError: the policy cannot be sharded.

@@ -25,8 +25,7 @@ class LoRA:
 
     Args:
         rank: rows of A and columns of B.
-        alpha: scale of the update.
-        target_modules: names of the adapted linear layers; "all-linear" means all but the output layer.
+        target_modules: names of adapted layers; "all-linear" omits the output layer.
         seed: of the random A, by default Lightning's seed.
     """
 
@@ -40,9 +39,9 @@ def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM") -> tu
     """A model and its tokenizer; adapters come with their frozen base model.
 
     Args:
-        name: a directory of a model or of adapters, ``packaged:NAME``, or a name on the hub.
-        dtype: of the weights, None for the saved dtype.
-        kind: name of the auto class of transformers.
+        name: a directory, ``packaged:NAME``, or a name on the hub.
+        dtype: None for the saved dtype.
+        kind: auto class of transformers.
     """
     import transformers
     from huggingface_hub.errors import HFValidationError
@@ -102,9 +101,7 @@ def _read_adapters(folder: Path, dtype: str | None, kind: str) -> tuple[Any, Any
 
 
 def directory(name: str) -> Path | None:
-    """Local directory of a model; None for a model to read from the hub.
-
-    A model of the hub has a directory, in the cache, only if the hub does not answer.
+    """Local directory of a model (the cache if the hub does not answer); None for a model to read from the hub.
 
     Raises:
         OSError: the model is neither here nor reachable.
@@ -133,7 +130,7 @@ def directory(name: str) -> Path | None:
 
 
 def origin(name: str) -> Origin:
-    """Origin of a model or of adapters; a model of the hub must already be in the local cache."""
+    """Origin of a model or of adapters; models of the hub must be in the cache."""
     from huggingface_hub import snapshot_download
 
     folder = Path(name).expanduser()
@@ -143,10 +140,7 @@ def origin(name: str) -> Origin:
 
 
 def _as_saved(tokenizer: Any, file: Path) -> bool:
-    """True if a tokenizer encodes a probe as its tokenizer.json `file` does, or the file is missing.
-
-    For qwen2, AutoTokenizer reads only the vocabulary of the file.
-    """
+    """True if a tokenizer encodes a probe as its file does; AutoTokenizer keeps only the vocabulary for qwen2."""
     from tokenizers import Tokenizer
 
     if not file.is_file():
@@ -157,7 +151,7 @@ def _as_saved(tokenizer: Any, file: Path) -> bool:
 
 
 def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Token ids that end an answer: those of the tokenizer and of the generation config, ascending."""
+    """Token ids that end an answer, from tokenizer and generation config."""
     configured = model.generation_config.eos_token_id
     named = {tokenizer.eos_token_id, *(configured if isinstance(configured, (list, tuple)) else [configured])} - {None}
     if not named:
@@ -169,17 +163,14 @@ def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 
 def checkpointed_layers(model: Any) -> list[nn.Module]:
-    """Layers of decoder and vision tower whose activations transformers can recompute in the backward pass."""
+    """Layers of decoder and vision tower that can recompute their activations."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
 
 
 def enable_checkpointing(model: Any) -> list[nn.Module]:
-    """Enable activation checkpointing, without dropout, and return the layers.
-
-    A layer recomputes its activations only while its flag `training` is set.
-    """
+    """Make layers recompute their activations while their flag `training` is set; returns the layers."""
     model.activation_checkpointing_enable({"use_reentrant": False})
     layers = checkpointed_layers(model)
     for layer in layers:
@@ -191,7 +182,7 @@ def enable_checkpointing(model: Any) -> list[nn.Module]:
 
 
 def with_adapters(model: Any, lora: LoRA) -> Any:
-    """The model with all its weights frozen and new trainable adapters."""
+    """The model, frozen, with new trainable adapters."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:

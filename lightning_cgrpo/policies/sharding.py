@@ -1,7 +1,7 @@
 """Sharding of a policy over processes (FSDP).
 
-`fully_shard` gathers weights around `forward`, so every process must make equally many passes
-(`RolloutModule.passes`). Other methods, such as generation, need the whole network (`unsharded`).
+`fully_shard` gathers weights around `forward`. Every process makes equally many passes (`RolloutModule.passes`).
+Other methods, such as generation, need the whole network (`unsharded`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FIRST_FSDP = "Expected trainer.strategy without the first version of FSDP, but g
 
 
 class FSDP2Strategy(ModelParallelStrategy):
-    """`ModelParallelStrategy` that splits one copy of the network over all processes; named ``fsdp2`` for the trainer.
+    """`ModelParallelStrategy` with one copy of the network, split over all processes; short: ``fsdp2``.
 
     Args:
-        save_distributed_checkpoint: a checkpoint is a directory with a part per process; false writes a single file,
-            gathered in the first process's CPU memory.
+        save_distributed_checkpoint: write a part per process; false writes a single file, gathered in the first
+            process's CPU memory.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ if "fsdp2" not in StrategyRegistry.available_strategies():
 def shard(module: LightningModule) -> None:
     """Shard a module's policy and reference if its strategy shards.
 
-    Under ``bf16-mixed`` weights are gathered as bfloat16; shards, gradients and moments keep their dtype.
+    Under ``bf16-mixed`` weights are gathered as bfloat16; all else keeps its dtype.
 
     Raises:
         UserError: the strategy is the first version of FSDP, or uses tensor parallelism.
@@ -101,10 +101,7 @@ def in_shards(module: nn.Module) -> bool:
 
 @contextmanager
 def unsharded(policy: Policy) -> Iterator[None]:
-    """Make a sharded network whole on every process, for inference; does nothing to other networks.
-
-    Entering is collective; inside, processes may run the network independently.
-    """
+    """Make a sharded network whole on every process, for inference. Entering is collective, the body is not."""
     # The hooks are removed, because they cost time per token, and a layer that runs before the root takes itself for a
     # root.
     parts = [module for module in policy.modules() if isinstance(module, FSDPModule)] if is_sharded(policy) else []
@@ -131,7 +128,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def full_weights(policy: Policy) -> dict[str, Tensor] | None:
-    """All weights by name on the first process's CPU, {} elsewhere; None if not sharded. Collective if sharded."""
+    """All weights by name on the first process's CPU, {} elsewhere (collective); None if not sharded."""
     if not is_sharded(policy):
         return None
     weights = get_model_state_dict(policy, options=StateDictOptions(full_state_dict=True, cpu_offload=True))

@@ -26,17 +26,16 @@ FAMILY = "qwen2_5_vl"
 class VisionLanguagePolicy(CausalLMPolicy):
     """Chooses the next token, given texts and images and the answer's earlier tokens.
 
-    A prompt is a list of messages. Their content is a text, or a list of parts: ``{"type": "text", "text": …}`` and
+    A prompt is a list of messages, whose content is a text or a list of ``{"type": "text", "text": …}`` and
     ``{"type": "image", "image": …}`` with a PIL image or an array ``[H, W, 3]`` of bytes.
 
-    Rollouts of prompts with images have two further inputs, padded with 0: ``patches [B, L, D]``, L patches of D
-    numbers, and ``grids [B, I, 3]``, the number of patches of each of I images along time, height and width.
+    With images, rollouts have two further inputs, padded with 0: ``patches [B, L, D]`` of D numbers, and ``grids [B, I,
+    3]``, each image's number of patches in time, height and width.
 
     Args:
         model: as in `CausalLMPolicy`, like the next five arguments.
         min_pixels: scale smaller images up to this area; None for the model's default.
-        max_pixels: scale larger images down to this area; None for the model's default. Patches of 14 pixels give area
-            / 784 tokens.
+        max_pixels: scale larger images down to this area; patches of 14 pixels give area / 784 tokens.
     """
 
     reads_images = True
@@ -174,17 +173,14 @@ class VisionLanguagePolicy(CausalLMPolicy):
         return states
 
     def _features(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The vision tower's output for the tokens of all images, concatenated: ``[tokens, hidden size]``."""
+        """The vision tower's output for all images' tokens, ``[tokens, hidden size]``."""
         sizes = inputs["grids"].prod(-1)
         taken = torch.arange(inputs["patches"].shape[1], device=sizes.device) < sizes.sum(-1, keepdim=True)
         output = self.network.model.get_image_features(inputs["patches"][taken], inputs["grids"][sizes > 0])
         return torch.cat(list(output.pooler_output))
 
     def _no_images(self) -> Tensor | None:
-        """A scalar 0 that depends on the vision tower's parameters, for passes without images; None if not needed.
-
-        The parameters then have gradients on every process, and shards are gathered on every process.
-        """
+        """A scalar 0 that depends on the vision tower's parameters, for passes without images; None if not needed."""
         tower = self.network.model.visual
         if in_shards(tower.blocks[0]):
             # The smallest image, because all processes gather the tower's layers together.

@@ -18,7 +18,7 @@ class Attend(Protocol):
     """Attention of a packed pass, passed through the model as the keyword argument `NAME`."""
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """Attended values ``[S, H, D]`` from queries ``[S, H, D]``, keys and values ``[S, K, D]``, in layer `layer`."""
+        """Attended values ``[S, H, D]`` from queries ``[S, H, D]``, keys and values ``[S, K, D]``."""
 
 
 def no_mask(device: torch.device) -> Tensor:
@@ -51,10 +51,7 @@ def attention(
     shared_prefix: Attend | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attended values ``[1, S, H, D]`` from queries ``[1, H, S, D]``, keys and values ``[1, K, S, D]``.
-
-    Without `shared_prefix`, transformers' own sdpa attention, for any batch size.
-    """
+    """Attended values ``[1, S, H, D]`` from queries ``[1, H, S, D]``, keys and values ``[1, K, S, D]``."""
     if shared_prefix is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -78,7 +75,7 @@ def attention(
 
 
 class PackedAttention:
-    """`Attend` for log-probabilities: causal attention of each prompt to itself, and of answers to prompt and self."""
+    """Causal attention of each prompt to itself, and of each answer to its prompt and itself."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout

@@ -10,13 +10,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Blocks:
-    """Where the tokens of rows of different lengths lie in a padded rectangle; converts from and to a packed row."""
+    """Converts rows of different lengths between a packed row and a padded rectangle."""
 
     shape: tuple[int, ...]  # of the rectangle, with the length of the longest row last
     positions: Tensor | None  # [S], index of each token in the flattened rectangle; None without padding
 
     def pad(self, tokens: Tensor) -> Tensor:
-        """Pad tokens ``[S, ...]`` with zeros to ``[*shape, ...]``."""
         rest = tokens.shape[1:]
         if self.positions is None:
             return tokens.reshape(*self.shape, *rest)
@@ -47,13 +46,13 @@ class Layout:
     def of(
         cls, prompt_lengths: Tensor, answer_lengths: Tensor, group: Tensor, prompt_positions: Tensor | None = None
     ) -> Layout:
-        """Arrange prompts and answers with these lengths.
+        """Arrange prompts and answers.
 
         Args:
             prompt_lengths: ``[n]`` int64, at least 1.
             answer_lengths: ``[N]`` int64, with the last token.
             group: ``[N]`` int64, index of each answer's prompt, ascending.
-            prompt_positions: ``[A, S']``, position ids of the S' prompt tokens; by default 0, 1, 2, … in each prompt.
+            prompt_positions: ``[A, S']`` position ids of all prompt tokens; by default 0, 1, 2, … per prompt.
         """
         device = prompt_lengths.device
         prompts = len(prompt_lengths)

@@ -17,8 +17,8 @@ def linear_log_probs(
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies ``[M]``, differentiable once, of softmax(hidden weight^T / temperature).
 
-    Logits are made for a chunk of rows at a time, and computed again in the backward pass if there are several chunks.
-    Under autocast, hidden weight^T is computed in autocast's dtype, the rest in at least float32.
+    If there are several chunks, the backward pass recomputes the logits. The product has autocast's dtype, the rest at
+    least float32.
 
     Args:
         hidden: ``[M, D]``.
