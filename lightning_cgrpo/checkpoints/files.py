@@ -62,7 +62,7 @@ class CheckpointFiles(TorchCheckpointIO):
 
 
 def unwritten(target: Path, error: Exception) -> UserError:
-    """The error to show for a failed write: its cause, and how to continue."""
+    """The error for the user after a failed write."""
     # torch's own message for a full disk names a line of torch.
     reason = "the disk is full, or closed to this user" if isinstance(error, RuntimeError) else first_line(error)
     resume = ", and --ckpt_path=last: the checkpoint before is whole" if any(target.parent.glob("*.ckpt")) else ""
@@ -72,7 +72,7 @@ def unwritten(target: Path, error: Exception) -> UserError:
 
 
 def put(unfinished: Path, target: Path) -> None:
-    """Rename the written checkpoint `unfinished` to `target`, in place of an old file or directory."""
+    """Rename the written `unfinished` to `target`, replacing an old checkpoint."""
     if not target.is_dir():
         os.replace(unfinished, target)
         return
@@ -91,7 +91,7 @@ def put(unfinished: Path, target: Path) -> None:
 
 
 def put_back(folder: Path) -> None:
-    """Restore sharded checkpoints in `folder` that a killed run set aside and did not replace."""
+    """Restore sharded checkpoints that a killed run set aside without replacing them."""
     for former in folder.glob(f"*{FORMER}"):
         target = former.with_name(former.name.removesuffix(FORMER))
         # Other processes may restore the name too, or finish the write.
@@ -101,10 +101,7 @@ def put_back(folder: Path) -> None:
 
 
 def remove_unfinished(folder: Path, before: float = math.inf) -> None:
-    """Call `put_back`, and remove unfinished checkpoints in `folder` that were last changed before `before`.
-
-    The time is in seconds, as in `time.time`; by default all are removed.
-    """
+    """Remove unfinished files of killed runs, if last changed before a time (`time.time`); see `put_back`."""
     put_back(folder)
     for path in folder.glob(f"*{UNFINISHED}"):
         # A running process may rename the file meanwhile; or the file belongs to another user.
@@ -153,7 +150,7 @@ def best_of(last: Path) -> Path:
 
 
 def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], checkpoint: str) -> None:
-    """Raise a `UserError` unless a policy's `own` weights and a checkpoint's have equal names and shapes."""
+    """Raise a `UserError` unless weights have a checkpoint's names and shapes."""
     for name in {**own, **weights}:
         here, there = own.get(name), weights.get(name)
         if here is None or there is None or here.shape != there.shape:

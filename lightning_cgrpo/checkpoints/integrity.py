@@ -16,10 +16,7 @@ from lightning_cgrpo.errors import UserError, first_line
 
 @lru_cache
 def check_checkpoint(path: str) -> None:
-    """Raise a `UserError` if a checkpoint is damaged; the error names the newest whole checkpoint of the run.
-
-    All bytes are read, once per process. URLs are not checked.
-    """
+    """Raise a `UserError` for a damaged checkpoint, naming the newest whole checkpoint; once per process."""
     if is_remote(path):
         return
     problem = damage(Path(path))
@@ -55,10 +52,9 @@ def newest_whole(path: Path) -> Path | None:
 
 
 def write_failure(error: BaseException, unfinished: Path) -> Exception | None:
-    """The error that made the write of a sharded checkpoint fail; None if `error` does not come from the write.
+    """The cause of a failed write of a sharded checkpoint; None if the error has another cause.
 
-    torch reports an error in a part to all processes. Lightning's last file is written by one process alone, and is
-    left partial in the directory `unfinished` if its write failed.
+    torch reports errors in parts to all processes. One process alone writes Lightning's last file into `unfinished`.
     """
     if isinstance(error, CheckpointException):
         causes: list[BaseException] = [cause for cause, _ in error.failures.values()]
