@@ -102,16 +102,13 @@ class CommandLine(LightningCLI):
 
 
 def main(subcommand: str, config: Config, flags: list[str]) -> None:
-    """Prepare the process, and run a subcommand of `CommandLine`; `flags` are for jsonargparse."""
+    """Prepare the process, and run a subcommand."""
     prepare(subcommand, config)
     CommandLine(subcommand, config, flags)
 
 
 def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """Wait for the processes that a failed process launched, and kill those that run after `GRACE` seconds.
-
-    Lightning ends them only after Ctrl-C.
-    """
+    """End the processes that a failed process launched, after `GRACE` seconds; Lightning does so only after Ctrl-C."""
     until = time.monotonic() + GRACE
     for process in processes:
         try:

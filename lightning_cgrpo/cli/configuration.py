@@ -39,7 +39,7 @@ class Layer:
 
 
 def file_layer(name: str) -> Layer:
-    """The layer of a configuration file (see `find`), merged over the file that its key ``base`` names, if any."""
+    """The layer of a configuration file, merged over the file that its key ``base`` names."""
     path = find(name)
     return Layer(_over_base(path, ()), path.stem)
 
@@ -95,10 +95,7 @@ def build(layers: Iterable[Layer]) -> Config:
 
 
 def _check_callbacks(config: Config, layer: Config) -> None:
-    """Raise a `ConfigError` if a callback's name in `layer` looks like a misspelled name in `config`.
-
-    A misspelled name would add another callback.
-    """
+    """Refuse a misspelled name in `layer`, which would add another callback."""
     known, names = config.get("callbacks"), layer.get("callbacks")
     if isinstance(names, (list, str)):
         raise ConfigError(
@@ -118,7 +115,7 @@ def _check_callbacks(config: Config, layer: Config) -> None:
 
 
 def find(name: str) -> Path:
-    """The path of a configuration file: `name` itself, or else the packaged file of that name."""
+    """Path of the named file, or else of the packaged file."""
     path = Path(name)
     if path.is_file():
         return path
@@ -146,9 +143,9 @@ def read(path: Path) -> Config:
 
 
 def merge(base: Any, override: Any) -> Any:
-    """`override` laid over `base`: mappings merge by key, a class of another name replaces all, as do other values.
+    """`override` laid over `base`: mappings merge by key, other values and other classes replace.
 
-    A key that ends with ``+`` appends its value to the list at that key.
+    A key that ends with ``+`` appends its value to a list.
     """
     if isinstance(override, str) and isinstance(base, Mapping) and "class_path" in base:
         override = {"class_path": override}
@@ -177,7 +174,7 @@ def get(config: Any, path: str) -> Any:
 
 
 def is_class(value: Any) -> bool:
-    """True if a value is a text that looks like a class's name or path: its last part is capitalized."""
+    """True for a text that looks like a class's name or path (capitalized)."""
     name = value.rpartition(".")[2] if isinstance(value, str) else ""
     return name.isidentifier() and name[0].isupper()
 
@@ -189,7 +186,7 @@ def short_class(value: Any) -> str:
 
 
 def _listed(value: Any) -> list[Any]:
-    """The value as a list to append to; None, True and False (a logger switched on or off) give []."""
+    """The value as a list; None and booleans (a logger switched on or off) give []."""
     if isinstance(value, list):
         return value
     return [] if value is None or isinstance(value, bool) else [value]

@@ -40,8 +40,8 @@ class Parameter:
     """A constructor's parameter.
 
     Args:
-        type: path of the package's dataclass in the annotation, if any.
-        values_type: path of the package's dataclass X in an annotation ``dict[str, X]``, if any.
+        type: path of the annotation's dataclass, if any.
+        values_type: of X in ``dict[str, X]``.
     """
 
     type: str | None = None
@@ -58,7 +58,7 @@ class Signature:
 
 
 def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
-    """Raise a `ConfigError` for an unknown key, with a suggestion; `extra` are further allowed top-level keys."""
+    """Raise a `ConfigError` for an unknown key; `extra` are further allowed top-level keys."""
     known = (*ROOT_KEYS, *extra)
     for key in config:
         if key not in known:
@@ -128,10 +128,7 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) 
 
 
 def _check_required(where: str, arguments: Mapping[str, Any], class_path: str) -> None:
-    """Raise a `ConfigError` for a missing argument of a class of this package.
-
-    Other classes are not checked, because code adds arguments, such as an optimizer's parameters.
-    """
+    """Refuse missing arguments of this package's classes; code passes arguments to others, such as optimizers."""
     located = _locate(class_path)
     signature = signature_of(class_path)
     if located is None or signature is None or not located[0].name.startswith("lightning_cgrpo"):
@@ -153,7 +150,7 @@ def _check_class(where: str, class_path: str) -> None:
 
 @cache
 def signature_of(class_path: str) -> Signature | None:
-    """The constructor's parameters, read from its source; None if the class is not found."""
+    """The constructor's parameters, from its source file; None if not found."""
     located = _locate(class_path)
     if located is None:
         return None
@@ -178,7 +175,7 @@ def signature_of(class_path: str) -> Signature | None:
 
 
 def constant_of(class_path: str, name: str) -> Any:
-    """The value that a class's body assigns to `name`, without its bases; None if there is none."""
+    """The value that a class's own body assigns to a name; None without."""
     located = _locate(class_path)
     for item in located[1].body if located is not None else ():
         if isinstance(item, ast.Assign) and ast.unparse(item.targets[0]) == name:

@@ -50,7 +50,7 @@ def load(checkpoint: str | Path) -> RolloutModule:
 
 
 def instantiate(config: Config, **kinds: type) -> dict[str, Any]:
-    """Make the objects at the keys of `kinds`, which gives their base classes; returns them by key."""
+    """Make the objects of a configuration at the keys of `kinds`, their base classes; returns them by key."""
     parser = ArgumentParser(exit_on_error=False)
     for key, kind in kinds.items():
         parser.add_subclass_arguments(kind, key)
@@ -64,7 +64,7 @@ def instantiate(config: Config, **kinds: type) -> dict[str, Any]:
 
 
 def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
-    """The number of updates done, and the policy's weights by their names in the policy."""
+    """The number of updates done, and the policy's weights by name."""
     sharded = path.is_dir()
     try:
         # Mapped, because most of the file is the optimizer's state, which is never read.
@@ -80,7 +80,7 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
 
 
 def put_weights(policy: Policy, weights: dict[str, Tensor], checkpoint: Path) -> None:
-    """Load a policy, and replace its weights by a checkpoint's, in the checkpoint's dtypes."""
+    """Load a policy with a checkpoint's weights, in the checkpoint's dtypes."""
     policy.load()
     check_weights(policy.state_dict(), weights, str(checkpoint))
     for name, parameter in policy.named_parameters():

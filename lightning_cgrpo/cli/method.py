@@ -77,7 +77,7 @@ def method_of(config: Config, weights: str | None = None) -> Method:
 
 
 def key_of(method: Mapping[str, Any]) -> str:
-    """A text that is equal for equal methods, and differs for others."""
+    """A text, equal for equal methods only."""
     return json.dumps(method, sort_keys=True)
 
 
@@ -104,9 +104,9 @@ def constraints_of(method: Mapping[str, Any]) -> dict[str, Constraint] | None:
 
 @cache
 def only_shows(class_path: str) -> bool:
-    """True for classes that only show or save: `LIGHTNINGS`, and classes whose body sets `MARK` to False.
+    """True for classes that only show or save: `LIGHTNINGS`, or marked with `MARK`.
 
-    A class is looked up by its name first, because its module may have moved since a run.
+    Names come before paths, because modules may have moved.
     """
     name = short_class(class_path)
     return name in LIGHTNINGS or any(constant_of(path, MARK) is False for path in (name, class_path))

@@ -35,11 +35,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def prepare(command: str, config: Config) -> None:
-    """Resolve ``ckpt_path`` in `config`, print which weights the command starts from, and set up the process.
+    """Resolve ``ckpt_path`` in `config`, print the starting weights, and set up the process.
 
     Raises:
-        UserError: a missing or damaged checkpoint, the first version of FSDP, or another number of processes than
-            torchrun or SLURM started.
+        UserError: a bad checkpoint, number of processes, or the first version of FSDP.
     """
     _check_strategy(config)
     config.setdefault("weights_only", True)
@@ -59,7 +58,7 @@ def prepare(command: str, config: Config) -> None:
 
 
 def import_names() -> None:
-    """Import all classes that configurations may name without a module: jsonargparse finds only imported classes."""
+    """Import all classes with short names, because jsonargparse finds only imported classes."""
     for namespace in NAMESPACES:
         module = importlib.import_module(namespace)
         for name in module.__all__:
@@ -73,10 +72,7 @@ def _check_strategy(config: Config) -> None:
 
 
 def _check_processes(config: Config) -> None:
-    """Raise a `ConfigError` if devices and nodes do not match the processes that torchrun or SLURM started.
-
-    The processes would train separately or wait forever.
-    """
+    """Refuse a number of processes, from torchrun or SLURM, other than the configured number."""
     devices, nodes = get(config, "trainer.devices"), get(config, "trainer.num_nodes") or 1
     launched = os.environ.get("WORLD_SIZE"), os.environ.get("SLURM_NTASKS")
     for launcher, count in zip(("torchrun", "SLURM"), launched, strict=True):
@@ -131,7 +127,7 @@ def _beginning(command: str, config: Config) -> str | None:
 def _differences(before: Any, now: Any, path: str = "") -> list[str]:
     """``key: before -> now`` for each setting in which two methods differ.
 
-    Settings missing in `now` are skipped, because `before` lists defaults too. Missing constraints are differences.
+    Settings missing in `now` are skipped, because `before` holds defaults too; missing constraints count.
     """
     before, now = ({"class_path": value} if is_class(value) else value for value in (before, now))
     both = isinstance(before, Mapping) and isinstance(now, Mapping)

@@ -42,7 +42,7 @@ def existing(checkpoint: str) -> bool:
 
 
 def checkpoints_below(folder: str) -> list[Path]:
-    """The ``last.ckpt`` of each run in a folder, the newest at the end; [] if `folder` is a checkpoint."""
+    """Each ``last.ckpt`` in a folder of runs, the newest at the end; [] for a checkpoint."""
     path = Path(folder)
     if is_remote(folder) or not path.is_dir() or path.suffix == ".ckpt":
         return []
@@ -51,7 +51,7 @@ def checkpoints_below(folder: str) -> list[Path]:
 
 
 def configuration_beside(checkpoint: str | Path) -> Config | None:
-    """The ``config.yaml`` of a checkpoint's run; None if missing or unreadable."""
+    """The configuration of a checkpoint's run; None if missing or unreadable."""
     path = Path(checkpoint).parent.parent / "config.yaml"
     try:
         return read(path) if not is_remote(checkpoint) and path.is_file() else None
@@ -60,9 +60,9 @@ def configuration_beside(checkpoint: str | Path) -> Config | None:
 
 
 def log_beside(config: Config, command: str) -> None:
-    """Change `config` so that an evaluation logs into its checkpoint's run instead of a new version.
+    """Make an evaluation log into its checkpoint's run instead of a new version.
 
-    Without a checkpoint, the evaluation logs into the version ``start``.
+    Evaluations of starting weights log into the version ``start``.
     """
     checkpoint = config.get("ckpt_path")
     run = Path(checkpoint).parent.parent if checkpoint and Path(checkpoint).parent.name == CHECKPOINTS else None

@@ -22,12 +22,11 @@ LONGEST = 100
 def run_name(layers: Sequence[Layer]) -> Layer:
     """The layer that gives loggers the name of the run.
 
-    The name begins with the first file's name, or with the logger's ``name`` if a file sets it. Labels of further
-    layers that change learning follow: ``gridworld,scalarized_rewards,seed=1``. A logger's ``name`` on the command line
-    stays as given.
+    The name begins with the first file's, or with the logger's own name in a file. Labels of further layers that change
+    learning follow: ``gridworld,scalarized_rewards,seed=1``. A logger's name on the command line stays as given.
 
     Args:
-        layers: the defaults, the files and the overrides, in this order.
+        layers: defaults, files, overrides.
     """
     labels: list[str] = []
     before = ""
@@ -49,7 +48,7 @@ def run_name(layers: Sequence[Layer]) -> Layer:
 
 
 def loggers(config: Config) -> list[Any]:
-    """`trainer.logger` as a list; a single value, None too, becomes a list of one."""
+    """The values of `trainer.logger` as a list, also if single."""
     logger = get(config, "trainer.logger")
     return logger if isinstance(logger, list) else [logger]
 
