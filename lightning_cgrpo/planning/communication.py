@@ -39,11 +39,11 @@ def traffic(parameters: int, trainable_bytes: int, work: Workload, how: Executio
     """Bytes that a GPU sends in an update.
 
     - DDP sums gradients once per optimizer step: 2 (N - 1) / N of their bytes.
-    - FSDP2 gathers the weights once for the rollout and each pass without gradients, twice for each training pass, and
-      sums gradients to shares after a training pass.
+    - FSDP2 gathers the weights once for the rollout and each pass without gradients, twice per training pass, which
+    also
+      sums gradients to shares.
 
     Args:
-        parameters: their number.
         element: bytes per number that FSDP2 gathers.
     """
     gpus, steps = how.gpus, work.epochs * len(work.passes)

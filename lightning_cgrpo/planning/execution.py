@@ -15,15 +15,14 @@ from lightning_cgrpo.cli.configuration import Config, ConfigError, get
 
 @dataclass(frozen=True)
 class Execution:
-    """How a run computes: number and kind of devices, precision, strategy, optimizer.
+    """Precision, strategy and optimizer of a run.
 
     Args:
         autocast: matrix products are bfloat16.
         sharding: "none", "ddp" (replicas) or "fsdp" (shares).
         strategy: the configuration's name for the sharding.
         state_bytes: the optimizer's bytes per byte of trainable weights.
-        temporaries: the optimizer's step is "fused", "foreach" (all tensors at once) or "single" (one by one).
-        double: weights are float64.
+        temporaries: of the optimizer: "fused", "foreach" (all tensors at once) or "single".
     """
 
     gpus: int

@@ -35,7 +35,6 @@ def row_flops(sizes: ModelSizes, row: Row) -> tuple[int, int]:
 
 
 def _vision_flops(sizes: ModelSizes, patches: int, images: int) -> int:
-    """Operations of a forward pass over `images` images of together `patches` patches; 0 without a vision tower."""
     if sizes.vision is None or not patches:
         return 0
     vision, tower = sizes.vision, sizes.vision.tower

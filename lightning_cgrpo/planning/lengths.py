@@ -41,10 +41,9 @@ def prompt_length(
     """Tokens of a prompt with its images.
 
     Args:
-        answer: tokens of an answer.
-        given: tokens of the prompt's text; None for the longest allowed, or `PROMPT_TOKENS` without a limit.
-        notes: an assumed length adds a line.
-        images: tokens of the prompt's images.
+        given: tokens of the text; None for the longest allowed, or `PROMPT_TOKENS`.
+        notes: assumptions are added.
+        images: tokens of images.
     """
     longest = answer if isinstance(module, SupervisedFineTuning) else longest_answer(module)
     room = None if sizes.context is None else sizes.context - longest
@@ -85,10 +84,10 @@ def pixel_bounds(policy: VisionLanguagePolicy) -> tuple[int, int]:
 
 
 def image_patches(vision: Vision, images: Sequence[tuple[int, int]], bounds: tuple[int, int]) -> int:
-    """Total number of patches of images after Qwen2-VL's scaling.
+    """Number of patches of images after Qwen2-VL's scaling.
 
     Args:
-        images: (height, width) in pixels, for each image.
+        images: (height, width) in pixels.
         bounds: least and most pixels of an image.
     """
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize

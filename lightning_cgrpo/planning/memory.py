@@ -38,7 +38,7 @@ class Memory:
 
 
 def arithmetic_of(sizes: ModelSizes, how: Execution) -> Arithmetic:
-    """The dtypes of forward and backward passes. Under autocast FSDP gathers weights as bfloat16."""
+    """The dtypes of passes. Under autocast FSDP gathers weights as bfloat16."""
     element = HALF if how.sharding == "fsdp" and how.autocast else sizes.element
     return Arithmetic(element, how.autocast, how.device == "cuda")
 
@@ -72,7 +72,7 @@ def language_model_memory(sizes: ModelSizes, work: Workload, how: Execution, che
 
 
 def standing(sizes: ModelSizes, how: Execution, reference: bool) -> Parts:
-    """Bytes present in every phase, by part; under FSDP a process has its share.
+    """Bytes present in every phase; under FSDP a process has its share.
 
     The reference is a copy of the weights, except with adapters. DDP's buckets are a copy of all gradients.
     """
@@ -90,9 +90,9 @@ def _share(size: int, how: Execution) -> int:
 
 
 def _unsharded(sizes: ModelSizes, how: Execution, everything: bool) -> int:
-    """Bytes of the weights that a process gathers under FSDP; 0 otherwise.
+    """Bytes of the weights that a process gathers under FSDP.
 
-    The rollout gathers `everything`; a pass gathers two layers at a time and all parameters outside of layers.
+    The rollout gathers everything, a pass two layers at a time and all parameters outside of layers.
     """
     if how.sharding != "fsdp":
         return 0
@@ -108,10 +108,9 @@ def _unsharded(sizes: ModelSizes, how: Execution, everything: bool) -> int:
 
 
 def cache_bytes(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic, shared: bool) -> int:
-    """Bytes of the keys and values of n prompts that are generated at once.
+    """Bytes of all keys and values: 2 L K d (n P + n G room) numbers, or 2 L K d n G (P + C - 1) without sharing.
 
-    These are 2 L K d (n P + n G room) numbers with shared prompts, else 2 L K d n G (P + C - 1), because the last token
-    is never read. The room is C - 1, rounded up to a multiple of `decoding.ROOM` tokens.
+    `room` is C - 1, rounded up to multiples of `decoding.ROOM`; n prompts are generated at once.
     """
     tower, fed = sizes.decoder, work.answer_tokens - 1
     answers = work.generated * work.group_size
@@ -123,9 +122,9 @@ def cache_bytes(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic, share
 
 
 def _rollout_working(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic) -> int:
-    """Bytes beside the cache: the larger of reading prompts and choosing tokens.
+    """Bytes: the larger of reading prompts and choosing tokens.
 
-    Choosing needs logits, scaled logits, probabilities, and a padded and a float64 copy. top_p and top_k add sorted
+    Choosing needs logits, scaled logits, probabilities, and a padded and a float64 copy. Filters add sorted
     probabilities and their order.
     """
     row = Row(work.generated, 0, work.prompt_tokens, 1)
@@ -140,7 +139,7 @@ def _rollout_working(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic) 
 def _forward_working(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arithmetic) -> int:
     """Bytes at the fullest moment without a backward pass, in a feed-forward layer: S (3 D + 3 F) numbers.
 
-    D counts input, sum after attention and norm; F counts both branches and their product.
+    D: input, sum after attention, norm. F: both branches, their product.
     """
     towers = [(sizes.decoder, row.tokens)]
     if sizes.vision is not None and patches:
@@ -156,8 +155,8 @@ def _forward_working(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arit
 def logits_kept(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> int:
     """Bytes of logits kept for the backward pass.
 
-    Without shared prompts, M V logits. With shared prompts, M V probabilities if they are a single chunk, else nothing;
-    autocast adds a copy of the output layer's weight.
+    With shared prompts, M V probabilities if a single chunk holds them, else none. Autocast adds a copy of the output
+    layer's weight.
     """
     if not row.shared:
         return row.predicted * sizes.vocabulary * arithmetic.product
@@ -167,7 +166,7 @@ def logits_kept(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> int:
 
 
 def _logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backward: bool) -> int:
-    """Bytes of temporary logits beside `logits_kept`; with several chunks, three tensors of one chunk."""
+    """Bytes of temporary logits beside the kept; of several chunks, three exist at once."""
     if not row.shared:
         return (3 if backward else 2) * row.predicted * sizes.vocabulary * arithmetic.full
     chunk, single = _chunk(sizes, row, arithmetic)
@@ -179,7 +178,7 @@ def _logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backwar
 
 
 def _chunk(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> tuple[int, bool]:
-    """Bytes of a chunk of logits, and True if a single chunk holds all logits."""
+    """Bytes of a chunk of logits, and True if the only one."""
     rows = max(CHUNK_BYTES // (FULL * sizes.vocabulary), 1)
     return min(row.predicted, rows) * sizes.vocabulary * arithmetic.full, row.predicted <= rows
 
@@ -187,7 +186,7 @@ def _chunk(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> tuple[int, bo
 def _training_phases(
     sizes: ModelSizes, row: Row, kept: Saved, always: Parts, how: Execution, arithmetic: Arithmetic, accumulates: bool
 ) -> dict[str, Parts]:
-    """Parts at the beginning and the end of the backward pass, and in the optimizer's step, by phase.
+    """The beginning and the end of the backward pass, and the optimizer's step.
 
     Kept activations go and gradients come layer by layer, so one end is the fullest moment. Accumulated gradients exist
     from the second pass on. A tied embedding has two gradients, the output layer's from the start.
@@ -209,7 +208,7 @@ def _training_phases(
 
 
 def _step_working(sizes: ModelSizes, how: Execution) -> int:
-    """Temporary bytes of AdamW's step: roots of all second moments (foreach), two tensors (single), 0 (fused)."""
+    """Temporary bytes of AdamW's step: roots of all second moments (foreach), or two tensors (single)."""
     if how.temporaries == "fused" or not how.state_bytes:
         return 0
     every = how.temporaries == "foreach"

@@ -23,10 +23,10 @@ class Tower:
 
     Args:
         gated: feed-forward layers multiply two branches (SwiGLU).
-        linear: weights of the linear maps of a layer.
-        layer: all parameters of a layer.
-        adapters: sum of the ranks of a layer's adapters.
-        adapted: sum of the input widths of a layer's adapters.
+        linear: weights of linear maps.
+        layer: all parameters.
+        adapters: sum of the adapters' ranks.
+        adapted: sum of the adapters' input widths.
     """
 
     layers: int
@@ -48,10 +48,9 @@ class Vision:
     """The vision tower of Qwen2.5-VL.
 
     Args:
-        patch: numbers (pixel values) in a patch.
-        patch_size: pixels along a patch's side.
+        patch: numbers in a patch.
         merge: patches along a token's side.
-        window: number of patches in an attention window.
+        window: patches in an attention window.
         full: number of layers that attend to the whole image.
     """
 
@@ -151,7 +150,6 @@ def _build(config: Any, dtype: str | None, reads_images: bool, name: str) -> Any
 
 
 def _configuration(policy: CausalLMPolicy, given: Path | None) -> tuple[Any, Path | None]:
-    """The model's transformers configuration, and the directory of its saved adapters (None without)."""
     if given is not None:
         return read_config(given), None
     if type(policy).load not in (CausalLMPolicy.load, VisionLanguagePolicy.load):

@@ -12,7 +12,7 @@ from lightning_cgrpo.planning.plan import Plan
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """The numbers of a plan, for `json.dumps`."""
+    """All numbers, for JSON."""
     return {
         "policy": plan.policy,
         "parameters": plan.parameters,
@@ -107,7 +107,7 @@ def _operations(plan: Plan) -> Table:
 
 
 def giga(size: int) -> str:
-    """Bytes as a text in GB (10^9 bytes), without the unit."""
+    """Text of a size in GB (10^9 bytes)."""
     return f"{size / 1e9:,.2f}" if size >= 5e6 else f"{size / 1e9:.2g}"
 
 

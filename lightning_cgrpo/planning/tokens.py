@@ -24,7 +24,7 @@ def rows_of(work: Workload, passes: Sequence[int], shared: bool) -> list[Row]:
 
 
 def training_rows(work: Workload, shared: bool) -> list[Row]:
-    """The packed rows of all training passes of an epoch."""
+    """The packed rows of an epoch."""
     return [row for passes in work.passes for row in rows_of(work, passes, shared)]
 
 
@@ -33,11 +33,11 @@ class Tokens:
     """Tokens of one update of all processes.
 
     Args:
-        sampled: B G C, with B prompts of all processes.
+        sampled: B G C.
         prompts: B P.
-        trained: in the packed rows of training passes, all epochs together.
-        reference: in the packed rows of reference passes.
-        unshared: in training passes if each answer had its own prompt, B G (P + C) per epoch.
+        trained: in the rows of training passes.
+        reference: in the rows of reference passes.
+        unshared: in training passes with a prompt per answer, B G (P + C) per epoch.
     """
 
     sampled: int
@@ -48,7 +48,7 @@ class Tokens:
 
 
 def tokens(work: Workload, shared: bool) -> Tokens:
-    """Tokens of an update of all processes, scaled up from the passes of one process."""
+    """Tokens of an update, scaled up from one process's passes."""
     scale = work.all_prompts / work.prompts
     trained = work.epochs * sum(row.tokens for row in training_rows(work, shared))
     answers = work.all_prompts * work.group_size
@@ -62,6 +62,6 @@ def tokens(work: Workload, shared: bool) -> Tokens:
 
 
 def steps(work: Workload) -> Tokens:
-    """The same counts for a small policy, in steps; prompts have none."""
+    """`Tokens` of a small policy, counting steps; prompts have none."""
     sampled = work.all_prompts * work.group_size * work.answer_tokens
     return Tokens(sampled, 0, work.epochs * sampled, sampled if work.reference_passes else 0, work.epochs * sampled)

@@ -22,19 +22,17 @@ class Workload:
     """An update of the process with the most prompts. Passes count answers, or steps of a small policy.
 
     Args:
-        prompts: B, of this process.
+        prompts: B.
         all_prompts: of all processes.
         group_size: G; 1 in supervised fine-tuning.
         prompt_tokens: P, images included.
         answer_tokens: C.
-        passes: for each optimizer step of an epoch, the sizes of its training passes.
+        passes: sizes of training passes, for each optimizer step of an epoch.
         reference_passes: sizes; none without a KL term.
-        old_passes: sizes of the passes for old log-probabilities; none with a single optimizer step per epoch.
-        generated: prompts that this process generates at once; 0 if no language model generates here.
-        samples: the update samples answers.
+        old_passes: sizes, for old log-probabilities.
+        generated: prompts generated at once in this process, if any.
         filtered: sampling sorts the vocabulary (top_p, top_k).
-        patches: of a prompt's images together.
-        images: of a prompt.
+        patches: of a prompt's images.
     """
 
     prompts: int
@@ -62,7 +60,7 @@ class Workload:
 
 
 def instantiate(config: Config) -> tuple[LightningModule, LightningDataModule]:
-    """Module and data module of a run; model and data are not loaded, and no checkpoint is read."""
+    """Module and data module of a run, nothing loaded."""
     config = {**config, "ckpt_path": None}
     prepare("plan", config)
     made = build(config, model=LightningModule, data=LightningDataModule)
@@ -78,7 +76,7 @@ def workload(
     patches: int = 0,
     images: int = 0,
 ) -> Workload:
-    """The work of an update on `gpus` processes; patches and images are those of a prompt."""
+    """The work of an update on `gpus` processes."""
     every = getattr(data, "prompts_per_update", None)
     if not isinstance(every, int):
         raise ConfigError(f"Expected data with prompts_per_update, but got {type(data).__name__}.")
@@ -146,9 +144,8 @@ def optimizer_steps(total: int, units: int, group_size: int, minibatch_size: int
 
     Args:
         total: units of all processes.
-        units: units of this process.
-        group_size: units that stay together if possible.
-        minibatch_size: most units over all processes; None for one minibatch.
+        units: of this process.
+        minibatch_size: units over all processes; None for one minibatch.
 
     Example:
         >>> optimizer_steps(32, 16, 4, 16)
