@@ -1,4 +1,4 @@
-"""Collectives, which every process must call in the same order. A single process communicates nothing."""
+"""Collectives, which every process must call in equal order. A single process communicates nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def all_sum(tensor: Tensor) -> Tensor:
 
 
 def gather_counts(count: int, device: torch.device) -> list[int]:
-    """`count` of every process, by rank."""
+    """Every process's `count`, by rank."""
     rank, size = world()
     if size == 1:
         return [count]
@@ -40,7 +40,7 @@ def gather_counts(count: int, device: torch.device) -> list[int]:
 
 
 def all_sum_named(sums: Mapping[str, Tensor]) -> dict[str, float]:
-    """Scalars summed over all processes in one collective. All processes must give equal names in equal order."""
+    """Scalars summed over all processes in one collective; names and their order must be equal on all."""
     if not sums:
         return {}
     total = all_sum(torch.stack([value.double() for value in sums.values()]))
@@ -48,7 +48,7 @@ def all_sum_named(sums: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def gathered(value: T) -> list[T]:
-    """`value` of every process, by rank; must be picklable."""
+    """Every process's picklable `value`, by rank."""
     size = world()[1]
     if size == 1:
         return [value]

@@ -19,8 +19,7 @@ class PromptSource(ABC):
     """A data set of prompts.
 
     Attributes:
-        rows: the columns of each prompt by name, if all are in memory, so that samplers can check all prompts before
-            training; None otherwise.
+        rows: columns of each prompt, if all are in memory, for a check before training; else None.
     """
 
     rows: Sequence[Mapping[str, Any]] | None = None
@@ -36,14 +35,13 @@ class PromptSource(ABC):
 class PromptLoader:
     """Batches of prompts: each process gets a contiguous share of every batch.
 
-    The batch's number and the seed determine its prompts, so that a resumed run continues exactly. An iteration ends
-    with the current pass over the source.
+    The batch's number and the seed determine its prompts, so that a resumed run continues exactly. Iteration ends with
+    the pass.
 
     Args:
         batch_size: prompts per batch, over all processes.
-        seed: shuffles every pass anew; None keeps the source's order.
-        start: called by each iteration; returns the number of its first batch, counted over all passes.
-        drop_last: leave out an incomplete last batch.
+        seed: shuffles every pass anew; None keeps the order.
+        start: number of the first batch, counted over all passes.
     """
 
     def __init__(
@@ -69,7 +67,7 @@ class PromptLoader:
         return self.batches
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty: the method only marks the loader as resumable for Lightning; `start` gives the position."""
+        """Empty: only marks the loader as resumable for Lightning; `start` gives the position."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -86,7 +84,7 @@ class PromptLoader:
 
 
 class PromptSubset(PromptSource):
-    """The prompts `index` of a source; `PromptGroups.index` still holds their indices in the source."""
+    """The prompts `index` of a source; their groups keep the source's indices."""
 
     def __init__(self, source: PromptSource, index: Sequence[int]) -> None:
         self.source, self.index = source, torch.tensor(index)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Stream(IntEnum):
-    """Purpose of a draw. The stream is part of the key, so different streams draw different numbers."""
+    """Purpose of a draw; different streams draw different numbers."""
 
     PROMPTS = 0
     ORDER = 1
@@ -35,10 +35,9 @@ def run_seed(seed: int | None = None) -> int:
 
 
 def generator(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
-    """A generator determined by its arguments, all integers >= 0.
+    """A generator determined by its arguments, integers >= 0.
 
-    All calls with the same stream must give equally many counters, because NumPy pads with zeros: (1) and (1, 0) would
-    give the same generator.
+    Calls with one stream must give equally many counters: NumPy pads with zeros, so (1) and (1, 0) give one generator.
     """
     return np.random.default_rng((seed, int(stream), *counters))
 
@@ -51,9 +50,9 @@ def uniform(seed: int, stream: Stream, update: int, index: Tensor, shape: tuple[
 
 @contextmanager
 def random_weights(seed: int) -> Iterator[None]:
-    """Context in which modules are made on the CPU, with random weights determined by `seed`.
+    """Context: modules get random weights determined by `seed`, on the CPU, because a GPU draws other numbers.
 
-    A GPU would draw other numbers. Global generators are left unchanged.
+    Global generators are left unchanged.
     """
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)

@@ -44,7 +44,7 @@ class _Tensors:
 
 @dataclass
 class PromptGroups(_Tensors):
-    """A batch of B prompts, before sampling. Seed, update and `index` determine the randomness of their answers."""
+    """Prompts to be answered G times each. Seed, update and `index` determine the randomness of the answers."""
 
     index: Tensor  # [B] int64, the prompts' indices in the data set, global over processes
     columns: dict[str, Any] = field(default_factory=dict)  # of the prompts: tensors [B, ...] or lists of length B
@@ -66,8 +66,8 @@ class PromptGroups(_Tensors):
 class Rollouts(_Tensors):
     """G answers to each of B prompts.
 
-    `log_probs` is the denominator of the loss's ratio. A sampler leaves it None if sampling was not exact enough; the
-    module then computes it. `sampling_log_probs`, from an external engine, only serve as importance weights of steps.
+    `log_probs` are the ratio's denominator; the module computes them if sampling was inexact (None). An external
+    engine's `sampling_log_probs` only serve as importance weights of steps.
     """
 
     actions: Tensor  # [B, G, T] int64, actions or tokens
