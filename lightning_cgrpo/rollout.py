@@ -66,7 +66,7 @@ class PromptGroups(_Tensors):
 class Rollouts(_Tensors):
     """G answers to each of B prompts.
 
-    `log_probs` are the ratio's denominator; the module computes them if sampling was inexact (None). An external
+    `log_probs` are the ratio's denominator; None if sampling was inexact, until the module computes them. An external
     engine's `sampling_log_probs` only serve as importance weights of steps.
     """
 

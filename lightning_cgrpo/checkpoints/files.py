@@ -101,7 +101,7 @@ def put_back(folder: Path) -> None:
 
 
 def remove_unfinished(folder: Path, before: float = math.inf) -> None:
-    """Remove unfinished files of killed runs, if last changed before a time (`time.time`); see `put_back`."""
+    """Call `put_back`, and remove unfinished files, if last changed before a time (`time.time`)."""
     put_back(folder)
     for path in folder.glob(f"*{UNFINISHED}"):
         # A running process may rename the file meanwhile; or the file belongs to another user.

@@ -127,7 +127,8 @@ def _beginning(command: str, config: Config) -> str | None:
 def _differences(before: Any, now: Any, path: str = "") -> list[str]:
     """``key: before -> now`` for each setting in which two methods differ.
 
-    Settings missing in `now` are skipped, because `before` holds defaults too; missing constraints count.
+    Settings missing in `now` are skipped, because `before` holds defaults too; missing
+    constraints are differences.
     """
     before, now = ({"class_path": value} if is_class(value) else value for value in (before, now))
     both = isinstance(before, Mapping) and isinstance(now, Mapping)

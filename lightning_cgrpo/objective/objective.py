@@ -127,7 +127,7 @@ class Objective:
         """Check the signals against a task's declaration.
 
         Raises:
-            ObjectiveError: a signal is unknown, or a number lacks `violated_above` or `violated_below`, or an indicator
+            ObjectiveError: a signal is unknown, a number has no `violated_above` or `violated_below`, or an indicator
                 has one.
         """
         for name in self.rewards:

@@ -22,7 +22,7 @@ class Execution:
         sharding: "none", "ddp" (replicas) or "fsdp" (shares).
         strategy: the configuration's name for the sharding.
         state_bytes: the optimizer's bytes per byte of trainable weights.
-        temporaries: of the optimizer: "fused", "foreach" (all tensors at once) or "single".
+        temporaries: the optimizer's step: "fused", "foreach" (all tensors at once) or "single".
     """
 
     gpus: int

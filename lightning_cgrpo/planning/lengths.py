@@ -71,7 +71,7 @@ def prompt_length(
 
 
 def pixel_bounds(policy: VisionLanguagePolicy) -> tuple[int, int]:
-    """Least and most pixels of an image."""
+    """Least and most pixels of a scaled image."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     folder = Path(policy.name).expanduser()

@@ -255,7 +255,7 @@ class CausalLMPolicy(Policy):
 
     @contextmanager
     def _checkpointing(self, wanted: bool) -> Iterator[None]:
-        """Recompute activations only if `wanted`; with a cache, transformers would ignore the cache."""
+        """Context: activations are recomputed only if `wanted`, because transformers would then ignore a cache."""
         for layer in self._checkpointed:
             layer.training = wanted
         try:

@@ -42,8 +42,8 @@ class Run:
         width: updates per bin.
         pooled: share of the updates in `distributions`.
         begins: first known update, if earlier updates are missing; else 0.
-        faults: number of logged updates with non-finite values, by signal; and of ``skipped_steps``.
-        collapsed: update at which a collapse began.
+        faults: logged updates with non-finite values, by signal; under ``skipped_steps``, skipped optimizer steps.
+        collapsed: update at which a collapse began, if any.
     """
 
     method: Method

@@ -86,7 +86,7 @@ def read(path: Path, last: float) -> Run | None:
     """Read a saved run; None for other files.
 
     Args:
-        last: share for final values, which bins give if the file's share differs.
+        last: share for final values; if the file's differs, they are computed from bins.
 
     Raises:
         ValueError: if a saved run is malformed.

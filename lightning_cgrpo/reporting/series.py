@@ -75,7 +75,7 @@ def moving_average(bins: Series, width: float, window: float) -> Series:
 
 
 def on_common_steps(seeds: list[Series]) -> tuple[Array, Array]:
-    """Steps ``[n]`` of the series that goes furthest, and all series interpolated there, ``[seeds, n]``, else NaN."""
+    """Steps ``[n]`` of the furthest series, and all series interpolated there, ``[seeds, n]``; NaN outside a series."""
     steps = max(seeds, key=lambda series: series.steps[-1]).steps
     rows = [np.interp(steps, s.steps, s.values, left=np.nan, right=np.nan) for s in seeds]
     return steps, np.stack(rows)

@@ -81,7 +81,7 @@ class Decoding:
         return self.slots.unpad(slots.transpose(1, 2))
 
     def keep(self, rows: Tensor) -> None:
-        """Keep only these answers, ascending indices of the R answers."""
+        """Keep only the answers at `rows`, ascending indices."""
         self.prompt = self.prompt[rows]
         for layer in self._layers.values():
             layer.key, layer.value = layer.key[rows], layer.value[rows]
