@@ -56,8 +56,9 @@ def plan(
         gpus: processes; by default the trainer's devices and nodes.
         prompt_tokens: of a prompt's text; with `patches`, of its images too. By default all allowed.
         answer_tokens: by default all allowed.
-        images: heights and widths; by default from the data.
-        model_config: a config.json instead of the model's own.
+        images: (height, width) in pixels of a prompt's images; by default from the data.
+        patches: of a prompt's images, instead of `images`.
+        model_config: a config.json for the model's own.
     """
     module, data = instantiate(config)
     notes: list[str] = []

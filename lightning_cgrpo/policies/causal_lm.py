@@ -166,7 +166,7 @@ class CausalLMPolicy(TextPolicy):
 
     @contextmanager
     def _checkpointing(self, wanted: bool) -> Iterator[None]:
-        """Switch checkpointing off during generation, because transformers would ignore the cache."""
+        """Context: activations are recomputed only if `wanted`, because transformers would then ignore a cache."""
         for layer in self._checkpointed:
             layer.training = wanted
         try:
@@ -184,13 +184,13 @@ class CausalLMPolicy(TextPolicy):
         return Examples({}, token, mask, torch.zeros_like(token[0]), {"prompt_ids": token, "prompt_mask": mask})
 
     def examples(self, rollouts: Rollouts) -> Examples:
-        """N = B G answers in the order (b, g); `shared` holds the prompts' tokens."""
+        """N = B G answers in the order (b, g); `shared` holds the prompts' inputs."""
         prompts, group_size, _ = rollouts.actions.shape
         group = torch.arange(prompts, device=rollouts.actions.device).repeat_interleave(group_size)
         return Examples({}, rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), group, rollouts.inputs)
 
     def forward(self, examples: Examples) -> PolicyOutput:
-        """Log-probabilities and entropies ``[N, T]``, at least float32; 0 in columns without any token."""
+        """Log-probabilities and entropies ``[N, T]``, at least float32; 0 in columns without a token."""
         return self.packed_log_probs(examples) if self.shares_prompts else self.padded_log_probs(examples)
 
     def packed_log_probs(self, examples: Examples) -> PolicyOutput:
@@ -229,13 +229,13 @@ class CausalLMPolicy(TextPolicy):
         return PolicyOutput(pad(log_probs, unused), pad(entropy, unused))
 
     def prompt_positions(self, ids: Tensor, lengths: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
-        """Positions ``[A, S]`` of the tokens ``[S]`` of n prompts; None for 0, 1, 2, … in each prompt."""
+        """Positions ``[A, S]`` (A axes) of the tokens ``[S]`` of n prompts; None for 0, 1, 2, … in each prompt."""
         return None
 
     def hidden(
         self, ids: Tensor, positions: Tensor, attend: Attend, inputs: Mapping[str, Tensor] = NO_INPUTS
     ) -> Tensor:
-        """Last hidden states ``[S, D]`` of a packed row (`Layout`) with positions ``[A, S]``."""
+        """Last hidden states ``[S, D]`` of a packed row of tokens ``ids [S]`` (`Layout`), at positions ``[A, S]``."""
         with self._checkpointing(torch.is_grad_enabled()):
             output = self.network.base_model(
                 input_ids=ids[None],
@@ -261,7 +261,7 @@ class CausalLMPolicy(TextPolicy):
     def save_pretrained(
         self, directory: str | Path, merge: bool = False, weights: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Write model and tokenizer for transformers; adapters alone, in peft's format.
+        """Write model and tokenizer for transformers; of adapted models the adapters alone, in peft's format.
 
         Args:
             merge: write all weights with the adapters added.
@@ -274,7 +274,7 @@ class CausalLMPolicy(TextPolicy):
 
 
 class _BaseModel:
-    """A policy with its adapters off; no `nn.Module`, because the parameters belong to the policy."""
+    """A policy with its adapters off, as reference; no `nn.Module`, because the parameters belong to the policy."""
 
     def __init__(self, policy: CausalLMPolicy) -> None:
         self._policy = policy

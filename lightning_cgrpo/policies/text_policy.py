@@ -45,7 +45,7 @@ class TextPolicy(Policy):
             raise RuntimeError(f"Expected '{self.name}' to be loaded, but it is not, try `policy.load()` first.")
 
     def tokenize(self, prompts: Sequence[str | Messages], index: Tensor | None = None) -> list[list[int]]:
-        """Tokens of B prompts; errors name a prompt by `index` ``[B]``.
+        """Token ids of B prompts; errors name a prompt by `index` ``[B]``.
 
         Raises:
             UserError: a prompt is empty or too long, or the tokenizer has no chat template.
@@ -60,11 +60,11 @@ class TextPolicy(Policy):
     def read_prompts(
         self, prompts: Sequence[str | Messages], index: Tensor | None = None
     ) -> tuple[list[list[int]], dict[str, Tensor]]:
-        """Tokens of B prompts, and the model's further inputs: tensors ``[B, ...]``."""
+        """Token ids of B prompts, and the model's further inputs by name, ``[B, ...]``; {} for text alone."""
         return self.tokenize(prompts, index), {}
 
     def padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
-        """Tokens and mask ``[B, P]``, padded on the left."""
+        """Token ids, padded on the left, and their mask (true for tokens), ``[B, P]``."""
         width = max((len(row) for row in prompts), default=1)
         ids = torch.full((len(prompts), width), self.pad_token)
         mask = torch.zeros((len(prompts), width), dtype=torch.bool)
