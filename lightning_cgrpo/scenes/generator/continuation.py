@@ -12,7 +12,7 @@ from lightning_cgrpo.scenes.generator.human_drive import Obstacles, onward
 from lightning_cgrpo.scenes.generator.road_network import SHOULDER
 from lightning_cgrpo.scenes.generator.roads import Random
 from lightning_cgrpo.scenes.generator.site import Site
-from lightning_cgrpo.scenes.generator.world import World, apart, ego_history
+from lightning_cgrpo.scenes.generator.world import World, apart, ego_history, future
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.vehicle import FRONT_LENGTH, LENGTH, REAR_AXLE_TO_CENTER, WIDTH
 
@@ -63,6 +63,13 @@ class Continuation:
     def scene(self, start: Start, name: str, log: str) -> Scene:
         ego = ego_history(self.site.path, start.s, start.motion, start.left, start.heading)
         return self.world.scene(name, log, replace(self.site, s=start.s), ego, self.agents, first=LATER)
+
+    def recovery(self, start: Start, name: str) -> Scene:
+        """A scene whose human returns to the path."""
+        ego = ego_history(self.site.path, start.s, start.motion, start.left, start.heading)
+        driven = onward(self.site, self.others, start.s, start.motion)
+        human = future(self.site.path, driven, start.left, start.heading)
+        return self.world.scene(name, name, replace(self.site, s=start.s), ego, self.agents, human, LATER)
 
     def _start(self, rng: Random, share: float) -> Start:
         """The largest perturbation, toward `share` of the human's way, that lets a driver go on, clear of agents."""

@@ -16,6 +16,8 @@ WITHOUT_END = 1_000_000
 """Scenes of a split without a count."""
 AFTERWARDS = 1
 """Separates a follow-up's random numbers."""
+RECOVERY = 2
+"""Separates a recovery's random numbers."""
 
 
 class GeneratedScenes(SceneSource):
@@ -25,18 +27,30 @@ class GeneratedScenes(SceneSource):
         seed: seed of all scenes.
         count: scenes of each split; unbounded by default.
         follow_ups: second-stage scenes per scene; none if the road ends too soon.
+        recoveries: share of the training scenes whose ego starts beside its path, as in follow-ups; the human returns.
     """
 
-    def __init__(self, seed: int = 0, count: int | None = None, follow_ups: int = 4) -> None:
+    def __init__(
+        self, seed: int = 0, count: int | None = None, follow_ups: int = 4, recoveries: float = 0.0
+    ) -> None:
         for name, value in (("seed", seed), ("count", count), ("follow_ups", follow_ups)):
             if value is not None and value < 0:
                 raise UserError(f"Expected argument `{name}` to be at least 0, but got {value}.")
-        self.endless = count is None
+        if not 0 <= recoveries <= 1:
+            raise UserError(f"Expected argument `recoveries` to be in [0, 1], but got {recoveries}.")
+        self.endless, self.recoveries = count is None, recoveries
         self.seed, self.count, self.follow_up_count = seed, WITHOUT_END if count is None else count, follow_ups
 
     def scenes(self, split: Split) -> Scenes[int, Scene]:
         def scene(index: int) -> Scene:
-            return World.random(self._random(split, index)).first_scene(self._name(split, index))
+            world, name = World.random(self._random(split, index)), self._name(split, index)
+            if split == "train" and self.recoveries:
+                rng = self._random(split, index, RECOVERY)
+                if rng.random() < self.recoveries:
+                    continuation = Continuation.of(world)
+                    if continuation.goes_on:
+                        return continuation.recovery(continuation.starts(rng, 1)[0], name)
+            return world.first_scene(name)
 
         return Scenes(range(self.count), scene)
 

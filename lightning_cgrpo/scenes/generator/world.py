@@ -21,6 +21,8 @@ from lightning_cgrpo.scenes.vehicle import LENGTH, REAR_AXLE_TO_CENTER, WIDTH
 
 SIGHT = 90.0
 """Meters around the ego."""
+RETURN, RETURN_SECONDS = 6.0, 1.0
+"""A human returns to the path within these meters at least, or this time."""
 PARTS: dict[Callable[[Random, Site], list[Agent]], float] = {
     traffic.queue: 0.4,
     traffic.leader: 0.45,
@@ -66,7 +68,7 @@ class World:
 
     def first_scene(self, name: str) -> Scene:
         history = ego_history(self.site.path, self.site.s, self.drive.start)
-        return self.scene(name, name, self.site, history, self.agents, _future(self.site.path, self.drive))
+        return self.scene(name, name, self.site, history, self.agents, future(self.site.path, self.drive))
 
     def scene(
         self,
@@ -149,13 +151,29 @@ def ego_history(
     )
 
 
-def _future(path: Curve, driven: HumanDrive) -> Tensor:
-    """The human's drive ``[8, 3]`` in the ego's frame, every 0.5 s."""
-    pose, later = path.at(driven.s[0]), path.at(driven.s[2::2])
-    future = later - pose
+def future(path: Curve, driven: HumanDrive, left: float = 0.0, heading: float = 0.0) -> Tensor:
+    """The human's drive ``[8, 3]`` in the frame of its start, every 0.5 s.
+
+    Args:
+        left: meters to the left of the path at t = 0; the human returns to the path.
+        heading: radians to the left of the path's direction at t = 0.
+    """
+    places = driven.s[::2]
+    beside, slope = _return(places - places[0], left, np.tan(heading), max(RETURN, RETURN_SECONDS * driven.start[0]))
+    poses = path.at(places, beside)
+    poses[:, 2] += np.arctan2(slope, 1 - beside * np.interp(places, path.s, path.curvature))
+    pose, later = poses[0], poses[1:] - poses[0]
     cos, sin = np.cos(pose[2]), np.sin(pose[2])
-    forward, left = future[:, 0] * cos + future[:, 1] * sin, future[:, 1] * cos - future[:, 0] * sin
-    return torch.from_numpy(np.stack([forward, left, future[:, 2]], 1))
+    forward, sideways = later[:, 0] * cos + later[:, 1] * sin, later[:, 1] * cos - later[:, 0] * sin
+    return torch.from_numpy(np.stack([forward, sideways, later[:, 2]], 1))
+
+
+def _return(ways: Array, left: float, slope: float, length: float) -> tuple[Array, Array]:
+    """Meters to the left of the path, and their slope, after ways in meters: a cubic, 0 from `length` on."""
+    share = (ways / length).clip(0, 1)
+    beside = left * (1 + 2 * share) * (1 - share) ** 2 + slope * length * share * (1 - share) ** 2
+    slopes = -6 * left / length * share * (1 - share) + slope * (1 - share) * (1 - 3 * share)
+    return beside, slopes
 
 
 def _agents(agents: Sequence[Agent], ego: Array, first: int) -> Agents:
