@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,7 +11,6 @@ from torch import Tensor
 from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.columns import MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.navsim.evaluation import average_displacement
-from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.objective.objective import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
@@ -24,8 +20,6 @@ from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
 from lightning_cgrpo.tasks.task import Task
 
 PROGRESS, LIGHTS = "ego_progress", "traffic_light_compliance"
-PLANS_KEPT = 16_384
-"""Size of the cache (kilobytes each), because evaluations repeat scenes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +35,7 @@ class ScoredAnswers:
 class DrivingTask(Task):
     """Scores trajectories as NAVSIM v2 does, with log-replay traffic and without a human filter.
 
-    Prompts: the column ``scene``.
+    Prompts: the column ``scene``, and the expert's ``plan``; without a plan the task plans.
 
     Answers: waypoints as text, see `AnswerFormat.read`.
 
@@ -76,7 +70,6 @@ class DrivingTask(Task):
 
     def __init__(self, answer: AnswerFormat = AnswerFormat(), fractional: bool = False) -> None:  # noqa: B008 (frozen)
         self.answer, self.fractional = answer, fractional
-        self._plans: OrderedDict[bytes, ExpertPlan] = OrderedDict()
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
         """Raises:
@@ -85,7 +78,7 @@ class DrivingTask(Task):
         """
         scenes: Sequence[Scene] = prompts.column("scene", "DrivingTask")
         shape, device = rollouts.mask.shape[:2], rollouts.actions.device
-        found = self.scored(scenes, texts(rollouts))
+        found = self.scored(scenes, texts(rollouts), prompts.columns.get("plan"))
         columns = {}
         if found.scores is not None:
             driven = [scenes[row] for row in found.scene.tolist()]
@@ -119,8 +112,10 @@ class DrivingTask(Task):
             **length_signals(rollouts, None),
         }
 
-    def scored(self, scenes: Sequence[Scene], answers: Sequence[Sequence[str]]) -> ScoredAnswers:
-        """Read and score B · G texts."""
+    def scored(
+        self, scenes: Sequence[Scene], answers: Sequence[Sequence[str]], plans: Sequence[ExpertPlan] | None = None
+    ) -> ScoredAnswers:
+        """Read and score B · G texts; the expert plans in B scenes without `plans`."""
         poses = self.answer.trajectories([text for group in answers for text in group])
         answer = (~poses[:, 0, 0].isnan()).nonzero()[:, 0]
         scene = torch.tensor([row for row, group in enumerate(answers) for _ in group], dtype=torch.int64)[answer]
@@ -128,35 +123,7 @@ class DrivingTask(Task):
         if not len(answer):
             return ScoredAnswers(answer, scene, poses, None)
         asked, rows = scene.unique(return_inverse=True)
-        used = [scenes[row] for row in asked.tolist()]
-        scorer = Scorer(used, plans=self.plans(used), human_filter=False)
+        used = asked.tolist()
+        given = None if plans is None else [plans[row] for row in used]
+        scorer = Scorer([scenes[row] for row in used], plans=given, human_filter=False)
         return ScoredAnswers(answer, scene, poses, scorer(poses, rows, POSE_INTERVAL))
-
-    def plans(self, scenes: Sequence[Scene]) -> list[ExpertPlan]:
-        keys = [_fingerprint(scene) for scene in scenes]
-        new = {key: scene for key, scene in zip(keys, scenes, strict=True) if key not in self._plans}
-        self._plans.update(zip(new, plan(list(new.values())), strict=True))
-        plans = [self._plans[key] for key in keys]
-        for key in keys:
-            self._plans.move_to_end(key)
-        while len(self._plans) > PLANS_KEPT:
-            self._plans.popitem(last=False)
-        return plans
-
-
-def _fingerprint(scene: Scene) -> bytes:
-    """Hash of a scene's content, because sources rebuild scenes."""
-    found = hashlib.blake2b(digest_size=16)
-
-    def add(value: Any) -> None:
-        if isinstance(value, Tensor):
-            found.update(repr(value.shape).encode())
-            found.update(value.contiguous().numpy().tobytes())
-        elif is_dataclass(value):
-            for part in fields(value):
-                add(getattr(value, part.name))
-        else:
-            found.update(repr(value).encode(errors="surrogatepass"))
-
-    add(scene)
-    return found.digest()
