@@ -12,6 +12,7 @@ from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.columns import MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.navsim.evaluation import average_displacement
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
+from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
 from lightning_cgrpo.objective.objective import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.scenes.scene import Scene
@@ -33,7 +34,7 @@ class ScoredAnswers:
 
 
 class DrivingTask(Task):
-    """Scores trajectories as NAVSIM v2 does, with log-replay traffic and without a human filter.
+    """Scores trajectories as NAVSIM v2 does; by default with log-replay traffic and without a human filter.
 
     Prompts: the column ``scene``, and the expert's ``plan``; without a plan the task plans.
 
@@ -55,6 +56,8 @@ class DrivingTask(Task):
     Args:
         answer: format of an answer, as in the prompts.
         fractional: in advantages, sub-scores of 0.5 are half a violation. Rates always count a whole violation.
+        traffic: behavior of agents, by default log replay; `Reactive` is official, and slower.
+        human_filter: ignore violations that the human also commits, in original scenes; official.
     """
 
     signals: Mapping[str, SignalKind] = {
@@ -68,8 +71,15 @@ class DrivingTask(Task):
         "truncated": "indicator",
     }
 
-    def __init__(self, answer: AnswerFormat = AnswerFormat(), fractional: bool = False) -> None:  # noqa: B008 (frozen)
+    def __init__(
+        self,
+        answer: AnswerFormat = AnswerFormat(),  # noqa: B008 (frozen)
+        fractional: bool = False,
+        traffic: TrafficPolicy | None = None,
+        human_filter: bool = False,
+    ) -> None:
         self.answer, self.fractional = answer, fractional
+        self.traffic, self.human_filter = traffic, human_filter
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
         """Raises:
@@ -125,5 +135,6 @@ class DrivingTask(Task):
         asked, rows = scene.unique(return_inverse=True)
         used = asked.tolist()
         given = None if plans is None else [plans[row] for row in used]
-        scorer = Scorer([scenes[row] for row in used], plans=given, human_filter=False)
+        driven = [scenes[row] for row in used]
+        scorer = Scorer(driven, self.traffic, plans=given, human_filter=self.human_filter)
         return ScoredAnswers(answer, scene, poses, scorer(poses, rows, POSE_INTERVAL))

@@ -9,6 +9,8 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.columns import MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import Scorer
+from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
+from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
@@ -149,6 +151,26 @@ def test_the_given_plan_is_the_expert_s():
     prompts.columns["plan"] = [replace(each, trajectory=each.trajectory[:1].expand(41, 3)) for each in plans]
     stood = DrivingTask().score(prompts, rollouts)["ego_progress"].value
     assert bool((made < 1).any()) and stood.tolist() == [[1.0], [1.0]]
+
+
+def test_traffic_and_human_filter_are_chosen():
+    """A vehicle that stops in the log, but would drive on; and a parked one that the human hits too."""
+    stopping = agent("stopping", 20.0, -1.75, speed=8.0)
+    stopping["states"] = [[t, 20.0, -1.75, 0.0, 8.0, 0.0] for t, *_ in stopping["states"]]
+    parked = agent("parked", 20.0, -1.75)
+    scenes = [replace(straight_road([stopping]), human=None), straight_road([parked])]
+    texts = [[written(scene)] for scene in scenes]
+    complied = [
+        signals(scenes, texts, **options)["no_at_fault_collisions"].value[:, 0].tolist()
+        for options in (
+            {},
+            {"traffic": LogReplay()},
+            {"traffic": Reactive()},
+            {"human_filter": True},
+            {"traffic": Reactive(), "human_filter": True},
+        )
+    ]
+    assert complied == [[0, 0], [0, 0], [1, 0], [0, 1], [1, 1]]
 
 
 def test_prompts_without_scenes_are_named():
