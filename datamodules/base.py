@@ -41,6 +41,7 @@ class GroupDataModule(LightningDataModule, ABC):
         check_at_least(0, test_train_prompts=test_train_prompts)
         self.prompts_per_update, self.eval_prompts, self._seed = prompts_per_update, eval_prompts, seed
         self.max_eval_prompts, self.test_train_prompts = max_eval_prompts, test_train_prompts
+        self.worker = False  # for sources that take longer than a process
 
     @property
     def seed(self) -> int:
@@ -75,7 +76,9 @@ class GroupDataModule(LightningDataModule, ABC):
         return self.trainer.global_step if self.trainer is not None else 0
 
     def _training(self, source: PromptSource, seed: int | None) -> PromptLoader:
-        return PromptLoader(source, self.prompts_per_update, seed, start=self._updates_done, drop_last=True)
+        return PromptLoader(
+            source, self.prompts_per_update, seed, start=self._updates_done, drop_last=True, worker=self.worker
+        )
 
     def _evaluation(self, split: Split) -> PromptLoader:
         source = self.source(split)

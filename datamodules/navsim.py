@@ -25,7 +25,7 @@ from lightning_cgrpo.tasks.driving.thoughts import Thoughts
 
 
 class NavsimDataModule(GroupDataModule):
-    """Driving scenes, with the columns ``prompt``, a chat with images, and ``scene``.
+    """Driving scenes, with the columns ``prompt``, a chat with images, ``scene``, and ``plan``, the expert's.
 
     Scenes are evenly spaced over the source, because neighbors are alike. Null counts take all scenes of a finite
     source. Splits share no log.
@@ -38,6 +38,7 @@ class NavsimDataModule(GroupDataModule):
         test_prompts: scenes for test and prediction.
         follow_ups: also test second-stage scenes, in another dataloader. Column ``follows``: index of the first-stage
             prompt.
+        worker: make training scenes, images and plans ahead in another process; on Linux only.
 
     Raises:
         UserError: a split takes all scenes of an endless source; (from `setup`) the source is too small to split, or
@@ -57,8 +58,10 @@ class NavsimDataModule(GroupDataModule):
         test_train_prompts: int = 0,
         follow_ups: bool = False,
         seed: int | None = None,
+        worker: bool = True,
     ) -> None:
         super().__init__(prompts_per_update, eval_prompts, max_eval_prompts, test_train_prompts, seed)
+        self.worker = worker
         self._given_scenes, self.form, self.follow_ups = scenes, form, follow_ups
         self.counts = {"train": train_prompts, "val": val_prompts, "test": test_prompts, "predict": test_prompts}
         for name, count in [(f"{split}_prompts", self.counts[split]) for split in ("train", "val", "test")]:
@@ -110,6 +113,7 @@ class NavsimDemonstrationsDataModule(NavsimDataModule):
         form: content of a prompt; demonstrations are 4 s long.
         human: demonstrate the human's drive; default: PDM-Closed, the score's planner.
         thoughts: text before the trajectory; default: none.
+        worker: as in `NavsimDataModule`.
     """
 
     def __init__(
@@ -125,9 +129,12 @@ class NavsimDemonstrationsDataModule(NavsimDataModule):
         max_eval_prompts: int | None = None,
         seed: int | None = None,
         thoughts: Thoughts | None = None,
+        worker: bool = True,
     ) -> None:
         counts = (train_prompts, val_prompts, test_prompts)
-        super().__init__(prompts_per_update, scenes, form, *counts, eval_prompts, max_eval_prompts, seed=seed)
+        super().__init__(
+            prompts_per_update, scenes, form, *counts, eval_prompts, max_eval_prompts, seed=seed, worker=worker
+        )
         self.human, self.thoughts = human, thoughts
 
     def train_dataloader(self) -> PromptLoader:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightning_cgrpo.distributed import world
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.prompt_worker import AVAILABLE, made_ahead
 from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.rollout import PromptGroups
 
@@ -42,6 +43,7 @@ class PromptLoader:
         batch_size: prompts per batch, over all processes.
         seed: shuffles every pass anew; None keeps the order.
         start: number of the first batch, counted over all passes.
+        worker: make batches ahead in another process, see `made_ahead`; on Linux only.
     """
 
     def __init__(
@@ -51,8 +53,10 @@ class PromptLoader:
         seed: int | None = None,
         start: Callable[[], int] = lambda: 0,
         drop_last: bool = False,
+        worker: bool = False,
     ) -> None:
         self.source, self.batch_size, self.seed, self.start = source, batch_size, seed, start
+        self.worker = worker and AVAILABLE
         batches, rest = divmod(len(source), batch_size)
         self.batches = batches + bool(rest and not drop_last)
         if self.batches == 0:
@@ -73,6 +77,13 @@ class PromptLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
     def __iter__(self) -> Iterator[PromptGroups]:
+        if self.worker:
+            yield from made_ahead(self.source.groups, self._shares())
+        else:
+            yield from map(self.source.groups, self._shares())
+
+    def _shares(self) -> Iterator[Tensor]:
+        """Indices ``[B]`` of this process's share of every batch."""
         epoch, first = divmod(self.start(), self.batches)
         order = torch.arange(len(self.source))
         if self.seed is not None:
@@ -80,7 +91,7 @@ class PromptLoader:
         rank, size = world()
         for batch in range(first, self.batches):
             index = order[batch * self.batch_size : (batch + 1) * self.batch_size]
-            yield self.source.groups(index.tensor_split(size)[rank])
+            yield index.tensor_split(size)[rank]
 
 
 class PromptSubset(PromptSource):

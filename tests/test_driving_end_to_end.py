@@ -1,6 +1,7 @@
 """The main job as a user runs it: every method trains, resumes and is tested in both stages."""
 
 import json
+import multiprocessing
 import shlex
 from pathlib import Path
 
@@ -40,6 +41,11 @@ def test_the_main_job(folder):
     (run,) = folder.glob("runs/navsim,*/version_1")
     checkpoint = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
     assert checkpoint["global_step"] == 3
+    command("fit", "--trainer.max_steps=3 --callbacks.drives.every_n_updates=1 --trainer.logger.save_dir=whole")
+    (whole,) = folder.glob("whole/navsim,*/version_0")
+    never_stopped = torch.load(whole / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(weight, never_stopped[name]) for name, weight in checkpoint["state_dict"].items())
+    assert not multiprocessing.active_children()
     drivers = json.loads((run / "scores.json").read_text())["drivers"]
     assert list(drivers) == ["policy", "PDM-Closed", "constant velocity", "human"]
     policy = drivers["policy"]

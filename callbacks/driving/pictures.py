@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from lightning_cgrpo.callbacks.driving.scores import expect_driving
 from lightning_cgrpo.callbacks.tensorboard import writers
+from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.driving.prompts import intent
 from lightning_cgrpo.tasks.driving.task import DrivingTask
@@ -60,17 +62,25 @@ class DrivePictures(Callback):
         columns = outputs["prompts"].columns
         for writer in writers(trainer):
             for row in range(min(self.scenes, len(outputs["prompts"]))):
+                plans = columns.get("plan")
+                answers = outputs["rollouts"].info["text"][row]
                 figure = picture(
-                    task, columns["scene"][row], columns["prompt"][row], outputs["rollouts"].info["text"][row]
+                    task, columns["scene"][row], columns["prompt"][row], answers, plans and plans[row : row + 1]
                 )
                 writer.add_figure(f"{tag}/{row}", figure, update)
 
 
-def picture(task: DrivingTask, scene: Scene, prompt: list[dict[str, Any]], answers: list[str]) -> Figure:
-    """Draw a scene with the G answers and the prompt's last images."""
+def picture(
+    task: DrivingTask,
+    scene: Scene,
+    prompt: list[dict[str, Any]],
+    answers: list[str],
+    plans: Sequence[ExpertPlan] | None = None,
+) -> Figure:
+    """Draw a scene with the G answers and the prompt's last images; `plans` holds the expert's plan."""
     from lightning_cgrpo.navsim.render.draw import draw  # slow to import matplotlib
 
-    scored = task.scored([scene], [answers])
+    scored = task.scored([scene], [answers], plans)
     tags, mean = [], 0.0
     if scored.scores is not None:
         mean = float(scored.scores.epdms.nan_to_num(0).sum()) / len(answers)

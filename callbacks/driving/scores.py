@@ -96,9 +96,10 @@ class DrivingScores(Callback):
             self._drives[name] += found
 
     def _drive(self, task: DrivingTask, outputs: Any, follows: Any) -> Scorer:
-        scenes = outputs["prompts"].columns["scene"]
+        columns = outputs["prompts"].columns
+        scenes = columns["scene"]
         poses = task.answer.trajectories([text for group in texts(outputs["rollouts"]) for text in group])
-        scorer = Scorer(scenes, self.traffic, plans=task.plans(scenes), human_filter=self.human_filter)
+        scorer = Scorer(scenes, self.traffic, plans=columns.get("plan"), human_filter=self.human_filter)
         numbers, rows = outputs["prompts"].index.tolist(), list(range(len(scenes)))
         plans = poses.unflatten(0, (len(scenes), -1))
         self._drives[POLICY] += drives(scorer, rows, plans, POSE_INTERVAL, numbers, follows)

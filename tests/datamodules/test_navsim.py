@@ -1,5 +1,6 @@
 """Driving scenes as prompts, demonstrations, and the whole way from images to signals with a tiny model."""
 
+import re
 from itertools import islice
 
 import pytest
@@ -11,7 +12,9 @@ from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.scenes.argoverse2 import Argoverse2
 from lightning_cgrpo.scenes.files import SceneFiles
 from lightning_cgrpo.scenes.generator import GeneratedScenes
+from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.scenes.scene_file import write_scene
+from lightning_cgrpo.scenes.source import Scenes
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.scene_prompts import DrivingDemonstrations, ScenePrompts
@@ -29,7 +32,7 @@ def test_batches_have_prompts_and_scenes():
     assert len(loader) == 3
     assert [len(data.val_dataloader()), len(data.test_dataloader()), len(data.predict_dataloader())] == [1, 2, 2]
     batch = next(iter(loader))
-    assert batch.columns.keys() == {"prompt", "scene"}
+    assert batch.columns.keys() == {"prompt", "scene", "plan"}
     for prompt, scene in zip(batch.columns["prompt"], batch.columns["scene"], strict=True):
         assert [part["type"] for part in prompt[0]["content"]] == ["text", "image", "text"]
         assert scene.name.startswith("generated_train")
@@ -106,10 +109,43 @@ def test_the_kept_rows_are_bounded():
     first = source.groups(torch.arange(2)).columns["scene"]
     assert source.groups(torch.tensor([0])).columns["scene"][0] is first[0]
     source.groups(torch.tensor([5]))
-    assert source._row.cache_info().currsize == 2
+    assert list(source._rows) == [0, 5]
     assert source.groups(torch.tensor([0])).columns["scene"][0] is first[0]
     again = source.groups(torch.tensor([1])).columns["scene"][0]
     assert again is not first[1] and again.name == first[1].name
+
+
+def test_the_worker_makes_the_same_prompts():
+    """Images, scenes and plans, which then are not planned again."""
+    ahead, at_once = (
+        list(NavsimDataModule(2, form=SMALL, worker=worker, **COUNTS).train_dataloader()) for worker in (True, False)
+    )
+    assert len(ahead) == len(at_once) == 3
+    for ours, theirs in zip(ahead, at_once, strict=True):
+        assert torch.equal(ours.index, theirs.index)
+        for row in range(2):
+            image, same = (groups.columns["prompt"][row][0]["content"][1].pop("image") for groups in (ours, theirs))
+            assert image.dtype == same.dtype and (image == same).all()
+            assert ours.columns["prompt"][row] == theirs.columns["prompt"][row]
+            plans = [groups.columns["plan"][row] for groups in (ours, theirs)]
+            assert torch.equal(plans[0].trajectory, plans[1].trajectory)
+            assert plans[0].route_lanes == plans[1].route_lanes
+            scenes = [groups.columns["scene"][row] for groups in (ours, theirs)]
+            assert torch.equal(scenes[0].agents.states, scenes[1].agents.states)
+            assert torch.equal(plans[0].trajectory, plan(scenes[:1])[0].trajectory)
+
+
+def test_a_scene_that_fails_is_named_in_one_line():
+    class Broken(GeneratedScenes):
+        def scenes(self, split):
+            return Scenes(range(6), self._scene)
+
+        def _scene(self, number):
+            raise SceneError(f"scene {number}: Expected a lane, but got none.")
+
+    with pytest.raises(SceneError) as caught:
+        next(iter(NavsimDataModule(2, Broken(0), SMALL, **COUNTS).train_dataloader()))
+    assert re.fullmatch(r"scene \d: Expected a lane, but got none\.", str(caught.value))
 
 
 def test_demonstrations_of_the_expert_and_of_the_human():
@@ -134,7 +170,7 @@ def test_demonstrations_are_for_training_alone():
     (batch,) = islice(data.train_dataloader(), 1)
     assert "completion" in batch.columns
     (batch,) = data.val_dataloader()
-    assert batch.columns.keys() == {"prompt", "scene"}
+    assert batch.columns.keys() == {"prompt", "scene", "plan"}
 
 
 def test_demonstrations_that_cannot_be(tmp_path):

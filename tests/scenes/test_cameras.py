@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.scenes.cameras.camera import FIELD_OF_VIEW, HEIGHT, HORIZON_PLACE, MOUNT
+from lightning_cgrpo.scenes.cameras.camera import FIELD_OF_VIEW, HEIGHT, HORIZON_PLACE, MOUNT, Camera, Polygons
 from lightning_cgrpo.scenes.cameras.camera_views import CAMERAS, CameraViews
 from lightning_cgrpo.scenes.cameras.colors import BORDER, GRASS, GREEN, LEFT_BORDER, RED, ROAD, SKY, TYPES
 from lightning_cgrpo.scenes.generator import GeneratedScenes
@@ -185,3 +185,40 @@ def test_views_are_fast():
         for camera in CAMERAS:
             views(camera)
     assert (time.process_time() - start) / 12 < 0.02
+
+
+def test_polygons_are_projected_together_as_alone():
+    """Of different sizes; ahead, behind, beside, and across the near plane."""
+    random = np.random.default_rng(0)
+    lens = Camera(np.array([1.0, -2.0, 0.4]), 0.3, 64, 96)
+    middle = np.array([10.0, 0.0, 0.5])
+    kinds = ((3, 2), (4, 3), (60, 2), (1, 3), (5, 3))
+    parts = [
+        Polygons.of(random.normal(0, 20, (count, corners, axes)) + middle[:axes], [(corners, axes, 0)] * count)
+        for corners, axes in kinds
+        for count in (7, 0, 30)
+    ]
+    alone = [
+        seen
+        for part in parts
+        for shape, color in zip(np.split(part.corners, part.counts.cumsum()[:-1]), part.colors, strict=False)
+        for seen in lens.seen(Polygons(shape, part.counts[:1], [color]))
+    ]
+    together = list(lens.seen(Polygons.cat(parts)))
+    assert [color for _, color in together] == [color for _, color in alone] and len(alone) < 150
+    assert {color[:2] for _, color in alone} == set(kinds)
+    for (outline, _), (same, _) in zip(together, alone, strict=True):
+        np.testing.assert_allclose(outline, same, rtol=1e-9)
+
+
+def test_outlines_are_cut_at_the_near_plane():
+    """A triangle with a corner behind the camera becomes a quadrangle; nothing behind is seen."""
+    lens = Camera(np.array([-MOUNT, 0.0, 0.0]), 0.0, 64, 64)
+    triangle = np.array([[[10.0, -1.0, 0.0], [10.0, 1.0, 0.0], [-10.0, 0.0, 0.0]]])
+    ((outline, color),) = lens.seen(Polygons.of(triangle, [(1, 2, 3)]))
+    corners = np.array(outline).reshape(-1, 2)
+    assert color == (1, 2, 3) and len(corners) == 4
+    focus = 64 / math.tan(FIELD_OF_VIEW / 2)
+    assert corners[0] == pytest.approx([64 + focus * 0.1, HORIZON_PLACE * 128 + focus * HEIGHT / 10])
+    assert corners[2:, 1] == pytest.approx(HORIZON_PLACE * 128 + focus * HEIGHT / 0.5)
+    assert not list(lens.seen(Polygons.of(-np.abs(triangle), [(1, 2, 3)])))

@@ -43,21 +43,22 @@ def propose(ahead: LaneAhead, forecast: Forecast) -> Array:
     )
     targets = np.tile(np.array(SPEED_LIMIT_FRACTIONS) * limit, len(paths))
     distances, speeds = np.repeat(begins, SPEEDS), np.full(PROPOSALS, float(ego.velocities[-1, 0]))
-    poses = [_at(paths, distances)]
+    driven = [distances]
     # Of leaders: distance along the path, speed, length to subtract. Proposals brake before the first search.
     leaders = np.zeros((3, PROPOSALS))
     for step in range(1, STEPS):
         if step % LEADER_STEPS == 0:
-            _search(leaders, paths, corridors, distances, poses[-1], forecast, step)
+            _search(leaders, paths, corridors, distances, forecast, step)
         ahead_at, leader_speeds, rears = leaders
         change = _acceleration(speeds, targets, ahead_at - distances - rears, leader_speeds)
         distances, speeds = distances + DT * speeds, speeds + DT * change
-        poses.append(_at(paths, distances))
-    return np.stack(poses, 1)
+        driven.append(distances)
+    return _at(paths, np.stack(driven, 1))
 
 
 def _at(paths: list[LanePath], distances: Array) -> Array:
-    each = distances.reshape(len(paths), -1)
+    """Poses ``[15, ..., 3]`` at distances ``[15, ...]``."""
+    each = np.split(distances, len(paths))
     return np.concatenate([path.at(along) for path, along in zip(paths, each, strict=True)])
 
 
@@ -77,7 +78,6 @@ def _search(
     paths: list[LanePath],
     corridors: Shapes,
     distances: Array,
-    poses: Array,
     forecast: Forecast,
     step: int,
 ) -> None:
@@ -88,25 +88,31 @@ def _search(
     and the path's end get the speed of the previous proposal's leader.
     """
     shapes = forecast.shapes[step]
-    egos = _footprints(poses)
+    poses: Array | None = None  # [15, 3], if there are shapes ahead
     for number, (path, rows) in enumerate(zip(paths, forecast.touching(corridors, step), strict=True)):
-        first = number * SPEEDS
-        mine = slice(first, first + SPEEDS)
+        mine = slice(number * SPEEDS, (number + 1) * SPEEDS)
+        leaders[:, mine] = np.array([[path.line.length], [0.0], [LENGTH / 2]])
+        if not len(rows):
+            continue
         along = path.project(shapely.get_coordinates(shapely.centroid(shapes[rows])))
         is_ahead = along > distances[mine, None]
+        if not is_ahead.any():
+            continue
+        if poses is None:
+            poses = _at(paths, distances)
+            egos = _footprints(poses)
         apart = np.where(is_ahead, shapely.distance(egos[mine, None], shapes[rows]), np.inf)
         speeds = forecast.speeds_along(rows, poses[mine, 2])
         speed = rear = 0.0
-        for row, gaps in enumerate(apart):
-            proposal = first + row
+        for proposal, gaps in enumerate(apart):
             if np.isinf(gaps).all():
                 distance, rear = path.line.length, LENGTH / 2
             else:
                 nearest = gaps.argmin()
-                distance = distances[proposal] + gaps[nearest]
-                if not np.isnan(speeds[row, nearest]):
-                    speed = speeds[row, nearest]
-            leaders[:, proposal] = distance, speed, rear
+                distance = distances[mine][proposal] + gaps[nearest]
+                if not np.isnan(speeds[proposal, nearest]):
+                    speed = speeds[proposal, nearest]
+            leaders[:, mine][:, proposal] = distance, speed, rear
 
 
 def _footprints(poses: Array) -> Shapes:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lightning_cgrpo.scenes.cameras.colors import Color
 
 Array = NDArray[Any]
 
@@ -29,39 +31,76 @@ class Camera:
 
     def __init__(self, pose: Array, yaw: float, height: int, width: int) -> None:
         self.height, self.width = FINENESS * height, FINENESS * width
-        self.place = pose[:2] + MOUNT * np.array([math.cos(pose[2]), math.sin(pose[2])])
+        self._place = mounted(pose)
         cos, sin = math.cos(pose[2] + yaw), math.sin(pose[2] + yaw)
         self._axes = np.array([[cos, sin], [sin, -cos]]).T  # ahead, to the right
         self._focus = self.width / 2 / math.tan(FIELD_OF_VIEW / 2)
 
-    def seen(self, polygons: Array) -> Iterator[tuple[int, list[float]]]:
-        """Rows and outlines ``[x, y, x, y, …]`` in pixels of the visible polygons of ``[N, V, 3]``."""
-        depth, right = np.moveaxis((polygons[..., :2] - self.place) @ self._axes, -1, 0)
-        up = polygons[..., 2] - HEIGHT
+    def seen(self, polygons: Polygons) -> Iterator[tuple[list[float], Color]]:
+        """Outlines ``[x, y, x, y, …]`` in pixels, and colors, of the visible polygons."""
+        corners, counts, colors = polygons
+        if not len(corners):
+            return
+        ends = counts.cumsum()
+        starts = ends - counts
+        following = np.arange(1, len(corners) + 1)
+        following[ends - 1] = starts
+        depth, right = ((corners[:, :2] - self._place) @ self._axes).T
+        up = corners[:, 2]
         here = depth >= NEAR
-        share = np.zeros_like(depth)
         # Where an edge meets the near plane.
-        following = np.roll(depth, -1, 1)
-        crosses = here != np.roll(here, -1, 1)
-        share[crosses] = ((NEAR - depth) / np.where(crosses, following - depth, 1.0))[crosses]
-        cut = [values + share * (np.roll(values, -1, 1) - values) for values in (depth, right, up)]
+        crosses = here != here[following]
+        share = np.zeros_like(depth)
+        share[crosses] = (NEAR - depth[crosses]) / (depth[following] - depth)[crosses]
+        cut = [values + share * (values[following] - values) for values in (depth, right, up)]
         # Each corner is followed by its edge's cut.
+        kept = np.stack([here, crosses], 1)
         depth, right, up = (
-            np.stack([given, at_edge], 2).reshape(len(given), 2 * given.shape[1])
-            for given, at_edge in zip((depth, right, up), cut, strict=True)
-        )
-        kept = np.stack([here, crosses], 2).reshape(depth.shape)
-        depth = np.where(kept, depth, 1.0)
+            np.stack(both, 1)[kept] for both in zip((depth, right, up), cut, strict=True)
+        )  # [P], the corners of outlines
         x = self.width / 2 + self._focus * right / depth
         y = HORIZON_PLACE * self.height - self._focus * up / depth
-        pixels = np.stack([x, y], 2)
-        inside = np.asarray(kept.any(1))
+        sizes = np.add.reduceat(kept.sum(1), starts)
+        shown = np.flatnonzero(sizes)
+        ends = sizes.cumsum()[shown]
+        starts = ends - sizes[shown]
+        inside = np.ones(len(shown), bool)
         for values, end in ((x, self.width), (y, self.height)):
-            inside &= (np.where(kept, values, np.inf).min(1) < end) & (np.where(kept, values, -np.inf).max(1) > 0)
-        for row in np.flatnonzero(inside).tolist():
-            yield row, pixels[row, kept[row]].ravel().tolist()
+            if len(shown):
+                inside &= (np.minimum.reduceat(values, starts) < end) & (np.maximum.reduceat(values, starts) > 0)
+        pixels = np.stack([x, y], 1).ravel().tolist()
+        for row, start, end in zip(shown[inside].tolist(), starts[inside].tolist(), ends[inside].tolist(), strict=True):
+            yield pixels[2 * start : 2 * end], colors[row]
 
 
-def on_ground(xy: Array) -> Array:
-    """Places ``[..., 2]`` at height 0."""
-    return np.concatenate([xy, np.zeros_like(xy[..., :1])], -1)
+def mounted(pose: Array) -> Array:
+    """Place ``[2]`` of the cameras of an ego at a pose ``[3]``."""
+    place: Array = pose[:2] + MOUNT * np.array([math.cos(pose[2]), math.sin(pose[2])])
+    return place
+
+
+class Polygons(NamedTuple):
+    """N polygons of different sizes."""
+
+    corners: Array  # [S, 3] of all polygons, in a row: x, y, and height above the cameras
+    counts: Array  # [N] int64, corners of each polygon, at least 1
+    colors: list[Color]
+
+    @classmethod
+    def of(cls, corners: Array, colors: list[Color]) -> Polygons:
+        """From places ``[N, V, 3]``, or ``[N, V, 2]`` on the ground."""
+        rows, count, axes = corners.shape
+        heights = corners[..., 2] if axes == 3 else np.zeros_like(corners[..., 0])
+        flat = np.empty((rows * count, 3))
+        flat[:, :2] = corners[..., :2].reshape(-1, 2)
+        flat[:, 2] = (heights - HEIGHT).ravel()
+        return cls(flat, np.full(rows, count), colors)
+
+    @classmethod
+    def cat(cls, parts: Sequence[Polygons]) -> Polygons:
+        """The parts' polygons in order."""
+        return cls(
+            np.concatenate([part.corners for part in parts]),
+            np.concatenate([part.counts for part in parts]),
+            [color for part in parts for color in part.colors],
+        )

@@ -6,7 +6,7 @@ A view shows roads, lane borders, lights and agents at one time, without the rou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +15,8 @@ from PIL import Image, ImageDraw
 
 from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.scenes.cameras.boxes import Faces, boxes
-from lightning_cgrpo.scenes.cameras.camera import FINENESS, HORIZON_PLACE, Array, Camera, on_ground
-from lightning_cgrpo.scenes.cameras.colors import GRASS, SKY, Color
+from lightning_cgrpo.scenes.cameras.camera import FINENESS, HORIZON_PLACE, Array, Camera, Polygons, mounted
+from lightning_cgrpo.scenes.cameras.colors import GRASS, SKY
 from lightning_cgrpo.scenes.cameras.ground import layers
 from lightning_cgrpo.scenes.cameras.lights import SceneLights, lamps, marks
 from lightning_cgrpo.scenes.scene import Scene
@@ -48,8 +48,10 @@ class CameraViews:
     def __init__(self, scene: Scene, height: int = 64, width: int = 128) -> None:
         self.scene, self.height, self.width = scene, height, width
         self._origin: Array = scene.ego.poses[-1, :2].numpy()
-        self._ground = [(polygons, color) for polygons, color in layers(scene.map, self._origin) if len(polygons)]
+        ground = [Polygons.of(shapes, [color] * len(shapes)) for shapes, color in layers(scene.map, self._origin)]
+        self._ground = Polygons.cat(ground)
         self._lights = SceneLights(scene, self._origin)
+        self._drawn = (math.nan, self._ground)
 
     def __call__(self, camera: str = "CAM_F0", time: float = 0.0) -> NDArray[np.uint8]:
         """Draw an image ``[height, width, 3]``.
@@ -64,19 +66,22 @@ class CameraViews:
         image = Image.new("RGB", (lens.width, lens.height), GRASS)
         draw = ImageDraw.Draw(image)
         draw.rectangle((0, 0, lens.width, int(HORIZON_PLACE * lens.height)), SKY)
-        for polygons, color in self._ground:
-            for _, outline in lens.seen(on_ground(polygons)):
-                draw.polygon(outline, color)
-        colors, places, forward = self._lights.at(time)
-        for row, outline in lens.seen(on_ground(marks(places, forward))):
-            draw.polygon(outline, colors[row])
-        standing = (
-            boxes(self.scene.agents, self._origin, lens.place, time),
-            lamps(colors, places, forward, lens.place),
-        )
-        for outline, color in _sorted(standing, lens):
+        for outline, color in lens.seen(self._polygons(time)):
             draw.polygon(outline, color)
         return np.asarray(image.reduce(FINENESS))
+
+    def _polygons(self, time: float) -> Polygons:
+        """All polygons at a time in the order of drawing, the same for all cameras."""
+        if time != self._drawn[0]:
+            place = mounted(self._pose(time))
+            colors, places, forward = self._lights.at(time)
+            standing = (
+                boxes(self.scene.agents, self._origin, place, time),
+                lamps(colors, places, forward, place),
+            )
+            parts = (self._ground, Polygons.of(marks(places, forward), colors), *_sorted(standing))
+            self._drawn = time, Polygons.cat(parts)
+        return self._drawn[1]
 
     def _pose(self, time: float) -> Array:
         ego = self.scene.ego
@@ -90,12 +95,11 @@ class CameraViews:
         return np.array([np.interp(time, times, column) for column in columns])
 
 
-def _sorted(parts: tuple[Faces, ...], lens: Camera) -> Iterator[tuple[list[float], Color]]:
-    """Outlines and colors, the farthest first; faces of one object keep their order."""
+def _sorted(parts: Sequence[Faces]) -> Iterator[Polygons]:
+    """The farthest faces first; faces of one object keep their order."""
     corners = [face for part in parts for face in part.corners]
     if not corners:
         return
     colors = [color for part in parts for color in part.colors]
     order = np.argsort([-distance for part in parts for distance in part.distances], kind="stable")
-    for row, outline in lens.seen(np.stack(corners)[order]):
-        yield outline, colors[order[row]]
+    yield Polygons.of(np.stack(corners)[order], [colors[row] for row in order.tolist()])

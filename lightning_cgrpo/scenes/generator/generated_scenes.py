@@ -30,9 +30,7 @@ class GeneratedScenes(SceneSource):
         recoveries: share of the training scenes whose ego starts beside its path, as in follow-ups; the human returns.
     """
 
-    def __init__(
-        self, seed: int = 0, count: int | None = None, follow_ups: int = 4, recoveries: float = 0.0
-    ) -> None:
+    def __init__(self, seed: int = 0, count: int | None = None, follow_ups: int = 4, recoveries: float = 0.0) -> None:
         for name, value in (("seed", seed), ("count", count), ("follow_ups", follow_ups)):
             if value is not None and value < 0:
                 raise UserError(f"Expected argument `{name}` to be at least 0, but got {value}.")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.baselines import HUMAN_INTERVAL
+from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
 from lightning_cgrpo.navsim.simulation.timing import DT
@@ -25,31 +26,55 @@ SCENES_KEPT = 512
 Messages = list[dict[str, Any]]
 
 
+class _Row(NamedTuple):
+    scene: Scene
+    prompt: Messages
+    plan: ExpertPlan | None
+
+
 class ScenePrompts(PromptSource):
-    """Prompts of scenes, with the columns ``prompt`` and ``scene``.
+    """Prompts of scenes, with the columns ``prompt``, ``scene`` and ``plan``, the expert's.
 
     Args:
         scenes: built when they are indexed.
         count: number of scenes, evenly spaced; None for all.
+        kept: size of the cache of scenes.
+        planned: with the column ``plan``, which `DrivingTask` needs.
     """
 
-    def __init__(self, scenes: Sequence[Scene], count: int | None, form: PromptFormat, kept: int = SCENES_KEPT) -> None:
+    def __init__(
+        self,
+        scenes: Sequence[Scene],
+        count: int | None,
+        form: PromptFormat,
+        kept: int = SCENES_KEPT,
+        planned: bool = True,
+    ) -> None:
         if not len(scenes):
             raise UserError("Expected scenes in every split that is used, but got none, try another share of the logs.")
-        self.scenes, self.form = scenes, form
+        self.scenes, self.form, self.kept, self.planned = scenes, form, kept, planned
         self.count = len(scenes) if count is None else min(count, len(scenes))
-        self._row = lru_cache(kept)(self._build)
+        self._rows: OrderedDict[int, _Row] = OrderedDict()
 
     def __len__(self) -> int:
         return self.count
 
     def groups(self, index: Tensor) -> PromptGroups:
-        rows = [self._row(number) for number in index.tolist()]
-        return PromptGroups(index, {"prompt": [prompt for _, prompt in rows], "scene": [scene for scene, _ in rows]})
+        numbers = index.tolist()
+        new = [number for number in dict.fromkeys(numbers) if number not in self._rows]
+        self._rows.update(zip(new, self._build(new), strict=True))
+        rows = [self._rows[number] for number in numbers]
+        for number in numbers:
+            self._rows.move_to_end(number)
+        while len(self._rows) > self.kept:
+            self._rows.popitem(last=False)
+        columns = {"prompt": [row.prompt for row in rows], "scene": [row.scene for row in rows]}
+        return PromptGroups(index, columns | ({"plan": [row.plan for row in rows]} if self.planned else {}))
 
-    def _build(self, number: int) -> tuple[Scene, Messages]:
-        scene = self.scenes[number * len(self.scenes) // self.count]
-        return scene, messages(scene, self.form)
+    def _build(self, numbers: Sequence[int]) -> list[_Row]:
+        scenes = [self.scenes[number * len(self.scenes) // self.count] for number in numbers]
+        plans = plan(scenes) if self.planned else [None] * len(scenes)
+        return [_Row(scene, messages(scene, self.form), best) for scene, best in zip(scenes, plans, strict=True)]
 
 
 class FollowUpPrompts(ScenePrompts):
@@ -67,7 +92,7 @@ class FollowUpPrompts(ScenePrompts):
 
 
 class DrivingDemonstrations(ScenePrompts):
-    """Prompts of scenes with the column ``completion``, see `NavsimDemonstrationsDataModule`."""
+    """Prompts of scenes with the column ``completion`` instead of ``plan``, see `NavsimDemonstrationsDataModule`."""
 
     def __init__(
         self,
@@ -77,7 +102,7 @@ class DrivingDemonstrations(ScenePrompts):
         human: bool = False,
         thoughts: Thoughts | None = None,
     ) -> None:
-        super().__init__(scenes, count, form, kept=0)
+        super().__init__(scenes, count, form, kept=0, planned=False)
         self.human, self.thoughts = human, thoughts
         self._answers: dict[int, str] = {}
 

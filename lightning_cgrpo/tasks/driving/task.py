@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,8 +11,8 @@ from torch import Tensor
 from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.columns import MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.navsim.evaluation import average_displacement
-from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
+from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
 from lightning_cgrpo.objective.objective import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.scenes.scene import Scene
@@ -24,8 +21,6 @@ from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
 from lightning_cgrpo.tasks.task import Task
 
 PROGRESS, LIGHTS = "ego_progress", "traffic_light_compliance"
-PLANS_KEPT = 16_384
-"""Size of the cache (kilobytes each), because evaluations repeat scenes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +34,9 @@ class ScoredAnswers:
 
 
 class DrivingTask(Task):
-    """Scores trajectories as NAVSIM v2 does, with log-replay traffic and without a human filter.
+    """Scores trajectories as NAVSIM v2 does; by default with log-replay traffic and without a human filter.
 
-    Prompts: the column ``scene``.
+    Prompts: the column ``scene``, and the expert's ``plan``; without a plan the task plans.
 
     Answers: waypoints as text, see `AnswerFormat.read`.
 
@@ -61,6 +56,8 @@ class DrivingTask(Task):
     Args:
         answer: format of an answer, as in the prompts.
         fractional: in advantages, sub-scores of 0.5 are half a violation. Rates always count a whole violation.
+        traffic: behavior of agents, by default log replay; `Reactive` is official, and slower.
+        human_filter: ignore violations that the human also commits, in original scenes; official.
     """
 
     signals: Mapping[str, SignalKind] = {
@@ -74,9 +71,15 @@ class DrivingTask(Task):
         "truncated": "indicator",
     }
 
-    def __init__(self, answer: AnswerFormat = AnswerFormat(), fractional: bool = False) -> None:  # noqa: B008 (frozen)
+    def __init__(
+        self,
+        answer: AnswerFormat = AnswerFormat(),  # noqa: B008 (frozen)
+        fractional: bool = False,
+        traffic: TrafficPolicy | None = None,
+        human_filter: bool = False,
+    ) -> None:
         self.answer, self.fractional = answer, fractional
-        self._plans: OrderedDict[bytes, ExpertPlan] = OrderedDict()
+        self.traffic, self.human_filter = traffic, human_filter
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
         """Raises:
@@ -85,7 +88,7 @@ class DrivingTask(Task):
         """
         scenes: Sequence[Scene] = prompts.column("scene", "DrivingTask")
         shape, device = rollouts.mask.shape[:2], rollouts.actions.device
-        found = self.scored(scenes, texts(rollouts))
+        found = self.scored(scenes, texts(rollouts), prompts.columns.get("plan"))
         columns = {}
         if found.scores is not None:
             driven = [scenes[row] for row in found.scene.tolist()]
@@ -119,8 +122,10 @@ class DrivingTask(Task):
             **length_signals(rollouts, None),
         }
 
-    def scored(self, scenes: Sequence[Scene], answers: Sequence[Sequence[str]]) -> ScoredAnswers:
-        """Read and score B · G texts."""
+    def scored(
+        self, scenes: Sequence[Scene], answers: Sequence[Sequence[str]], plans: Sequence[ExpertPlan] | None = None
+    ) -> ScoredAnswers:
+        """Read and score B · G texts; the expert plans in B scenes without `plans`."""
         poses = self.answer.trajectories([text for group in answers for text in group])
         answer = (~poses[:, 0, 0].isnan()).nonzero()[:, 0]
         scene = torch.tensor([row for row, group in enumerate(answers) for _ in group], dtype=torch.int64)[answer]
@@ -128,35 +133,8 @@ class DrivingTask(Task):
         if not len(answer):
             return ScoredAnswers(answer, scene, poses, None)
         asked, rows = scene.unique(return_inverse=True)
-        used = [scenes[row] for row in asked.tolist()]
-        scorer = Scorer(used, plans=self.plans(used), human_filter=False)
+        used = asked.tolist()
+        given = None if plans is None else [plans[row] for row in used]
+        driven = [scenes[row] for row in used]
+        scorer = Scorer(driven, self.traffic, plans=given, human_filter=self.human_filter)
         return ScoredAnswers(answer, scene, poses, scorer(poses, rows, POSE_INTERVAL))
-
-    def plans(self, scenes: Sequence[Scene]) -> list[ExpertPlan]:
-        keys = [_fingerprint(scene) for scene in scenes]
-        new = {key: scene for key, scene in zip(keys, scenes, strict=True) if key not in self._plans}
-        self._plans.update(zip(new, plan(list(new.values())), strict=True))
-        plans = [self._plans[key] for key in keys]
-        for key in keys:
-            self._plans.move_to_end(key)
-        while len(self._plans) > PLANS_KEPT:
-            self._plans.popitem(last=False)
-        return plans
-
-
-def _fingerprint(scene: Scene) -> bytes:
-    """Hash of a scene's content, because sources rebuild scenes."""
-    found = hashlib.blake2b(digest_size=16)
-
-    def add(value: Any) -> None:
-        if isinstance(value, Tensor):
-            found.update(repr(value.shape).encode())
-            found.update(value.contiguous().numpy().tobytes())
-        elif is_dataclass(value):
-            for part in fields(value):
-                add(getattr(value, part.name))
-        else:
-            found.update(repr(value).encode(errors="surrogatepass"))
-
-    add(scene)
-    return found.digest()

@@ -7,13 +7,15 @@ import torch
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.columns import MULTIPLIERS, WEIGHTS
+from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import Scorer
+from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
+from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.scenes.generator import GeneratedScenes
-from lightning_cgrpo.tasks.driving import task as task_module
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.task import DrivingTask
-from tests.scenes.scenes import agent, crossing, moved, straight, straight_road
+from tests.scenes.scenes import agent, crossing, straight, straight_road
 
 MALFORMED = "I would rather walk."
 
@@ -137,28 +139,38 @@ def test_other_formats():
         assert float(found["ego_progress"].value[0, 0]) > (0.8 if seconds >= 4 else 0.4)
 
 
-def test_plans_are_made_once_for_a_scene_and_forgotten_in_the_end(monkeypatch):
-    planned = []
+def test_the_given_plan_is_the_expert_s():
+    """Progress is relative to the plan's, which is only made without a given plan."""
+    scenes = [straight_road(), crossing()]
+    prompts, rollouts = answered(scenes, [[written(scenes[0])]] * 2)
+    made = DrivingTask().score(prompts, rollouts)["ego_progress"].value
+    plans = plan(scenes)
+    prompts.columns["plan"] = plans
+    assert torch.equal(DrivingTask().score(prompts, rollouts)["ego_progress"].value, made)
+    # An expert that stands still makes any progress complete.
+    prompts.columns["plan"] = [replace(each, trajectory=each.trajectory[:1].expand(41, 3)) for each in plans]
+    stood = DrivingTask().score(prompts, rollouts)["ego_progress"].value
+    assert bool((made < 1).any()) and stood.tolist() == [[1.0], [1.0]]
 
-    def counted(scenes, original=task_module.plan):
-        planned.extend(scene.ego.poses[-1, 0].item() for scene in scenes)
-        return original(scenes)
 
-    monkeypatch.setattr(task_module, "plan", counted)
-    monkeypatch.setattr(task_module, "PLANS_KEPT", 2)
-    task = DrivingTask()
-    places = [moved(straight_road(), float(x), 0.0, 0.0) for x in range(3)]
-    same_name = [moved(straight_road(), float(x), 0.0, 0.0) for x in (0, 1)]
-    text = [written(places[0])]
-    first = task.score(*answered([*places[:2], places[0]], [text] * 3))
-    again = task.score(*answered(same_name, [text] * 2))
-    assert planned == [0.0, 1.0]  # scenes that are built anew are the same scenes
-    assert again["wat"].value[:, 0].tolist() == first["wat"].value[:2, 0].tolist()
-    task.score(*answered(places, [text] * 3))
-    assert planned == [0.0, 1.0, 2.0]
-    task.score(*answered(places[:1], [text]))
-    assert planned == [0.0, 1.0, 2.0, 0.0]
-    assert len(task._plans) == 2
+def test_traffic_and_human_filter_are_chosen():
+    """A vehicle that stops in the log, but would drive on; and a parked one that the human hits too."""
+    stopping = agent("stopping", 20.0, -1.75, speed=8.0)
+    stopping["states"] = [[t, 20.0, -1.75, 0.0, 8.0, 0.0] for t, *_ in stopping["states"]]
+    parked = agent("parked", 20.0, -1.75)
+    scenes = [replace(straight_road([stopping]), human=None), straight_road([parked])]
+    texts = [[written(scene)] for scene in scenes]
+    complied = [
+        signals(scenes, texts, **options)["no_at_fault_collisions"].value[:, 0].tolist()
+        for options in (
+            {},
+            {"traffic": LogReplay()},
+            {"traffic": Reactive()},
+            {"human_filter": True},
+            {"traffic": Reactive(), "human_filter": True},
+        )
+    ]
+    assert complied == [[0, 0], [0, 0], [1, 0], [0, 1], [1, 1]]
 
 
 def test_prompts_without_scenes_are_named():
