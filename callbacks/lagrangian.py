@@ -14,7 +14,8 @@ from lightning_cgrpo.distributed import all_sum
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.update_report import logging_due
-from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds
+from lightning_cgrpo.multipliers import Controller, DampedAscent, ResilientSlack, StallDetector, WeightBounds
+from lightning_cgrpo.multipliers.units import standard_units
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
 
 
@@ -25,10 +26,12 @@ class LagrangianCallback(WeightSetter):
     The next update uses the new weights. Checkpoints hold the controller's state and pending counts.
 
     Args:
+        controller: by default `DampedAscent`.
         bounds: floors and caps of the policy's weights.
         slack: loosens infeasible thresholds.
         stall: warns of likely infeasible constraints.
         every_n_updates: updates with pooled counts per dual step.
+        standard_units: give the controller violations in standard units; by default if it wants them.
 
     Raises:
         UserError: (at setup) no constraint to enforce.
@@ -36,14 +39,17 @@ class LagrangianCallback(WeightSetter):
 
     def __init__(
         self,
-        controller: Controller,
+        controller: Controller | None = None,
         bounds: WeightBounds | None = None,
         slack: ResilientSlack | None = None,
         stall: StallDetector | None = None,
         every_n_updates: int = 1,
+        standard_units: bool | None = None,
     ) -> None:
         expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
-        self.controller, self.bounds, self.slack, self.stall = controller, bounds, slack, stall
+        self.controller: Controller = DampedAscent() if controller is None else controller
+        self.bounds, self.slack, self.stall = bounds, slack, stall
+        self.standard_units = self.controller.standard_units if standard_units is None else standard_units
         self.every_n_updates = every_n_updates
         self.names: list[str] = []
         self.fitting, self._restored = True, False
@@ -117,6 +123,8 @@ class LagrangianCallback(WeightSetter):
                 )
         if self.slack is not None:
             violations = self.slack(violations, weights)
+        if self.standard_units:
+            violations = violations / standard_units(self.max_violation_rates)
         self.controller.step(violations, observed)
 
     def _write(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:

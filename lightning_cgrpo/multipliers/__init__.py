@@ -1,16 +1,19 @@
 """Controllers of the multipliers, and guards for any controller."""
 
 from lightning_cgrpo.multipliers.controller import Controller
+from lightning_cgrpo.multipliers.damped_ascent import DampedAscent
 from lightning_cgrpo.multipliers.exponentiated_gradient import ExponentiatedGradient
 from lightning_cgrpo.multipliers.guards import ResilientSlack, StallDetector, WeightBounds, bounded
 from lightning_cgrpo.multipliers.nupi import NuPI
 from lightning_cgrpo.multipliers.pid import PID
 from lightning_cgrpo.multipliers.projected import ProjectedAscent
 from lightning_cgrpo.multipliers.softmax import SoftmaxAdam
+from lightning_cgrpo.multipliers.units import standard_units
 
 __all__ = [
     "PID",
     "Controller",
+    "DampedAscent",
     "ExponentiatedGradient",
     "NuPI",
     "ProjectedAscent",
@@ -19,4 +22,5 @@ __all__ = [
     "StallDetector",
     "WeightBounds",
     "bounded",
+    "standard_units",
 ]

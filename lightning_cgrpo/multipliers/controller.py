@@ -32,6 +32,8 @@ class Controller(nn.Module, ABC):
     multipliers: Tensor
     """lambda ``[K]`` >= 0, unless a subclass overrides `weights`."""
     size: int | None = None
+    standard_units = False
+    """Whether `step` wants violations in standard units by default."""
 
     def setup(self, size: int) -> None:
         """Allocate the state of K = `size` constraints, before `load_state_dict`; a second call does nothing."""
@@ -49,7 +51,7 @@ class Controller(nn.Module, ABC):
         """Respond to the rates of one batch.
 
         Args:
-            violations: ``[K]``, rate of violation - threshold.
+            violations: ``[K]``, rate of violation - threshold, or this difference in standard units.
             observed: ``[K]`` bool, constraints with any opportunity; the state of other constraints stays.
 
         Raises:

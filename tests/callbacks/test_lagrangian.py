@@ -140,6 +140,27 @@ class TestDualStep:
             assert told == [v / n - d for v, n, d in zip(violations, opportunities, THRESHOLDS, strict=True)]
             assert observed == [True, True]
 
+    @pytest.mark.parametrize("asked", [True, None])
+    def test_standard_units(self, asked: bool | None) -> None:
+        """For a controller that wants them, or for any controller by an argument."""
+        controller = Recording(0.2, 0.3, 0.5)
+        controller.standard_units = asked is None
+        running = run(controller, standard_units=asked)
+        running.update([3, 1], [10, 10])
+        assert controller.told[-1][0] == pytest.approx([0.2 / 0.3, -0.2 / math.sqrt(0.21)])
+
+    def test_standard_units_of_what_the_slack_leaves(self) -> None:
+        controller = Recording(0.2, 0.3, 0.5)
+        running = run(controller, slack=ResilientSlack(alpha=2.0), standard_units=True)
+        running.update([3, 1], [10, 10])
+        assert controller.told[-1][0] == pytest.approx([(0.2 - 0.15) / 0.3, (-0.2 - 0.25) / math.sqrt(0.21)])
+
+    def test_the_default_controller(self) -> None:
+        running = run()
+        assert running.update([2, 3], [10, 10]) == pytest.approx(
+            [1 / (2 + 40 / 9), 40 / 9 / (2 + 40 / 9), 1 / (2 + 40 / 9)]
+        )
+
     def test_counts_of_one_step_do_not_leak_into_the_next(self) -> None:
         controller = Recording(0.2, 0.3, 0.5)
         running = run(controller)

@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import linprog
 
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
-from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds
+from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds, standard_units
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import Rollouts, Signal
 
@@ -110,7 +110,8 @@ def play(
         told = detector.update(before, rates - thresholds, observed)
         stalled = told if stalled is None else stalled
         given = torch.zeros(2) if slack is None else slack.slack(before)
-        controller.step(rates - thresholds if slack is None else slack(rates - thresholds, before), observed)
+        excess = rates - thresholds if slack is None else slack(rates - thresholds, before)
+        controller.step(excess / standard_units(thresholds) if controller.standard_units else excess, observed)
         history.append(torch.cat([drawn[..., 0].double().mean()[None], rates, weights, given]))
 
     late = torch.stack(history[updates // 2 :])

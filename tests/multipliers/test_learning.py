@@ -8,6 +8,7 @@ import pytest
 
 from lightning_cgrpo.multipliers import (
     PID,
+    DampedAscent,
     ExponentiatedGradient,
     NuPI,
     ProjectedAscent,
@@ -31,12 +32,14 @@ INFEASIBLE = Bandit(
 )
 
 RUNS: dict[str, Callable[..., Outcome]] = {
+    "damped ascent": lambda **how: play(FEASIBLE, DampedAscent(), **how),
     "softmax": lambda **how: play(FEASIBLE, SoftmaxAdam(), **how),
     "softmax, lr .002": lambda **how: play(FEASIBLE, SoftmaxAdam(lr=0.002), **how),
     "exponentiated gradient": lambda **how: play(FEASIBLE, ExponentiatedGradient(), **how),
     "projected ascent": lambda **how: play(FEASIBLE, ProjectedAscent(), **how),
     "PID": lambda **how: play(FEASIBLE, PID(), **how),
     "nuPI": lambda **how: play(FEASIBLE, NuPI(), **how),
+    "infeasible: damped ascent": lambda **how: play(INFEASIBLE, DampedAscent(), **how),
     "infeasible: softmax": lambda **how: play(INFEASIBLE, SoftmaxAdam(), **how),
     "infeasible: softmax, floor .1": lambda **how: play(
         INFEASIBLE, SoftmaxAdam(), bounds=WeightBounds(floor=0.1), **how
@@ -87,7 +90,9 @@ def test_optimum() -> None:
     assert FEASIBLE.optimum() == pytest.approx((2 * 0.5 + 2 * 0.8 + 3 * 0.8) / 7)
 
 
-@pytest.mark.parametrize("name", ["softmax", "exponentiated gradient", "projected ascent", "PID", "nuPI"])
+@pytest.mark.parametrize(
+    "name", ["damped ascent", "softmax", "exponentiated gradient", "projected ascent", "PID", "nuPI"]
+)
 def test_every_controller_reaches_its_thresholds(name: str) -> None:
     result = outcome(name)
     # The sampling noise of these means is below 0.001; the rest is oscillation, and what is left of the approach.
@@ -110,7 +115,9 @@ def test_infeasible_constraint_captures(name: str) -> None:
     assert result.stalled == 1
 
 
-@pytest.mark.parametrize("name", ["EG, floor .1", "projected ascent, cap 5", "PID, cap 5", "nuPI, cap 5"])
+@pytest.mark.parametrize(
+    "name", ["damped ascent", "EG, floor .1", "projected ascent, cap 5", "PID, cap 5", "nuPI, cap 5"]
+)
 def test_guards_keep_the_reward_and_the_feasible_constraint(name: str) -> None:
     result = outcome(f"infeasible: {name}")
     assert result.reward > 0.85
