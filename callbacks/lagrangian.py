@@ -14,9 +14,17 @@ from lightning_cgrpo.distributed import all_sum
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.update_report import logging_due
-from lightning_cgrpo.multipliers import Controller, DampedAscent, ResilientSlack, StallDetector, WeightBounds
+from lightning_cgrpo.multipliers import (
+    Controller,
+    DampedAscent,
+    ResilientSlack,
+    StallDetector,
+    WeightBounds,
+    rounded_up,
+)
 from lightning_cgrpo.multipliers.units import standard_units
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
+from lightning_cgrpo.objective.constraint import Constraint
 
 
 class LagrangianCallback(WeightSetter):
@@ -52,6 +60,7 @@ class LagrangianCallback(WeightSetter):
         self.standard_units = self.controller.standard_units if standard_units is None else standard_units
         self.every_n_updates = every_n_updates
         self.names: list[str] = []
+        self.constraints: dict[str, Constraint] = {}
         self.fitting, self._restored = True, False
         self.rates: BehaviorRate | None = None
 
@@ -65,6 +74,7 @@ class LagrangianCallback(WeightSetter):
                 "none; remove the callback (plain GRPO) or add a constraint."
             )
         self.names = list(constrained)
+        self.constraints = constrained
         highest = [constraint.max_violation_rate for constraint in constrained.values()]
         self.max_violation_rates = torch.tensor(highest, dtype=torch.float64)
         self.controller.setup(len(self.names))
@@ -112,28 +122,47 @@ class LagrangianCallback(WeightSetter):
 
     def _dual_step(self, violations: Tensor) -> None:
         observed = ~violations.isnan()
-        weights = self.controller.weights
+        own, weights = self.controller.weights, self.weights()
+        if weights is not own:
+            self.controller.adopt(weights)
         if self.stall is not None:
-            stalled = self.stall.update(weights, violations, observed)
-            if stalled is not None:
-                rank_zero_warn(
-                    f"Constraint '{self.names[stalled]}' has held {self.stall.weight:.0%} of the weight for "
-                    f"{self.stall.updates} updates, is still violated and doesn't get better: it may be infeasible. "
-                    "Loosen its threshold, or use `bounds` or `slack` to keep the other constraints."
-                )
+            highest = self.controller.highest_weights
+            if self.bounds is not None:
+                highest = torch.minimum(highest, self.bounds.highest_weights().to(highest))
+            for stalled in self.stall.update(weights, violations, observed, highest):
+                rank_zero_warn(self._stalled(self.stall, stalled))
         if self.slack is not None:
             violations = self.slack(violations, weights)
         if self.standard_units:
             violations = violations / standard_units(self.max_violation_rates)
         self.controller.step(violations, observed)
 
+    def _stalled(self, stall: StallDetector, k: int) -> str:
+        name = self.names[k]
+        constraint = self.constraints[name]
+        reached = float(self.max_violation_rates[k] + stall.reached[k])
+        word = "at_most" if constraint.at_least is None else "at_least"
+        return (
+            f"Constraint '{name}' has had at least {stall.weight:.0%} of the weight that it can have for "
+            f"{stall.updates} updates, is still violated and doesn't get better: it may be infeasible. The last "
+            f"{stall.updates // 2} updates reached a rate of {constraint.shown_rate(reached):.3g}, so try "
+            f"{word}: {constraint.shown_rate(rounded_up(reached)):g}."
+        )
+
     def _write(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
         update = trainer.global_step - 1
-        if self.slack is None or not logging_due(trainer, update):
+        if not logging_due(trainer, update):
             return
-        slack = self.slack.slack(self.controller.weights).tolist()
-        for logger in pl_module.loggers:
-            logger.log_metrics({f"slack/{n}": s for n, s in zip(self.names, slack, strict=True)}, step=update)
+        metrics: dict[str, float] = {}
+        weights = self.controller.weights
+        if self.slack is not None:
+            metrics |= {f"slack/{n}": s for n, s in zip(self.names, self.slack.slack(weights).tolist(), strict=True)}
+        if self.bounds is not None:
+            names = pl_module.objective.weight_names
+            metrics |= {f"unbounded/{n}": w for n, w in zip(names, weights.tolist(), strict=True)}
+        if metrics:
+            for logger in pl_module.loggers:
+                logger.log_metrics(metrics, step=update)
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {

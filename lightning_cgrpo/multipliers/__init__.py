@@ -3,7 +3,7 @@
 from lightning_cgrpo.multipliers.controller import Controller
 from lightning_cgrpo.multipliers.damped_ascent import DampedAscent
 from lightning_cgrpo.multipliers.exponentiated_gradient import ExponentiatedGradient
-from lightning_cgrpo.multipliers.guards import ResilientSlack, StallDetector, WeightBounds, bounded
+from lightning_cgrpo.multipliers.guards import ResilientSlack, StallDetector, WeightBounds, bounded, rounded_up
 from lightning_cgrpo.multipliers.nupi import NuPI
 from lightning_cgrpo.multipliers.pid import PID
 from lightning_cgrpo.multipliers.projected import ProjectedAscent
@@ -22,5 +22,6 @@ __all__ = [
     "StallDetector",
     "WeightBounds",
     "bounded",
+    "rounded_up",
     "standard_units",
 ]

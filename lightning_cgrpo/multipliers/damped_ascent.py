@@ -45,7 +45,7 @@ class DampedAscent(Controller):
         self,
         gain: float = 10.0,
         time: float = 30.0,
-        smoothing: float = 0.8,
+        smoothing: float = 0.5,
         max_multiplier: float = 10.0,
         init: float = 1.0,
     ) -> None:

@@ -259,10 +259,34 @@ class TestGuards:
             warnings.simplefilter("error")
             for _ in range(3):
                 running.update([0, 9], [10, 10])
-        with pytest.warns(UserWarning, match=r"Constraint 'safe' has held 90% of the weight for 4 updates") as caught:
+        with pytest.warns(UserWarning, match=r"Constraint 'safe' has had at least 90% of the weight") as caught:
             for _ in range(20):
                 running.update([0, 9], [10, 10])
-        assert len(caught) == 1 and "it may be infeasible" in str(caught[0].message)
+        assert len(caught) == 1
+        message = str(caught[0].message)
+        # 9 of 10 are unsafe, so the rate of the wanted behavior is .1.
+        assert "may be infeasible. The last 2 updates reached a rate of 0.1, so try at_least: 0.1." in message
+
+    def test_the_proposed_threshold_is_looser_than_the_reached_rate(self) -> None:
+        running = run(Frozen(0.01, 0.95, 0.04), stall=StallDetector(weight=0.9, updates=4))
+        with pytest.warns(UserWarning, match=r"reached a rate of 0.417, so try at_most: 0.42\."):
+            for _ in range(4):
+                running.update([5, 0], [12, 10])
+
+    def test_the_bounded_and_the_own_weight_are_logged(self) -> None:
+        running = run(Frozen(0.2, 0.3, 0.5), bounds=WeightBounds(floor={"reward": 0.5}))
+        running.update(*COUNTS[0])
+        own = {"unbounded/reward": 0.2, "unbounded/lava": 0.3, "unbounded/safe": 0.5}
+        assert running.logged == [(own, 0)]
+        assert running.module.weights[0] == 0.5
+
+    def test_logits_do_not_wind_up_behind_bounds(self) -> None:
+        running = run(SoftmaxAdam(lr=0.05), bounds=WeightBounds(floor={"safe": 0.3}))
+        for _ in range(100):
+            running.update([1, 0], [10, 10])  # safe has slack
+        assert running.module.weights[2] == pytest.approx(0.3)
+        weights = [running.update([1, 9], [10, 10])[2] for _ in range(25)]
+        assert weights[-1] > 0.4
 
     def test_progress_is_no_stall(self) -> None:
         running = run(Frozen(0.01, 0.04, 0.95), stall=StallDetector(weight=0.9, updates=4))
@@ -323,7 +347,7 @@ class TestCheckpoint:
         for _ in range(3):
             original.update([0, 9], [10, 10])
         resumed = Run(fresh(), done=3).start(saved(original.callback))
-        with pytest.warns(UserWarning, match="Constraint 'safe' has held"):
+        with pytest.warns(UserWarning, match="Constraint 'safe' has had"):
             resumed.update([0, 9], [10, 10])
 
     def test_loading_does_not_change_the_file(self) -> None:

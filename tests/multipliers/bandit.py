@@ -44,7 +44,8 @@ class Outcome:
 
     Args:
         std: of the rates over updates, the greater of the two; 0.018 of it is the batch's sampling noise.
-        stalled: what the detector told of, if anything.
+        stalled: the constraint that the detector told of, if any.
+        reached: the rate that it reached, as the detector measured it.
     """
 
     reward: float
@@ -53,6 +54,7 @@ class Outcome:
     slack: tuple[float, float]
     std: float
     stalled: int | None
+    reached: float | None
 
 
 def play(
@@ -82,7 +84,7 @@ def play(
     optimizer = torch.optim.SGD([logits], lr=lr)
     observed = torch.ones(2, dtype=torch.bool)
     controller.setup(2)
-    detector, stalled = StallDetector(), None
+    detector, stalled, reached = StallDetector(), None, None
     detector.setup(2)
     if bounds is not None:
         bounds.resolve(NAMES)
@@ -106,9 +108,14 @@ def play(
 
         violations, opportunities = objective.violations(signals)
         rates = violations / opportunities
+        if bounds is not None:
+            controller.adopt(weights)
+        highest = controller.highest_weights
+        if bounds is not None:
+            highest = torch.minimum(highest, bounds.highest_weights())
+        for told in detector.update(weights, rates - thresholds, observed, highest):
+            stalled, reached = told, (detector.reached + thresholds)[told].item()
         before = controller.weights
-        told = detector.update(before, rates - thresholds, observed)
-        stalled = told if stalled is None else stalled
         given = torch.zeros(2) if slack is None else slack.slack(before)
         excess = rates - thresholds if slack is None else slack(rates - thresholds, before)
         controller.step(excess / standard_units(thresholds) if controller.standard_units else excess, observed)
@@ -117,4 +124,4 @@ def play(
     late = torch.stack(history[updates // 2 :])
     reward, *numbers = late.mean(0).tolist()
     std = late[:, 1:3].std(0).max().item()
-    return Outcome(reward, tuple(numbers[:2]), tuple(numbers[2:5]), tuple(numbers[5:]), std, stalled)
+    return Outcome(reward, tuple(numbers[:2]), tuple(numbers[2:5]), tuple(numbers[5:]), std, stalled, reached)

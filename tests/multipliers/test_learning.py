@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from lightning_cgrpo.multipliers import (
     ResilientSlack,
     SoftmaxAdam,
     WeightBounds,
+    rounded_up,
 )
 from tests.multipliers.bandit import Bandit, Outcome, play
 
@@ -124,6 +126,18 @@ def test_guards_keep_the_reward_and_the_feasible_constraint(name: str) -> None:
     assert result.rates[0] == pytest.approx(0.05, abs=0.02)
 
 
+def test_the_default_names_a_threshold_that_works() -> None:
+    """The infeasible threshold costs little reward, and the reached rate, rounded up, can be met."""
+    result = outcome("infeasible: damped ascent")
+    assert result.stalled == 1 and result.reached is not None
+    best = replace(INFEASIBLE, thresholds=(0.05, result.reached)).optimum()
+    assert result.reward > 0.95 * best
+    proposed = replace(INFEASIBLE, thresholds=(0.05, rounded_up(result.reached)))
+    met = play(proposed, DampedAscent())
+    assert met.rates[0] == pytest.approx(0.05, abs=0.01) and met.rates[1] < proposed.thresholds[1] + 0.005
+    assert met.stalled is None
+
+
 @pytest.mark.parametrize("name", ["softmax, slack", "EG, slack"])
 def test_slack_keeps_the_reward_and_reports_the_price(name: str) -> None:
     result = outcome(f"infeasible: {name}")
@@ -139,4 +153,9 @@ if __name__ == "__main__":
     for run in RUNS:
         results = [RUNS[run](seed=seed) for seed in range(3)]
         numbers = torch.tensor([[r.reward, *r.rates, *r.weights, *r.slack, r.std] for r in results]).mean(0)
-        print(f"# {run:38}", *(f"{number:.3f}" for number in numbers), [r.stalled for r in results])
+        print(
+            f"# {run:38}",
+            *(f"{number:.3f}" for number in numbers),
+            [r.stalled for r in results],
+            [r.reached for r in results],
+        )
