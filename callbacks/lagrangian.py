@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from lightning_cgrpo.callbacks.weight_setter import WeightSetter
@@ -40,6 +40,7 @@ class LagrangianCallback(WeightSetter):
         stall: warns of likely infeasible constraints.
         every_n_updates: updates with pooled counts per dual step.
         standard_units: give the controller violations in standard units; by default if it wants them.
+        aim: tightens the thresholds that the controller sees, so that the policy passes a test.
 
     Raises:
         UserError: (at setup) no constraint to enforce.
@@ -53,12 +54,13 @@ class LagrangianCallback(WeightSetter):
         stall: StallDetector | None = None,
         every_n_updates: int = 1,
         standard_units: bool | None = None,
+        aim: AimForTest | None = None,
     ) -> None:
         expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
         self.controller: Controller = DampedAscent() if controller is None else controller
         self.bounds, self.slack, self.stall = bounds, slack, stall
         self.standard_units = self.controller.standard_units if standard_units is None else standard_units
-        self.every_n_updates = every_n_updates
+        self.every_n_updates, self.aim = every_n_updates, aim
         self.names: list[str] = []
         self.constraints: dict[str, Constraint] = {}
         self.fitting, self._restored = True, False
@@ -76,7 +78,9 @@ class LagrangianCallback(WeightSetter):
         self.names = list(constrained)
         self.constraints = constrained
         highest = [constraint.max_violation_rate for constraint in constrained.values()]
-        self.max_violation_rates = torch.tensor(highest, dtype=torch.float64)
+        declared = torch.tensor(highest, dtype=torch.float64)
+        self.max_violation_rates = declared if self.aim is None else self.aim(declared)
+        self.units = standard_units(declared)
         self.controller.setup(len(self.names))
         if self.stall is not None:
             self.stall.setup(len(self.names))
@@ -101,6 +105,17 @@ class LagrangianCallback(WeightSetter):
             rank_zero_warn(
                 f"The checkpoint has no multipliers: the run resumes at update {trainer.global_step} with those that "
                 f"{type(self.controller).__name__} starts with."
+            )
+        if self.aim is not None:
+            aims = ", ".join(
+                f"{name} {'<=' if self.constraints[name].at_least is None else '>='} {aimed:.4g} "
+                f"instead of {self.constraints[name].bound:g}"
+                for name, aimed in self._aims().items()
+            )
+            rank_zero_info(
+                f"Aims for {aims}, so that a test of {self.aim.prompts:,} prompts meets all thresholds in "
+                f"{self.aim.confidence:.0%} of tests. The reward is that of the tighter thresholds; a larger test "
+                "needs less."
             )
         # On the policy's device, because the processes' backend sums there.
         self.rates.to(pl_module.device)
@@ -134,8 +149,13 @@ class LagrangianCallback(WeightSetter):
         if self.slack is not None:
             violations = self.slack(violations, weights)
         if self.standard_units:
-            violations = violations / standard_units(self.max_violation_rates)
+            violations = violations / self.units
         self.controller.step(violations, observed)
+
+    def _aims(self) -> dict[str, float]:
+        """The rates that training aims for, in the user's orientation."""
+        aims = zip(self.constraints.items(), self.max_violation_rates.tolist(), strict=True)
+        return {name: constraint.shown_rate(rate) for (name, constraint), rate in aims}
 
     def _stalled(self, stall: StallDetector, k: int) -> str:
         name = self.names[k]
@@ -160,6 +180,8 @@ class LagrangianCallback(WeightSetter):
         if self.bounds is not None:
             names = pl_module.objective.weight_names
             metrics |= {f"unbounded/{n}": w for n, w in zip(names, weights.tolist(), strict=True)}
+        if self.aim is not None:
+            metrics |= {f"aim/{name}": aimed for name, aimed in self._aims().items()}
         if metrics:
             for logger in pl_module.loggers:
                 logger.log_metrics(metrics, step=update)

@@ -1,5 +1,6 @@
 """Controllers of the multipliers, and guards for any controller."""
 
+from lightning_cgrpo.multipliers.aim import AimForTest
 from lightning_cgrpo.multipliers.controller import Controller
 from lightning_cgrpo.multipliers.damped_ascent import DampedAscent
 from lightning_cgrpo.multipliers.exponentiated_gradient import ExponentiatedGradient
@@ -12,6 +13,7 @@ from lightning_cgrpo.multipliers.units import standard_units
 
 __all__ = [
     "PID",
+    "AimForTest",
     "Controller",
     "DampedAscent",
     "ExponentiatedGradient",

@@ -18,6 +18,7 @@ from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.multipliers import (
     PID,
+    AimForTest,
     Controller,
     ExponentiatedGradient,
     ProjectedAscent,
@@ -154,6 +155,18 @@ class TestDualStep:
         running = run(controller, slack=ResilientSlack(alpha=2.0), standard_units=True)
         running.update([3, 1], [10, 10])
         assert controller.told[-1][0] == pytest.approx([(0.2 - 0.15) / 0.3, (-0.2 - 0.25) / math.sqrt(0.21)])
+
+    def test_aims_for_a_test(self, caplog) -> None:
+        """The controller sees tighter thresholds, in units of the declared ones, and the aims are logged."""
+        controller, aim = Recording(0.2, 0.3, 0.5), AimForTest(100, 0.9)
+        with caplog.at_level("INFO"):
+            running = run(controller, aim=aim, standard_units=True)
+        running.update([3, 1], [10, 10])
+        lava, safe = aim(numbers(0.1, 0.3)).tolist()
+        assert lava < 0.1 and safe < 0.3
+        assert controller.told[-1][0] == pytest.approx([(0.3 - lava) / 0.3, (0.1 - safe) / math.sqrt(0.21)])
+        assert running.logged == [({"aim/lava": pytest.approx(lava), "aim/safe": pytest.approx(1 - safe)}, 0)]
+        assert f"lava <= {lava:.4g} instead of 0.1, safe >= {1 - safe:.4g} instead of 0.7" in caplog.text
 
     def test_the_default_controller(self) -> None:
         running = run()
