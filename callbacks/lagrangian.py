@@ -15,6 +15,7 @@ from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.update_report import logging_due
 from lightning_cgrpo.multipliers import (
+    AimForTest,
     Controller,
     DampedAscent,
     ResilientSlack,
@@ -147,7 +148,7 @@ class LagrangianCallback(WeightSetter):
             for stalled in self.stall.update(weights, violations, observed, highest):
                 rank_zero_warn(self._stalled(self.stall, stalled))
         if self.slack is not None:
-            violations = self.slack(violations, weights)
+            violations = self.slack(violations, own)
         if self.standard_units:
             violations = violations / self.units
         self.controller.step(violations, observed)

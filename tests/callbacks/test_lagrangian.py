@@ -259,6 +259,13 @@ class TestGuards:
         assert controller.told[0][0] == pytest.approx([0.5 - 0.1 - 0.15, 0.5 - 0.3 - 0.25])
         assert running.logged == [({"slack/lava": pytest.approx(0.15), "slack/safe": pytest.approx(0.25)}, 0)]
 
+    def test_slack_follows_the_controllers_own_weights(self) -> None:
+        controller = Recording(0.2, 0.3, 0.5)
+        running = run(controller, slack=ResilientSlack(alpha=2.0), bounds=WeightBounds(cap=0.4))
+        assert running.module.weights.tolist() != [0.2, 0.3, 0.5]
+        running.update([5, 5], [10, 10])
+        assert controller.told[0][0] == pytest.approx([0.5 - 0.1 - 0.15, 0.5 - 0.3 - 0.25])
+
     def test_slack_is_logged_when_logging_is_due(self) -> None:
         running = run(Frozen(0.2, 0.3, 0.5), slack=ResilientSlack())
         running.trainer.log_every_n_steps = 2
