@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from scipy.optimize import linprog
@@ -38,6 +39,20 @@ class Bandit:
         return float(-answer.fun)
 
 
+# One safe arm, one that tempts to either violation, one to both. Optimum: 2/7, 2/7, 3/7 and 0 of them.
+FEASIBLE = Bandit(
+    arms=((0.5, 0.05, 0.05), (0.8, 0.4, 0.05), (0.8, 0.05, 0.4), (0.9, 0.4, 0.4)),
+    thresholds=(0.15, 0.2),
+)
+
+# The second rate can't fall below .30. The arm where it does has little reward and violates the first threshold, which
+# the first arm meets easily; the third has the most reward and violates both.
+INFEASIBLE = Bandit(
+    arms=((0.95, 0.02, 0.4), (0.25, 0.25, 0.3), (1.0, 0.3, 0.5)),
+    thresholds=(0.05, 0.05),
+)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Means over the last half of training.
@@ -57,7 +72,37 @@ class Outcome:
     reached: float | None
 
 
-def play(
+@dataclass(frozen=True)
+class Trajectory:
+    """Every update of a run.
+
+    Args:
+        rewards: ``[updates]`` mean reward.
+        rates: ``[updates, 2]`` measured rates.
+        weights: ``[updates, 3]`` weights of reward and constraints.
+        slack: ``[updates, 2]``.
+        stalled: the constraint that the detector told of, if any.
+        reached: the rate that it reached, as the detector measured it.
+    """
+
+    rewards: torch.Tensor
+    rates: torch.Tensor
+    weights: torch.Tensor
+    slack: torch.Tensor
+    stalled: int | None
+    reached: float | None
+
+
+def play(bandit: Bandit, controller: Controller, **how: Any) -> Outcome:
+    """Means over the last half of `train`."""
+    run = train(bandit, controller, **how)
+    half = len(run.rewards) // 2
+    rates, weights, slack = (tuple(part[half:].mean(0).tolist()) for part in (run.rates, run.weights, run.slack))
+    std = run.rates[half:].std(0).max().item()
+    return Outcome(run.rewards[half:].mean().item(), rates, weights, slack, std, run.stalled, run.reached)
+
+
+def train(
     bandit: Bandit,
     controller: Controller,
     *,
@@ -68,7 +113,7 @@ def play(
     group: int = 16,
     lr: float = 1.0,
     seed: int = 0,
-) -> Outcome:
+) -> Trajectory:
     """Constrained GRPO with a softmax over the arms as policy, one gradient step an update.
 
     In the order of the training step: the advantages use the weights from before the update of the multipliers.
@@ -121,7 +166,5 @@ def play(
         controller.step(excess / standard_units(thresholds) if controller.standard_units else excess, observed)
         history.append(torch.cat([drawn[..., 0].double().mean()[None], rates, weights, given]))
 
-    late = torch.stack(history[updates // 2 :])
-    reward, *numbers = late.mean(0).tolist()
-    std = late[:, 1:3].std(0).max().item()
-    return Outcome(reward, tuple(numbers[:2]), tuple(numbers[2:5]), tuple(numbers[5:]), std, stalled, reached)
+    rewards, rates, weights, slack = torch.stack(history).split([1, 2, 3, 2], dim=1)
+    return Trajectory(rewards[:, 0], rates, weights, slack, stalled, reached)
