@@ -19,7 +19,6 @@ class ExponentiatedGradient(Controller):
         z_k <- clip(z_k + lr clip(v_k, -clip, clip), -bound, bound),    lambda = softmax(0, z_1 ... z_K)
 
     Without the clips: lambda_k <- lambda_k exp(lr v_k), renormalized (Kivinen & Warmuth, 1997).
-    With `WeightBounds`, this is mirror descent on the bounded simplex.
 
     Args:
         lr: step per unit of violation.
@@ -41,10 +40,6 @@ class ExponentiatedGradient(Controller):
     @property
     def weights(self) -> Tensor:
         return torch.softmax(torch.cat([self.logits.new_zeros(1), self.logits]), dim=0)
-
-    def adopt(self, weights: Tensor) -> None:
-        log_weights = weights.log()
-        self.logits = (log_weights[1:] - log_weights[0]).nan_to_num(0.0).clamp(-self.bound, self.bound)
 
     def _allocate(self, size: int) -> None:
         self.register_buffer("logits", torch.full((size,), self.init, dtype=torch.float64))

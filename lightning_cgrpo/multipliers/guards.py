@@ -71,8 +71,8 @@ def rounded_up(rate: float) -> float:
 class WeightBounds:
     """Floors and caps on the policy's weights.
 
-    Controllers of logits continue from the bounded weights (`Controller.adopt`), so a weight leaves its bound with the
-    first update that pulls it back.
+    A controller without bounds of its own, `SoftmaxAdam`, continues from the bounded weights (`Controller.adopt`), so a
+    weight soon leaves its bound.
 
     Args:
         floor: smallest weight, of all components or by name.

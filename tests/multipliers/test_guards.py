@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lightning_cgrpo.multipliers import (
+    DampedAscent,
     ExponentiatedGradient,
     ProjectedAscent,
     ResilientSlack,
@@ -171,11 +172,10 @@ class TestWeightBounds:
 
 
 class TestAntiWindup:
-    """Logits continue from the bounded weights, so that a weight leaves its floor at the first violated update."""
+    """Unbounded logits continue from the bounded weights, so that a weight soon leaves its floor."""
 
-    @pytest.mark.parametrize("make", [lambda: SoftmaxAdam(lr=0.02), lambda: ExponentiatedGradient(lr=2.0)])
-    def test_leaves_the_floor_at_once(self, make) -> None:
-        controller, bounds = make(), WeightBounds(floor={"first": 0.2})
+    def test_leaves_the_floor_at_once(self) -> None:
+        controller, bounds = SoftmaxAdam(lr=0.02), WeightBounds(floor={"first": 0.2})
         controller.setup(2)
         bounds.resolve(["reward", "first", "second"])
         both = torch.tensor([True, True])
@@ -192,22 +192,23 @@ class TestAntiWindup:
         # Adam's momentum points down for some updates.
         assert rising[15] > 0.2 and rising[29] > rising[15]
 
-    @pytest.mark.parametrize("make", [SoftmaxAdam, ExponentiatedGradient])
-    def test_adopts_weights(self, make) -> None:
-        controller = make()
+    def test_adopts_weights(self) -> None:
+        controller = SoftmaxAdam()
         controller.setup(2)
         controller.adopt(tensor(0.5, 0.2, 0.3))
         assert controller.weights.tolist() == pytest.approx([0.5, 0.2, 0.3])
         controller.adopt(tensor(0.6, 0.0, 0.4))
-        assert controller.weights.tolist() == pytest.approx([0.6, 0.0, 0.4], abs=5e-3)
+        assert controller.weights.tolist() == pytest.approx([0.6, 0.0, 0.4], abs=1e-9)
         controller.step(tensor(0.1, 0.1), torch.tensor([True, True]))
         assert controller.weights.isfinite().all()
 
-    def test_a_multiplier_with_a_cap_of_its_own_stays(self) -> None:
-        controller = ProjectedAscent(init=1.0)
+    @pytest.mark.parametrize("make", [ProjectedAscent, ExponentiatedGradient, DampedAscent])
+    def test_a_state_with_bounds_of_its_own_stays(self, make) -> None:
+        controller = make()
         controller.setup(2)
+        before = controller.weights
         controller.adopt(tensor(0.5, 0.2, 0.3))
-        assert controller.multipliers.tolist() == [1, 1]
+        assert torch.equal(controller.weights, before)
 
     def test_highest_weights(self) -> None:
         controller = ProjectedAscent(max_multiplier=4.0, init=1.0)
