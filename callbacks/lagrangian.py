@@ -138,8 +138,9 @@ class LagrangianCallback(WeightSetter):
 
     def _dual_step(self, violations: Tensor) -> None:
         observed = ~violations.isnan()
-        own, weights = self.controller.weights, self.weights()
-        if weights is not own:
+        own = self.controller.weights
+        weights = own if self.bounds is None else self.bounds(own)
+        if weights is not own:  # only then, because log and softmax round
             self.controller.adopt(weights)
         if self.stall is not None:
             highest = self.controller.highest_weights

@@ -308,6 +308,11 @@ class TestGuards:
         weights = [running.update([1, 9], [10, 10])[2] for _ in range(25)]
         assert weights[-1] > 0.4
 
+    def test_bounds_that_do_not_bind_change_no_bit(self) -> None:
+        free, bounded = run(SoftmaxAdam()), run(SoftmaxAdam(), bounds=WeightBounds(floor=0.01))
+        for counts in COUNTS:
+            assert bounded.update(*counts) == free.update(*counts)
+
     def test_progress_is_no_stall(self) -> None:
         running = run(Frozen(0.01, 0.04, 0.95), stall=StallDetector(weight=0.9, updates=4))
         with warnings.catch_warnings():
