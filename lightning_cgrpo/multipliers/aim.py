@@ -29,6 +29,7 @@ class AimForTest:
         confidence: probability that all constraints pass, in (0.5, 1).
 
     Example:
+        >>> import torch
         >>> AimForTest(prompts=1000)(torch.tensor([0.15]))
         tensor([0.1327])
     """
