@@ -62,7 +62,7 @@ class Target:
 
     Args:
         inputs: fuzzed inputs.
-        check: parses an input, checks the outcome, and returns its validity.
+        check: parses an input, checks the outcome, and returns whether the input is valid.
         count: number of inputs.
     """
 
@@ -116,7 +116,7 @@ def check_waypoints(text: str) -> bool:
 
 
 def through_a_file(content: bytes, read: Callable[[Path], Any], name: str, error: type[UserError]) -> Any:
-    """Read a file; None if the documented error is raised."""
+    """Write and read a file; None if the documented error is raised."""
     file = Path(tempfile.gettempdir()) / f"fuzz-{os.getpid()}-{name}"
     file.write_bytes(content)
     try:
@@ -155,8 +155,6 @@ def check_candidates(content: Any) -> bool:
 
 
 class _Replies:
-    """A server with a preset reply."""
-
     def __init__(self) -> None:
         self.reply: Any = None
 
@@ -186,7 +184,7 @@ WHOLE = _checkpoint()
 
 
 def check_checkpoint(number: int) -> bool:
-    """Check that changed or missing bytes are noticed, unless no read part changed."""
+    """Check that damage to any part that is read is noticed; True if none is noticed."""
     draw = random.Random(number)
     content = bytearray(WHOLE)
     if draw.random() < 0.3:
@@ -262,7 +260,7 @@ ROUND = 1000
 
 
 def fuzz(target: Target, count: int, number: int = 0) -> tuple[int, int]:
-    """Numbers of given and valid inputs."""
+    """Fuzz a parser, seeded by `number`; returns the numbers of given and valid inputs."""
     rounds = [min(ROUND, count - begun) for begun in range(0, count, ROUND)]
     found = [fuzz_round(target, size, number * 1000 + index) for index, size in enumerate(rounds)]
     return sum(given_to_it for given_to_it, _ in found), sum(valid for _, valid in found)
@@ -297,7 +295,7 @@ VALID = {
 
 
 def fuzz_by_coverage(check: Callable[[str], bool], start: str, count: int) -> None:
-    """Run in a separate process, because atheris ends it."""
+    """Fuzz a text parser in a separate process, because atheris ends its process."""
     corpus = Path(tempfile.mkdtemp())
     (corpus / "start").write_text(start)
     process = os.fork()

@@ -2,10 +2,9 @@
 
     python -m benchmarks.half_billion --data PATH/TO/gsm8k      # some minutes and 14 GB; writes benchmarks/results/
 
-The configuration is Qwen2.5-0.5B's (494 M parameters, 24 layers, a vocabulary of 151,936). The tokenizer is a
-byte-level BPE trained on the questions, because Qwen's needs a network; prompts have about as many tokens as Qwen's.
-Random weights write answers of the full allowed length. Memory is the peak resident set of each phase, sampled every
-20 ms.
+The configuration is Qwen2.5-0.5B's. The tokenizer is a byte-level BPE trained on the questions, because Qwen's needs a
+network; prompts have about as many tokens. Random weights write answers of the full allowed length. Memory is the peak
+resident set of each phase, sampled every 20 ms.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class Run:
             raise RuntimeError(f"Expected a run to end, but got {self.statuses}: {text}")
 
     def until(self, reached: Callable[[], bool], pause: float) -> bool:
-        """Check that a condition was reached before the run ended."""
+        """Wait for a condition, checked every `pause` seconds; False if the run ends first."""
         deadline = time.monotonic() + PATIENCE
         while not self.ended() and time.monotonic() < deadline:
             if reached():
@@ -167,7 +167,7 @@ class Run:
         return False
 
     def kill(self, number: int, victims: list[int]) -> list[int]:
-        """Signal some processes by rank, and return all statuses at the end.
+        """Send signal `number` to some processes by rank, and return all processes' exit statuses.
 
         After SIGTERM all end by themselves. After SIGKILL the others fail, or their starter ends them.
         """
@@ -191,7 +191,7 @@ def unfinished(folder: Path) -> list[Path]:
 
 
 def attempt(folder: Path, task: str, strategy: str, kind: str, draw: random.Random) -> dict[str, Any] | None:
-    """Start and kill a run; return victims, last mark and statuses, or None if too late."""
+    """Start and kill a run; return victims, last mark and statuses, or None if the kill missed its moment."""
     updates, processes = TASKS[task][0], PROCESSES[strategy]
     name, _, where = kind.partition(", ")
     victims = draw.choice([[0], [1], [0, 1]]) if processes > 1 else [0]
@@ -251,7 +251,7 @@ def differences(run: Path, whole: Path) -> Iterator[str]:
 
 
 def final(run: Path) -> dict[str, Any]:
-    """The last checkpoint, without callbacks that remember paths."""
+    """The last checkpoint, without the state of callbacks that remember paths."""
     path = max(run.glob("runs/run/version_*/checkpoints/last.ckpt"), key=lambda file: file.stat().st_mtime)
     checkpoint = read(path)
     callbacks = checkpoint["callbacks"]
@@ -288,7 +288,7 @@ def _different(ours: Any, theirs: Any, where: str) -> Iterator[str]:
 
 
 def logs(version: Path) -> dict[tuple[int, str], str]:
-    """Logged text by update and tag, without durations."""
+    """Logged values as text, by update and tag, without durations."""
     file = version / "metrics.csv"
     if not file.exists():
         return {}
@@ -339,7 +339,6 @@ def main(argv: list[str] | None = None) -> list[Trial]:
 
 
 def _setting(number: int) -> tuple[str, str]:
-    """Task and strategy; word problems on two processes alternate strategies."""
     task = ("gridworld", "language")[number % 2]
     several = "ddp" if task == "gridworld" or number // 4 % 2 else "fsdp2"
     return task, several if number // 2 % 2 else "auto"

@@ -58,7 +58,7 @@ def memory(name: str) -> int:
 
 
 class Watched(ConstrainedGRPO):
-    """Phases are watched from the second update on, because the optimizer has no earlier state."""
+    """Phases are watched from the second update on, because before, the optimizer has no state."""
 
     peaks = Peaks()
 
@@ -102,7 +102,7 @@ def fit(module: Any, data: Any, updates: int) -> None:
 
 
 def give_back() -> None:
-    """Return freed blocks at once, unlike the command line (`preparation.reuse_blocks`)."""
+    """Have memory returned to the system when freed, unlike the command line (`preparation.reuse_blocks`)."""
     for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
         ctypes.CDLL(None).mallopt(option, 1 << 16)
     gc.collect()

@@ -73,7 +73,6 @@ def tokenizer_of(sizes: dict[str, Any]) -> Any:
 
 
 def model_config(sizes: dict[str, Any], tokenizer: Any) -> Any:
-    """Qwen2 or Qwen2.5-VL."""
     from transformers import Qwen2_5_VLConfig, Qwen2Config
 
     text = {
@@ -128,7 +127,7 @@ def make_model(folder: Path, sizes: dict[str, Any]) -> None:
 
 
 def small_model(folder: Path, of: dict[str, Any]) -> None:
-    """A small model of the configuration's kind."""
+    """Write a small model of the configuration's kind (text or vision)."""
     sizes = {"width": 128, "layers": 2, "feed_forward": 64, "heads": 2, "kinds": 1, "vocabulary": 512}
     vision = {"vision": {"width": 64, "layers": 2, "feed_forward": 64, "heads": 2}} if "images" in of else {}
     make_model(folder, {**sizes, **vision})
@@ -168,7 +167,6 @@ class MadeUp(GroupDataModule, PromptSource):
 
 
 def made_up(completions: list[Any]) -> list[float]:
-    """A varying reward."""
     return [float(sum(map(ord, str(text))) % 7) for text in completions]
 
 

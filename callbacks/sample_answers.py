@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from lightning_cgrpo.callbacks.shown_answers import Answer, answers_of
 from lightning_cgrpo.callbacks.tensorboard import writers
 from lightning_cgrpo.errors import UserError, expect, installing
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
-from lightning_cgrpo.output import print_table
+from lightning_cgrpo.output import print_table, unfinished
 
 FOLDER = "completions"
 COLUMNS = ("step", "prompt", "completion", "advantage")
@@ -123,9 +122,8 @@ def write_parquet(answers: Sequence[Answer], update: int, folder: Path, suffix: 
     table = pyarrow.Table.from_pylist(rows, pyarrow.schema(list(columns.items())))
     folder.mkdir(parents=True, exist_ok=True)
     path = _unused(folder, f"completions_{update:05d}", f"{suffix}.parquet")
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    _parquet().write_table(table, unfinished)
-    os.replace(unfinished, path)
+    with unfinished(path) as file:
+        _parquet().write_table(table, file)
     return path
 
 

@@ -53,7 +53,7 @@ examples:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a command."""
+    """Run the command in the first argument."""
     commands = RUNS | {name: text for name, (_, text) in TOOLS.items()}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         listing = "\n".join(f"  {name:<12} {text}" for name, text in commands.items())

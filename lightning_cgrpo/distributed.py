@@ -1,4 +1,4 @@
-"""Collectives over all processes; on a single process each returns its input."""
+"""Collectives, which every process must call in equal order. A single process communicates nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def world() -> tuple[int, int]:
 
 
 def all_sum(tensor: Tensor) -> Tensor:
-    """The sum over all processes, identical on each; counts in float64 are exact."""
+    """Elementwise sum over all processes, identical on each. Counts in float64 are exact up to 2^53."""
     if world()[1] == 1:
         return tensor
     total = tensor.clone()
@@ -29,7 +29,7 @@ def all_sum(tensor: Tensor) -> Tensor:
 
 
 def gather_counts(count: int, device: torch.device) -> list[int]:
-    """One number of every process, by rank."""
+    """Every process's `count`, by rank."""
     rank, size = world()
     if size == 1:
         return [count]
@@ -40,7 +40,7 @@ def gather_counts(count: int, device: torch.device) -> list[int]:
 
 
 def all_sum_named(sums: Mapping[str, Tensor]) -> dict[str, float]:
-    """Named scalars summed over all processes in one collective; all processes must give equal names."""
+    """Scalars summed over all processes in one collective; names and their order must be equal on all."""
     if not sums:
         return {}
     total = all_sum(torch.stack([value.double() for value in sums.values()]))
@@ -48,7 +48,7 @@ def all_sum_named(sums: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def gathered(value: T) -> list[T]:
-    """The picklable values of all processes, by rank."""
+    """Every process's picklable `value`, by rank."""
     size = world()[1]
     if size == 1:
         return [value]

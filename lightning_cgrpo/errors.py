@@ -11,22 +11,25 @@ class UserError(ValueError):
 
 
 def expect(holds: bool, name: str, what: str, value: object) -> None:
-    """Check an argument. State the condition positively, so that NaN fails it."""
+    """Raise a `ValueError` that `name` is not `what` unless `holds`.
+
+    State `holds` positively, so that NaN fails.
+    """
     if not holds:
         raise ValueError(f"Expected argument `{name}` to be {what}, but got {value}.")
 
 
 def installing(extra: str) -> str:
-    """The command that installs an extra from a checkout; there is no release yet."""
+    """The pip command that installs an extra from a checkout; there is no release yet."""
     return f'pip install -e ".[{extra}]"'
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint for an error: the known word closest to a misspelled word, or nothing."""
+    """Text to append to an error, such as `` Did you mean 'goal'?``; empty without a similar known word."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
 def first_line(error: BaseException) -> str:
-    """First line of the error's message without a period, or its class."""
+    """First line of the error's message, without the final period; the class name if empty."""
     return (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")

@@ -8,7 +8,7 @@ from urllib.request import getproxies
 
 
 def hub_answers() -> bool:
-    """True if a connection succeeds within 5 seconds; behind a proxy, always true."""
+    """True if a connection succeeds within 5 seconds. Not tried offline (false) and behind a proxy (true)."""
     from huggingface_hub import constants
 
     if constants.is_offline_mode():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +21,15 @@ def print_table(table: Table) -> None:
     Console(width=max(console.width, needed)).print(table)
 
 
+@contextmanager
+def unfinished(path: Path) -> Iterator[Path]:
+    """A path beside `path`, renamed to `path` at the end, so that readers never see half of a file."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    yield beside
+    os.replace(beside, path)
+
+
 def write_whole(path: Path, text: str) -> None:
-    """Write a temporary file and rename it to `path`, so that readers never see half a file."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
+    """Write a text by `unfinished`."""
+    with unfinished(path) as file:
+        file.write_text(text, encoding="utf-8")

@@ -19,7 +19,7 @@ class PromptSource(ABC):
     """A data set of prompts.
 
     Attributes:
-        rows: the columns of each prompt, if all are in memory. Samplers check these prompts before training.
+        rows: columns of each prompt, if all are in memory, for a check before training; else None.
     """
 
     rows: Sequence[Mapping[str, Any]] | None = None
@@ -29,19 +29,19 @@ class PromptSource(ABC):
 
     @abstractmethod
     def groups(self, index: Tensor) -> PromptGroups:
-        """The prompts of ``index [B]``. The same index is always the same prompt."""
+        """The prompts at ``index [B]`` int64. The same index is always the same prompt."""
 
 
 class PromptLoader:
     """Batches of prompts: each process gets a contiguous share of every batch.
 
-    The batch's number alone determines its prompts, so that a resumed run continues exactly.
+    The batch's number and the seed determine its prompts, so that a resumed run continues exactly. Iteration ends with
+    the pass.
 
     Args:
         batch_size: prompts per batch, over all processes.
         seed: shuffles every pass anew; None keeps the order.
-        start: returns the number of the first batch, counted over all passes.
-        drop_last: leave out an incomplete last batch.
+        start: number of the first batch, counted over all passes.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class PromptLoader:
         return self.batches
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty: tells Lightning that iteration resumes at any update, which the trainer counts."""
+        """Empty: only marks the loader as resumable for Lightning; `start` gives the position."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -84,7 +84,7 @@ class PromptLoader:
 
 
 class PromptSubset(PromptSource):
-    """Some prompts of a source, with unchanged index."""
+    """The prompts `index` of a source; their groups keep the source's indices."""
 
     def __init__(self, source: PromptSource, index: Sequence[int]) -> None:
         self.source, self.index = source, torch.tensor(index)

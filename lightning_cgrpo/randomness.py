@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Stream(IntEnum):
-    """Purpose of a draw; draws of different streams never coincide."""
+    """Purpose of a draw; different streams draw different numbers."""
 
     PROMPTS = 0
     ORDER = 1
@@ -35,22 +35,22 @@ def run_seed(seed: int | None = None) -> int:
 
 
 def generator(seed: int, stream: Stream, *counters: int) -> np.random.Generator:
-    """A generator for numbers >= 0; a stream's calls must have equally many counters.
+    """A generator determined by its arguments, integers >= 0.
 
-    NumPy pads with zeros, so (1) and (1, 0) would give the same generator.
+    Calls with one stream must give equally many counters: NumPy pads with zeros, so (1) and (1, 0) give one generator.
     """
     return np.random.default_rng((seed, int(stream), *counters))
 
 
 def uniform(seed: int, stream: Stream, update: int, index: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Uniform numbers in [0, 1), float64 ``[B, *shape]``, from one generator per prompt of `index`."""
+    """Uniform numbers in [0, 1), float64 ``[B, *shape]`` on the CPU, from one generator per prompt of ``index [B]``."""
     rows = [generator(seed, stream, update, int(prompt)).random(shape) for prompt in index.tolist()]
     return torch.from_numpy(np.stack(rows)) if rows else torch.zeros((0, *shape), dtype=torch.float64)
 
 
 @contextmanager
 def random_weights(seed: int) -> Iterator[None]:
-    """Make modules with the weights of a seed, on the CPU, because a GPU draws other numbers.
+    """Context: modules get random weights determined by `seed`, on the CPU, because a GPU draws other numbers.
 
     Global generators are left unchanged.
     """

@@ -63,6 +63,9 @@ def read_records(path: str | Path, split: str = "train", subset: str | None = No
             ``{split}-*-of-*.parquet``; or a name for `datasets.load_dataset`.
         split: ignored for a file.
         subset: configuration of a named data set (``main``).
+
+    Raises:
+        RecordError: there are no records, or unreadable records.
     """
     location = Path(path).expanduser()
     if location.is_dir():

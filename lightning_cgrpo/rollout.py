@@ -5,7 +5,7 @@ Shape letters of the package, unless a docstring defines its own:
     B  prompts in the batch of one process      G  answers sampled per prompt (the group)
     T  steps of an answer (environment steps, or completion tokens), padded
     J  components of the advantage: the rewards, then the constraints
-    K  constraints                              N  training units (steps or whole answers)
+    K  constraints with a multiplier            N  training units (steps or whole answers)
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Tensors:
 
 @dataclass
 class PromptGroups(_Tensors):
-    """A batch of prompts, each answered G times. Seed, update and index determine a rollout's randomness."""
+    """Prompts to be answered G times each. Seed, update and `index` determine the randomness of the answers."""
 
     index: Tensor  # [B] int64, the prompts' indices in the data set, global over processes
     columns: dict[str, Any] = field(default_factory=dict)  # of the prompts: tensors [B, ...] or lists of length B
@@ -66,8 +66,8 @@ class PromptGroups(_Tensors):
 class Rollouts(_Tensors):
     """G answers to each of B prompts.
 
-    The module computes `log_probs` unless the sampler's are exact enough for the ratio's denominator. An external
-    engine's inexact `sampling_log_probs` only serve as importance weights of answers.
+    `log_probs` are the ratio's denominator; None if sampling was inexact, until the module computes them. An external
+    engine's `sampling_log_probs` only serve as importance weights of steps.
     """
 
     actions: Tensor  # [B, G, T] int64, actions or tokens
@@ -125,7 +125,7 @@ class Examples(_Tensors):
         return len(self.actions)
 
     def __getitem__(self, rows: Tensor | slice) -> Examples:
-        """The units `rows`, with padding trimmed to the longest of them."""
+        """The units `rows`, with padding trimmed to the longest of them; `shared` stays whole."""
         mask = self.mask[rows]
         steps: tuple[slice, ...] = ()
         if mask.dim() == 2:

@@ -65,7 +65,6 @@ def main() -> None:
 
 
 def _driven(scenes: list[Scene], plans: list[ExpertPlan]) -> Tensor:
-    """Plans ``[S, 40, 3]`` in the egos' frames."""
     poses = torch.stack([found.trajectory for found in plans])
     origin = torch.stack([scene.ego.poses[-1] for scene in scenes])[:, None]
     return in_ego(origin, poses[:, 1:])

@@ -62,7 +62,7 @@ class Tally:
         self.lit.append(lit)
 
     def row(self) -> dict[str, float]:
-        """Mean EPDMS, and shares of candidates above 0 and violating each sub-score."""
+        """Mean EPDMS, share above 0, and shares of candidates that violate each sub-score (TLC: where lights are)."""
         scores, lit = Scores.cat(self.scores), torch.cat(self.lit)
         assert bool(scores.valid.all()), "a candidate couldn't be scored"
         violated = scores.violations()
@@ -76,7 +76,7 @@ class Tally:
 
 
 def measure(count: int, candidates: int, seed: int) -> tuple[dict[str, dict[str, float]], float, float]:
-    """Rows by driver, median milliseconds to make a scene, and the share of scenes with lights."""
+    """`Tally.row` by driver, median milliseconds to make a scene, and the share of scenes with lights."""
     source = GeneratedScenes(seed).scenes("train")
     rng = np.random.default_rng(seed)
     tallies = {name: Tally() for name in ("human", "PDM-Closed", "constant velocity", "random candidates")}

@@ -38,7 +38,7 @@ SHARED = Path(os.environ.get("LIGHTNING_CGRPO_SHARED", Path(__file__).resolve().
 
 
 def candidates(scenes: Sequence[Scene], seed: int = 0) -> Tensor:
-    """Paths ``[scenes * CANDIDATES, 8, 3]``, by scene."""
+    """Paths ``[scenes * CANDIDATES, 8, 3]`` in the egos' frames, scene by scene."""
     generator = torch.Generator().manual_seed(seed)
     humans = torch.stack([scene.human for scene in scenes if scene.human is not None])
     poses = humans.repeat_interleave(CANDIDATES, 0)
@@ -49,7 +49,6 @@ def candidates(scenes: Sequence[Scene], seed: int = 0) -> Tensor:
 
 
 def least(run: Callable[[], object], times: int) -> float:
-    """Least CPU seconds."""
     seconds = []
     for _ in range(times):
         begun = time.process_time()
@@ -67,7 +66,6 @@ def memory(run: Callable[[], object]) -> float:
 
 
 def _status(field: str) -> int:
-    """In KiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(field)).split()[1])
 

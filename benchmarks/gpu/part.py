@@ -68,7 +68,7 @@ def prompts(where: Place) -> dict[str, Any]:
 
 
 def waits(where: Place) -> dict[str, Any]:
-    """Waits of the host in an update of each shipped task, with the lines that wait most."""
+    """Waits of the host for the device in an update of each shipped task, with the lines that wait most."""
     found = {}
     Waits.pretended = where.waits
     for task, small in SMALL.items():
@@ -91,7 +91,7 @@ def metrics(task: str, *options: str) -> list[dict[str, float]]:
 
 
 def agreement(where: Place) -> dict[str, Any]:
-    """Largest differences of rates and multipliers to the CPU, over twenty updates per task."""
+    """Largest differences of rates and multipliers between device and CPU, over twenty updates per task."""
     found: dict[str, Any] = {}
     for task, small in SMALL.items():
         sizes = (*small, "--trainer.max_steps=2") if where.pretended else ("--trainer.max_steps=20",)

@@ -55,8 +55,6 @@ def build(sizes: dict[str, int], vocabulary: int, device: torch.device) -> Causa
 
 
 def timed(function: Callable[..., Any], spent: list[float], wait: Callable[[], None]) -> Callable[..., Any]:
-    """Record the seconds of every call."""
-
     @wraps(function)
     def measured(*args: Any, **kwargs: Any) -> Any:
         wait()
@@ -70,7 +68,6 @@ def timed(function: Callable[..., Any], spent: list[float], wait: Callable[[], N
 
 
 def one_size(where: Place, sizes: dict[str, int], vocabulary: int, prompt: int, answer: int) -> dict[str, Any]:
-    """Three updates after a warm-up."""
     wait = (lambda: None) if where.pretended else torch.cuda.synchronize
     policy = build(sizes, vocabulary, where.device)
     module = ConstrainedGRPO(

@@ -13,7 +13,7 @@ from lightning.pytorch import Callback
 
 
 class Waits(Callback):
-    """Counts the lines at which the host waits, in the second update."""
+    """Counts the host's waits by line of code; `lines` holds the last update's counts."""
 
     pretended: ClassVar[Counter[Any]] = Counter()
     """Counts by the pretended device."""

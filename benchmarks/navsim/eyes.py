@@ -26,7 +26,7 @@ Chat = list[dict[str, Any]]
 
 
 def measure(model: str, scenes: int, answers: int, swapped: bool) -> dict[str, torch.Tensor]:
-    """Values ``[scenes, answers]``, NaN where a signal doesn't apply; swapping keeps the random draws."""
+    """Values ``[scenes, answers]``, NaN where a signal doesn't apply; `swapped`: other scenes' images, same draws."""
     policy = VisionLanguagePolicy(model)
     policy.load()
     policy.eval()
@@ -51,7 +51,7 @@ def measure(model: str, scenes: int, answers: int, swapped: bool) -> dict[str, t
 
 
 def with_images_of_others(prompts: Sequence[Chat]) -> list[Chat]:
-    """Each chat with the previous chat's images."""
+    """Each chat with the previous chat's images (the first: the last's)."""
     images = [
         [part["image"] for message in chat for part in message["content"] if part["type"] == "image"]
         for chat in prompts

@@ -6,9 +6,9 @@
 
 Both sides share the model (Qwen2 with random weights, 4.5 million parameters, a vocabulary of 2,048), four prompts per
 update, four reward functions and the optimizer; all answers have the full length. Ours is `ConstrainedGRPO` in
-Lightning's Trainer with multipliers and full logging. TRL's `GRPOTrainer` runs unchanged, and projecting only answers
-to the vocabulary, as on CUDA. Ratios compare with the latter; brackets compare with unchanged TRL. `settings.py` sets
-the goals. Equal losses and gradients are checked first, and by tests/grpo/test_trl_oracle.py.
+Lightning's Trainer with multipliers and full logging. TRL's `GRPOTrainer` runs twice: unchanged, and projecting only
+answers to the vocabulary, as on CUDA. Ratios are to the second run, and in brackets to the unchanged. `settings.py`
+sets the goals. Equal losses and gradients are checked first, and by tests/grpo/test_trl_oracle.py.
 
 Each side runs alone in its own process: a warm-up with short prompts, then the measured updates. Times are CPU seconds
 (user + system), which other load inflates: compare within a run. Memory is the peak above the process after the

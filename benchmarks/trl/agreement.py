@@ -51,8 +51,6 @@ def check() -> str:
 
 
 def _ours(policy: Any, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Loss, and gradients by parameter."""
-
     def grouped(tensor: Tensor) -> Tensor:
         return tensor.unflatten(0, (PROMPTS, SETTING.group))
 
@@ -77,7 +75,6 @@ def _ours(policy: Any, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tens
 
 @torch.no_grad()
 def _move(model: Any) -> None:
-    """Move every copy the same way."""
     draw = torch.Generator().manual_seed(2)
     for _, parameter in sorted(model.named_parameters()):
         parameter += 0.2 * parameter.abs().mean() * torch.randn(parameter.shape, generator=draw)

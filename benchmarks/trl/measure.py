@@ -37,8 +37,6 @@ class Meter:
         self.ticks.append(_clock())
 
     def timed_rollout(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Count a function's calls as rollout time."""
-
         @wraps(function)
         def measured(*args: Any, **kwargs: Any) -> Any:
             started = _clock()
@@ -70,7 +68,7 @@ def _clock() -> float:
 
 
 def _memory(peak: bool) -> int:
-    """Kilobytes now, or the peak since the last call for the current use."""
+    """Kilobytes now, or the peak: of the process (CPU), or since the last call for now (GPU)."""
     if not torch.cuda.is_available():
         return _kilobytes("VmHWM" if peak else "VmRSS")
     if peak:
@@ -80,11 +78,9 @@ def _memory(peak: bool) -> int:
 
 
 def _kilobytes(field: str) -> int:
-    """This process's resident size or peak, from Linux."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
 def _return_memory() -> None:
-    """Return freed memory that the C library keeps."""
     ctypes.CDLL(None).malloc_trim(0)

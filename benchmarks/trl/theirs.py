@@ -15,8 +15,6 @@ from benchmarks.trl.settings import LEARNING_RATE, MAX_GRAD_NORM, PROMPTS, REWAR
 
 
 class _Ticks(TrainerCallback):  # type: ignore[misc]
-    """Ends an update after as many optimizer steps as iterations over a rollout."""
-
     def __init__(self, meter: Meter, steps: int) -> None:
         self.meter, self.steps = meter, steps
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 class DrivePictures(Callback):
     """Draws scenes from above, with answers in the colors of their EPDMS, beside the prompt's images.
 
-    ``drives/<n>`` are scenes of an update with its G answers. ``val_drives/<n>`` are a validation's first scenes
-    with `eval_group_size` answers. Malformed answers are counted above. The first process draws existing samples, and
+    ``drives/<n>`` are an update's first scenes with their G answers. ``val_drives/<n>`` are a validation's first scenes
+    with `eval_group_size` answers. Titles count malformed answers. The first process draws existing samples, and
     uses no random numbers.
 
     Args:
         every_n_updates: interval of pictures of updates.
-        scenes: number of scenes.
+        scenes: number of scenes drawn each time.
 
     Raises:
         UserError: (when training starts) the task is not driving.

@@ -27,11 +27,11 @@ POLICY = "policy"
 
 
 class DrivingScores(Callback):
-    """Scores answers as NAVSIM v2 does, not as in training.
+    """Scores answers as NAVSIM v2 does, whatever traffic and filter the training uses.
 
     A validation logs the mean EPDMS (``val/epdms``). A test shows and writes the paper's columns, of both stages with
-    follow-ups. Malformed answers count as 0, but not in ADE. EPDMS is the /14 form unless a scene names another test
-    scene as `previous`.
+    follow-ups. Malformed answers count as 0, but not in ADE. EPDMS includes extended comfort only if a scene names
+    another test scene as `previous`.
 
     Args:
         traffic: behavior of agents; by default reactive, as officially.
@@ -96,7 +96,6 @@ class DrivingScores(Callback):
             self._drives[name] += found
 
     def _drive(self, task: DrivingTask, outputs: Any, follows: Any) -> Scorer:
-        """Returns the scorer of the answers' scenes."""
         scenes = outputs["prompts"].columns["scene"]
         poses = task.answer.trajectories([text for group in texts(outputs["rollouts"]) for text in group])
         scorer = Scorer(scenes, self.traffic, plans=task.plans(scenes), human_filter=self.human_filter)

@@ -21,7 +21,7 @@ from lightning_cgrpo.errors import UserError, first_line
 
 
 class CheckpointFiles(TorchCheckpointIO):
-    """Writes a checkpoint beside its final name; reads no damaged checkpoint and no pickled code.
+    """Writes a checkpoint beside its final name, then renames it; reads no damaged checkpoint and no pickled code.
 
     Lightning writes through the machine's temporary folder, which may be small or on another disk. Lightning handles
     URLs, because object stores replace objects atomically.
@@ -62,7 +62,7 @@ class CheckpointFiles(TorchCheckpointIO):
 
 
 def unwritten(target: Path, error: Exception) -> UserError:
-    """The user's error for a failed write."""
+    """The error for the user after a failed write."""
     # torch's own message for a full disk names a line of torch.
     reason = "the disk is full, or closed to this user" if isinstance(error, RuntimeError) else first_line(error)
     resume = ", and --ckpt_path=last: the checkpoint before is whole" if any(target.parent.glob("*.ckpt")) else ""
@@ -72,7 +72,7 @@ def unwritten(target: Path, error: Exception) -> UserError:
 
 
 def put(unfinished: Path, target: Path) -> None:
-    """Rename a written checkpoint, and remove an old directory of the final name."""
+    """Rename the written `unfinished` to `target`, replacing an old checkpoint."""
     if not target.is_dir():
         os.replace(unfinished, target)
         return
@@ -91,7 +91,7 @@ def put(unfinished: Path, target: Path) -> None:
 
 
 def put_back(folder: Path) -> None:
-    """Restore old directories whose replacement a killed run did not finish."""
+    """Restore sharded checkpoints that a killed run set aside without replacing them."""
     for former in folder.glob(f"*{FORMER}"):
         target = former.with_name(former.name.removesuffix(FORMER))
         # Other processes may restore the name too, or finish the write.
@@ -101,7 +101,7 @@ def put_back(folder: Path) -> None:
 
 
 def remove_unfinished(folder: Path, before: float = math.inf) -> None:
-    """Remove the unfinished files of killed runs, if last changed before a time (`time.time`)."""
+    """Call `put_back`, and remove unfinished files, if last changed before a time (`time.time`)."""
     put_back(folder)
     for path in folder.glob(f"*{UNFINISHED}"):
         # A running process may rename the file meanwhile; or the file belongs to another user.
@@ -150,7 +150,7 @@ def best_of(last: Path) -> Path:
 
 
 def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], checkpoint: str) -> None:
-    """Compare names and shapes of a policy's weights with a checkpoint's."""
+    """Raise a `UserError` unless weights have a checkpoint's names and shapes."""
     for name in {**own, **weights}:
         here, there = own.get(name), weights.get(name)
         if here is None or there is None or here.shape != there.shape:

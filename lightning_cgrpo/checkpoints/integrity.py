@@ -16,7 +16,7 @@ from lightning_cgrpo.errors import UserError, first_line
 
 @lru_cache
 def check_checkpoint(path: str) -> None:
-    """Check all of a checkpoint, once per process; the error names the newest whole checkpoint."""
+    """Raise a `UserError` for a damaged checkpoint, naming the newest whole checkpoint; once per process."""
     if is_remote(path):
         return
     problem = damage(Path(path))
@@ -28,7 +28,7 @@ def check_checkpoint(path: str) -> None:
 
 
 def damage(path: Path) -> str | None:
-    """A checkpoint's damage, or None. torch itself compares no checksums."""
+    """A description of a checkpoint's damage, None if whole. torch itself compares no checksums."""
     if path.is_dir():
         if not (path / SHARDED_LAST).is_file():
             return f"{SHARDED_LAST} is missing"
@@ -52,9 +52,9 @@ def newest_whole(path: Path) -> Path | None:
 
 
 def write_failure(error: BaseException, unfinished: Path) -> Exception | None:
-    """The cause of a failed write of a checkpoint; None if the error has another cause.
+    """The cause of a failed write of a sharded checkpoint; None if the error has another cause.
 
-    torch reports errors in sharded parts to all processes. One process alone writes Lightning's last file.
+    torch reports errors in parts to all processes. One process alone writes Lightning's last file into `unfinished`.
     """
     if isinstance(error, CheckpointException):
         causes: list[BaseException] = [cause for cause, _ in error.failures.values()]

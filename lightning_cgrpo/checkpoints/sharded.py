@@ -144,7 +144,7 @@ class _Descriptions(Unpickler):
 
 
 def _member(of: Any, name: Any) -> Any:
-    """`getattr` for members of an enumeration, as Python 3.11.0 to 3.11.3 pickles them."""
+    """`getattr` for members of `_MEM_FORMAT_ENCODING` alone, which Python 3.11.0 to 3.11.3 pickles as this call."""
     encodings = _MEM_FORMAT_ENCODING
     # `find_class` returns the enumeration's method.
     if type(of) is not MethodType or of.__self__ is not encodings or type(name) is not str:

@@ -33,7 +33,7 @@ class Termination(_SignalConnector):
 
     The handler notes the first signal after the first update began; `Checkpoints` asks `agreed` after each update. Any
     other signal ends the process at once, with status 128 + the signal's number. A `watchdog` ends a process that can't
-    run its handlers, or whose update doesn't end. In a notebook, without a watchdog, a second Ctrl-C raises
+    run its handlers, or whose update doesn't end. In a notebook, without watchdog, a second Ctrl-C raises
     KeyboardInterrupt.
     """
 
@@ -67,7 +67,7 @@ class Termination(_SignalConnector):
             Termination.current = None
 
     def agreed(self) -> signal.Signals | None:
-        """The signal that ends the run, received by any process. Collective."""
+        """The signal that any process received, SIGTERM before SIGINT; None without a signal. Collective."""
         if world()[1] == 1:
             return self.received
         mine = [float(self.received is number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -75,12 +75,12 @@ class Termination(_SignalConnector):
         return signal.SIGTERM if terminated else signal.SIGINT if interrupted else None
 
     def works(self) -> None:
-        """An update or a validation batch begins: a signal now waits for its end."""
+        """Called when an update or a validation batch begins: a signal now waits for its end."""
         self._tell(watchdog.WORKS)
         self.defers = True
 
     def rests(self) -> None:
-        """Files are written, which may take any time."""
+        """Called before files are written: the watchdog sets no deadline for writing."""
         self._tell(watchdog.RESTS)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -123,7 +123,7 @@ class Termination(_SignalConnector):
             self._watchdog = None
 
     def _forced(self) -> bool:
-        """True if the watchdog ends the run, because Python merges several delayed signals."""
+        """True if the watchdog is ending the run; Python merges delayed signals into one."""
         if self._watchdog is None or self._watchdog.stdout is None:
             return False
         said = bool(select.select([self._watchdog.stdout], [], [], 0)[0])
@@ -174,9 +174,9 @@ def _leave_terminal() -> None:
 
 
 def _forget() -> None:
-    """Reset the signals of a forked process, such as a data loader's worker.
+    """Reset the signal handlers in a forked process, such as a data loader's worker.
 
-    SIGTERM ends the worker. The worker ignores the terminal's Ctrl-C, because the parent's update needs its results.
+    SIGTERM ends the worker; Ctrl-C does not, because the parent's update needs its results.
     """
     if Termination.current is not None:
         Termination.current._watchdog = None

@@ -50,7 +50,7 @@ class Clock:
             self.first = now if self.first is None else self.first
 
     def allowed(self) -> float:
-        """Seconds from SIGTERM, or from a later update's begin, to the update's end."""
+        """Seconds that an update may last after SIGTERM, or after its later beginning."""
         return max(self.grace, 3 * self.longest)
 
     def deadline(self) -> float:
@@ -65,7 +65,7 @@ def watch(process: int, grace: float, resumable: list[str]) -> None:
     """Read the parent's messages from the standard input, and end the parent at its deadline.
 
     Args:
-        resumable: a folder of checkpoints, and the run's first checkpoint, if any.
+        resumable: a folder of checkpoints, and the checkpoint from which the run began, if any.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -86,7 +86,7 @@ def watch(process: int, grace: float, resumable: list[str]) -> None:
 
 
 def end(process: int) -> None:
-    """Ask the parent to end, kill its descendants, and then the parent."""
+    """Ask the parent to end, kill its descendants, and after `PATIENCE` seconds the parent."""
     started = [number for number in descendants(process) if number != os.getpid()]
     asked, until = 0.0, time.monotonic() + PATIENCE
     while os.getppid() == process and time.monotonic() < until:
@@ -110,7 +110,7 @@ def send(process: int, number: signal.Signals) -> None:
 
 
 def descendants(process: int) -> list[int]:
-    """Children of a process, and their children, on Linux; elsewhere none."""
+    """Process ids of all descendants on Linux; elsewhere []."""
     parents = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if name.isdigit():

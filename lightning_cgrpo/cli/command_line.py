@@ -102,13 +102,13 @@ class CommandLine(LightningCLI):
 
 
 def main(subcommand: str, config: Config, flags: list[str]) -> None:
-    """Run a subcommand."""
+    """Prepare the process, and run a subcommand."""
     prepare(subcommand, config)
     CommandLine(subcommand, config, flags)
 
 
 def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """End a failed process's children, because Lightning does so only after Ctrl-C."""
+    """End the processes that a failed process launched, after `GRACE` seconds; Lightning does so only after Ctrl-C."""
     until = time.monotonic() + GRACE
     for process in processes:
         try:

@@ -39,7 +39,7 @@ class Layer:
 
 
 def file_layer(name: str) -> Layer:
-    """The layer of a configuration file, see `find`, over the file that its key ``base`` names."""
+    """The layer of a configuration file, merged over the file that its key ``base`` names."""
     path = find(name)
     return Layer(_over_base(path, ()), path.stem)
 
@@ -95,7 +95,7 @@ def build(layers: Iterable[Layer]) -> Config:
 
 
 def _check_callbacks(config: Config, layer: Config) -> None:
-    """Refuse a misspelled name, which would add another callback."""
+    """Refuse a misspelled name in `layer`, which would add another callback."""
     known, names = config.get("callbacks"), layer.get("callbacks")
     if isinstance(names, (list, str)):
         raise ConfigError(
@@ -115,7 +115,7 @@ def _check_callbacks(config: Config, layer: Config) -> None:
 
 
 def find(name: str) -> Path:
-    """The named file, or else the packaged file."""
+    """Path of the named file, or else of the packaged file."""
     path = Path(name)
     if path.is_file():
         return path
@@ -127,7 +127,7 @@ def find(name: str) -> Path:
 
 
 def read(path: Path) -> Config:
-    """A YAML mapping as plain containers."""
+    """A YAML file's mapping as plain containers, interpolations unresolved."""
     import yaml
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -143,7 +143,10 @@ def read(path: Path) -> Config:
 
 
 def merge(base: Any, override: Any) -> Any:
-    """`override` laid over `base` by name; a key that ends with ``+`` appends to a list."""
+    """`override` laid over `base`: mappings merge by key, other values and other classes replace.
+
+    A key that ends with ``+`` appends its value to a list.
+    """
     if isinstance(override, str) and isinstance(base, Mapping) and "class_path" in base:
         override = {"class_path": override}
     if isinstance(override, Mapping) and is_class(base) and base not in override:
@@ -171,7 +174,7 @@ def get(config: Any, path: str) -> Any:
 
 
 def is_class(value: Any) -> bool:
-    """True if a value looks like a class's name or path."""
+    """True for a text that looks like a class's name or path (capitalized)."""
     name = value.rpartition(".")[2] if isinstance(value, str) else ""
     return name.isidentifier() and name[0].isupper()
 
@@ -183,7 +186,7 @@ def short_class(value: Any) -> str:
 
 
 def _listed(value: Any) -> list[Any]:
-    """A list to append to; a logger that is only switched on or off is no element."""
+    """The value as a list; None and booleans (a logger switched on or off) give []."""
     if isinstance(value, list):
         return value
     return [] if value is None or isinstance(value, bool) else [value]

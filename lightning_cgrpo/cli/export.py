@@ -11,7 +11,7 @@ from lightning_cgrpo.errors import UserError
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
+    """Run the command ``export``."""
     from lightning_cgrpo.cli.arguments import read_arguments
 
     parser = argparse.ArgumentParser(

@@ -40,8 +40,8 @@ class Parameter:
     """A constructor's parameter.
 
     Args:
-        type: the annotation's dataclass, if any.
-        values_type: the dataclass of a mapping's values.
+        type: path of the annotation's dataclass, if any.
+        values_type: of X in ``dict[str, X]``.
     """
 
     type: str | None = None
@@ -51,14 +51,14 @@ class Parameter:
 
 @dataclass
 class Signature:
-    """A constructor's parameters."""
+    """A constructor's parameters; `open` if it takes ``**kwargs``."""
 
     parameters: dict[str, Parameter] = field(default_factory=dict)
     open: bool = False
 
 
 def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
-    """Check all keys, with further top-level keys `extra`; the error suggests a key."""
+    """Raise a `ConfigError` for an unknown key; `extra` are further allowed top-level keys."""
     known = (*ROOT_KEYS, *extra)
     for key in config:
         if key not in known:
@@ -128,7 +128,7 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) 
 
 
 def _check_required(where: str, arguments: Mapping[str, Any], class_path: str) -> None:
-    """Only for this package's classes: programs pass arguments to other classes, such as optimizers."""
+    """Refuse missing arguments of this package's classes; code passes arguments to others, such as optimizers."""
     located = _locate(class_path)
     signature = signature_of(class_path)
     if located is None or signature is None or not located[0].name.startswith("lightning_cgrpo"):
@@ -150,7 +150,7 @@ def _check_class(where: str, class_path: str) -> None:
 
 @cache
 def signature_of(class_path: str) -> Signature | None:
-    """The constructor's signature, or None without a source file."""
+    """The constructor's parameters, from its source file; None if not found."""
     located = _locate(class_path)
     if located is None:
         return None
@@ -175,7 +175,7 @@ def signature_of(class_path: str) -> Signature | None:
 
 
 def constant_of(class_path: str, name: str) -> Any:
-    """The constant that a class's own body assigns to a name, or None."""
+    """The value that a class's own body assigns to a name; None without."""
     located = _locate(class_path)
     for item in located[1].body if located is not None else ():
         if isinstance(item, ast.Assign) and ast.unparse(item.targets[0]) == name:

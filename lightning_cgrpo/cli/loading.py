@@ -26,7 +26,7 @@ PREFIX = "policy."
 
 
 def load(checkpoint: str | Path) -> RolloutModule:
-    """The module of a run, from its ``config.yaml`` and a checkpoint's policy weights, on the CPU.
+    """The module of a run in eval mode on the CPU, from its ``config.yaml`` and a checkpoint's policy weights.
 
     Example::
 
@@ -50,7 +50,7 @@ def load(checkpoint: str | Path) -> RolloutModule:
 
 
 def instantiate(config: Config, **kinds: type) -> dict[str, Any]:
-    """Make the objects of a configuration; `kinds` are their base classes, by key."""
+    """Make the objects of a configuration at the keys of `kinds`, their base classes; returns them by key."""
     parser = ArgumentParser(exit_on_error=False)
     for key, kind in kinds.items():
         parser.add_subclass_arguments(kind, key)
@@ -64,7 +64,7 @@ def instantiate(config: Config, **kinds: type) -> dict[str, Any]:
 
 
 def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
-    """The number of updates, and the policy's weights by name."""
+    """The number of updates done, and the policy's weights by name."""
     sharded = path.is_dir()
     try:
         # Mapped, because most of the file is the optimizer's state, which is never read.
@@ -80,7 +80,7 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
 
 
 def put_weights(policy: Policy, weights: dict[str, Tensor], checkpoint: Path) -> None:
-    """Load a policy with a checkpoint's weights in their own dtype."""
+    """Load a policy with a checkpoint's weights, in the checkpoint's dtypes."""
     policy.load()
     check_weights(policy.state_dict(), weights, str(checkpoint))
     for name, parameter in policy.named_parameters():

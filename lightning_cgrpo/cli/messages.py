@@ -42,7 +42,7 @@ def explain(error: BaseException) -> str:
 
 
 def of_the_disk(error: OSError) -> str | None:
-    """Advice for a full disk or a closed folder, else None."""
+    """Message for a full disk or a folder closed to the user; None for other errors."""
     if error.errno in FULL:
         return f"Expected room on the disk, but got: {error}; try to free space. Checkpoints written before are whole."
     if error.errno in CLOSED and error.filename is not None:
@@ -54,7 +54,7 @@ def of_the_disk(error: OSError) -> str | None:
 
 
 def unexpected(error: Exception) -> str:
-    """At most three lines: the error, its place, and a file with the traceback."""
+    """At most three lines: the error and its place, its note, and the file of the traceback."""
     lines = [f"{type(error).__name__}: {first_line(error)}{_place(error)}", *getattr(error, "__notes__", [])[:1]]
     with tempfile.NamedTemporaryFile("w", prefix="lightning_cgrpo_", suffix=".txt", delete=False) as file:
         file.write("".join(traceback.format_exception(error)))

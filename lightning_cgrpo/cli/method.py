@@ -77,7 +77,7 @@ def method_of(config: Config, weights: str | None = None) -> Method:
 
 
 def key_of(method: Mapping[str, Any]) -> str:
-    """Equal text for equal methods."""
+    """A text, equal for equal methods only."""
     return json.dumps(method, sort_keys=True)
 
 
@@ -104,7 +104,10 @@ def constraints_of(method: Mapping[str, Any]) -> dict[str, Constraint] | None:
 
 @cache
 def only_shows(class_path: str) -> bool:
-    """True for classes that only show or save. Names come first, because modules may have moved since a run."""
+    """True for classes that only show or save: `LIGHTNINGS`, or marked with `MARK`.
+
+    Names come before paths, because modules may have moved.
+    """
     name = short_class(class_path)
     return name in LIGHTNINGS or any(constant_of(path, MARK) is False for path in (name, class_path))
 

@@ -35,10 +35,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def prepare(command: str, config: Config) -> None:
-    """Resolve ``ckpt_path``, print the run's beginning, and set up the process.
+    """Resolve ``ckpt_path`` in `config`, print the starting weights, and set up the process.
 
     Raises:
-        ConfigError: for a missing checkpoint, or the first version of FSDP.
+        UserError: a bad checkpoint, number of processes, or the first version of FSDP.
     """
     _check_strategy(config)
     config.setdefault("weights_only", True)
@@ -72,7 +72,7 @@ def _check_strategy(config: Config) -> None:
 
 
 def _check_processes(config: Config) -> None:
-    """Refuse processes of torchrun or SLURM that would train separately or wait forever."""
+    """Refuse a number of processes, from torchrun or SLURM, other than the configured number."""
     devices, nodes = get(config, "trainer.devices"), get(config, "trainer.num_nodes") or 1
     launched = os.environ.get("WORLD_SIZE"), os.environ.get("SLURM_NTASKS")
     for launcher, count in zip(("torchrun", "SLURM"), launched, strict=True):
@@ -127,7 +127,8 @@ def _beginning(command: str, config: Config) -> str | None:
 def _differences(before: Any, now: Any, path: str = "") -> list[str]:
     """``key: before -> now`` for each setting in which two methods differ.
 
-    Settings missing in `now` have their defaults in `before`, except for constraints.
+    Settings missing in `now` are skipped, because `before` holds defaults too; missing
+    constraints are differences.
     """
     before, now = ({"class_path": value} if is_class(value) else value for value in (before, now))
     both = isinstance(before, Mapping) and isinstance(now, Mapping)

@@ -71,7 +71,7 @@ class RunFiles(SaveConfigCallback):
         asked: float = trainer.max_steps
         if asked < 0:
             asked = (trainer.max_epochs or 0) * trainer.num_training_batches
-        Path(file).write_text(f"{trainer.global_step} {asked if 0 < asked < math.inf else 0:.0f}\n", encoding="utf-8")
+        write_whole(Path(file), f"{trainer.global_step} {asked if 0 < asked < math.inf else 0:.0f}\n")
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         folder = run_folder(trainer)

@@ -34,7 +34,7 @@ def last_checkpoint(config: Config) -> Path:
 
 
 def existing(checkpoint: str) -> bool:
-    """True for existing and for all remote checkpoints."""
+    """True if a checkpoint exists; always true for URLs."""
     if is_remote(checkpoint):
         return True
     put_back(Path(checkpoint).parent)
@@ -42,7 +42,7 @@ def existing(checkpoint: str) -> bool:
 
 
 def checkpoints_below(folder: str) -> list[Path]:
-    """The last checkpoints of a folder's runs, the newest at the end."""
+    """Each ``last.ckpt`` in a folder of runs, the newest at the end; [] for a checkpoint."""
     path = Path(folder)
     if is_remote(folder) or not path.is_dir() or path.suffix == ".ckpt":
         return []
@@ -51,7 +51,7 @@ def checkpoints_below(folder: str) -> list[Path]:
 
 
 def configuration_beside(checkpoint: str | Path) -> Config | None:
-    """The configuration of a checkpoint's run, or None."""
+    """The configuration of a checkpoint's run; None if missing or unreadable."""
     path = Path(checkpoint).parent.parent / "config.yaml"
     try:
         return read(path) if not is_remote(checkpoint) and path.is_file() else None
@@ -60,9 +60,9 @@ def configuration_beside(checkpoint: str | Path) -> Config | None:
 
 
 def log_beside(config: Config, command: str) -> None:
-    """Have an evaluation log into its checkpoint's run instead of a new version.
+    """Make an evaluation log into its checkpoint's run instead of a new version.
 
-    Starting weights log into the version ``start``.
+    Evaluations of starting weights log into the version ``start``.
     """
     checkpoint = config.get("ckpt_path")
     run = Path(checkpoint).parent.parent if checkpoint and Path(checkpoint).parent.name == CHECKPOINTS else None

@@ -22,11 +22,11 @@ LONGEST = 100
 def run_name(layers: Sequence[Layer]) -> Layer:
     """The layer that gives loggers the name of the run.
 
-    The name begins with the first file's, or the logger's own name in a file. Labels of further layers that change
+    The name begins with the first file's, or with the logger's own name in a file. Labels of further layers that change
     learning follow: ``gridworld,scalarized_rewards,seed=1``. A logger's name on the command line stays as given.
 
     Args:
-        layers: the defaults, the files, the overrides.
+        layers: defaults, files, overrides.
     """
     labels: list[str] = []
     before = ""
@@ -48,7 +48,7 @@ def run_name(layers: Sequence[Layer]) -> Layer:
 
 
 def loggers(config: Config) -> list[Any]:
-    """The values of `trainer.logger`, a list or a single value."""
+    """The values of `trainer.logger` as a list, also if single."""
     logger = get(config, "trainer.logger")
     return logger if isinstance(logger, list) else [logger]
 

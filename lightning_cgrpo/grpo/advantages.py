@@ -1,7 +1,7 @@
 """Group-relative advantages ``[B, G]`` of components ``[J, B, G]``, and effective weights.
 
-Standard deviations are population standard deviations (1/G), as in the paper. A component without variance contributes
-exactly 0, as does an inapplicable entry.
+Standard deviations are population standard deviations (1/G), as in the paper, except in `GDPO`. A component without
+variance contributes exactly 0, as does an inapplicable entry.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class LeaveOneOut(AdvantageEstimator):
     """RLOO (Kool et al., 2019; Ahmadian et al., 2024): each answer minus the mean of the group's other answers.
 
     A_i = sum_j w_j n / (n - 1) (X_j,i - mean), with n answers to which component j applies. The policy gradient is
-    unbiased. Weights are prices, as in a Lagrangian. Without n / (n - 1) this is the advantage of Dr. GRPO
+    unbiased. Components are not standardized, as in a Lagrangian. Without n / (n - 1) this is the advantage of Dr. GRPO
     (Liu et al., 2025).
     """
 
@@ -162,7 +162,7 @@ class GDPO(AdvantageEstimator):
         return advantages.to(components.values.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
-        """Without the batch's mean, which shifts all advantages alike."""
+        """The batch's mean is left out, because it shifts all advantages alike."""
         sample = _sample_std(statistics)
         deviations = statistics.deviation / (sample + self.eps)[..., None]
         _, std = _batch_moments(_weighted(weights, deviations), statistics.used)
@@ -174,7 +174,7 @@ def _divide(numerator: Tensor, std: Tensor) -> Tensor:
 
 
 def _sqrt(variance: Tensor) -> Tensor:
-    """Square root with gradient 0 at 0."""
+    """Square root, with gradient 0 at 0."""
     return torch.where(variance > 0, torch.where(variance > 0, variance, 1).sqrt(), 0)
 
 
@@ -183,7 +183,7 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def _std_of_sum(statistics: GroupStatistics, weights: Tensor) -> Tensor:
-    """``[B]`` standard deviation of S, 0 if S is constant up to rounding."""
+    """``[B]`` standard deviation of sum_j w_j X_j in each group, 0 if constant up to rounding."""
     # Relative to sum_j |w_j| std_j, because squares of tiny weights underflow.
     scale = (weights.detach().abs()[:, None].to(statistics.std.dtype) * statistics.std).sum(0)
     relative = _divide(_weighted(weights, statistics.deviation), scale[:, None])

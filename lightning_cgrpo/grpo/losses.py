@@ -27,8 +27,8 @@ def aggregation_weights(mask: Tensor, aggregation: Aggregation, max_length: int 
     - ``token_mean``: 1/sum(L), DAPO (Yu et al., 2025); for single-step units the mean of PPO code
     - ``constant``: 1/(N max_length), Dr. GRPO (Liu et al., 2025)
 
-    N includes answers of length 0. `max_length` is T by default. Weights are scaled by the number of processes,
-    because gradients are averaged.
+    N includes answers of length 0. `max_length` is T by default. Weights are times the number of processes, because
+    gradients are averaged.
     """
     lengths = mask.sum(-1).double()  # [B, G]
     sequences, tokens = all_sum(torch.stack([torch.ones_like(lengths).sum(), lengths.sum()])).unbind()
@@ -53,12 +53,13 @@ class LossOptions:
     """Terms of `grpo_loss`.
 
     Args:
-        clip_low: lower distance of the clipped ratio from 1.
-        clip_high: upper distance, by default `clip_low`.
+        clip_low: ratios are clipped to [1 - clip_low, 1 + clip_high].
+        clip_high: by default `clip_low`.
         clip_limit: largest ratio for negative advantages, see `Clipped`.
         surrogate: `CISPO` or `SAPO`, instead of `Clipped`.
-        sequence_ratio: one ratio per answer, a geometric mean (GSPO, Zheng et al., 2025; bounds 3e-4 and 4e-4).
-        kl_weight: weight (beta) of the KL to the reference; 0 keeps no reference.
+        sequence_ratio: one ratio per answer, a geometric mean (GSPO, Zheng et al., 2025, with clip_low 3e-4 and
+            clip_high 4e-4).
+        kl_weight: weight (beta) of the KL to the reference; 0 needs no reference model.
         correct_kl: multiply the KL by the ratio, for an unbiased gradient (DeepSeek-V3.2, 2025).
     """
 
@@ -100,7 +101,7 @@ class LossOptions:
 
 @dataclass(frozen=True)
 class LossTerms:
-    """The loss and its diagnostics (scalars), each summed with the loss's weights."""
+    """The loss and its diagnostics: scalars, summed over steps with `aggregation_weights`."""
 
     loss: Tensor
     kl: Tensor
@@ -132,10 +133,10 @@ def grpo_loss(
     """Surrogate with KL and entropy terms (paper, section 3, eq. J_GRPO), to be minimized.
 
     -sum w [surrogate(r, A) - kl_weight KL + entropy_weight H] with r = exp(log_probs - old_log_probs) and KL by the k3
-    estimator exp(d) - d - 1, d = reference - log_probs (Schulman, 2020).
+    estimator exp(d) - d - 1, d = reference - log_probs (Schulman, 2020). `sampling_ratios` multiply the surrogate.
 
-    k3's expected gradient at ratio 1 is the gradient of KL(reference || policy). With `correct_kl`, value
-    and gradient of r k3 are those of KL(policy || reference).
+    At ratio 1, k3's expected gradient is that of KL(reference || policy). With `correct_kl`, r k3 has value and
+    gradient of KL(policy || reference).
 
     Args:
         log_probs: of the actions under the trained policy, ``[N]`` or ``[N, T]`` as all tensors.

@@ -24,10 +24,11 @@ class Optimization(LossOptions):
         minibatch_size: most units (steps or answers) per optimizer step, over all processes; None: all.
         micro_batch_size: units per pass on a process, for memory; None: all at once.
         aggregation: weights of steps, see `aggregation_weights`.
-        max_length: divisor of the ``constant`` aggregation.
-        mask_truncated: leave truncated answers out of the loss only (overlong filtering, DAPO, Yu et al., 2025).
+        max_length: divisor for ``aggregation: constant``, by default T.
+        mask_truncated: leave truncated answers out of the loss, not of advantages (overlong filtering, DAPO, Yu et al.,
+            2025).
         sampling_cap: largest importance ratio, see `sampling_ratio`.
-        max_grad_norm: largest norm of gradients; None for no limit.
+        max_grad_norm: None for no limit.
     """
 
     epochs: int = 1
@@ -49,7 +50,7 @@ class Optimization(LossOptions):
 
 
 def loss_mask(rollouts: Rollouts, mask_truncated: bool) -> Tensor:
-    """Steps with a loss, ``[B, G, T]`` bool."""
+    """Steps that enter the loss, ``[B, G, T]`` bool; `mask_truncated` leaves truncated answers out."""
     if not mask_truncated:
         return rollouts.mask
     truncated, shape = rollouts.info.get("truncated"), rollouts.mask.shape[:2]
@@ -63,7 +64,7 @@ def loss_mask(rollouts: Rollouts, mask_truncated: bool) -> Tensor:
 
 
 def with_targets(examples: Examples, rollouts: Rollouts, **values: Tensor) -> Examples:
-    """Attach tensors ``[B, G, T]`` of the rollout to the units: ``[N]`` for steps, ``[N, T]`` for answers."""
+    """Add tensors ``[B, G, T]`` of the rollout to the targets: ``[N]`` for steps, ``[N, T]`` for answers."""
     if examples.actions.dim() == 1:
         targets = {name: value[rollouts.mask] for name, value in values.items()}
     else:
@@ -76,10 +77,12 @@ def minibatches(
 ) -> Iterator[tuple[Tensor, float]]:
     """Random partition of the units of all processes, independent of the number of processes.
 
-    A group that fits into a part stays whole.
+    Args:
+        size: most units in a part, over all processes; None for a single part. A group of answers that fits stays
+            whole.
 
     Yields:
-        This process's rows of a part (possibly none), and the loss's factor: all units / units of the part.
+        Indices of this process's units in a part (possibly none), and the loss's factor: all units / units of the part.
     """
     counts = gather_counts(len(examples), examples.actions.device)
     total, first = sum(counts), sum(counts[: world()[0]])
@@ -101,12 +104,12 @@ def minibatches(
 
 
 def micro_batches(rows: Tensor, size: int | None) -> list[Tensor]:
-    """Rows of a minibatch cut for one pass each; at least one piece, possibly empty."""
+    """Cut a minibatch's indices into pieces of at most `size`; an empty minibatch gives one empty piece."""
     return [rows] if size is None or len(rows) <= size else list(rows.split(size))
 
 
 def put_rows(target: Tensor, rows: Tensor, values: Tensor) -> None:
-    """Write units into a tensor of all examples, which may have more padding."""
+    """Write `values` of the units `rows` into `target` of all units, which may have more padding."""
     if values.dim() == 1:
         target[rows] = values.to(target.dtype)
     else:

@@ -63,9 +63,9 @@ class CISPO(Surrogate):
 
 
 class SAPO(Surrogate):
-    """A soft gate instead of clipping: 4 sigmoid(t (r - 1)) / t A (Gao et al., 2025).
+    """A soft gate instead of clipping: (4 / t) sigmoid(t (r - 1)) A (Gao et al., 2025).
 
-    The gradient, r sech^2(t (r - 1) / 2) A, fades as the ratio leaves 1. No bound acts.
+    The gradient by log r, r sech^2(t (r - 1) / 2) A, fades as the ratio leaves 1. No bound acts.
 
     Args:
         temperature: t for positive advantages; larger values fade the gradient sooner.

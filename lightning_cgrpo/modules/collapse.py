@@ -43,8 +43,18 @@ class CollapseDetector:
     def add(
         self, update: int, entropy: Tensor, advantages: Tensor, constant: Tensor, succeeded: Tensor, stepped: bool
     ) -> None:
-        """Add an update; every 20th update, check the last 20. Collective."""
-        flags = [entropy, (advantages != 0).any(), ~succeeded, torch.tensor(stepped), *(~constant)]
+        """Add an update; every 20th update, check the last 20. The check is collective.
+
+        Args:
+            update: number from 0.
+            entropy: scalar; only its ratio to the first update's counts.
+            advantages: ``[B, G]`` or ``[B, G, T]``.
+            constant: see `constant_rewards`.
+            succeeded: see `all_succeed`.
+            stepped: True if a gradient was finite.
+        """
+        step = torch.full((), stepped, device=entropy.device)
+        flags = [entropy, (advantages != 0).any(), ~succeeded, step, *(~constant)]
         self._pending.append(torch.stack([flag.detach().to(entropy.device, torch.float64) for flag in flags]))
         if (update + 1) % UPDATES:
             return

@@ -8,7 +8,6 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
-from torch.optim import Optimizer
 
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages, group_statistics
@@ -22,13 +21,9 @@ from lightning_cgrpo.grpo.minibatches import (
     with_targets,
 )
 from lightning_cgrpo.modules.collapse import CollapseDetector, all_succeed, constant_rewards
-from lightning_cgrpo.modules.dynamic_sampling import resample
-from lightning_cgrpo.modules.rollout_module import (
-    LRSchedulerCallable,
-    OptimizerCallable,
-    RolloutModule,
-    ScoredPrompts,
-)
+from lightning_cgrpo.modules.dynamic_sampling import redraw
+from lightning_cgrpo.modules.manual_optimization import LRSchedulerCallable, OptimizerCallable
+from lightning_cgrpo.modules.rollout_module import RolloutModule, ScoredPrompts
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.policy import Policy, Reference
@@ -82,7 +77,7 @@ class ConstrainedGRPO(RolloutModule):
         lr_scheduler: function of the optimizer; steps once per update.
         optimization: epochs, minibatches, clipping, KL and entropy.
         group_size: answers per prompt (G) in training.
-        redraws: rounds of dynamic sampling, see `resample`; logged rates use the first draw.
+        redraws: rounds of dynamic sampling, see `redraw`; logged rates use the first draw.
         eval_group_size: answers per prompt in evaluation.
         seed: by default the seed of `lightning.seed_everything`.
 
@@ -181,9 +176,7 @@ class ConstrainedGRPO(RolloutModule):
                 return self.estimator.informative(self.objective.components(some), weights)
 
             with report.time("redraw"):
-                rollouts, signals, report.redrawn = resample(
-                    draw, informative, prompts, rollouts, signals, self.redraws
-                )
+                rollouts, signals, report.redrawn = redraw(draw, informative, prompts, rollouts, signals, self.redraws)
         with report.time("optimize"):
             components = self.objective.components(signals)
             advantages = self.estimator(rollouts, components, weights)
@@ -311,12 +304,6 @@ class ConstrainedGRPO(RolloutModule):
             parameter.grad = None
 
     # ------------------------------------------------------------------ metrics
-
-    @property
-    def learning_rate(self) -> float:
-        optimizer = self.optimizers(use_pl_optimizer=False)
-        assert isinstance(optimizer, Optimizer)
-        return float(optimizer.param_groups[0]["lr"])
 
     def _write_metrics(self, metrics: dict[str, float], update: int) -> None:
         """Send metrics in one call, because `log` per metric is slow."""

@@ -1,4 +1,4 @@
-"""Dynamic sampling (`redraws` of ConstrainedGRPO): groups without an advantage are sampled again."""
+"""Dynamic sampling (`redraws` of ConstrainedGRPO): groups without an advantage are redrawn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Informative = Callable[[Signals], Tensor]
 """``[B]`` bool: groups whose signals give any advantage. May be collective."""
 
 
-def resample(
+def redraw(
     draw: Draw,
     informative: Informative,
     prompts: PromptGroups,
@@ -28,15 +28,15 @@ def resample(
     signals: dict[str, Signal],
     rounds: int,
 ) -> tuple[Rollouts, dict[str, Signal], int]:
-    """Sample groups without any advantage again, until a draw has one (DAPO, Yu et al., 2025).
+    """Redraw (sample again) groups without any advantage, until a draw has one (DAPO, Yu et al., 2025).
 
     DAPO fills the batch with other prompts; here the prompts stay. If no draw has one, the first draw stays. The result
     overrepresents rare behaviors, so measure rates on the first draw. Collective.
 
     Returns:
-        Rollouts and signals for training, and the number of sampled groups.
+        Rollouts and signals for training, and the number of redrawn groups.
     """
-    sampled = 0
+    redrawn = 0
     for number in range(rounds):
         rows = (~informative(signals)).nonzero().squeeze(-1)  # [R]
         # Processes without prompts continue too, because the sampler may need all processes.
@@ -47,8 +47,8 @@ def resample(
         if len(better):
             rollouts = with_groups(rollouts, rows[better], others, better)
             signals = with_signals(signals, rows[better], measured, better)
-        sampled += len(rows)
-    return rollouts, signals, sampled
+        redrawn += len(rows)
+    return rollouts, signals, redrawn
 
 
 def chosen_prompts(prompts: PromptGroups, rows: Tensor) -> PromptGroups:

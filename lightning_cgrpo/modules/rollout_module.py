@@ -1,41 +1,27 @@
-"""RolloutModule: sampling, scoring, evaluation and optimizer steps of a policy."""
+"""RolloutModule: sampling, scoring and evaluation of a policy."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypedDict
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.accelerators import MPSAccelerator
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
-from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
+from torch import Tensor
 
 from lightning_cgrpo.checkpoints.files import check_weights
-from lightning_cgrpo.distributed import gather_counts
-from lightning_cgrpo.errors import UserError, expect, first_line
+from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.modules.manual_optimization import LRSchedulerCallable, ManualOptimization, OptimizerCallable
 from lightning_cgrpo.modules.monitors import TIMES, check_monitors
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.policy import Policy
-from lightning_cgrpo.policies.sharding import is_sharded, total_norm, unsharded
+from lightning_cgrpo.policies.sharding import is_sharded, unsharded
 from lightning_cgrpo.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task
 
-OptimizerCallable = Callable[[Iterable[Any]], Optimizer]
-LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
-
-SCHEDULED = ("initial_lr", "weight_decay", "eps")
-"""Optimizer settings that a schedule does not change."""
 TEST_SPLITS = ("test", "test_train", "test_follow_ups")
 """Splits of a test: test prompts, training prompts, and prompts that follow test prompts."""
 
@@ -48,7 +34,7 @@ class ScoredPrompts(TypedDict):
     signals: dict[str, Signal]
 
 
-class RolloutModule(LightningModule):
+class RolloutModule(ManualOptimization):
     """Samples answers, scores them, and evaluates a policy with ``validate``, ``test`` and ``predict``.
 
     Evaluation samples answers, because greedy answers hide violations, with the same randomness every time. The rate of
@@ -69,22 +55,15 @@ class RolloutModule(LightningModule):
         eval_group_size: int,
         seed: int | None,
     ) -> None:
-        super().__init__()
+        super().__init__(policy, optimizer, lr_scheduler)
         # Lightning warns, and starts from zero. The filter is set here, because Lightning looks before `setup`.
         warnings.filterwarnings("error", message=r'.*ckpt_path="last"\) is set, but there is no last checkpoint')
         objective.check_signals(task.signals)
         sampler.check_policy(policy)
         _check_lengths(objective, sampler.longest, task)
-        if isinstance(optimizer, Optimizer):
-            raise UserError(
-                "Expected optimizer to be a function that makes one, since the weights are loaded later, but got a "
-                f"{type(optimizer).__name__}, try lambda parameters: {type(optimizer).__name__}(parameters, lr=1e-4)."
-            )
         expect(eval_group_size >= 1, "eval_group_size", "at least 1", eval_group_size)
         expect(seed is None or seed >= 0, "seed", "at least 0", seed)
-        self.policy, self.sampler, self.task, self.objective = policy, sampler, task, objective
-        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
-        self.automatic_optimization = False
+        self.sampler, self.task, self.objective = sampler, task, objective
         # `group_size` is for modules that sample nothing in training.
         self.group_size = self.eval_group_size = eval_group_size
         self._seed = seed
@@ -114,54 +93,6 @@ class RolloutModule(LightningModule):
         """Argument `seed`, else the seed of `lightning.seed_everything`, else 0."""
         return run_seed(self._seed)
 
-    def configure_callbacks(self) -> list[Callback]:
-        """No callbacks; this hook precedes Lightning's own, less helpful errors."""
-        if self.trainer.gradient_clip_val:
-            raise UserError("Expected no gradient_clip_val of the trainer, try Optimization(max_grad_norm=...).")
-        if self.trainer.accumulate_grad_batches != 1:
-            raise UserError("Expected no accumulate_grad_batches, try Optimization(micro_batch_size=...).")
-        return []
-
-    def setup(self, stage: str) -> None:
-        for message in (
-            "Found \\d+ module\\(s\\) in eval mode",  # references and language models
-            "The number of training batches .* is smaller than the logging interval",  # of updates, over all epochs
-        ):
-            warnings.filterwarnings("ignore", message=message)
-        if stage != "fit":
-            return
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, (LearningRateFinder, BatchSizeFinder)):
-                raise UserError(
-                    f"Expected no {type(callback).__name__}, because the loss of an update says nothing about the "
-                    "update's size, but got one, try a few values of model.optimizer.lr, or of data.prompts_per_update."
-                )
-        overfit = self.trainer.overfit_batches  # type: ignore[attr-defined]
-        if overfit:
-            raise UserError(
-                f"Expected trainer.overfit_batches to be 0, but got {overfit}, try fewer prompts, "
-                "such as data.train_prompts=8, and more epochs."
-            )
-
-    def load_policy(self) -> None:
-        if self._trainer is not None:
-            check_precision(self.trainer)
-        self.policy.load()
-
-    def configure_optimizers(self) -> Any:
-        with _named("optimizer"):
-            optimizer = self.make_optimizer([p for p in self.policy.parameters() if p.requires_grad])
-        scheduler = None
-        if self.make_scheduler is not None:
-            with _named("lr_scheduler"):
-                scheduler = self.make_scheduler(optimizer)
-        self._given = [{key: value for key, value in g.items() if key != "params"} for g in optimizer.param_groups]
-        if scheduler is None:
-            return optimizer
-        if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
-            raise UserError(f"Expected a schedule that follows from the update, but got {type(scheduler).__name__}.")
-        return [optimizer], [scheduler]
-
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._metrics = checkpoint.get("metrics", {})
         path = None if self._trainer is None else self.trainer.ckpt_path
@@ -170,102 +101,14 @@ class RolloutModule(LightningModule):
             check_weights(self.state_dict(), checkpoint["state_dict"], str(path or "the checkpoint"))
 
     def on_train_start(self) -> None:
+        super().on_train_start()
         self.trainer.callback_metrics.update(self._metrics)
         self._checks_monitors = True
-        self._take_settings()
-        scheduler = self.lr_schedulers()
-        updates = self.trainer.estimated_stepping_batches
-        if isinstance(scheduler, CosineAnnealingLR) and scheduler.T_max < updates:
-            rank_zero_warn(
-                f"The learning rate rises again after update {scheduler.T_max}: model.lr_scheduler.T_max is smaller "
-                f"than the {updates} updates of this run."
-            )
-        if isinstance(scheduler, OneCycleLR) and updates > scheduler.total_steps:
-            raise UserError(
-                f"Expected model.lr_scheduler.total_steps to be at least {updates}, the updates of this run, but got "
-                f"{scheduler.total_steps}, try that, or trainer.max_steps={scheduler.total_steps}; a resumed run has "
-                "the schedule of its first part."
-            )
-
-    def _take_settings(self) -> None:
-        """Give a restored optimizer the configuration's settings, instead of the checkpoint's.
-
-        A schedule refuses another learning rate, because the schedule resumes with its own.
-        """
-        if self.trainer.ckpt_path is None:
-            return
-        optimizer = self.optimizers(use_pl_optimizer=False)
-        assert isinstance(optimizer, Optimizer)
-        for group, given in zip(optimizer.param_groups, self._given, strict=True):
-            for key in SCHEDULED if self.make_scheduler else given.keys() - {"initial_lr"}:
-                value, saved = given.get(key), group.get(key)
-                if value == saved:
-                    continue
-                if key == "initial_lr":
-                    raise UserError(
-                        f"Expected model.optimizer.lr to be as in the checkpoint, whose schedule began with {saved:g}, "
-                        f"but it would begin with {value:g}, try the same, or model.lr_scheduler=null."
-                    )
-                rank_zero_info(f"The optimizer resumes with {key} {value}, not with the checkpoint's {saved}.")
-                group[key] = value
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._checks_monitors and self.trainer.callback_metrics:
             self._checks_monitors = False
             check_monitors(self.trainer, self.objective, validated=False)
-
-    # ------------------------------------------------------------------ optimizer steps
-
-    def accumulate(self, pieces: Sequence[Tensor], loss: Callable[[Tensor], Tensor]) -> None:
-        """Sum gradients over a minibatch's pieces; processes synchronize at the last piece only.
-
-        Args:
-            pieces: rows from `micro_batches`; empty if all rows are on other processes.
-            loss: computes the loss of a piece that isn't empty.
-        """
-        pieces = self.passes(pieces)
-        wrapped = self.trainer.strategy.model
-        for number, piece in enumerate(pieces):
-            last = number == len(pieces) - 1
-            with wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) and not last else nullcontext():
-                # Other processes wait for this process's gradients, also if the piece is empty.
-                self.manual_backward(loss(piece) if len(piece) else self._no_loss())
-
-    def passes(self, pieces: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Pieces for equally many passes on every process, if the weights are sharded. Collective.
-
-        An added, empty piece needs a pass of the policy's placeholder.
-        """
-        if not is_sharded(self.policy):
-            return pieces
-        most = max(gather_counts(len(pieces), self.device))
-        return [*pieces, *(pieces[0][:0] for _ in range(most - len(pieces)))]
-
-    def clipped_norm(self, max_norm: float | None) -> Tensor | None:
-        """The gradients' norm, then scaled down to `max_norm`; None if a gradient isn't finite."""
-        norm = total_norm(self.policy)
-        if not bool(norm.isfinite()):
-            return None
-        if max_norm is not None:
-            nn.utils.clip_grads_with_norm_(self.policy.parameters(), max_norm, norm)
-        return norm
-
-    def take_step(self, last: bool = True) -> None:
-        optimizer = self.optimizers()
-        assert isinstance(optimizer, LightningOptimizer)
-        # Lightning counts steps of its wrapper as global_step, which counts updates here.
-        (optimizer if last else optimizer.optimizer).step()
-        optimizer.zero_grad()
-        if last and isinstance(scheduler := self.lr_schedulers(), LRScheduler):
-            scheduler.step()
-
-    def _no_loss(self) -> Tensor:
-        if not is_sharded(self.policy):
-            return torch.stack([p.sum() * 0 for p in self.policy.parameters() if p.requires_grad]).sum()
-        output = self.policy(self.policy.placeholder())
-        return (output.log_probs.sum() + output.entropy.sum()) * 0
-
-    # ------------------------------------------------------------------ sampling and evaluation
 
     def sample(self, prompts: PromptGroups, group_size: int, stream: Stream, update: int) -> Rollouts:
         """Answer every prompt `group_size` times, with the randomness of (seed, stream, update, prompt)."""
@@ -363,23 +206,6 @@ class RolloutModule(LightningModule):
         self.log_dict({f"{split}/{tag}": value for tag, value in evaluation.metrics.items()}, sync_dist=True)
 
 
-def check_precision(trainer: Trainer) -> None:
-    """Reject precisions and devices that would corrupt multipliers or ratios.
-
-    Raises:
-        UserError: half-precision weights, float16 autocast, or MPS.
-    """
-    precision = str(trainer.precision)
-    if precision in ("bf16-true", "16-true", "16-mixed"):
-        raise UserError(
-            f"Expected precision 32-true, bf16-mixed or 64-true, but got {precision}: multipliers and ratios need more "
-            "digits than half-precision weights have, and gradients aren't rescaled; try bf16-mixed, or bfloat16 "
-            "weights of the policy alone (policy.dtype, with LoRA)."
-        )
-    if isinstance(trainer.accelerator, MPSAccelerator):
-        raise UserError("Expected a CPU or a CUDA device, but got MPS, which has no float64; try accelerator: cpu.")
-
-
 def _check_lengths(objective: Objective, longest: int | None, task: Task) -> None:
     if longest is None:
         return
@@ -395,11 +221,3 @@ def _check_lengths(objective: Objective, longest: int | None, task: Task) -> Non
                 f"Expected constraint '{name}' to be violated by some answers, but got violated_above: {limit:g} and "
                 f"answers of at most {longest} tokens (max_new_tokens), try a smaller violated_above."
             )
-
-
-@contextmanager
-def _named(argument: str) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        raise UserError(f"Expected model.{argument} to be valid, but got: {first_line(error)}.") from error

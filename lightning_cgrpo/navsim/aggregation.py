@@ -1,4 +1,4 @@
-"""Sub-scores to the score of a drive (docs/navsim_score.md §8); columns of one shape."""
+"""Combine sub-scores, tensors of one shape by official name, into a drive's score (docs/navsim_score.md §8)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def multiplicative_metrics_prod(columns: Mapping[str, Tensor]) -> Tensor:
 
 
 def weighted_average(columns: Mapping[str, Tensor]) -> Tensor:
-    """Weighted mean (WAT) of EP, TTC, LK and HC, over 14; with EC, over 16.
+    """Weighted mean (WAT) of EP, TTC, LK and HC, whose weights sum to 14; with EC, to 16.
 
     EC may be absent, or NaN in rows without a previous frame.
     """

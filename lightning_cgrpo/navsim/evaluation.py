@@ -28,11 +28,11 @@ def drives(
     """Score G plans in each of R scenes.
 
     Args:
-        rows: R scenes of the scorer.
+        rows: R indices of scenes in the scorer.
         poses: ``[R, G, P, 3]``, NaN where malformed.
         interval: seconds between poses.
-        numbers: R numbers of the scenes.
-        follows: R numbers of first-stage scenes, for follow-ups.
+        numbers: each scene's `Drive.number`.
+        follows: if the scenes are follow-ups, the number of each scene's first-stage scene.
     """
     count = poses.shape[1]
     scenes = [scorer.batch.scenes[row] for row in rows]
@@ -63,7 +63,7 @@ def drives(
 def average_displacement(scenes: Sequence[Scene], poses: Tensor, interval: float) -> Tensor:
     """``[S, ...]`` meters: mean distance of plans ``[S, ..., P, 3]`` to the human, every 0.5 s for 4 s.
 
-    A plan stands at its last pose. NaN without a human or where a plan is NaN.
+    After its last pose, a plan stands still. NaN without a human or where a plan is NaN.
     """
     every = round(HUMAN_INTERVAL / interval)
     found = []
@@ -83,7 +83,7 @@ def evaluate(
     traffic: TrafficPolicy | None = None,
     human_filter: bool = True,
 ) -> dict[str, Result]:
-    """Score planners by name.
+    """Two-stage scores of each planner, by name.
 
     Args:
         scenes: of the first stage.

@@ -14,7 +14,8 @@ class Fixes:
     Args:
         masked_progress: EP (§7): mask the candidate's progress by NC, DAC, DDC and TLC in the numerator too.
             Officially a colliding candidate faster than the expert gets 1.
-        current_speed: NC (§6): an agent is stopped by its speed at contact, officially when first seen.
+        current_speed: NC (§6): an agent counts as stopped by its speed at contact. Officially its speed when first
+            seen decides.
         gapless_history: HC (§7): sample the history up to -0.1 s. Officially the last sample is dropped.
     """
 

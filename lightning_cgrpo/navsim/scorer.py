@@ -35,7 +35,7 @@ ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of R rows (candidates); NaN, and no comfort, in invalid rows."""
+    """Scores of R rows (candidates). Invalid rows have NaN (but in `pdm_progress`), steps of -1 and no comfort."""
 
     columns: dict[str, Tensor]  # [R] by official name, after the human filter
     unfiltered: dict[str, Tensor]  # [R] by official name, before the human filter
@@ -57,12 +57,12 @@ class Scores:
 
     @property
     def epdms(self) -> Tensor:
-        """``[R]`` in the /14 form, or the /16 form where extended comfort is known."""
+        """``[R]``, with extended comfort where known."""
         return epdms(self.columns)
 
     @property
     def pdm_score(self) -> Tensor:
-        """``[R]`` official column, without human filter and extended comfort."""
+        """``[R]`` official column: EPDMS without human filter and extended comfort."""
         return epdms(self.unfiltered)
 
     def with_extended_comfort(self, comfort: Tensor) -> Scores:
@@ -81,10 +81,10 @@ class Scores:
         return cls(**{part.name: joined(part.name) for part in fields(cls)})
 
     def violations(self, *, fractional: bool = False) -> dict[str, Tensor]:
-        """``[R]`` by column, without EP: 1 below a value of 1 and in invalid rows, 0 where unknown.
+        """``[R]`` by column, but EP: 1 where the sub-score is below 1 or the row invalid, 0 where 1 or unknown.
 
         Args:
-            fractional: 1 - value instead; hitting a cone costs half of hitting a car.
+            fractional: 1 - sub-score instead; hitting a cone costs half of hitting a car.
         """
         missing = {
             name: torch.where(self.valid, (1 - value).nan_to_num(0), 1.0)
@@ -105,7 +105,7 @@ class Scorer:
         scenes: at least one.
         traffic: behavior of agents, by default log replay.
         plans: instead of PDM-Closed's. A scene's own `pdm_trajectory` and `centerline` come first.
-        human_filter: ignore violations that the human also commits, in original scenes.
+        human_filter: set sub-scores to 1 where the human's is 0, but EP and HC, and not in synthetic scenes.
         fixes: of official quirks, by default none.
         dtype: float64 is official. float32 may decide otherwise near a bound; ``benchmarks/driving/speed.py``
             measures how often.
@@ -193,7 +193,7 @@ class Scorer:
         )
 
     def _simulated(self, poses: Tensor, scene: Tensor, interval: float) -> tuple[Tensor, Tensor]:
-        """States ``[R, 41, 11]``, a standing ego where not finite; and ``[R]`` finite."""
+        """States ``[R, 41, 11]``, and ``[R]`` bool whether plan and states are finite; else the ego stands."""
         start = self.batch.start[scene]
         states = simulate(start, poses, interval)
         valid = states.isfinite().all((1, 2)) & poses.isfinite().all((1, 2))
@@ -217,7 +217,7 @@ class Scorer:
 
 @dataclass(frozen=True, eq=False)
 class _Expert:
-    """Simulated PDM-Closed plans; only their collisions depend on traffic."""
+    """Simulated expert plans; `product` is DAC * DDC * TLC, because only NC depends on traffic."""
 
     motion: Motion
     areas: EgoAreas

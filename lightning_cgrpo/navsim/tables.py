@@ -14,7 +14,7 @@ SHOWN = ("NC", "DAC", "DDC", "TLC", "EP", "HC", "EPDMS", "ADE@4s")
 
 
 def scores_table(results: Mapping[str, Result]) -> Table:
-    """Columns by driver: a row per stage, and the EPDMS over both."""
+    """Per driver, a row for each stage, and the EPDMS over both."""
     stages = [stage for result in results.values() for stage in (result.first, result.second) if stage is not None]
     shown = [name for name in SHOWN if any(stage.columns[name] is not None for stage in stages)]
 

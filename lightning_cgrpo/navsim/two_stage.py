@@ -62,7 +62,7 @@ class Result:
 
 
 def endpoints(start: Tensor, poses: Tensor) -> Tensor:
-    """``[..., 2]`` last positions of plans ``[..., P, 3]``, in the frame of ``start [..., 3 or more]``."""
+    """``[..., 2]`` last positions, in the scene's frame, of plans ``[..., P, 3]`` from poses ``start``."""
     return in_scene(start[..., :3], poses[..., -1, :])[..., :2]
 
 
@@ -73,7 +73,7 @@ def follow_up_weights(endpoint: Tensor, starts: Tensor) -> Tensor:
 
     Args:
         endpoint: ``[..., 2]`` of the plan, in the map's frame.
-        starts: ``[..., J, 2]`` first rear-axle positions.
+        starts: ``[..., J, 2]`` rear-axle positions at t = 0 of J follow-ups.
     """
     squares = (endpoint[..., None, :] - starts).square().sum(-1)
     weights = torch.exp(-squares / (2 * FOLLOW_UP_VARIANCE))
@@ -109,7 +109,6 @@ def summary(drives: Sequence[Drive]) -> Result:
 
 
 def _linked(drives: Sequence[Drive]) -> list[Drive]:
-    """Fill in `follows`."""
     origin = {name: drive.number for drive in drives if drive.follows is None for name in drive.follow_ups}
     return [
         replace(drive, follows=origin[drive.name]) if drive.follows is None and drive.name in origin else drive
@@ -118,7 +117,7 @@ def _linked(drives: Sequence[Drive]) -> list[Drive]:
 
 
 def _values(drives: Sequence[Drive]) -> list[Tensor]:
-    """``[G, C]`` per drive, in the order of `SHORT`: NaN where unknown, 0 if malformed."""
+    """``[G, C]`` per drive, in the order of `SHORT`: NaN where unknown; malformed plans have 0, but NaN in ADE."""
     by_name = {drive.name: row for row, drive in enumerate(drives)}
     comfort = [torch.full(drive.valid.shape, torch.nan, dtype=torch.float64) for drive in drives]
     for row, drive in enumerate(drives):

@@ -37,8 +37,8 @@ class Constraint:
         at_least: lowest rate, in [0, 1], of a wanted behavior.
         role: ``constrain`` gives a multiplier; ``monitor`` only logs the rate.
         signal: the task's signal; by default the constraint's name.
-        violated_above: larger values of a number are violations.
-        violated_below: smaller values of a number are violations.
+        violated_above: larger values of a number are violations; `at_least` then bounds the rate of the other values.
+        violated_below: smaller values are violations.
         cost: value in the advantage. ``signal`` is the signal's own value; ``excess`` is violations - threshold *
             opportunities, the Lagrangian of the ratio violations / opportunities. They differ where answers have
             different opportunities: a sum over steps as the cost prefers short answers, whatever their rate.
@@ -58,7 +58,7 @@ class Constraint:
 
     @property
     def max_violation_rate(self) -> float:
-        """The threshold as a rate of violations: `at_most`, or 1 - `at_least` in decimal (0.01 for 0.99)."""
+        """The threshold as a rate of violations: `at_most`, 1 - `at_least` in decimal (0.01 for 0.99), or infinity."""
         if self.at_least is not None:
             return float(1 - Decimal(str(self.at_least)))
         return math.inf if self.at_most is None else float(self.at_most)
@@ -117,7 +117,10 @@ class Constraint:
         return count, opportunities
 
     def component(self, signal: Signal) -> Tensor:
-        """The advantage's value, larger is better: the signal, or minus an unwanted signal or the excess."""
+        """Value for the advantage, larger is better: the signal, or minus an unwanted signal or the excess.
+
+        A signal that is a number gives -1 at violations, else 0.
+        """
         if self.cost == "excess":
             count, opportunities = self.violations(signal)
             return self.max_violation_rate * opportunities - count
@@ -141,7 +144,7 @@ class Constraint:
 
 
 def as_number(tensor: Tensor) -> Tensor:
-    """A tensor in floating point; indicators may be bool, counts integers."""
+    """The tensor in floating point; indicators may be bool, counts integers."""
     import torch
 
     return tensor.to(torch.promote_types(tensor.dtype, torch.get_default_dtype()))

@@ -15,7 +15,10 @@ from lightning_cgrpo.rollout import Rollouts, Signal, Signals
 
 
 def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tensor]]:
-    """Mark values and counts that are not finite as inapplicable; return signals, and faults ``[B]`` by signal."""
+    """Make answers with non-finite values or counts inapplicable (and 0).
+
+    Returns the signals, and the number of such answers ``[B]`` by signal.
+    """
     clean, faults = {}, {}
     for name, signal in signals.items():
         finite = signal.value.isfinite()
@@ -42,17 +45,17 @@ def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tenso
 def behavior_sums(
     objective: Objective, signals: Signals, rollouts: Rollouts, faults: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """`prompt_sums` over a batch (scalars)."""
+    """`prompt_sums`, summed over the batch's prompts to scalars."""
     return {name: sums.sum() for name, sums in prompt_sums(objective, signals, rollouts, faults).items()}
 
 
 def prompt_sums(
     objective: Objective, signals: Signals, rollouts: Rollouts, faults: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """Sums over each prompt's answers, float64 ``[B]``, for `behavior_metrics`.
+    """Sums over each prompt's answers by name, float64 ``[B]``, for `behavior_metrics`.
 
     Args:
-        faults: from `isolate_faults`; not counted as inapplicable.
+        faults: from `isolate_faults`; not counted as inapplicable too.
     """
     violations, opportunities = objective.violations_by_prompt(signals)
     answers = rollouts.mask[..., 0]
@@ -77,8 +80,8 @@ def prompt_sums(
 def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[str, float]:
     """Metrics by tag, without metrics that have no observations.
 
-    The tags are ``rate/<constraint>``, ``reward/mean``, ``reward/<signal>`` of several rewards, ``rollout/length``,
-    and nonzero ``inapplicable/<signal>`` (a share) and ``faults/<signal>`` (a count).
+    The tags are ``rate/<constraint>`` (of the bounded behavior), ``reward/mean``, ``reward/<signal>`` of several
+    rewards, ``rollout/length``, and nonzero ``inapplicable/<signal>`` (a share) and ``faults/<signal>`` (a count).
     """
     metrics = {}
     for tag, parts in _ratios(objective).items():
@@ -101,7 +104,7 @@ class Evaluation:
 
     Args:
         metrics: by tag, from `behavior_metrics`.
-        standard_errors: by tag; left out if all prompts agree.
+        standard_errors: by tag; left out for a single prompt, or if all prompts agree.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -111,7 +114,7 @@ class Evaluation:
 
 
 class RunningSums:
-    """`prompt_sums` over an evaluation's batches."""
+    """`prompt_sums` of an evaluation's batches on this process."""
 
     def __init__(self) -> None:
         self._batches: list[Mapping[str, Tensor]] = []
@@ -125,8 +128,8 @@ class RunningSums:
     def evaluation(self, objective: Objective) -> Evaluation:
         r"""Metrics over all batches and processes. Collective.
 
-        Prompts, not answers, are independent samples. The clustered standard error of a ratio r = Σ a_i / Σ b_i over n
-        prompts is
+        Prompts, not answers, are independent samples. Prompt i has numerator a_i and denominator b_i. The clustered
+        standard error of a ratio r = Σ a_i / Σ b_i over n prompts (b_i > 0) is
 
             sqrt(n / (n - 1) · Σ (a_i - r b_i)²) / Σ b_i
 
@@ -157,7 +160,7 @@ class RunningSums:
 
 
 def _ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:
-    """Metrics that are ratios, by tag: sums of weight · numerator / denominator."""
+    """By tag, terms (weight, numerator, denominator) of a metric; the last two name sums in `prompt_sums`."""
     rewards = {name: (f"sum/{name}", f"count/{name}") for name in objective.rewards}
     ratios = {"reward/mean": [(weight, *rewards[name]) for name, weight in objective.rewards.items()]}
     if len(rewards) > 1:

@@ -26,7 +26,7 @@ class Components:
     """Components of advantages; larger is better.
 
     Args:
-        values: ``[J, B, G]`` (or ``[J, B, G, T]``): rewards, then minus the constraints' costs.
+        values: ``[J, B, G]`` (or ``[J, B, G, T]``): rewards, then constraints (`Constraint.component`).
         applicable: ``[J, B, G]`` bool.
     """
 
@@ -39,7 +39,7 @@ class Objective:
     """Maximize the reward subject to behavior rates.
 
     Args:
-        reward: signal, or weighted signals as components, ``{speed: 1.0, comfort: 0.2}``.
+        reward: a signal, or a component per weighted signal, ``{speed: 1.0, comfort: 0.2}``.
         constraints: by name, as in tags and tables.
 
     Example:
@@ -101,7 +101,6 @@ class Objective:
 
     @property
     def rewards(self) -> dict[str, float]:
-        """Weights within the reward, by signal."""
         return {self.reward: 1.0} if isinstance(self.reward, str) else dict(self.reward)
 
     @property
@@ -125,10 +124,11 @@ class Objective:
         return list(dict.fromkeys([*self.rewards, *(c.signal or name for name, c in self.constraints.items())]))
 
     def check_signals(self, declared: Mapping[str, SignalKind]) -> None:
-        """Compare with the task's signals.
+        """Check the signals against a task's declaration.
 
         Raises:
-            ObjectiveError: a signal is unknown, or a constraint on a number has no limit.
+            ObjectiveError: a signal is unknown, a number has no `violated_above` or `violated_below`, or an indicator
+                has one.
         """
         for name in self.rewards:
             _check_known(f"reward '{name}'", name, declared)
@@ -169,7 +169,7 @@ class Objective:
         return torch.cat([weights[:1] * rewards, weights[1:]])
 
     def violations(self, signals: Signals, names: Iterable[str] | None = None) -> tuple[Tensor, Tensor]:
-        """Violations and opportunities of the constraints `names`, by default all; float64 ``[len(names)]``."""
+        """Violations and opportunities of constraints, by default all, monitored too; float64 ``[len(names)]`` each."""
         violations, opportunities = self.violations_by_prompt(signals, names)
         return violations.sum(-1), opportunities.sum(-1)
 

@@ -149,7 +149,7 @@ def _layer(
 
 
 def _linear_inputs(tower: Tower, arithmetic: Arithmetic, trains_base: bool, fused: bool) -> int:
-    """Bytes per token."""
+    """Bytes per token that linear layers and adapters keep."""
     wide, attended, inner = tower.width, tower.heads * tower.head_size, tower.feed_forward
     if not trains_base and tower.adapters:
         ranks = tower.adapters * (HALF if arithmetic.autocast else FULL)
@@ -169,7 +169,8 @@ def _vision(
 ) -> tuple[int, int]:
     """Bytes kept by the vision tower, and by one of its layers.
 
-    The merger keeps its norm's input and quotient, its own input, and its activation twice.
+    The merger keeps its norm's input, its own input, and its activation's input and result. To train the norm's
+    weight, the merger also keeps the normalized input.
     """
     tower, stream = vision.tower, arithmetic.product
     block = _layer(tower, patches, arithmetic, trains_base, stream, fused=True)

@@ -26,7 +26,7 @@ What is counted, and how well that agrees with what was measured, is in docs/pla
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
+    """Run the command ``plan``."""
     parser = argparse.ArgumentParser(
         prog="python -m lightning_cgrpo plan",
         description="Say what a run needs: memory of a GPU, tokens, traffic between GPUs, and operations.",

@@ -14,7 +14,7 @@ from lightning_cgrpo.planning.workload import Workload
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that a GPU sends, by purpose."""
+    """Bytes that a GPU sends in an update, by collective."""
 
     all_gather: int = 0
     reduce_scatter: int = 0
@@ -36,11 +36,12 @@ def ring(size: int, gpus: int) -> int:
 
 
 def traffic(parameters: int, trainable_bytes: int, work: Workload, how: Execution, element: int) -> Traffic:
-    """Bytes of an update.
+    """Bytes that a GPU sends in an update.
 
     - DDP sums gradients once per optimizer step: 2 (N - 1) / N of their bytes.
-    - FSDP2 gathers the weights once for the rollout and each pass without gradients, twice for each training pass, and
-      sums gradients to shares after a training pass.
+    - FSDP2 gathers the weights once for the rollout and each pass without gradients, twice per training pass, which
+    also
+      sums gradients to shares.
 
     Args:
         element: bytes per number that FSDP2 gathers.

@@ -22,7 +22,7 @@ class Execution:
         sharding: "none", "ddp" (replicas) or "fsdp" (shares).
         strategy: the configuration's name for the sharding.
         state_bytes: the optimizer's bytes per byte of trainable weights.
-        temporaries: "fused", "foreach" (all tensors at once) or "single".
+        temporaries: the optimizer's step: "fused", "foreach" (all tensors at once) or "single".
     """
 
     gpus: int
@@ -60,7 +60,7 @@ def execution(config: Config, module: LightningModule, gpus: int) -> Execution:
 
 
 def optimizer_state(module: Any, cpu: bool) -> tuple[float, str]:
-    """Bytes per byte of weights, measured on a small matrix (AdamW: 2), and the kind of the step."""
+    """`Execution.state_bytes`, measured by a step on a small matrix (AdamW: 2), and `Execution.temporaries`."""
     weight = nn.Parameter(torch.ones(64, 64))
     optimizer = module.make_optimizer([weight])
     weight.grad = torch.ones(64, 64)

@@ -23,7 +23,7 @@ Flops = dict[str, int]
 def row_flops(sizes: ModelSizes, row: Row) -> tuple[int, int]:
     """Operations of a forward pass: in the layers, and in the output layer (2 M V D).
 
-    Pairs of tokens: P (P + 1) / 2 per prompt, (C - 1) P + (C - 1) C / 2 per answer.
+    Pairs of query and key: P (P + 1) / 2 per prompt, (C - 1) P + (C - 1) C / 2 per answer.
     """
     tower, length, answer = sizes.decoder, row.prompt_tokens, row.answer_tokens
     prompts = row.prompts if row.shared else row.answers
@@ -35,7 +35,6 @@ def row_flops(sizes: ModelSizes, row: Row) -> tuple[int, int]:
 
 
 def _vision_flops(sizes: ModelSizes, patches: int, images: int) -> int:
-    """Operations of a forward pass over images, which attend within windows or images."""
     if sizes.vision is None or not patches:
         return 0
     vision, tower = sizes.vision, sizes.vision.tower
@@ -47,7 +46,7 @@ def _vision_flops(sizes: ModelSizes, patches: int, images: int) -> int:
 
 
 def language_model_flops(sizes: ModelSizes, work: Workload, checkpointed: bool) -> Flops:
-    """Operations of an update. An answer's first token counts as a part of its prompt."""
+    """Operations of an update. Choosing an answer's first token counts as reading the prompt."""
     shared = sizes.obstacle is None
     backward = 2 if sizes.trains_base else 1  # In forward passes.
     images = _vision_flops(sizes, work.patches, work.images)

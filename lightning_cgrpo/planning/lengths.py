@@ -19,7 +19,7 @@ PROMPT_TOKENS = 512
 
 
 def answer_length(module: LightningModule, given: int | None) -> int:
-    """Tokens or steps of an answer: `given`, or the longest."""
+    """Tokens or steps of an answer: `given`, or the longest allowed."""
     longest = longest_answer(module)
     if given is not None and given > longest and not isinstance(module, SupervisedFineTuning):
         raise UserError(
@@ -41,7 +41,8 @@ def prompt_length(
     """Tokens of a prompt with its images.
 
     Args:
-        given: tokens of the text; None for the longest.
+        given: tokens of the text; None for the longest allowed, or `PROMPT_TOKENS`.
+        notes: assumptions are added.
         images: tokens of images.
     """
     longest = answer if isinstance(module, SupervisedFineTuning) else longest_answer(module)
@@ -70,7 +71,7 @@ def prompt_length(
 
 
 def pixel_bounds(policy: VisionLanguagePolicy) -> tuple[int, int]:
-    """Least and most pixels of an image."""
+    """Least and most pixels of a scaled image."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     folder = Path(policy.name).expanduser()
@@ -83,11 +84,11 @@ def pixel_bounds(policy: VisionLanguagePolicy) -> tuple[int, int]:
 
 
 def image_patches(vision: Vision, images: Sequence[tuple[int, int]], bounds: tuple[int, int]) -> int:
-    """Patches of images after Qwen2-VL's scaling; a token is `merge` squared patches.
+    """Number of patches of images after Qwen2-VL's scaling.
 
     Args:
-        images: heights and widths in pixels.
-        bounds: least and most pixels.
+        images: (height, width) in pixels.
+        bounds: least and most pixels of an image.
     """
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 

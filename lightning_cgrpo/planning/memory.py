@@ -72,7 +72,7 @@ def language_model_memory(sizes: ModelSizes, work: Workload, how: Execution, che
 
 
 def standing(sizes: ModelSizes, how: Execution, reference: bool) -> Parts:
-    """Parts present in every phase; under FSDP a process has its share.
+    """Bytes present in every phase; under FSDP a process has its share.
 
     The reference is a copy of the weights, except with adapters. DDP's buckets are a copy of all gradients.
     """
@@ -108,9 +108,9 @@ def _unsharded(sizes: ModelSizes, how: Execution, everything: bool) -> int:
 
 
 def cache_bytes(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic, shared: bool) -> int:
-    """Keys and values of all layers: 2 L K d (n P + n G room), or 2 L K d n G (P + C - 1) without sharing.
+    """Bytes of all keys and values: 2 L K d (n P + n G room) numbers, or 2 L K d n G (P + C - 1) without sharing.
 
-    Room for answers grows by `decoding.ROOM` tokens. The last token is never read.
+    `room` is C - 1, rounded up to multiples of `decoding.ROOM`; n prompts are generated at once.
     """
     tower, fed = sizes.decoder, work.answer_tokens - 1
     answers = work.generated * work.group_size
@@ -122,9 +122,9 @@ def cache_bytes(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic, share
 
 
 def _rollout_working(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic) -> int:
-    """The larger of reading prompts and choosing tokens.
+    """Bytes: the larger of reading prompts and choosing tokens.
 
-    Choosing needs logits, scaled logits, probabilities, and a padded and a float64 copy. top_p and top_k add sorted
+    Choosing needs logits, scaled logits, probabilities, and a padded and a float64 copy. Filters add sorted
     probabilities and their order.
     """
     row = Row(work.generated, 0, work.prompt_tokens, 1)
@@ -139,7 +139,7 @@ def _rollout_working(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic) 
 def _forward_working(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arithmetic) -> int:
     """Bytes at the fullest moment without a backward pass, in a feed-forward layer: S (3 D + 3 F) numbers.
 
-    D counts input, sum after attention and norm; F counts both branches and their product.
+    D: input, sum after attention, norm. F: both branches, their product.
     """
     towers = [(sizes.decoder, row.tokens)]
     if sizes.vision is not None and patches:
@@ -155,7 +155,8 @@ def _forward_working(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arit
 def logits_kept(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> int:
     """Bytes of logits kept for the backward pass.
 
-    Shared prompts keep M V probabilities of a single chunk. Autocast adds a copy of the output layer's weight.
+    With shared prompts, M V probabilities if a single chunk holds them, else none. Autocast adds a copy of the output
+    layer's weight.
     """
     if not row.shared:
         return row.predicted * sizes.vocabulary * arithmetic.product
@@ -165,7 +166,7 @@ def logits_kept(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> int:
 
 
 def _logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backward: bool) -> int:
-    """Bytes of logits beside the kept logits; several chunks exist as three."""
+    """Bytes of temporary logits beside the kept; of several chunks, three exist at once."""
     if not row.shared:
         return (3 if backward else 2) * row.predicted * sizes.vocabulary * arithmetic.full
     chunk, single = _chunk(sizes, row, arithmetic)
@@ -177,7 +178,7 @@ def _logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backwar
 
 
 def _chunk(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> tuple[int, bool]:
-    """Bytes of a chunk of logits, and True for a single chunk."""
+    """Bytes of a chunk of logits, and True if the only one."""
     rows = max(CHUNK_BYTES // (FULL * sizes.vocabulary), 1)
     return min(row.predicted, rows) * sizes.vocabulary * arithmetic.full, row.predicted <= rows
 
@@ -207,7 +208,7 @@ def _training_phases(
 
 
 def _step_working(sizes: ModelSizes, how: Execution) -> int:
-    """Bytes of AdamW's step: roots of all second moments (foreach), or two tensors (single)."""
+    """Temporary bytes of AdamW's step: roots of all second moments (foreach), or two tensors (single)."""
     if how.temporaries == "fused" or not how.state_bytes:
         return 0
     every = how.temporaries == "foreach"

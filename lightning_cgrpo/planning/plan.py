@@ -56,8 +56,9 @@ def plan(
         gpus: processes; by default the trainer's devices and nodes.
         prompt_tokens: of a prompt's text; with `patches`, of its images too. By default all allowed.
         answer_tokens: by default all allowed.
-        images: heights and widths; by default from the data.
-        model_config: a config.json instead of the model's own.
+        images: (height, width) in pixels of a prompt's images; by default from the data.
+        patches: of a prompt's images, instead of `images`.
+        model_config: a config.json for the model's own.
     """
     module, data = instantiate(config)
     notes: list[str] = []
@@ -156,7 +157,7 @@ def _remarks(module: Any, sizes: ModelSizes) -> list[str]:
     if isinstance(sampler, GenerationSampler) and not isinstance(sampler.engine, TransformersEngine):
         found.append(f"{type(sampler.engine).__name__} generates: its memory is not in this.")
     if getattr(module, "redraws", 0):
-        found.append("Groups that are sampled again (redraws) are not counted.")
+        found.append("Redrawn groups (redraws) are not counted.")
     if not sizes.decoder.gated:
         found.append("Activations are counted as those of a decoder with RMSNorm: of this family, roughly.")
     return found

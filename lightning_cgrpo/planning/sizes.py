@@ -24,7 +24,7 @@ class Tower:
     Args:
         gated: feed-forward layers multiply two branches (SwiGLU).
         linear: weights of linear maps.
-        layer: parameters.
+        layer: all parameters.
         adapters: sum of the adapters' ranks.
         adapted: sum of the adapters' input widths.
     """
@@ -48,11 +48,10 @@ class Vision:
     """The vision tower of Qwen2.5-VL.
 
     Args:
-        patch: numbers of a patch.
-        patch_size: pixels along a patch's side.
+        patch: numbers in a patch.
         merge: patches along a token's side.
-        window: patches of an attention window.
-        full: layers that attend to the whole image.
+        window: patches in an attention window.
+        full: number of layers that attend to the whole image.
     """
 
     tower: Tower
@@ -151,7 +150,6 @@ def _build(config: Any, dtype: str | None, reads_images: bool, name: str) -> Any
 
 
 def _configuration(policy: CausalLMPolicy, given: Path | None) -> tuple[Any, Path | None]:
-    """The model's configuration, and the directory of its saved adapters."""
     if given is not None:
         return read_config(given), None
     if type(policy).load not in (CausalLMPolicy.load, VisionLanguagePolicy.load):

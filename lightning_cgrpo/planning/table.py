@@ -12,7 +12,7 @@ from lightning_cgrpo.planning.plan import Plan
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """All numbers."""
+    """All numbers, for JSON."""
     return {
         "policy": plan.policy,
         "parameters": plan.parameters,
@@ -107,12 +107,12 @@ def _operations(plan: Plan) -> Table:
 
 
 def giga(size: int) -> str:
-    """GB, 10^9 bytes."""
+    """Text of a size in GB (10^9 bytes)."""
     return f"{size / 1e9:,.2f}" if size >= 5e6 else f"{size / 1e9:.2g}"
 
 
 def count(number: int) -> str:
-    """A number in thousands, millions or billions.
+    """A number as a text in thousands, millions or billions.
 
     Example:
         >>> count(494_032_768)

@@ -10,7 +10,7 @@ from lightning_cgrpo.planning.workload import Workload
 
 
 def rows_of(work: Workload, passes: Sequence[int], shared: bool) -> list[Row]:
-    """The packed row of every pass, given each pass's answers.
+    """The packed row of every pass; `passes` are their numbers of answers.
 
     A pass over the answers [i, j) has the prompts floor(i / G) … floor((j - 1) / G), each once.
     """
@@ -24,7 +24,7 @@ def rows_of(work: Workload, passes: Sequence[int], shared: bool) -> list[Row]:
 
 
 def training_rows(work: Workload, shared: bool) -> list[Row]:
-    """The rows of an epoch."""
+    """The packed rows of an epoch."""
     return [row for passes in work.passes for row in rows_of(work, passes, shared)]
 
 
@@ -35,6 +35,8 @@ class Tokens:
     Args:
         sampled: B G C.
         prompts: B P.
+        trained: in the rows of training passes.
+        reference: in the rows of reference passes.
         unshared: in training passes with a prompt per answer, B G (P + C) per epoch.
     """
 
@@ -46,7 +48,7 @@ class Tokens:
 
 
 def tokens(work: Workload, shared: bool) -> Tokens:
-    """Tokens of an update, from one process's passes."""
+    """Tokens of an update, scaled up from one process's passes."""
     scale = work.all_prompts / work.prompts
     trained = work.epochs * sum(row.tokens for row in training_rows(work, shared))
     answers = work.all_prompts * work.group_size
@@ -60,6 +62,6 @@ def tokens(work: Workload, shared: bool) -> Tokens:
 
 
 def steps(work: Workload) -> Tokens:
-    """Steps of a small policy's update, without prompts."""
+    """`Tokens` of a small policy, counting steps; prompts have none."""
     sampled = work.all_prompts * work.group_size * work.answer_tokens
     return Tokens(sampled, 0, work.epochs * sampled, sampled if work.reference_passes else 0, work.epochs * sampled)

@@ -23,14 +23,16 @@ class Workload:
 
     Args:
         prompts: B.
+        all_prompts: of all processes.
         group_size: G; 1 in supervised fine-tuning.
         prompt_tokens: P, images included.
         answer_tokens: C.
         passes: sizes of training passes, for each optimizer step of an epoch.
-        reference_passes: none without a KL term.
-        old_passes: for old log-probabilities.
-        generated: prompts generated at once in this process.
+        reference_passes: sizes; none without a KL term.
+        old_passes: sizes, for old log-probabilities.
+        generated: prompts generated at once in this process, if any.
         filtered: sampling sorts the vocabulary (top_p, top_k).
+        patches: of a prompt's images.
     """
 
     prompts: int
@@ -58,7 +60,7 @@ class Workload:
 
 
 def instantiate(config: Config) -> tuple[LightningModule, LightningDataModule]:
-    """Module and data module of a run, before anything is loaded."""
+    """Module and data module of a run, nothing loaded."""
     config = {**config, "ckpt_path": None}
     prepare("plan", config)
     made = build(config, model=LightningModule, data=LightningDataModule)
@@ -141,7 +143,8 @@ def optimizer_steps(total: int, units: int, group_size: int, minibatch_size: int
     """A process's units in each minibatch of an epoch, as `minibatches.minibatches` cuts them.
 
     Args:
-        group_size: units that stay together if possible.
+        total: units of all processes.
+        units: of this process.
         minibatch_size: units over all processes; None for one minibatch.
 
     Example:

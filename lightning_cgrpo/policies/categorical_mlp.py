@@ -13,7 +13,7 @@ from lightning_cgrpo.rollout import Examples, Rollouts
 
 
 class CategoricalMLP(Policy):
-    """Maps observations to action logits; the training unit is a single step.
+    """MLP from observations to logits of actions; the training unit is a single step.
 
     Args:
         hidden: widths of the hidden layers, with ReLU between.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,8 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zer
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from lightning_cgrpo.errors import UserError, expect
-from lightning_cgrpo.policies.policy import Policy, PolicyOutput, Reference
+from lightning_cgrpo.errors import expect
+from lightning_cgrpo.policies.policy import PolicyOutput, Reference
 from lightning_cgrpo.policies.pretrained import (
     LoRA,
     checkpointed_layers,
@@ -24,22 +23,22 @@ from lightning_cgrpo.policies.pretrained import (
     read,
     stop_tokens,
     with_adapters,
+    write,
 )
 from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.policies.shared_prefix.attention import Attend, PackedAttention, no_mask
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
 from lightning_cgrpo.policies.shared_prefix.log_probs import linear_log_probs
 from lightning_cgrpo.policies.shared_prefix.support import prepare
+from lightning_cgrpo.policies.text_policy import TextPolicy
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
 from lightning_cgrpo.rollout import NO_INPUTS, Examples, Rollouts
 
 if TYPE_CHECKING:
     from transformers import DynamicCache
 
-Messages = list[dict[str, Any]]
 
-
-class CausalLMPolicy(Policy):
+class CausalLMPolicy(TextPolicy):
     """Chooses the next token, given a prompt and the answer's earlier tokens.
 
     The training unit is the whole answer. The model stays in eval mode during training, because dropout would move
@@ -56,8 +55,6 @@ class CausalLMPolicy(Policy):
         share_prompts: compute each group's prompt once if the model allows it.
     """
 
-    reads_images = False
-
     def __init__(
         self,
         model: str,
@@ -68,19 +65,12 @@ class CausalLMPolicy(Policy):
         max_prompt_tokens: int | None = None,
         share_prompts: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(model, max_prompt_tokens)
         expect(temperature > 0, "temperature", "greater than 0", temperature)
         named = dtype is None or isinstance(getattr(torch, dtype, None), torch.dtype)
         expect(named, "dtype", "a dtype of torch, such as float32 or bfloat16", dtype)
-        positive = max_prompt_tokens is None or max_prompt_tokens >= 1
-        expect(positive, "max_prompt_tokens", "at least 1", max_prompt_tokens)
-        self.name, self.temperature, self.dtype, self.lora = model, temperature, dtype, lora
+        self.temperature, self.dtype, self.lora = temperature, dtype, lora
         self.gradient_checkpointing, self.share_prompts = gradient_checkpointing, share_prompts
-        self.max_prompt_tokens = max_prompt_tokens
-        # Set by `load`. Any, because importing transformers takes seconds.
-        self.model: Any = None
-        self.tokenizer: Any = None
-        self.pad_token = -1
         self.stop_tokens: tuple[int, ...] = ()
         self.shares_prompts = False
         self._arguments: frozenset[str] = frozenset()
@@ -139,16 +129,6 @@ class CausalLMPolicy(Policy):
         return self
 
     @property
-    def device(self) -> torch.device:
-        self._check_loaded()
-        device: torch.device = next(self.model.parameters()).device
-        return device
-
-    def _check_loaded(self) -> None:
-        if self.model is None:
-            raise RuntimeError(f"Expected '{self.name}' to be loaded, but it is not, try `policy.load()` first.")
-
-    @property
     def network(self) -> Any:
         """The transformers model with its adapters, without peft's wrapper."""
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
@@ -158,75 +138,6 @@ class CausalLMPolicy(Policy):
         """Positions for prompt and answer; None if the configuration gives no limit."""
         length: int | None = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         return length
-
-    # --- text to tokens and back
-
-    def tokenize(self, prompts: Sequence[str | Messages], index: Tensor | None = None) -> list[list[int]]:
-        """Tokens of B prompts; errors name a prompt by `index` ``[B]``.
-
-        Raises:
-            UserError: a prompt is empty or too long, or the tokenizer has no chat template.
-        """
-        self._check_loaded()
-        numbers = range(len(prompts)) if index is None else index.tolist()
-        return [
-            self._tokens(prompt, self._text(prompt, number), number)
-            for prompt, number in zip(prompts, numbers, strict=True)
-        ]
-
-    def read_prompts(
-        self, prompts: Sequence[str | Messages], index: Tensor | None = None
-    ) -> tuple[list[list[int]], dict[str, Tensor]]:
-        """Tokens of B prompts, and the model's further inputs: tensors ``[B, ...]``."""
-        return self.tokenize(prompts, index), {}
-
-    def padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
-        """Tokens and mask ``[B, P]``, padded on the left."""
-        width = max((len(row) for row in prompts), default=1)
-        ids = torch.full((len(prompts), width), self.pad_token)
-        mask = torch.zeros((len(prompts), width), dtype=torch.bool)
-        for i, row in enumerate(prompts):
-            ids[i, width - len(row) :] = torch.tensor(row)
-            mask[i, width - len(row) :] = True
-        return ids.to(self.device), mask.to(self.device)
-
-    def encode(self, prompts: Sequence[str | Messages]) -> tuple[Tensor, Tensor]:
-        return self.padded(self.tokenize(prompts))
-
-    def _text(self, prompt: str | Messages, number: int) -> str:
-        if isinstance(prompt, str):
-            return prompt
-        if self.tokenizer.chat_template is None:
-            raise UserError(
-                f"Expected prompt {number} to be a text, but got messages, and the tokenizer of '{self.name}' has no "
-                "chat template, try a model tuned for chat, or plain text."
-            )
-        if not self.reads_images and any(isinstance(message["content"], list) for message in prompt):
-            raise UserError(
-                f"Expected prompt {number} to be of text alone for '{self.name}', but got a message of several parts, "
-                "try VisionLanguagePolicy."
-            )
-        text: str = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-        return text
-
-    def _tokens(self, prompt: str | Messages, text: str, number: int) -> list[int]:
-        # A chat template writes the special tokens itself.
-        tokens: list[int] = self.tokenizer(text, add_special_tokens=isinstance(prompt, str)).input_ids
-        if not tokens:
-            raise UserError(f"Expected prompt {number} to have at least one token, but got an empty one.")
-        if self.max_prompt_tokens is not None and len(tokens) > self.max_prompt_tokens:
-            raise UserError(
-                f"Expected prompts of at most {self.max_prompt_tokens} tokens, but got {len(tokens)} in prompt "
-                f"{number}, try a larger max_prompt_tokens, or leave the prompt out of the data."
-            )
-        return tokens
-
-    def decode(self, actions: Tensor, mask: Tensor) -> list[str]:
-        """Texts of N answers without special tokens."""
-        return [
-            self.tokenizer.decode(row[kept].tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            for row, kept in zip(actions, mask, strict=True)
-        ]
 
     # --- tokens to probabilities
 
@@ -255,7 +166,7 @@ class CausalLMPolicy(Policy):
 
     @contextmanager
     def _checkpointing(self, wanted: bool) -> Iterator[None]:
-        """Switch checkpointing off during generation, because transformers would ignore the cache."""
+        """Context: activations are recomputed only if `wanted`, because transformers would then ignore a cache."""
         for layer in self._checkpointed:
             layer.training = wanted
         try:
@@ -273,13 +184,13 @@ class CausalLMPolicy(Policy):
         return Examples({}, token, mask, torch.zeros_like(token[0]), {"prompt_ids": token, "prompt_mask": mask})
 
     def examples(self, rollouts: Rollouts) -> Examples:
-        """N = B G answers in the order (b, g); `shared` holds the prompts' tokens."""
+        """N = B G answers in the order (b, g); `shared` holds the prompts' inputs."""
         prompts, group_size, _ = rollouts.actions.shape
         group = torch.arange(prompts, device=rollouts.actions.device).repeat_interleave(group_size)
         return Examples({}, rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), group, rollouts.inputs)
 
     def forward(self, examples: Examples) -> PolicyOutput:
-        """Log-probabilities and entropies ``[N, T]``, at least float32; 0 in columns without any token."""
+        """Log-probabilities and entropies ``[N, T]``, at least float32; 0 in columns without a token."""
         return self.packed_log_probs(examples) if self.shares_prompts else self.padded_log_probs(examples)
 
     def packed_log_probs(self, examples: Examples) -> PolicyOutput:
@@ -318,13 +229,13 @@ class CausalLMPolicy(Policy):
         return PolicyOutput(pad(log_probs, unused), pad(entropy, unused))
 
     def prompt_positions(self, ids: Tensor, lengths: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
-        """Positions ``[A, S]`` of the tokens ``[S]`` of n prompts; None for 0, 1, 2, … in each prompt."""
+        """Positions ``[A, S]`` (A axes) of the tokens ``[S]`` of n prompts; None for 0, 1, 2, … in each prompt."""
         return None
 
     def hidden(
         self, ids: Tensor, positions: Tensor, attend: Attend, inputs: Mapping[str, Tensor] = NO_INPUTS
     ) -> Tensor:
-        """Last hidden states ``[S, D]`` of a packed row (`Layout`) with positions ``[A, S]``."""
+        """Last hidden states ``[S, D]`` of a packed row of tokens ``ids [S]`` (`Layout`), at positions ``[A, S]``."""
         with self._checkpointing(torch.is_grad_enabled()):
             output = self.network.base_model(
                 input_ids=ids[None],
@@ -350,7 +261,7 @@ class CausalLMPolicy(Policy):
     def save_pretrained(
         self, directory: str | Path, merge: bool = False, weights: Mapping[str, Tensor] | None = None
     ) -> None:
-        """Write model and tokenizer for transformers; adapters alone, in peft's format.
+        """Write model and tokenizer for transformers; of adapted models the adapters alone, in peft's format.
 
         Args:
             merge: write all weights with the adapters added.
@@ -359,23 +270,11 @@ class CausalLMPolicy(Policy):
         self._check_loaded()
         if weights is not None:
             weights = {name.removeprefix("model."): weight for name, weight in weights.items()}
-        adapted = hasattr(self.model, "merge_and_unload")
-        if adapted and not merge:
-            # Otherwise peft asks the hub whether the embeddings are the base model's.
-            self.model.save_pretrained(str(directory), save_embedding_layers=False, state_dict=weights)
-        elif adapted and weights is not None:
-            raise UserError(
-                "Expected adapters to be written alone where the policy is sharded, but they are to be merged, try "
-                "strategy: ddp, or merge later (`python -m lightning_cgrpo export --merge`)."
-            )
-        else:
-            model = copy.deepcopy(self.model).merge_and_unload() if adapted else self.model
-            model.save_pretrained(directory, state_dict=weights)
-        self.tokenizer.save_pretrained(directory)
+        write(self.model, self.tokenizer, directory, merge, weights)
 
 
 class _BaseModel:
-    """A policy with its adapters off; no `nn.Module`, because the parameters belong to the policy."""
+    """A policy with its adapters off, as reference; no `nn.Module`, because the parameters belong to the policy."""
 
     def __init__(self, policy: CausalLMPolicy) -> None:
         self._policy = policy

@@ -53,7 +53,7 @@ class Policy(nn.Module, ABC):
         return []
 
     def placeholder(self) -> Examples:
-        """Any training unit, because sharded processes make equally many passes.
+        """An arbitrary training unit for idle processes: sharded processes make equally many passes.
 
         Raises:
             UserError: the policy cannot be sharded.
@@ -64,7 +64,7 @@ class Policy(nn.Module, ABC):
         )
 
     def reference(self) -> Reference:
-        """A frozen copy for the KL term; with adapters, a view with the adapters off.
+        """A frozen copy for the KL term; with adapters, the same policy with its adapters off.
 
         Call after `load`, and before sharding.
         """

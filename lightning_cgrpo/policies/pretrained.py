@@ -1,12 +1,14 @@
-"""Reading models of Hugging Face transformers for training."""
+"""Reading and writing models of Hugging Face transformers."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_cgrpo.errors import UserError, first_line, installing
 from lightning_cgrpo.hub import hub_answers
@@ -25,8 +27,7 @@ class LoRA:
 
     Args:
         rank: rows of A and columns of B.
-        alpha: scale of the update.
-        target_modules: adapted linear layers; "all-linear" omits the output layer.
+        target_modules: names of adapted layers; "all-linear" omits the output layer.
         seed: of the random A, by default Lightning's seed.
     """
 
@@ -40,7 +41,8 @@ def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM") -> tu
     """A model and its tokenizer; adapters come with their frozen base model.
 
     Args:
-        dtype: of the weights, None for the saved dtype.
+        name: a directory, ``packaged:NAME``, or a name on the hub.
+        dtype: None for the saved dtype.
         kind: auto class of transformers.
     """
     import transformers
@@ -100,8 +102,32 @@ def _read_adapters(folder: Path, dtype: str | None, kind: str) -> tuple[Any, Any
     return PeftModel.from_pretrained(model, str(folder), is_trainable=True), tokenizer
 
 
+def write(
+    model: Any, tokenizer: Any, folder: str | Path, merge: bool = False, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write a model and its tokenizer for transformers; adapters alone, in peft's format.
+
+    Args:
+        merge: write all weights with the adapters added.
+        weights: written instead of the model's own.
+    """
+    adapted = hasattr(model, "merge_and_unload")
+    if adapted and not merge:
+        # Otherwise peft asks the hub whether the embeddings are the base model's.
+        model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=weights)
+    elif adapted and weights is not None:
+        raise UserError(
+            "Expected adapters to be written alone where the policy is sharded, but they are to be merged, try "
+            "strategy: ddp, or merge later (`python -m lightning_cgrpo export --merge`)."
+        )
+    else:
+        whole = copy.deepcopy(model).merge_and_unload() if adapted else model
+        whole.save_pretrained(folder, state_dict=weights)
+    tokenizer.save_pretrained(folder)
+
+
 def directory(name: str) -> Path | None:
-    """Directory of a model on this machine; None for a model on the hub.
+    """Local directory of a model (the cache if the hub does not answer); None for a model to read from the hub.
 
     Raises:
         OSError: the model is neither here nor reachable.
@@ -130,7 +156,7 @@ def directory(name: str) -> Path | None:
 
 
 def origin(name: str) -> Origin:
-    """Origin of a model or of adapters."""
+    """Origin of a model or of adapters; models of the hub must be in the cache."""
     from huggingface_hub import snapshot_download
 
     folder = Path(name).expanduser()
@@ -140,7 +166,7 @@ def origin(name: str) -> Origin:
 
 
 def _as_saved(tokenizer: Any, file: Path) -> bool:
-    """Compare a tokenizer with its file, because AutoTokenizer keeps only the vocabulary for qwen2."""
+    """True if a tokenizer encodes a probe as its file does; AutoTokenizer keeps only the vocabulary for qwen2."""
     from tokenizers import Tokenizer
 
     if not file.is_file():
@@ -151,7 +177,7 @@ def _as_saved(tokenizer: Any, file: Path) -> bool:
 
 
 def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Tokens that end an answer, of the tokenizer and of the generation config."""
+    """Token ids that end an answer, from tokenizer and generation config."""
     configured = model.generation_config.eos_token_id
     named = {tokenizer.eos_token_id, *(configured if isinstance(configured, (list, tuple)) else [configured])} - {None}
     if not named:
@@ -163,14 +189,14 @@ def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 
 def checkpointed_layers(model: Any) -> list[nn.Module]:
-    """Layers of decoder and vision tower that transformers can recompute."""
+    """Layers of decoder and vision tower that can recompute their activations."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
 
 
 def enable_checkpointing(model: Any) -> list[nn.Module]:
-    """Layers that recompute their activations while their flag `training` is set."""
+    """Make layers recompute their activations while their flag `training` is set; returns the layers."""
     model.activation_checkpointing_enable({"use_reentrant": False})
     layers = checkpointed_layers(model)
     for layer in layers:
@@ -182,7 +208,7 @@ def enable_checkpointing(model: Any) -> list[nn.Module]:
 
 
 def with_adapters(model: Any, lora: LoRA) -> Any:
-    """The frozen model with trainable adapters."""
+    """The model, frozen, with new trainable adapters."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:

@@ -29,7 +29,7 @@ FIRST_FSDP = "Expected trainer.strategy without the first version of FSDP, but g
 
 
 class FSDP2Strategy(ModelParallelStrategy):
-    """`ModelParallelStrategy` with one copy of the network over all processes; short: ``fsdp2``.
+    """`ModelParallelStrategy` with one copy of the network, split over all processes; short: ``fsdp2``.
 
     Args:
         save_distributed_checkpoint: write a part per process; false writes a single file, gathered in the first
@@ -61,7 +61,7 @@ if "fsdp2" not in StrategyRegistry.available_strategies():
 def shard(module: LightningModule) -> None:
     """Shard a module's policy and reference if its strategy shards.
 
-    Under ``bf16-mixed`` weights are gathered as bfloat16; shards, gradients and moments keep their dtype.
+    Under ``bf16-mixed`` weights are gathered as bfloat16; all else keeps its dtype.
 
     Raises:
         UserError: the strategy is the first version of FSDP, or uses tensor parallelism.
@@ -101,7 +101,7 @@ def in_shards(module: nn.Module) -> bool:
 
 @contextmanager
 def unsharded(policy: Policy) -> Iterator[None]:
-    """Make the network whole on every process, for inference. Entering is collective, the body is not."""
+    """Make a sharded network whole on every process, for inference. Entering is collective, the body is not."""
     # The hooks are removed, because they cost time per token, and a layer that runs before the root takes itself for a
     # root.
     parts = [module for module in policy.modules() if isinstance(module, FSDPModule)] if is_sharded(policy) else []
@@ -128,7 +128,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def full_weights(policy: Policy) -> dict[str, Tensor] | None:
-    """All weights on the first process's CPU, {} elsewhere, None if not sharded. Collective."""
+    """All weights by name on the first process's CPU, {} elsewhere (collective); None if not sharded."""
     if not is_sharded(policy):
         return None
     weights = get_model_state_dict(policy, options=StateDictOptions(full_state_dict=True, cpu_offload=True))

@@ -23,7 +23,7 @@ def token_log_probs(logits: Tensor, actions: Tensor, temperature: float = 1.0) -
 
 
 class _TokenLogProbs(torch.autograd.Function):
-    """Keeps only the logits for the backward pass; derivatives as in `shared_prefix.log_probs`."""
+    """Keeps the logits but no probabilities for the backward pass; derivatives as in `_LinearLogProbs`."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, actions: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, Messages
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import LoRA, read
 from lightning_cgrpo.policies.sharding import in_shards
 from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.policies.shared_prefix.attention import Attend, no_mask
+from lightning_cgrpo.policies.text_policy import Messages
 from lightning_cgrpo.rollout import NO_INPUTS
 
 PLACEHOLDER = "<|image_pad|>"
@@ -26,11 +27,11 @@ FAMILY = "qwen2_5_vl"
 class VisionLanguagePolicy(CausalLMPolicy):
     """Chooses the next token, given texts and images and the answer's earlier tokens.
 
-    A prompt is a list of messages. Their content is a text, or a list of parts: ``{"type": "text", "text": …}`` and
+    A prompt is a list of messages, whose content is a text or a list of ``{"type": "text", "text": …}`` and
     ``{"type": "image", "image": …}`` with a PIL image or an array ``[H, W, 3]`` of bytes.
 
-    Rollouts have two further inputs, padded with 0: ``patches [B, L, D]``, and ``grids [B, I, 3]`` with each image's
-    patches in time, height and width.
+    With images, rollouts have two further inputs, padded with 0: ``patches [B, L, D]`` of D numbers, and ``grids [B, I,
+    3]``, each image's number of patches in time, height and width.
 
     Args:
         model: as in `CausalLMPolicy`, like the next five arguments.
@@ -97,7 +98,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
     def read_prompts(
         self, prompts: Sequence[str | Messages], index: Tensor | None = None
     ) -> tuple[list[list[int]], dict[str, Tensor]]:
-        """Tokens of B prompts, with placeholders for image tokens; patches and grids."""
+        """Tokens of B prompts, with a placeholder per image token; `patches` and `grids`, or {} without images."""
         self._check_loaded()
         numbers = range(len(prompts)) if index is None else index.tolist()
         patches, grids, tokens = [], [], []
@@ -139,7 +140,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
     # --- passes
 
     def prompt_positions(self, ids: Tensor, lengths: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
-        """Positions ``[3, S]`` in time, height and width, the same on all axes for text."""
+        """Positions ``[3, S]`` in time, height and width, equal on all axes for text; None without images."""
         if not inputs:
             return None
         positions = []
@@ -173,14 +174,14 @@ class VisionLanguagePolicy(CausalLMPolicy):
         return states
 
     def _features(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The vision tower's output for all images in a row, ``[tokens, D]``."""
+        """The vision tower's output for all images' tokens, ``[tokens, hidden size]``."""
         sizes = inputs["grids"].prod(-1)
         taken = torch.arange(inputs["patches"].shape[1], device=sizes.device) < sizes.sum(-1, keepdim=True)
         output = self.network.model.get_image_features(inputs["patches"][taken], inputs["grids"][sizes > 0])
         return torch.cat(list(output.pooler_output))
 
     def _no_images(self) -> Tensor | None:
-        """0 through the vision tower's parameters, for processes without images."""
+        """A scalar 0 that depends on the vision tower's parameters, for passes without images; None if not needed."""
         tower = self.network.model.visual
         if in_shards(tower.blocks[0]):
             # The smallest image, because all processes gather the tower's layers together.

@@ -22,7 +22,7 @@ SAVED = "*.json"
 
 @dataclass(frozen=True)
 class TaskRuns:
-    """A task's methods, and its notes by gravity."""
+    """A task's methods, and notes on them, the gravest first."""
 
     name: str
     methods: list[MethodRuns]
@@ -38,7 +38,6 @@ class Collection:
 
     @property
     def methods(self) -> list[MethodRuns]:
-        """All tasks' methods."""
         return [method for task in self.tasks for method in task.methods]
 
 
@@ -48,7 +47,6 @@ def collect(sources: Sequence[tuple[str | None, Path]], last: float, track: Trac
     Args:
         sources: paths, with the user's names for their runs.
         last: share of the updates in final values.
-        track: shows the progress of reading.
 
     Raises:
         UserError: for a missing path or a path without runs.
@@ -109,9 +107,9 @@ def _run(chain: Chain, last: float) -> Run:
 
 
 def _add_saved(starts: list[Run], run: Run) -> None:
-    """Add a saved run to its starts, the furthest first.
+    """Add a saved run to the `starts` of its method and seed, the furthest first.
 
-    If folders match, the state with more updates stays.
+    Of runs with a common folder, the run with more updates stays.
     """
     same = next((n for n, known in enumerate(starts) if set(known.folders) & set(run.folders)), None)
     if same is None:
@@ -126,7 +124,6 @@ def _add_saved(starts: list[Run], run: Run) -> None:
 
 
 def _tasks(runs: Sequence[list[Run]], last: float) -> list[TaskRuns]:
-    """Group by task and method, showing only the first start per method and seed."""
     together: dict[str, list[list[Run]]] = {}
     for starts in runs:
         together.setdefault(key_of(starts[0].method), []).append(starts)
@@ -144,7 +141,6 @@ def _tasks(runs: Sequence[list[Run]], last: float) -> list[TaskRuns]:
 
 
 def _labels(methods: Sequence[Method]) -> list[str]:
-    """User's names; labels follow a name that several methods share."""
     labels = [str(method.get("folder", "")) for method in methods]
     for name in dict.fromkeys(method.get("name") for method in methods):
         rows = [n for n, method in enumerate(methods) if method.get("name") == name]

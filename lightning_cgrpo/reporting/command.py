@@ -85,7 +85,7 @@ def _section(task: TaskRuns, prefix: str, last: float, folder: Path) -> Section:
 
 
 def _source(argument: str) -> tuple[str | None, Path]:
-    """A path and its name; an existing path may contain "="."""
+    """Split ``NAME=PATH``; the name is None without "=", or if the argument is an existing path."""
     name, _, path = argument.partition("=")
     return (None, Path(argument)) if not name or not path or Path(argument).exists() else (name, Path(path))
 

@@ -16,7 +16,7 @@ MEASURES = {"feasible from": 0, "overshoot": 4, "oscillation": 4, "held": 2}
 
 
 def control_table(methods: Sequence[MethodRuns]) -> Table:
-    """Learning speed and spread, and every enforced constraint's measures."""
+    """Learning speed, spread over seeds, and every enforced constraint's `MEASURES`, by method."""
     names = list(dict.fromkeys(name for method in methods for name in method.enforced))
     best = [measured(method, REWARD, lambda run: run.final) for method in methods]
     level = max((summary.near_best(value.mean) for value in best if value is not None), default=math.inf)

@@ -24,7 +24,7 @@ class Folder:
     """A folder with a training log.
 
     Args:
-        name: the user's name for its source.
+        name: the user's name for its source; None without.
         config: None if unreadable.
         weights: fingerprint of the saved initial weights, if any.
     """
@@ -58,14 +58,14 @@ class Folder:
 
 
 def found(path: Path, pattern: str) -> list[Path]:
-    """Files below a folder, or the file itself; version_10 follows version_9."""
+    """Matching files below a folder, or the file itself; version_10 follows version_9."""
     if path.is_file():
         return [path] if path.match(pattern) else []
     return sorted(path.rglob(pattern), key=lambda file: [_natural(part) for part in file.parts])
 
 
 def read_folders(events: Mapping[Path, str | None], track: Track, notes: list[str]) -> list[Folder]:
-    """Folders of events files, given with the user's names."""
+    """Read events files, given with the user's names, by folder; skipped files add notes."""
     together: dict[Path, list[EventsFile]] = {}
     names: dict[Path, str | None] = {}
     for file in track(list(events)):

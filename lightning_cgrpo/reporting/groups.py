@@ -29,8 +29,8 @@ class _Group:
 def grouped(methods: Sequence[MethodRuns]) -> list[tuple[str, list[MethodRuns]]]:
     """Named groups of methods by task.
 
-    A task class may be general, so methods without a common constraint are separated. A method without a configuration
-    joins a group that shares a constraint.
+    Methods of a task class without a common constraint are separated. A method without a configuration joins a group
+    that shares a constraint.
     """
     groups: list[_Group] = []
     about = [(short_class(get(method.method, TASK)), set(method.constraints)) for method in methods]
@@ -52,7 +52,6 @@ def grouped(methods: Sequence[MethodRuns]) -> list[tuple[str, list[MethodRuns]]]
 
 
 def _names(groups: Sequence[_Group], found: Sequence[Sequence[MethodRuns]]) -> list[str]:
-    """Task classes, with constraints if several groups share a class."""
     tasks = [group.task.removesuffix("Task") or group.task or UNKNOWN for group in groups]
     counts = Counter(tasks)
     declared = [

@@ -26,7 +26,7 @@ class Buckets:
 
 
 def pooled(histograms: Iterable[Buckets]) -> Array:
-    """Share ``[BINS]`` of all values per bin; outliers count in the end bins.
+    """Share ``[BINS]`` of all values per bin (`EDGES`); outliers count in the end bins.
 
     Each bucket's values are spread evenly over it.
     """

@@ -25,8 +25,8 @@ class Aspect:
     """A possible difference between methods.
 
     Args:
-        path: of the setting.
-        holder: class with this setting; only its methods are compared.
+        path: of the setting, with dots.
+        holder: ``path:Class`` of the object with this setting; only its methods are compared. Empty for all.
     """
 
     path: str
@@ -78,7 +78,7 @@ def numbered(labels: Sequence[str]) -> list[str]:
 
 
 def _usual(texts: Sequence[str]) -> str | None:
-    """Text of most methods, at least three; never fixed weights."""
+    """Text of more than half of the methods, at least three; never fixed weights."""
     text, count = Counter(texts).most_common(1)[0]
     return text if count > 2 and 2 * count > len(texts) and not text.startswith(FIXED_WORD) else None
 

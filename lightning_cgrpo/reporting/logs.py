@@ -26,10 +26,10 @@ class EventsFile:
     """One process's log.
 
     Args:
-        started: clock in seconds.
+        started: seconds since 1970.
         scalars: of training, by tag.
-        histograms: by component and update.
-        evaluations: clock and last value, by tag.
+        histograms: of effective weights, by component and update.
+        evaluations: time in seconds since 1970, and last value, by tag.
     """
 
     started: float
@@ -39,14 +39,13 @@ class EventsFile:
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """First and last update, if any."""
         steps = [series.steps for series in self.scalars.values() if len(series)]
         return (min(s[0] for s in steps), max(s[-1] for s in steps)) if steps else None
 
 
 @dataclass(frozen=True)
 class Log:
-    """A run's log."""
+    """A run's log, merged from its files."""
 
     scalars: dict[str, Series]
     histograms: dict[str, dict[int, Buckets]]
@@ -95,8 +94,7 @@ def read(path: Path) -> EventsFile:
 def merged(folders: Sequence[Sequence[EventsFile]]) -> Log:
     """Merge the logs of a run's folders, each resumed from the previous folder.
 
-    From its first update on, a later file replaces earlier values. Only the last folder's evaluations count, because
-    earlier evaluations used earlier checkpoints.
+    From its first update on, a later file replaces earlier values. Only the last folder's evaluations count.
     """
     scalars: dict[str, list[Series]] = {}
     histograms: dict[str, dict[int, Buckets]] = {}
@@ -118,7 +116,7 @@ def merged(folders: Sequence[Sequence[EventsFile]]) -> Log:
 
 
 def _evaluations(files: Sequence[EventsFile]) -> dict[str, float]:
-    """Last evaluations; a test without training prompts removes earlier training prompts."""
+    """Last value by tag; a later test removes ``test_train/`` values of earlier files."""
     last: dict[str, tuple[float, float]] = {}
     for file in sorted(files, key=attrgetter("started")):
         if any(tag.startswith("test/") for tag in file.evaluations):

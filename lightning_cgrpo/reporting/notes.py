@@ -18,7 +18,7 @@ CHANCE = 30.0
 
 
 def notes_of(methods: Sequence[MethodRuns], last: float) -> list[str]:
-    """A task's notes by gravity; `last` is the share for final values."""
+    """Notes on a task's methods, the gravest first; `last` as in `collect`."""
     notes = list(_identical(methods))
     kinds = (_collapsed, _several_starts, _unfinished, _begins, _faults)
     notes += [note for of in kinds for method in methods for note in of(method)]
@@ -54,7 +54,7 @@ def _identical(methods: Sequence[MethodRuns]) -> Iterator[str]:
 
 
 def _same_numbers(one: Run, other: Run) -> bool | None:
-    """Compare the common part of two runs; None if not comparable."""
+    """True if the series of both runs are equal up to the common end; None if not comparable."""
     shared = [tag for tag in one.series if tag in other.series]
     if one.width != other.width or not shared:
         return None
@@ -67,7 +67,7 @@ def _equal(one: Series, other: Series) -> bool:
 
 
 def _worth(run: Run, other: Run) -> float:
-    """Bits of `run`'s measured series that `other` has too, up to their common end.
+    """Bits of information in the measured series of both runs, up to their common end.
 
     Rare values count more, constant series nothing.
     """
@@ -96,9 +96,9 @@ def _collapsed(method: MethodRuns) -> Iterator[str]:
 
 
 def _several_starts(method: MethodRuns) -> Iterator[str]:
-    """List starts that aren't shown.
+    """A note on starts that aren't shown.
 
-    Other numbers mean changed code, data or machine, which only the reader can judge.
+    Different numbers mean changed code, data or machine.
     """
     parts = []
     for run in method.runs:

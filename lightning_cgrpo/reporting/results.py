@@ -27,7 +27,7 @@ def measured(method: MethodRuns, tag: str, values: Values) -> Statistic | None:
 
 
 def violates(value: Statistic | None, constraint: Constraint) -> bool:
-    """Check if a mean rate exceeds threshold and tolerance."""
+    """True if a mean rate violates its threshold by more than the tolerance; False without rate or threshold."""
     if value is None or constraint.bound is None:
         return False
     return violation(value.mean, constraint) > tolerance(constraint) + ROUNDING

@@ -35,15 +35,15 @@ class Run:
         seed: None if unknown.
         max_updates: requested; None if epochs decide.
         series: binned training scalars, by tag.
-        final: means over the last part, by tag.
+        final: means over the last part of training, by tag.
         distributions: the last part's shares ``[BINS]`` of groups by effective weight, by component.
-        evaluations: last values of ``test/…``, ``test_train/…`` and ``val/…``.
+        evaluations: last values, by tag.
         folders: log folders, as ``name/version_N``.
         width: updates per bin.
-        pooled: share of the updates in the distributions.
-        begins: first known update, if earlier updates are missing.
-        faults: logged updates with non-finite values, by signal; and ``skipped_steps``.
-        collapsed: update at which a collapse began.
+        pooled: share of the updates in `distributions`.
+        begins: first known update, if earlier updates are missing; else 0.
+        faults: logged updates with non-finite values, by signal; under ``skipped_steps``, skipped optimizer steps.
+        collapsed: update at which a collapse began, if any.
     """
 
     method: Method
@@ -62,7 +62,7 @@ class Run:
     collapsed: int | None = None
 
     def smooth(self, tag: str) -> Series:
-        """A tag's moving average."""
+        """A tag's moving average over `window_of` updates."""
         bins = self.series.get(tag, Series(np.zeros(0), np.zeros(0)))
         average = moving_average(bins, self.width, window_of(self.updates))
         # The last bin need not be full.
@@ -82,7 +82,6 @@ class MethodRuns:
     """A method's runs, one per seed.
 
     Args:
-        label: name in figures and tables.
         others: further starts of the same seeds, for notes only.
     """
 
@@ -109,12 +108,11 @@ class MethodRuns:
 
     @property
     def title(self) -> str:
-        """The label, with unfinished runs' progress."""
         return self.label if self.finished else f"{self.label} ({progress(self.runs)})"
 
 
 def progress(runs: Sequence[Run]) -> str:
-    """Updates done and requested by unfinished runs."""
+    """Text of the updates done, and requested by unfinished runs."""
     done = sorted({run.updates for run in runs})
     text = f"{done[0]:,}" if len(done) == 1 else f"{done[0]:,} to {done[-1]:,}"
     asked = max((run.max_updates or 0 for run in runs if not run.finished), default=0)
@@ -122,7 +120,7 @@ def progress(runs: Sequence[Run]) -> str:
 
 
 def seeds_of(runs: Sequence[Run]) -> str:
-    """Describe the runs' seeds."""
+    """Text such as "seeds 0, 1"."""
     seeds = ", ".join("?" if run.seed is None else str(run.seed) for run in runs)
     return f"seed{'s' if len(runs) > 1 else ''} {seeds}"
 

@@ -43,7 +43,7 @@ KINDS: dict[str, Any] = {
 
 
 def write_all(labeled: Sequence[tuple[str, Run]], last: float, folder: Path) -> None:
-    """Write runs under their methods' labels; each replaces only its own file."""
+    """Write runs into files named by label; a run replaces only its own file, of any label."""
     there = {path: run.identity for path in folder.glob("*.json") if (run := _known(path)) is not None}
     written = {run.identity for _, run in labeled}
     used = {path for path, of in there.items() if of not in written}
@@ -66,7 +66,7 @@ def _known(path: Path) -> Run | None:
 
 
 def write(run: Run, last: float, path: Path) -> None:
-    """Write a run; `last` is the share for final values."""
+    """Write a run; `last` is the share in its final values."""
     trimmed = {name: _trimmed(shares) for name, shares in run.distributions.items()}
     values = {**vars(run), "last": last, "distributions": trimmed, **_series_record(run.series)}
     kept = {key: values[key] for key in KINDS if key != "collapsed" or run.collapsed is not None}
@@ -86,7 +86,7 @@ def read(path: Path, last: float) -> Run | None:
     """Read a saved run; None for other files.
 
     Args:
-        last: share for final values; computed from bins if the file's differs.
+        last: share for final values; if the file's differs, they are computed from bins.
 
     Raises:
         ValueError: if a saved run is malformed.
@@ -136,7 +136,7 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _series_record(series: Mapping[str, Series]) -> dict[str, Any]:
-    """Middles of bins, and a row per series: null if missing, one number if constant."""
+    """Middles of bins, and a row per series: None if missing, one number if constant."""
     steps = np.unique(np.concatenate([np.zeros(0), *(s.steps for s in series.values())]))
     rows: dict[str, Any] = {}
     for tag, s in series.items():
@@ -185,7 +185,6 @@ def _compact(value: Any) -> str:
 
 
 def _short(value: Any) -> Any:
-    """1 instead of 1.0."""
     if isinstance(value, Mapping):
         return {key: _short(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -34,7 +34,6 @@ class Series:
         return float(self.values.mean()) if len(self) else float("nan")
 
     def rounded(self, digits: int) -> Series:
-        """Round values to `digits` significant digits."""
         return Series(self.steps, np.array([rounded(value, digits) for value in self.values.tolist()], float))
 
 
@@ -44,12 +43,12 @@ def rounded(value: float, digits: int) -> float:
 
 
 def interval(steps: Array) -> float:
-    """Updates between logged values."""
+    """Median number of updates between logged values."""
     return float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
 
 
 def bin_width(updates: float, spacing: float) -> float:
-    """Smallest round width (1, 2, 5, 10, …) for at most `MAX_BINS` bins, at least the logging interval."""
+    """Smallest round width in updates (1, 2, 5, 10, …) for at most `MAX_BINS` bins, at least `spacing`."""
     needed = max(updates / MAX_BINS, spacing, 1.0)
     power = 10.0 ** np.floor(np.log10(needed))
     return float(next(factor * power for factor in (1, 2, 5, 10) if factor * power >= needed * (1 - 1e-9)))
@@ -64,7 +63,7 @@ def binned(series: Series, width: float) -> Series:
 
 
 def moving_average(bins: Series, width: float, window: float) -> Series:
-    """Means over full windows of `window` updates, at ends of bins."""
+    """Means over full windows of `window` updates, at each window's end; `bins` are `width` updates wide."""
     if not len(bins):
         return bins
     window = max(window, width)
@@ -76,7 +75,7 @@ def moving_average(bins: Series, width: float, window: float) -> Series:
 
 
 def on_common_steps(seeds: list[Series]) -> tuple[Array, Array]:
-    """The longest series' steps ``[n]``, and values ``[seeds, n]``; missing values are NaN."""
+    """Steps ``[n]`` of the furthest series, and all series interpolated there, ``[seeds, n]``; NaN outside a series."""
     steps = max(seeds, key=lambda series: series.steps[-1]).steps
     rows = [np.interp(steps, s.steps, s.values, left=np.nan, right=np.nan) for s in seeds]
     return steps, np.stack(rows)

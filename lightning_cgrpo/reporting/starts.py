@@ -18,7 +18,7 @@ Chain = list[Folder]
 def chains_of(folders: Sequence[Folder]) -> dict[Identity, list[Chain]]:
     """Starts of each method and seed: the furthest first, then the newest.
 
-    A resumed folder counts as a start only if it outran its continuation.
+    A folder from which a run resumed counts as a start only if it went further than this run.
     """
     places = {folder.path.resolve(): folder for folder in folders}
     chains = {path: _chain(folder, places) for path, folder in places.items()}

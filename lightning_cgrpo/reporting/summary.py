@@ -31,7 +31,7 @@ class Control:
     Args:
         overshoot: largest violation, at least 0.
         oscillation: standard deviation around the rate's mean.
-        held: share of the updates within threshold and tolerance.
+        held: share of the updates at which the rate passes, see `tolerance`.
     """
 
     overshoot: float
@@ -57,7 +57,7 @@ def statistic(values: Sequence[float | None]) -> Statistic | None:
 
 
 def last_part(updates: int, share: float, end: float) -> float:
-    """Start of the last share of updates, at most the last logged step `end`."""
+    """First update of the last `share` of `updates`, at most the last logged step `end`."""
     return min(updates * (1 - share), end)
 
 
@@ -79,18 +79,18 @@ def tolerance(constraint: Constraint) -> float:
 
 
 def window_of(updates: float) -> float:
-    """Updates in the moving average."""
+    """Updates in the moving average of a run."""
     return min(WINDOW, max(updates / 4, 1))
 
 
 def compliance(rate: Series, constraint: Constraint) -> Series:
-    """1 where a rate passes, otherwise 0."""
+    """1 where a rate passes, within `tolerance`, otherwise 0."""
     met = violation(rate.values, constraint) <= tolerance(constraint) + ROUNDING
     return Series(rate.steps, met.astype(float))
 
 
 def control(rate: Series, constraint: Constraint, updates: int) -> Control | None:
-    """A constraint's control; None without values."""
+    """A rate's `Control`; None without values in the second half."""
     half = rate.between(updates / 2, np.inf)
     if not len(half):
         return None
@@ -102,7 +102,7 @@ def control(rate: Series, constraint: Constraint, updates: int) -> Control | Non
 
 
 def kept_from(met: Series, start: float | None, updates: int) -> float | None:
-    """First update from `start` on, with the constraint met in `KEPT` of the following updates.
+    """First update from `start` on, from which the constraint is met in a share `KEPT` of the updates; None without.
 
     The last `REST` of all `updates` must follow, because the last update alone proves nothing.
     """
@@ -116,7 +116,7 @@ def kept_from(met: Series, start: float | None, updates: int) -> float | None:
 
 
 def together(met: Sequence[Series], reward: Series, level: float) -> float | None:
-    """First update with the reward at the level and all constraints met."""
+    """First update with the reward at the level and all constraints met; None if never."""
     steps = reward.steps[reward.values >= level]
     for each in met:
         steps = np.intersect1d(steps, each.steps[each.values > 0])
@@ -124,18 +124,18 @@ def together(met: Sequence[Series], reward: Series, level: float) -> float | Non
 
 
 def near_best(best: float) -> float:
-    """The level near the best final reward."""
+    """The reward that counts as reached, see `NEAR_BEST`."""
     return best - NEAR_BEST * abs(best)
 
 
 def time_to(series: Series, level: float) -> float | None:
-    """First step at which a series reaches a level."""
+    """First step at which a series reaches a level; None if never."""
     above = np.flatnonzero(series.values >= level)
     return float(series.steps[above[0]]) if len(above) else None
 
 
 def spread(seeds: Sequence[Series]) -> float | None:
-    """Standard deviation over seeds, averaged over updates with at least two seeds."""
+    """Standard deviation over seeds, averaged over updates with at least two seeds; None without."""
     seeds = [series for series in seeds if len(series)]
     if len(seeds) < 2:
         return None

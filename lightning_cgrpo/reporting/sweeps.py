@@ -23,7 +23,7 @@ class Sweep:
     """A sweep over one component's weight.
 
     Args:
-        rows: weights in rising order with methods, by other weights (a title) and further differences (a line).
+        rows: points (weight, method) with rising weights, by other weights (a title) and further differences (a line).
     """
 
     weight: str
@@ -35,7 +35,7 @@ class Sweep:
 
 
 def weights_of(method: Method) -> dict[str, float] | None:
-    """A method's fixed weights; None if learned."""
+    """A method's fixed weights by component; None without `FixedWeights`."""
     if get(method, FIXED) is None:
         return None
     given = get(method, f"{FIXED}.init_args.weights") or {}
@@ -43,7 +43,7 @@ def weights_of(method: Method) -> dict[str, float] | None:
 
 
 def find_sweeps(methods: Sequence[MethodRuns]) -> list[Sweep]:
-    """Find sweeps over the weights with the most values."""
+    """A sweep over each weight that takes the most different values, at least `FEWEST`."""
     weighted = [(weights, method) for method in methods if (weights := weights_of(method.method)) is not None]
     names = list(dict.fromkeys(name for weights, _ in weighted for name in weights))
     values = {name: {weights.get(name, 0.0) for weights, _ in weighted} for name in names}
@@ -82,6 +82,5 @@ def _sweep(
 
 
 def _rest(method: MethodRuns) -> Method:
-    """A method without weights and the user's name, which may contain weights."""
     callbacks = {name: part for name, part in method.method["callbacks"].items() if name != "FixedWeights"}
     return {key: callbacks if key == "callbacks" else part for key, part in method.method.items() if key != "name"}

@@ -21,7 +21,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A statistic over seeds, or None.
+    """A statistic over seeds; None without a value.
 
     Args:
         bold: best of its column.
@@ -58,7 +58,7 @@ def markdown(table: Table) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """Means, standard deviations and numbers of seeds with all digits."""
+    """CSV of means, standard deviations and numbers of seeds, with six digits."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     columns = range(len(table.columns))
@@ -81,7 +81,7 @@ def comma_separated(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """A float with a booktabs table, at most as wide as the line."""
+    """A LaTeX float with a booktabs table, at most as wide as the line."""
     heads = ["method", "seeds", *(column.title for column in table.columns)]
     lines = [
         "% \\usepackage{booktabs, graphicx}",

@@ -58,7 +58,7 @@ class RolloutEngine(ABC):
         draws: Tensor,
         inputs: Mapping[str, Tensor],
     ) -> Completions:
-        """Answer every prompt `group_size` times with the current policy.
+        """Answer every prompt `group_size` times.
 
         Args:
             prompts: B lists of tokens.

@@ -92,9 +92,8 @@ def play(actor: Actor, episodes: Episodes, draws: Tensor) -> Rollouts:
         coming = draws.flatten(0, 1).t().contiguous()  # [T, M], because steps are read one after the other
         for step in range(horizon):
             if step % CHECK_EVERY == 0:
-                ended = episodes.ended(states)
-                if bool(ended.any()):
-                    running = (~ended).nonzero().squeeze(-1)
+                running = (~episodes.ended(states)).nonzero().squeeze(-1)
+                if len(running) < len(rows):
                     states, rows, coming = states[running], rows[running], coming[:, running]
                 if len(rows) == 0 and step:
                     break

@@ -19,7 +19,7 @@ CHECKED_AT_ONCE = 1_000
 class GenerationSampler(Sampler):
     """Continues each prompt G times, until a stop token or `max_new_tokens`.
 
-    Prompts are the column ``prompt``: texts, or lists of chat messages. Rollouts have the inputs ``prompt_ids`` and
+    Prompts are the column ``prompt``: texts or chat messages. Rollouts have the inputs ``prompt_ids`` and
     ``prompt_mask`` ``[B, P]``. The module computes log-probabilities, because rounding makes generation differ from
     training. In `info`:
 
@@ -28,11 +28,10 @@ class GenerationSampler(Sampler):
 
     Args:
         max_new_tokens: the longest answer, its stop token included.
-        min_new_tokens: the shortest answer.
-        top_p: keep the likeliest tokens with this probability; log-probabilities ignore all filters.
-        top_k: keep the k likeliest tokens.
+        min_new_tokens: the shortest answer, its stop token included.
+        top_p: keep the likeliest tokens with this probability; the loss ignores all filters.
         min_p: keep tokens above this share of the largest probability.
-        batch_size: answers generated at once, in whole groups; by default all.
+        batch_size: most answers generated at once, in whole groups; by default all.
         engine: by default the policy's own weights in this process.
     """
 
@@ -53,9 +52,9 @@ class GenerationSampler(Sampler):
         self.engine: RolloutEngine = TransformersEngine() if engine is None else engine
 
     def check(self, policy: CausalLMPolicy, source: PromptSource) -> None:
-        """Check that every prompt of `source.rows`, with `max_new_tokens`, fits into the model's context.
+        """Raise a `UserError` unless all prompts of `source.rows` and `max_new_tokens` fit into the model's context.
 
-        Prompts with images are not checked. Collective.
+        Policies that read images are not checked. Collective.
         """
         rows = source.rows
         if rows is None or policy.context_length is None or policy.reads_images:

@@ -30,7 +30,7 @@ class Sampler(ABC):
     longest: int | None = None
 
     def check_policy(self, policy: Any) -> None:  # noqa: B027 (most samplers take any policy of their kind)
-        """Raise a `UserError` unless the policy fits; called before its weights are loaded."""
+        """Raise a `UserError` unless the sampler can use the policy; called before its weights are loaded."""
 
     @abstractmethod
     def rollout(self, policy: Any, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:

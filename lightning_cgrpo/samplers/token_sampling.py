@@ -9,7 +9,7 @@ BLOCK = 256
 
 
 def top_p(probabilities: Tensor, p: float) -> Tensor:
-    """Keep the smallest set of likeliest tokens with the mass `p` (Holtzman et al., 2020), at least one token.
+    """Keep the fewest likeliest tokens that hold at least the share `p` of the sum (Holtzman et al., 2020).
 
     Args:
         probabilities: ``[R, V]``; the result is not normalized. Lower token numbers win ties.
@@ -27,7 +27,7 @@ def top_p(probabilities: Tensor, p: float) -> Tensor:
 
 
 def top_k(probabilities: Tensor, k: int | None) -> Tensor:
-    """Keep the k likeliest tokens (Fan et al., 2018), and ties with the k-th.
+    """Keep the k likeliest tokens (Fan et al., 2018), and ties with the k-th; None keeps all.
 
     Example:
         >>> top_k(torch.tensor([[0.2, 0.5, 0.3]]), 2)
@@ -51,7 +51,8 @@ def min_p(probabilities: Tensor, p: float) -> Tensor:
 
 
 def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
-    """Tokens ``[R]`` at draws ``[R]`` in [0, 1) of the inverse cumulative distribution of weights ``[R, V]``.
+    """Tokens ``[R]``, drawn by the inverse cumulative distribution of the weights ``[R, V]`` at draws ``[R]`` in [0,
+    1).
 
     Sums are float64, because float32 would cut the tail of a large vocabulary.
 
@@ -70,7 +71,10 @@ def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
 
 
 def _inverse(cumulative: Tensor, draws: Tensor | None, target: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The first entry whose running sum exceeds draws * total (or `target`), and the rest within the entry."""
+    """Per row, the index of the first entry whose running sum exceeds a target, and the target minus the sum before.
+
+    The target is given, or draws * total.
+    """
     total = cumulative[:, -1]
     below = torch.nextafter(total, torch.zeros_like(total))
     # The target stays below the total where the product rounds up, so that the entry has a positive weight.

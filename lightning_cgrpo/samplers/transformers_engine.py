@@ -19,8 +19,8 @@ from lightning_cgrpo.samplers.token_sampling import min_p, sample, top_k, top_p
 class TransformersEngine(RolloutEngine):
     """Reads each prompt once and continues it G times.
 
-    Every token has its own draw, so answers depend on the rest of the batch only through the rounding of logits. The
-    padding token is never chosen, unless it is a stop token.
+    Every token has its own draw, so answers depend on the batch only by rounding. The padding token is never chosen,
+    unless it is a stop token.
     """
 
     @torch.no_grad()
@@ -59,7 +59,7 @@ class TransformersEngine(RolloutEngine):
 
 
 class _Choice:
-    """Maps logits ``[R, V]`` and draws ``[R]`` to tokens ``[R]``."""
+    """Maps logits ``[R, V]`` and draws ``[R]`` to chosen tokens ``[R]``."""
 
     def __init__(self, policy: CausalLMPolicy, sampling: Sampling) -> None:
         self.policy, self.sampling = policy, sampling
@@ -83,7 +83,7 @@ class _Choice:
 
 
 class _Shared:
-    """Growing answers with one copy of their prompt's keys and values."""
+    """Logits of growing answers, with one copy of each prompt's keys and values."""
 
     def __init__(
         self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, inputs: Mapping[str, Tensor]
@@ -103,7 +103,11 @@ class _Shared:
         return linear(hidden[self.lengths.cumsum(0) - 1], self.policy.output_weight)
 
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
-        """Logits ``[R, V]`` after the next ``tokens [R]`` of the answers `kept`, ascending rows of the last call."""
+        """Append ``tokens [R]`` to R answers, and return the next logits ``[R, V]``.
+
+        Args:
+            kept: ascending rows ``[R]`` of the last call that go on; None for all.
+        """
         self.decoding.step += 1
         if kept is not None:
             self.decoding.keep(kept)
@@ -113,7 +117,7 @@ class _Shared:
 
 
 class _Padded:
-    """The interface of `_Shared` with transformers' cache, a row per answer."""
+    """`_Shared` with transformers' cache: a copy of the prompt for each answer."""
 
     def __init__(
         self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, inputs: Mapping[str, Tensor]

@@ -56,11 +56,15 @@ class Field:
         return Field(self.value.get(key, default), self.file, f"{self.path}.{key}" if self.path else key)
 
     def or_else(self, default: Any) -> Field:
-        """The default replaces null."""
+        """The field, with `default` instead of null."""
         return Field(default, self.file, self.path) if self.value is None else self
 
     def unknown(self, known: Collection[str]) -> dict[str, Any]:
-        """The other fields; a probably misspelled known field is an error."""
+        """The fields that aren't in `known`.
+
+        Raises:
+            SceneError: the value isn't an object, or a field resembles a missing field of `known`.
+        """
         if not isinstance(self.value, dict):
             raise self.wrong("an object")
         others = {key: value for key, value in self.value.items() if key not in known}
@@ -92,7 +96,7 @@ class Field:
         return self.value
 
     def tensor(self, *shape: int) -> Tensor:
-        """Finite float64; -1 is any length, 0 included."""
+        """The value as finite float64 of this shape; -1 is any length, 0 included."""
         if isinstance(self.value, bool):  # torch reads a bool as a number
             raise self.wrong(f"numbers of the shape {_written(shape)}")
         try:
@@ -114,7 +118,7 @@ class Field:
         return float(self.tensor())
 
     def points(self, least: int) -> Tensor:
-        """``[v, 2]``, not all equal."""
+        """At least `least` points ``[v, 2]``, not all equal."""
         points = self.tensor(-1, 2)
         if len(points) < least:
             raise self.wrong(f"at least {least} points", str(len(points)))

@@ -23,7 +23,7 @@ class LogSource(SceneSource, Generic[Key]):
     Args:
         val_share: share of the logs for validation.
         test_share: share of the logs for tests.
-        train_part: part of the other logs for training, see `in_part`.
+        train_part: part of the logs not held out that is for training, see `in_part`.
     """
 
     def __init__(self, val_share: float = 0.1, test_share: float = 0.1, train_part: Part = ALL) -> None:
@@ -54,7 +54,7 @@ class LogSource(SceneSource, Generic[Key]):
 
 
 def deal(logs: Collection[str], val_share: float, test_share: float) -> dict[Split, list[str]]:
-    """The sorted logs of each split.
+    """The sorted logs of each split, drawn by a hash of their names.
 
     Example:
         >>> deal(["a", "b", "c", "d"], val_share=0.25, test_share=0.25)

@@ -30,7 +30,7 @@ class Points:
         return len(self.counts)
 
     def __getitem__(self, row: int) -> Tensor:
-        """The given points ``[count, 2]``."""
+        """Row's points ``[count, 2]``, without filling."""
         return self.xy[row, : int(self.counts[row])]
 
     @classmethod
@@ -89,7 +89,7 @@ class Areas:
 
 @dataclass(frozen=True)
 class RoadMap:
-    """Roads. Roadblocks without connectors, intersections, carparks and drivable areas are drivable."""
+    """Roads. Roadblocks (but not connectors), intersections, carparks and drivable areas are drivable."""
 
     lanes: Lanes
     roadblocks: Roadblocks
@@ -122,7 +122,7 @@ class Agents:
 
 @dataclass(frozen=True)
 class Lights:
-    """Traffic lights of L lane connectors at T times."""
+    """Traffic lights of the map's L lanes at T times; not red and not green: unknown."""
 
     times: Tensor  # [T] ascending
     red: Tensor  # [T, L] bool

@@ -37,7 +37,7 @@ LONGEST_HISTORY = 10.0
 
 
 def read_scene(path: str | Path) -> Scene:
-    """Read a scene file. Paths of images are relative to its folder.
+    """Read a scene file. Relative paths of images start at its folder.
 
     Raises:
         SceneError: the file isn't JSON, or a field is missing or wrong.
@@ -265,13 +265,13 @@ def _map_to_json(road_map: RoadMap) -> dict[str, Any]:
 
 
 def ego_to_json(*columns: Any) -> list[dict[str, Any]]:
-    """The field `ego`."""
+    """The field `ego` from times, poses, velocities, accelerations."""
     keys = ("t", "pose", "velocity", "acceleration")
     return [dict(zip(keys, state, strict=True)) for state in zip(*(part.tolist() for part in columns), strict=True)]
 
 
 def agent_to_json(token: str, kind: str, size: Sequence[float], states: Any) -> dict[str, Any]:
-    """An item of the field `agents`."""
+    """An item of the field `agents`; states are rows t, x, y, yaw, vx, vy."""
     return {"token": token, "type": kind, **dict(zip(SIZE, size, strict=True)), "states": states.tolist()}
 
 

@@ -26,11 +26,12 @@ Measured = Mapping[str, Mapping[int, Mapping[str, float]]]
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean difference to the first variant over common seeds.
+    """Mean of a variant's values minus the first variant's, over common seeds.
 
     Args:
         low: lower end of the confidence interval; None below three seeds.
         high: upper end.
+        seeds: their number.
     """
 
     mean: float
@@ -51,11 +52,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Cost:
-    """A run's cost; unknown values are None.
+    """A run's cost of training; unknown values are None.
 
     Args:
-        answers: sampled in training.
-        peak_mb: peak memory of the process.
+        answers: number sampled.
+        peak_mb: peak memory of the process, in MiB.
     """
 
     updates: int
@@ -65,7 +66,7 @@ class Cost:
 
 
 def difference(first: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
-    """Difference paired by seed, with Student's t; None without a common seed."""
+    """Mean of other - first by seed, with Student's t; None without a common seed."""
     pairs = [other[seed] - first[seed] for seed in other if seed in first]
     pairs = [value for value in pairs if not math.isnan(value)]
     if not pairs:
@@ -91,13 +92,13 @@ def differences(measured: Measured) -> dict[str, dict[str, Difference]]:
 
 
 def tags_of(measured: Measured) -> list[str]:
-    """The reward and all rates."""
+    """Tags of the reward and of all rates."""
     tags = dict.fromkeys(tag for seeds in measured.values() for values in seeds.values() for tag in values)
     return [*(tag for tag in tags if tag == REWARD), *(tag for tag in tags if tag.startswith("rate/"))]
 
 
 def differences_text(measured: Measured, where: str) -> str:
-    """A Markdown table under its caption."""
+    """`differences` as a Markdown table under its caption; `where` is their origin."""
     first = next(iter(measured))
     found, tags = differences(measured), tags_of(measured)
     caption = (
@@ -136,7 +137,7 @@ def cost_text(costs: Mapping[str, Mapping[int, Cost]], measured: Measured) -> st
 
 
 def write_csv(path: Path, measured: Mapping[str, Measured], costs: Mapping[str, Mapping[int, Cost]]) -> None:
-    """Write ``differences.csv`` with all digits, and each run's ``cost.csv``."""
+    """Write ``differences.csv`` with all digits, and each run's ``cost.csv`` row, into `path`."""
     with (path / "differences.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["variant", "first", "measured", "value", "seeds", "difference", "low", "high"])

@@ -17,10 +17,9 @@ MINUTE = 60.0
 
 
 class Display:
-    """A bar on a terminal, otherwise a line every minute.
+    """Progress of a study: a bar on a terminal, otherwise a line every minute.
 
     Args:
-        runs: to train.
         interval: seconds between lines without a terminal.
     """
 
@@ -59,23 +58,20 @@ class Display:
             self.show(self.describe())
 
     def end(self, run: Run, error: str | None) -> None:
-        """Count an ended run."""
         self.over[run.name] = error is None
         if error is not None:
             self.show(failure(run, error))
 
     def show(self, text: str) -> None:
-        """Print a line."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def describe(self) -> str:
-        """One line: runs, updates, minutes, and minutes left."""
         done, asked, left = self.measure()
         updates = f"{done:,} of {asked:,} updates" if asked else f"{done:,} updates"
         return f"{self._runs()}, {updates}, {(time.monotonic() - self.started) / 60:.0f} min{left and f', {left}'}"
 
     def measure(self) -> tuple[int, int | None, str]:
-        """Updates done, updates requested if known, and the time left.
+        """Updates done, updates requested (None if unknown), and a text of the time left.
 
         Resumed runs count from their checkpoint, failed runs up to their last update.
         """

@@ -141,7 +141,7 @@ def job(run: Run, after: After) -> str | None:
 
 @contextlib.contextmanager
 def ending(children: Children) -> Iterator[None]:
-    """End the children on Ctrl-C and SIGTERM; threads that wait for a child then continue."""
+    """Context that ends the children on Ctrl-C, SIGTERM or an error; threads that wait for a child then continue."""
 
     def end(*_: Any) -> None:
         children.terminate()
@@ -169,7 +169,7 @@ def _filled(words: Sequence[str], run: Run) -> list[str]:
 def _call(
     run: Run, children: Children, command: list[str] | str, environment: Mapping[str, str]
 ) -> tuple[Ended, str | None]:
-    """Run a run's command; return the error's last line if it failed."""
+    """Run a command with output in the run's folder; the text is the error, None on success."""
     output = run.folder / OUTPUT
     with output.open("ab") as file:
         begins = file.tell()
@@ -189,7 +189,6 @@ def _call(
 
 
 def _added(record: Mapping[str, Any], ended: Ended) -> dict[str, float]:
-    """Add training's cost to earlier sittings."""
     return {
         "seconds": round(record.get("seconds", 0.0) + ended.seconds, 1),
         "cpu_seconds": round(record.get("cpu_seconds", 0.0) + ended.cpu_seconds, 1),

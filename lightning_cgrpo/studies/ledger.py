@@ -17,6 +17,7 @@ from lightning_cgrpo.cli.configuration import get, is_class
 from lightning_cgrpo.cli.configuration import read as read_config
 from lightning_cgrpo.cli.method import method_of
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.output import write_whole
 from lightning_cgrpo.reporting.runs import LAST
 from lightning_cgrpo.reporting.saved_runs import read
 from lightning_cgrpo.studies.study import Run, configuration, updates
@@ -61,21 +62,24 @@ def _normalized(value: Any) -> Any:
 
 
 @cache
-def weights(model: str) -> list[str]:
-    """Hash a model's files.
+def weights(model: str) -> str:
+    """Fingerprint of a model's files.
 
     Raises:
         UserError: if the files are not on this machine.
     """
-    from lightning_cgrpo.policies.pretrained import directory
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    from lightning_cgrpo.policies.pretrained import origin
 
     try:
-        folder = directory(model)
+        return origin(model).fingerprint
+    except LocalEntryNotFoundError:
+        raise UserError(
+            f"Expected a model to start from on this machine, but got '{model}', try downloading it."
+        ) from None
     except FileNotFoundError as error:
         raise UserError(f"Expected a model to start from, but got '{model}': {error}.") from None
-    if folder is None:
-        raise UserError(f"Expected a model to start from on this machine, but got '{model}', try downloading it.")
-    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.glob("*.safetensors"))]
 
 
 def machine() -> Record:
@@ -111,7 +115,7 @@ def begun(run: Run) -> Record | None:
 def note(run: Run, record: Record) -> None:
     """Keep notes on a begun run."""
     run.folder.mkdir(parents=True, exist_ok=True)
-    _write(run.folder / BEGUN, json.dumps({"fingerprint": fingerprint(run), **record}) + "\n")
+    write_whole(run.folder / BEGUN, json.dumps({"fingerprint": fingerprint(run), **record}) + "\n")
 
 
 def finish(run: Run, spent: Record) -> None:
@@ -120,7 +124,7 @@ def finish(run: Run, spent: Record) -> None:
     each = answers_per_update(run)
     answers = {} if each is None else {"answers": done * each}
     record = {"fingerprint": fingerprint(run), "updates": done, **answers, **spent, **machine()}
-    _write(run.folder / FINISHED, json.dumps(record) + "\n")
+    write_whole(run.folder / FINISHED, json.dumps(record) + "\n")
 
 
 def answers_per_update(run: Run) -> int | None:
@@ -135,9 +139,7 @@ def answers_per_update(run: Run) -> int | None:
 def progress(run: Run) -> tuple[int, int | None]:
     """Updates done, and updates requested if known."""
     path = run.folder / PROGRESS
-    # The file is rewritten while it is read: a run that just writes it reads as not begun.
-    words = path.read_text().split() if path.exists() else []
-    done, total = map(int, words) if len(words) == 2 else (0, 0)
+    done, total = map(int, path.read_text().split()) if path.exists() else (0, 0)
     return done, updates(run) or total or None
 
 
@@ -219,7 +221,7 @@ class Ledger:
                 self.records[self.names.get(fingerprint(run), run.name)] = self.record(run)
         lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(record)}" for name, record in sorted(self.records.items()))
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        _write(self.path, f"{{\n{lines}\n}}\n")
+        write_whole(self.path, f"{{\n{lines}\n}}\n")
 
 
 def saved(folders: Sequence[Path]) -> dict[str, Path]:
@@ -238,9 +240,3 @@ def saved(folders: Sequence[Path]) -> dict[str, Path]:
 def read_json(path: Path) -> Record | None:
     """Read a JSON file; None if missing."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-def _write(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)

@@ -18,7 +18,7 @@ from lightning_cgrpo.studies.comparison import (
     tags_of,
     write_csv,
 )
-from lightning_cgrpo.studies.ledger import Ledger, answers_per_update
+from lightning_cgrpo.studies.ledger import Ledger
 from lightning_cgrpo.studies.study import Run
 
 PREFIX = "test/"
@@ -59,9 +59,6 @@ def _costs(runs: Sequence[Run], ledger: Ledger) -> Mapping[str, Mapping[int, Cos
     costs: dict[str, dict[int, Cost]] = {}
     for run in runs:
         record = ledger.record(run)
-        updates, each = int(record["updates"]), answers_per_update(run)
-        # The ledgers of old runs have no answers.
-        answers = record.get("answers", None if each is None else each * updates)
-        cost = Cost(updates, answers, record.get("cpu_seconds"), record.get("peak_mb"))
+        cost = Cost(int(record["updates"]), *(record.get(key) for key in ("answers", "cpu_seconds", "peak_mb")))
         costs.setdefault(run.variant, {})[run.seed] = cost
     return costs

@@ -27,9 +27,9 @@ class Ended:
 
     Args:
         status: exit status; a signal's negative number.
-        seconds: on the clock.
+        seconds: by the clock.
         cpu_seconds: of the process and its children.
-        peak_mb: largest memory of the process or a child.
+        peak_mb: largest memory of the process or a child, in MiB.
     """
 
     status: int
@@ -39,7 +39,7 @@ class Ended:
 
 
 class Children:
-    """Several threads' child processes."""
+    """Child processes of several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -95,7 +95,6 @@ class Children:
         timer.start()
 
     def wait(self) -> None:
-        """Wait until all children ended."""
         while self._running:
             time.sleep(0.1)
 

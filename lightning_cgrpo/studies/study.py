@@ -29,7 +29,6 @@ class Run:
     """A study's training run.
 
     Args:
-        variant: its name.
         given: files and overrides, as on the command line.
         logs: folder of the study's runs.
     """
@@ -68,7 +67,7 @@ class Study:
         name: file name without suffix; also names the runs' folder.
         variants: all arguments by variant name, including base and common overrides.
         after: commands split into words; a shell line is ``("!", line)``.
-        at_once: parallel runs; None means one per core.
+        at_once: parallel runs; None: one per core.
     """
 
     name: str
@@ -125,10 +124,10 @@ def read_study(file: str) -> Study:
 
 @cache
 def configuration(run: Run) -> Config:
-    """A run's configuration.
+    """A run's resolved configuration.
 
     Raises:
-        UserError: if an argument is wrong, or runs would be indistinguishable.
+        UserError: if an argument is wrong, sets the model's seed, or replaces the TensorBoardLogger.
     """
     try:
         config, flags = read_arguments("fit", run.arguments)
@@ -151,7 +150,7 @@ def configuration(run: Run) -> Config:
 
 
 def updates(run: Run) -> int | None:
-    """A run's updates; None if epochs decide."""
+    """Updates requested; None if epochs decide."""
     steps = get(configuration(run), "trainer.max_steps")
     return steps if isinstance(steps, int) and steps > 0 else None
 

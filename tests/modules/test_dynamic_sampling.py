@@ -19,7 +19,7 @@ from lightning_cgrpo import (
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.grpo.advantages import group_statistics
-from lightning_cgrpo.modules.dynamic_sampling import chosen_prompts, resample, with_groups, with_signals
+from lightning_cgrpo.modules.dynamic_sampling import chosen_prompts, redraw, with_groups, with_signals
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
@@ -120,7 +120,7 @@ def test_rounds_end_when_all_vary_or_they_are_used_up():
         draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 1, 5, 2]))
         rollouts = drawn(4, 4, 0)
         signals = draw.score(prompts, rollouts)
-        got, measured, sampled = resample(draw, varying(draw.objective), prompts, rollouts, signals, rounds)
+        got, measured, sampled = redraw(draw, varying(draw.objective), prompts, rollouts, signals, rounds)
         # A group of which no draw varies stays the first one.
         assert got.actions[:, 0, 0].tolist() == measured["x"].value[:, 0].tolist() == values
         asked = [index for index, _ in draw.calls]
@@ -133,7 +133,7 @@ def test_groups_that_vary_without_an_advantage_are_drawn_again():
     draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 1]))
     rollouts = drawn(2, 4, 0)
     signals = draw.score(prompts, rollouts)
-    _, _, sampled = resample(draw, varying(draw.objective, [0.0]), prompts, rollouts, signals, 1)
+    _, _, sampled = redraw(draw, varying(draw.objective, [0.0]), prompts, rollouts, signals, 1)
     assert draw.calls == [([0, 1], 0)] and sampled == 2
 
 
@@ -239,7 +239,7 @@ def test_what_is_drawn_again_follows_from_the_seed_alone():
             others = module.sample(chosen, 3, Stream.REDRAW, 10 + number)
             return others, module.score(chosen, others)[0]
 
-        return resample(draw, varying(OBJECTIVE), some, rollouts, signals, 2)
+        return redraw(draw, varying(OBJECTIVE), some, rollouts, signals, 2)
 
     rows = torch.arange(len(prompts))
     whole, _, sampled = groups(rows)
@@ -254,7 +254,7 @@ def test_processes_without_dull_groups_take_part_in_the_rounds(monkeypatch):
     draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 0]))
     rollouts = drawn(2, 4, 0)
     signals = draw.score(prompts, rollouts)
-    got, _, sampled = resample(draw, varying(draw.objective), prompts, rollouts, signals, 3)
+    got, _, sampled = redraw(draw, varying(draw.objective), prompts, rollouts, signals, 3)
     assert [index for index, _ in draw.calls] == [[], [], []] and sampled == 0 and got is rollouts
 
 

@@ -1,9 +1,6 @@
 """The policy over language models: equal to transformers answer by answer, and honest about what it cannot do."""
 
 import copy
-import json
-import shutil
-import sys
 import warnings
 from functools import partial
 
@@ -12,14 +9,10 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from lightning_cgrpo.errors import UserError  # noqa: E402
-from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA  # noqa: E402
-from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
 from lightning_cgrpo.policies.token_log_probs import token_log_probs  # noqa: E402
-from lightning_cgrpo.rollout import Examples, Rollouts  # noqa: E402
-
-TEMPERATURE = 0.7
-PROMPT_LENGTHS, ANSWER_LENGTHS = (5, 1, 3), ((4, 1, 6), (2, 6, 3), (1, 5, 5))
+from lightning_cgrpo.rollout import Examples  # noqa: E402
+from tests.policies.small_policies import TEMPERATURE, perturb, ragged, with_lora  # noqa: E402
 
 SIZES = {
     "vocab_size": 300,
@@ -69,33 +62,6 @@ def build(family, dtype=torch.float64):
 
 def rms_norm(shape, states, weight, eps):
     return torch.nn.functional.rms_norm(states, shape, weight, eps)
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", hidden_size=32, context_length=64)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(directory):
-    return transformers.AutoTokenizer.from_pretrained(directory)
-
-
-@pytest.fixture
-def policy(directory):
-    made = CausalLMPolicy(str(directory), temperature=TEMPERATURE, dtype="float64")
-    made.load()
-    return made
-
-
-def ragged(seed=0, steps=8):
-    """Rollouts of three prompts with three answers each, all of different lengths; no answer fills all columns."""
-    draw = torch.Generator().manual_seed(seed)
-    actions = torch.randint(3, 250, (3, 3, steps), generator=draw)
-    mask = torch.arange(steps) < torch.tensor(ANSWER_LENGTHS)[..., None]
-    ids = torch.randint(3, 250, (3, 6), generator=draw)  # a column more than the longest prompt
-    prompt_mask = torch.arange(6) >= 6 - torch.tensor(PROMPT_LENGTHS)[:, None]
-    return Rollouts(actions * mask, mask, {"prompt_ids": ids * prompt_mask, "prompt_mask": prompt_mask})
 
 
 def naive(model, rollouts, temperature):
@@ -232,20 +198,6 @@ def test_reference_is_a_frozen_copy(policy):
     assert (policy(examples).log_probs - before).abs().max() > 1e-3
 
 
-def with_lora(directory, **options):
-    pytest.importorskip("peft")
-    policy = CausalLMPolicy(str(directory), dtype="float64", lora=LoRA(rank=4, alpha=8), **options)
-    policy.load()
-    return policy
-
-
-def perturb(policy):
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            if parameter.requires_grad:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-
-
 @pytest.mark.parametrize("gradient_checkpointing", [False, True])
 def test_reference_of_adapters_is_the_base_model(directory, gradient_checkpointing):
     policy = with_lora(directory, gradient_checkpointing=gradient_checkpointing)
@@ -291,77 +243,6 @@ def test_positions_that_depend_on_the_batch_are_refused(tokenizer):
         assert not CausalLMPolicy.from_model(model, tokenizer).shares_prompts
 
 
-# --- saving and loading
-
-
-@pytest.mark.parametrize("lora", [False, True])
-def test_save_pretrained_round_trip(directory, tmp_path, lora):
-    policy = with_lora(directory) if lora else CausalLMPolicy(str(directory), dtype="float64")
-    policy.load()
-    perturb(policy)
-    examples = policy.examples(ragged())
-    expected = policy(examples).log_probs
-    policy.save_pretrained(tmp_path / "saved", merge=lora)
-    torch.testing.assert_close(policy(examples).log_probs, expected, rtol=0, atol=0)  # left as it was
-    again = CausalLMPolicy(str(tmp_path / "saved"), dtype=None)
-    again.load()
-    assert next(again.parameters()).dtype == torch.float64
-    torch.testing.assert_close(again(examples).log_probs, expected, rtol=0, atol=1e-12)
-    assert again.stop_tokens == policy.stop_tokens
-    assert again.tokenizer("Tom has 3 pears.").input_ids == policy.tokenizer("Tom has 3 pears.").input_ids
-    transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
-
-
-def test_loads_once_and_late(directory):
-    policy = CausalLMPolicy(str(directory))
-    assert not list(policy.parameters())
-    with pytest.raises(RuntimeError, match=r"policy\.load\(\)"):
-        policy.encode(["a"])
-    policy.load()
-    weight = policy.model.get_input_embeddings().weight
-    policy.load()
-    assert policy.model.get_input_embeddings().weight is weight
-    assert weight.dtype == torch.float32
-
-
-def test_a_missing_model_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
-    monkeypatch.setattr("lightning_cgrpo.hub.getproxies", dict)
-    for name in (str(tmp_path / "nowhere"), "./nowhere", "nobody/nothing", "no name", str(tmp_path)):
-        with pytest.raises(UserError, match=r"Expected model to be a directory.* but got .*tiny-model DIR") as caught:
-            CausalLMPolicy(name).load()
-        assert name in str(caught.value)
-        assert "\n" not in str(caught.value)
-        assert caught.value.__suppress_context__
-
-
-def test_without_a_network_the_cache_of_the_hub_is_read(directory, tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("lightning_cgrpo.hub.getproxies", dict)
-    cache = tmp_path / "models--somebody--tiny"
-    shutil.copytree(directory, cache / "snapshots" / "0123")
-    (cache / "refs").mkdir()
-    (cache / "refs" / "main").write_text("0123")
-    policy = CausalLMPolicy("somebody/tiny")
-    policy.load()
-    assert len(policy.encode(["Tom"])[0]) == 1
-
-
-def test_a_tokenizer_that_transformers_would_rebuild_is_read_from_its_file(directory, tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<end>": 0, "Tom": 1, "has": 2, "?": 3}, unk_token="?"))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    transformers.AutoModelForCausalLM.from_pretrained(directory).save_pretrained(tmp_path)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>").save_pretrained(tmp_path)
-    assert transformers.AutoTokenizer.from_pretrained(tmp_path)("Tom has").input_ids != [1, 2]  # the trap
-    policy = CausalLMPolicy(str(tmp_path))
-    policy.load()
-    assert policy.encode(["Tom has"])[0].tolist() == [[1, 2]]
-    assert 0 in policy.stop_tokens
-    assert policy.pad_token == 0  # the tokenizer has none
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -375,57 +256,6 @@ def test_arguments_are_checked_before_anything_is_read(options, message):
         CausalLMPolicy("nowhere", **options)
 
 
-# --- text
-
-
-def test_encode_pads_on_the_left(policy):
-    texts = ["Tom has 3 apples.", "Tom"]
-    ids, mask = policy.encode(texts)
-    for row, kept, text in zip(ids, mask, texts, strict=True):
-        assert kept.tolist() == sorted(kept.tolist())
-        assert policy.tokenizer.decode(row[kept]) == text
-    assert policy.decode(ids, mask) == texts
-
-
-def test_a_message_of_parts_needs_a_policy_that_reads_images(policy):
-    with pytest.raises(UserError, match="prompt 0 to be of text alone"):
-        policy.encode([[{"role": "user", "content": [{"type": "text", "text": "Tom"}]}]])
-
-
-def test_encode_applies_the_chat_template(policy):
-    messages = [{"role": "system", "content": "Think."}, {"role": "user", "content": "1 + 1?"}]
-    ids, mask = policy.encode([messages, "x"])
-    text = policy.tokenizer.decode(ids[0][mask[0]])
-    assert text == ("<|im_start|>system\nThink.<|im_end|>\n<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n")
-    assert "<|im_start|>" not in policy.decode(ids, mask)[0]
-
-
-def test_bad_prompts_are_named(policy):
-    policy.max_prompt_tokens = 3
-    with pytest.raises(UserError, match=r"at most 3 tokens, but got \d+ in prompt 1, try"):
-        policy.encode(["Tom", "Tom has many, many apples"])
-    with pytest.raises(UserError, match="in prompt 4711, try"):
-        policy.tokenize(["Tom", "Tom has many, many apples"], torch.tensor([5, 4711]))
-    with pytest.raises(UserError, match="Expected prompt 1 to have at least one token"):
-        policy.encode(["Tom", ""])
-    policy.tokenizer.chat_template = None
-    with pytest.raises(UserError, match="Expected prompt 0 to be a text, but got messages"):
-        policy.encode([[{"role": "user", "content": "Tom"}]])
-
-
-def test_stop_tokens_are_the_tokenizers_and_the_generation_configs(directory, tmp_path, policy):
-    ends = policy.tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
-    assert policy.stop_tokens == tuple(sorted(ends))
-    model = build("Llama")
-    model.generation_config.eos_token_id = 77
-    assert CausalLMPolicy.from_model(model, policy.tokenizer).stop_tokens == tuple(sorted({ends[1], 77}))
-    model.generation_config.eos_token_id = None
-    nameless = copy.deepcopy(policy.tokenizer)
-    nameless.eos_token = None
-    with pytest.raises(UserError, match="name a token that ends an answer"):
-        CausalLMPolicy.from_model(model, nameless)
-
-
 def test_empty_answers_give_finite_values(policy):
     rollouts = ragged()
     rollouts.mask[0] = False
@@ -434,22 +264,3 @@ def test_empty_answers_give_finite_values(policy):
     assert policy(examples).log_probs.isfinite().all()
     rollouts.mask[:] = False
     assert policy(policy.examples(rollouts)).log_probs.isfinite().all()
-
-
-def test_lora_without_peft_says_what_to_install(directory, monkeypatch):
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(UserError, match=r"pip install -e \"\.\[lora\]\""):
-        CausalLMPolicy(str(directory), lora=LoRA()).load()
-
-
-def test_no_code_of_a_repository_is_run(directory, tmp_path):
-    evil = tmp_path / "evil"
-    shutil.copytree(directory, evil)
-    values = json.loads((evil / "config.json").read_text())
-    values["model_type"] = "evil"
-    values["auto_map"] = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
-    (evil / "config.json").write_text(json.dumps(values))
-    (evil / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    with pytest.raises((OSError, ValueError)):
-        CausalLMPolicy(str(evil)).load()
-    assert not (tmp_path / "ran").exists()

@@ -32,7 +32,8 @@ import os, sys, time
 print("words", sys.argv[1:])
 path = os.environ.get("LIGHTNING_CGRPO_PROGRESS")
 if path:
-    open(path, "w").write("10 10")
+    open(path + ".part", "w").write("10 10")
+    os.replace(path + ".part", path)
 {body}
 """
 FAILS = "print('lightning_cgrpo: error: no room', file=sys.stderr); print('The traceback is in x.'); sys.exit(2)"

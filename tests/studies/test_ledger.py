@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.pretrained import origin
 from lightning_cgrpo.studies import ledger as module
 from lightning_cgrpo.studies.ledger import Ledger, begun, fingerprint, finish, note, state, weights
 from lightning_cgrpo.studies.study import Run, configuration, read_study
@@ -38,6 +39,7 @@ def test_the_committed_results_are_finished_runs(folder):
     """Each run of a shipped study is known by its fingerprint and has its numbers, and there are no others."""
     ledger = Ledger(ROOT / "docs/results" / folder, ROOT / "none")
     assert ledger.records and set(ledger.records) == set(ledger.saved)
+    assert all(record["answers"] for record in ledger.records.values())
     assert all((path.parents[1] / "report.md").is_file() for path in ledger.saved.values())
     known = set()
     for name, count in COMMITTED[folder].items():
@@ -82,6 +84,16 @@ def test_other_weights_behind_the_same_name_make_another_run(tmp_path, monkeypat
     fingerprint.cache_clear(), weights.cache_clear()
     with pytest.raises(UserError, match=r"got 'mine': the directory has no config.json"):
         fingerprint(run)
+
+
+def test_starting_weights_are_known_by_the_fingerprint_of_the_policys_origin(tmp_path, monkeypatch):
+    """Of adapters too. A model that must be downloaded first is an error."""
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / name).write_text(name)
+    assert weights(str(tmp_path)) == origin(str(tmp_path)).fingerprint
+    monkeypatch.setattr("lightning_cgrpo.policies.pretrained.hub_answers", lambda: True)
+    with pytest.raises(UserError, match="on this machine, but got 'nobody/nothing', try downloading it"):
+        weights("nobody/nothing")
 
 
 def test_a_run_goes_from_open_to_finished(tmp_path, monkeypatch):

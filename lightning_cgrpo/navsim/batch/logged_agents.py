@@ -29,7 +29,7 @@ class LoggedAgents:
     def of(
         cls, scenes: Sequence[Scene], origin: Tensor, dtype: torch.dtype, device: torch.device | str
     ) -> LoggedAgents:
-        """Interpolate agents; positions are relative to ``origin [S, 2]``."""
+        """Interpolate the scenes' agents; positions are relative to ``origin [S, 2]``."""
         found = [interpolate_agents(scene.agents, at) for scene, at in zip(scenes, origin, strict=True)]
         poses, velocities, present, first_speed = zip(*found, strict=True)
 
@@ -47,12 +47,13 @@ class LoggedAgents:
 
 
 def interpolate_agents(agents: Agents, origin: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Interpolate agents linearly at 10 Hz, between first and last sighting from t = 0 on.
+    """Interpolate agents linearly at 10 Hz, between their first and last sighting within 0 to 4 s.
 
     An agent seen only once is always present (``metric_cache_processor.py:175``).
 
     Returns:
-        Poses ``[A, 41, 3]``, velocities ``[A, 41, 2]``, present ``[A, 41]``, speed when first seen ``[A]``.
+        Poses ``[A, 41, 3]`` relative to ``origin``, velocities ``[A, 41, 2]``, present ``[A, 41]``, speed when first
+        seen ``[A]``; zeros where absent.
     """
     steps = torch.arange(STEPS, dtype=torch.float64) * DT
     columns = (agents.times >= 0) & (agents.times <= steps[-1])

@@ -65,7 +65,7 @@ class Surfaces:
 
 
 def _near(scene: Scene, plan: ExpertPlan) -> tuple[list[Tensor], Tensor]:
-    """Layers ``[n, V, 2]`` of polygons, and flags ``[sum of n, 4]``, lane to intersection."""
+    """Polygons ``[n, V, 2]`` by layer, and flags ``[sum of n, 4]``: lane, on_route, drivable, intersection."""
     lanes, blocks = scene.map.lanes, scene.map.roadblocks
     areas = (scene.map.intersections, scene.map.carparks, scene.map.drivable_areas)
     crossings, carparks, drivable = (area.polygons for area in areas)
@@ -101,7 +101,7 @@ def _touching(polygons: Points, patch: shapely.Polygon) -> Tensor:
 
 
 def _red(scene: Scene) -> tuple[Tensor, Tensor]:
-    """Sometimes red connectors of the mission's route: polygons ``[C, V, 2]``, red ``[C, 41]``."""
+    """Connectors of the mission's route that are red at some step: polygons ``[C, V, 2]``, red ``[C, 41]``."""
     lanes = scene.map.lanes
     mission = torch.isin(lanes.roadblock, torch.tensor(scene.route, dtype=torch.int64))
     red = red_at_steps(scene.lights).T & mission[:, None]
@@ -110,7 +110,7 @@ def _red(scene: Scene) -> tuple[Tensor, Tensor]:
 
 
 def red_at_steps(lights: Lights) -> Tensor:
-    """Red lights ``[41, L]`` at 10 Hz; a state holds for 0.5 s, then is unknown (False)."""
+    """``[41, L]`` bool: lanes with a red light at 10 Hz; a state holds for 0.5 s, then is unknown (False)."""
     steps = torch.arange(STEPS, dtype=torch.float64) * DT + EARLY
     latest = torch.searchsorted(lights.times, steps, right=True) - 1
     if not len(lights.times):

@@ -38,7 +38,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(given: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str]) -> list[str]:
-    """Returns the errors of scenes."""
     # Imported here, because --help must not wait for torch and scipy.
     from lightning_cgrpo.navsim.command.score_files import score_files, without_previous
     from lightning_cgrpo.navsim.command.summary import show, show_two_stages
@@ -117,7 +116,6 @@ def _draw(results: Sequence[ScoredScene], folder: Path) -> None:
 
 @contextmanager
 def _progress(words: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yields the function that advances the bar."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -12,7 +12,7 @@ from lightning_cgrpo.scenes.scene_file import SCENE_SUFFIX
 
 
 class Pair(NamedTuple):
-    """A scene file, its stem, and its trajectory file."""
+    """A scene file, its name without suffix (stem), and its trajectory file."""
 
     stem: str
     scene: Path
@@ -52,7 +52,7 @@ def match(scenes: Path, trajectories: Path) -> tuple[list[Pair], list[str]]:
 
 
 def names(stems: Iterable[str], most: int = 10) -> str:
-    """List the first names."""
+    """List the first `most` stems; count the rest."""
     every = [f"'{stem}'" for stem in stems]
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 

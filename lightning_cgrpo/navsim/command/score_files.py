@@ -93,7 +93,7 @@ def _score(loaded: Sequence[Loaded], traffic: TrafficPolicy, human_filter: bool,
 
 
 def _hits(scorer: Scorer, scores: Scores, scene: Tensor) -> list[Tensor]:
-    """Boxes ``[n, 4, 2]`` per row that the ego touches at its first collision."""
+    """Per row, corners ``[n, 4, 2]`` of the agents that the ego touches at its first at-fault collision."""
     found = [torch.zeros(0, 4, 2, dtype=torch.float64)] * len(scene)
     steps = scores.steps[SHORT["NC"]]
     rows = (steps >= 0).nonzero()[:, 0]
@@ -108,7 +108,6 @@ def _hits(scorer: Scorer, scores: Scores, scene: Tensor) -> list[Tensor]:
 
 
 def _compared(results: Sequence[ScoredScene]) -> list[ScoredScene]:
-    """Add extended comfort where the previous scene is scored too."""
     find = finder(results)
     compared = []
     for result in results:

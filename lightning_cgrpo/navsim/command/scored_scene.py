@@ -27,7 +27,7 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ScoredScene:
-    """Scores of R candidates; only pictures keep the scene, of megabytes."""
+    """Scores of R candidates in a scene; only `picture` keeps the scene (megabytes)."""
 
     stem: str  # the scene file's name without its suffix
     name: str
@@ -40,7 +40,7 @@ class ScoredScene:
     picture: Picture | None = None
 
     def rows(self) -> list[dict[str, Any]]:
-        """One JSON object per candidate, 0 where invalid; docs/driving.md lists the keys."""
+        """One JSON object per candidate, with scores of 0 if invalid; docs/driving.md lists the keys."""
         scores, columns = self.scores, self.scores.columns
         numbers = {name: columns[name] for name in COLUMNS} | {
             "multiplicative_metrics_prod": scores.multiplicative_metrics_prod,
@@ -71,19 +71,19 @@ class ScoredScene:
 
 
 def label(tags: Sequence[str | None], row: int) -> str:
-    """Return a candidate's tag, or its number without a unique tag."""
+    """Return a candidate's tag if unique, else its row as text."""
     tag = tags[row]
     return tag if tag and tags.count(tag) == 1 else str(row)
 
 
 def finder(scenes: Sequence[ScoredScene]) -> Callable[[Any], ScoredScene | None]:
-    """Look up scenes by file stem or name; None if unknown."""
+    """Return a function that looks up a scene by file stem or name; None if unknown."""
     found = {scene.name: scene for scene in scenes} | {scene.stem: scene for scene in scenes}
     return lambda name: found.get(name) if isinstance(name, str) else None
 
 
 def partners(scene: ScoredScene, other: ScoredScene) -> Tensor:
-    """``[R]`` int64 partners in another scene by tag, or -1; by number without unique tags."""
+    """``[R]`` int64: rows in another scene by tag, or by number unless all tags are unique; -1 without a partner."""
     tags, theirs = scene.tags, other.tags
     if all(None not in some and len(set(some)) == len(some) for some in (tags, theirs)):
         rows = {tag: row for row, tag in enumerate(theirs)}

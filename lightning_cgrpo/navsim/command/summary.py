@@ -23,7 +23,7 @@ MOST_ERRORS = 10
 
 
 def show(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Print scores by scene and errors: a line per candidate of one scene, or means of several scenes."""
+    """Print scores by scene and errors: a line per candidate of one scene, or a line of means per scene."""
     rows = [row for group in results.values() for row in group]
     columns = {short: name for short, name in SHORT.items() if any(row.get(name) is not None for row in rows)}
     table = Table(box=SIMPLE, show_footer=True)

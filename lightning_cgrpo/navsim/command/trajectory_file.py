@@ -1,4 +1,4 @@
-"""Files of candidate trajectories; a malformed trajectory leaves the others."""
+"""Files of candidate trajectories; a malformed trajectory does not affect the others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_candidates(path: str | Path) -> list[Candidate]:
     """Read a trajectory file.
 
     Raises:
-        SceneError: no JSON, or no list `trajectories`.
+        SceneError: not JSON, or the list `trajectories` is missing or empty.
     """
     top = Field(load_json(path), str(path))
     found = [_candidate(item) for item in top["trajectories"]]
@@ -54,7 +54,7 @@ def _candidate(item: Field) -> Candidate:
 
 
 def _error(poses: Tensor) -> str | None:
-    """An error for poses ``[8, 3]`` that exceed `TOP_SPEED` or have headings in degrees."""
+    """Error message if poses ``[8, 3]`` exceed `TOP_SPEED` or a heading exceeds 2 pi (degrees), else None."""
     path = torch.cat([poses.new_zeros(1, 2), poses[:, :2]])
     speeds = path.diff(dim=0).norm(dim=1) / INTERVAL
     fastest = int(speeds.argmax())

@@ -15,7 +15,7 @@ from lightning_cgrpo.navsim.two_stage import Drive, Result, endpoints, summary
 def two_stages(scenes: Sequence[ScoredScene]) -> tuple[dict[str, Result], list[str]]:
     """Scores of both stages by candidate (tag or number), and notes on incomplete groups.
 
-    A scene with `follow_ups` and `previous` starts two groups: its own, and a group of the previous frames.
+    A scene with `follow_ups` gives two groups: the scene and its follow-ups, and the scenes 0.5 s before each of these.
     """
     find, notes = finder(scenes), []
     drives: dict[str, list[Drive]] = {}
@@ -40,7 +40,7 @@ def two_stages(scenes: Sequence[ScoredScene]) -> tuple[dict[str, Result], list[s
 
 
 def _frames(now: ScoredScene, find: Callable[[Any], ScoredScene | None]) -> list[ScoredScene] | str:
-    """The scene and its previous scene, then the same per follow-up; or a missing scene's name."""
+    """The scene and its previous scene, then the same per follow-up; or words that name a missing scene."""
     frames = []
     for name in (now.stem, *now.follow_ups):
         frame = find(name)
@@ -55,7 +55,6 @@ def _frames(now: ScoredScene, find: Callable[[Any], ScoredScene | None]) -> list
 
 
 def _drives(frames: Sequence[ScoredScene], rows: Sequence[int], start: int) -> list[Drive]:
-    """One candidate's drives, in these rows of `_frames`, numbered from ``start``."""
     found = []
     for place, (frame, row) in enumerate(zip(frames, rows, strict=True)):
         scores, number = take(frame.scores, slice(row, row + 1)), start + place

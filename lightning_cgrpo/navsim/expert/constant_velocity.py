@@ -14,7 +14,7 @@ INTERVAL = 0.5
 
 
 def constant_velocity(scenes: Sequence[Scene]) -> Tensor:
-    """``[S, 8, 3]`` x, y, yaw in the egos' frames at 0.5 to 4 s."""
+    """Straight ahead: ``[S, 8, 3]`` x, y, yaw in the egos' frames, every 0.5 s to 4 s."""
     speeds = torch.stack([torch.hypot(*scene.ego.velocities[-1]) for scene in scenes])
     poses = speeds.new_zeros(len(scenes), POSES, 3)
     poses[..., 0] = speeds[:, None] * INTERVAL * torch.arange(1, POSES + 1)

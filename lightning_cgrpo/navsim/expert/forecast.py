@@ -65,26 +65,26 @@ class Forecast:
 
     @cached_property
     def poses_at(self) -> Tensor:
-        """``[N, 41, 3]``."""
+        """``[N, 41, 3]`` at 10 Hz, updated every 0.2 s."""
         seconds = torch.arange(STEPS) // RESOLUTION * (RESOLUTION * DT)
         moved = self.poses[:, None, :2] + self.drift[:, None] * seconds[:, None]
         return torch.cat([moved, self.poses[:, None, 2:].expand(-1, STEPS, 1)], 2)
 
     @cached_property
     def shapes(self) -> Shapes:
-        """Polygons ``[41, N + C]``: agents, then red connectors."""
+        """Polygons ``[41, N + C]`` at each step: agents, then red connectors."""
         moving = boxes(self.poses_at.transpose(0, 1), self.sizes)
         return np.concatenate([moving, np.tile(self.red_polygons, (STEPS, 1))], axis=1)
 
     def touching(self, areas: Shapes, step: int) -> list[np.ndarray]:
-        """Rows of `shapes` that touch each area and are not ignored, in the official order."""
+        """For each area, indices in N + C of `shapes` that touch it and are not ignored, in the official order."""
         tree = shapely.STRtree(self.shapes[step], NODE_CAPACITY)
         area, row = tree.query(areas, predicate="intersects")
         minded = ~self.ignored[row]
         return [row[minded & (area == number)] for number in range(len(areas))]
 
     def speeds_along(self, rows: np.ndarray, yaws: Array) -> Array:
-        """Speeds ``[P, n]`` of rows ``[n]`` in directions ``[P]``; NaN for red connectors."""
+        """Speeds ``[P, n]`` in m/s of `shapes` ``rows [n]`` along directions ``yaws [P]``; NaN for red connectors."""
         unknown = np.full(len(self.red_polygons), np.nan)
         speeds, headings = (np.append(known, unknown)[rows] for known in (self.speeds, self.poses[:, 2]))
         along: Array = speeds * np.cos(headings - yaws[:, None])
@@ -104,7 +104,7 @@ def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor) -> TrafficRollouts
 
 
 def _nearest(road: Road, positions: Tensor, types: Tensor, seen: Tensor) -> Tensor:
-    """Agents to forecast: static agents first, then by type, each from near to far."""
+    """Rows of the agents to forecast: static agents first, then by type, each from near to far."""
     distances = (positions - torch.from_numpy(road.center)).norm(dim=1)
     near = seen & (distances <= FORECAST_RADIUS)
     order = torch.where(near, distances, torch.inf).argsort(stable=True)[: int(near.sum())]

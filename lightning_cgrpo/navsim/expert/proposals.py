@@ -32,7 +32,7 @@ EXPONENT = 10
 
 
 def propose(ahead: LaneAhead, forecast: Forecast) -> Array:
-    """Return ``[15, 41, 3]`` poses at 10 Hz: each offset at each speed, offset by offset."""
+    """``[15, 41, 3]`` rear-axle poses at 10 Hz in the scene's frame: all five speeds per offset, offset by offset."""
     ego, limit = ahead.road.scene.ego, float(ahead.road.lanes.speed_limit[ahead.lanes[0]])
     limit = FALLBACK_SPEED_LIMIT if np.isnan(limit) else limit
     paths = [ahead.path.shifted(offset) if offset else ahead.path for offset in OFFSETS]
@@ -62,7 +62,7 @@ def _at(paths: list[LanePath], distances: Array) -> Array:
 
 
 def _acceleration(speed: Array, target: Array, gap: Array, leader_speed: Array) -> Array:
-    """Accelerations ``[15]`` of the Intelligent Driver Model."""
+    """Accelerations ``[15]`` of the Intelligent Driver Model, in meters and seconds."""
     closing = speed * (speed - leader_speed) / (2 * np.sqrt(ACCELERATION * DECELERATION))
     wanted_gap = MIN_GAP + speed * HEADWAY + closing
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -81,10 +81,11 @@ def _search(
     forecast: Forecast,
     step: int,
 ) -> None:
-    """Find the leaders: the nearest shape in the corridor and further along the path.
+    """Write each proposal's leader into ``leaders [3, 15]``: distance along the path, speed, length to subtract.
 
-    Official quirks: after a proposal without leader, half the ego's length stays subtracted for later proposals. A
-    leader's speed stays when the next leader is a red light.
+    The leader is the nearest shape in the corridor and further along the path, else the path's end. Official quirks on
+    each path: after a proposal without leader, half the ego's length stays subtracted for later proposals. Red lights
+    and the path's end get the speed of the previous proposal's leader.
     """
     shapes = forecast.shapes[step]
     egos = _footprints(poses)
@@ -109,7 +110,6 @@ def _search(
 
 
 def _footprints(poses: Array) -> Shapes:
-    """Ego boxes ``[15]`` at poses of the rear axle."""
     ahead = REAR_AXLE_TO_CENTER * np.column_stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])])
     centers = np.column_stack([poses[:, :2] + ahead, poses[:, 2]])
     return boxes(torch.from_numpy(centers), torch.tensor([LENGTH, WIDTH], dtype=torch.float64))

@@ -38,7 +38,7 @@ def grown(box: Tensor, margin: Tensor | float) -> Tensor:
 
 
 def bounds_touch(a: Tensor, b: Tensor) -> Tensor:
-    """Return ``[...]`` bool for bounds ``[..., 4]``."""
+    """``[...]`` bool: bounds ``[..., 4]`` share a point."""
     return (a[..., 0] <= b[..., 2]) & (b[..., 0] <= a[..., 2]) & (a[..., 1] <= b[..., 3]) & (b[..., 1] <= a[..., 3])
 
 
@@ -48,7 +48,7 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def cross(a: Tensor, b: Tensor) -> Tensor:
-    """``[...]`` of ``[..., 2]``: positive where b points left of a."""
+    """``[...]`` of vectors ``[..., 2]``: positive where b points left of a."""
     return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
 
 
@@ -65,7 +65,7 @@ def segments_touch_boxes(start: Tensor, end: Tensor, box: Tensor) -> Tensor:
 
 
 def _separated(axes: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Disjoint projections of ``a`` and ``b`` on a side of ``axes``."""
+    """``[...]`` bool: projected on some side of the rectangle ``axes``, ``a`` and ``b`` are disjoint."""
     apart = []
     for corner in (0, 1):
         axis = axes[..., corner, :] - axes[..., corner + 1, :]

@@ -68,12 +68,12 @@ class LanePath:
         return np.nan_to_num(poses)
 
     def shifted(self, offset: float) -> LanePath:
-        """Shift the path to the left by meters."""
+        """Shift the path by ``offset`` meters to the left (negative: to the right)."""
         left = self.headings + np.pi / 2
         return LanePath(self.points + offset * np.column_stack([np.cos(left), np.sin(left)]), self.headings)
 
     def corridor(self, start: float, end: float, half_width: float) -> shapely.Geometry:
-        """Buffer the path between two distances."""
+        """The area within ``half_width`` meters of the path between two distances."""
         start, end = np.clip([start, end], 0.0, self.length).tolist()
         between = (start <= self.distances) & (self.distances <= end)
         if between.sum() > 1:

@@ -1,7 +1,7 @@
 """Polygons compared with many points at once.
 
 A polygon is cut into slabs along its longer side. A point is compared only with its slab's edges, and with no edges
-in the slab's core. Below, u is the coordinate along the longer side, w the other coordinate.
+in the slab's core, known to be inside. Below, u is the coordinate along the longer side, w the other coordinate.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _odd(edges: Tensor, first_edge: Tensor, u: Tensor, w: Tensor, slab: Tensor) 
 
 
 def _ranges(edges: Tensor, first_edge: Tensor, slab: Tensor, begin: Tensor, end: Tensor) -> Tensor:
-    """`Polygons.ranges` from edges ``[E, 4]`` in slabs ``[E]``, from begin ``[E]`` to end ``[E]``."""
+    """`Polygons.ranges` from edges ``[E, 4]``, their slabs ``[E]``, and each slab's begin and end in u ``[E]``."""
     # The extent along w of each edge within its slab, sorted by slab and then by the lower end.
     start_u, start_w, end_u, end_w = edges.unbind(1)
     run = end_u - start_u

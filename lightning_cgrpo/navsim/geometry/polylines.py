@@ -56,7 +56,7 @@ class Polylines:
 
 
 def _to_segments(points: Tensor, start: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared distance from points to segments, and the nearest place's share of the segment."""
+    """Squared distance from points to segments, and the nearest place's share of the segment (0 at ``start``)."""
     away = points - start
     square = dot(along, along)
     share = (dot(along, away) / torch.where(square > 0, square, 1)).clamp(0, 1)

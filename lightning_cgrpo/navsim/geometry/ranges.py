@@ -12,7 +12,7 @@ def starts(counts: Tensor) -> Tensor:
 
 
 def expand(counts: Tensor, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Range and number of each item; numbers of range i start at ``first[i]``, by default 0."""
+    """Each item's range and number; numbers within range i count from ``first[i]``, by default 0."""
     rows = torch.repeat_interleave(counts)
     shift = counts - counts.cumsum(0) if first is None else first + counts - counts.cumsum(0)
     return rows, torch.arange(len(rows), device=counts.device) + shift[rows]

@@ -42,7 +42,7 @@ def distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def vertical_extent(a: Tensor) -> Tensor:
-    """Half the height ``[...]`` of the axis-aligned bounds."""
+    """Half the extent ``[...]`` in y."""
     return a[..., 4] * a[..., 3].abs() + a[..., 5] * a[..., 2].abs()
 
 

@@ -15,7 +15,7 @@ Shapes = npt.NDArray[np.object_]
 
 
 def polygons(points: Points) -> Shapes:
-    """``[N]`` polygons."""
+    """``[N]`` polygons, without the padding."""
     closed = torch.arange(points.xy.shape[1]) <= points.counts[:, None]  # the first point again at the end
     rings = shapely.linearrings(points.xy[closed].numpy(), indices=closed.nonzero()[:, 0].numpy())
     made: Shapes = shapely.polygons(rings)

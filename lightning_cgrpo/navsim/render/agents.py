@@ -26,7 +26,7 @@ def arrows(poses: Tensor, sizes: Tensor) -> Tensor:
 
 
 def draw_agents(axes: Axes, scene: Scene, view: View) -> None:
-    """Draw logged poses."""
+    """Draw agents where first seen from t = 0 on, and later poses of moving agents."""
     agents = scene.agents
     for row in range(len(agents.tokens)):
         seen = agents.seen[row]

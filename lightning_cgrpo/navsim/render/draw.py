@@ -37,15 +37,15 @@ def draw(
 ) -> Figure:
     """Draw a scene from above, the ego looking up, with R candidates in the colors of their scores.
 
-    Agents are filled at t = 0, and outlined 1, 2, 3 and 4 s later. Marks show the ego at the first violation of
-    a sub-score.
+    Agents are filled at t = 0; moving agents are outlined 1, 2, 3 and 4 s later. Marks show the ego at the first
+    violation of a sub-score.
 
     Args:
         poses: ``[R, P, 3]`` plans, in the ego's frame.
         scores: of the plans; None if R is 0.
         tags: of the plans, by default numbers.
         centerline: ``[C, 2]`` for progress.
-        hits: ``[n, 4, 2]`` boxes touched at each plan's first collision.
+        hits: for each plan, ``[n, 4, 2]`` boxes touched at its first at-fault collision.
         images: ``[h, w, 3]`` of cameras by title, drawn at the side.
     """
     rollouts = [] if scores is None else _rollouts(poses, scores, tags or [None] * len(poses), hits)

@@ -41,7 +41,7 @@ def draw_roads(axes: Axes, scene: Scene, view: View, centerline: Tensor | None) 
 
 
 def _draw_lights(axes: Axes, scene: Scene, view: View, on_route: Tensor) -> None:
-    """Draw connectors red within 0 to 4 s, with times; ``on_route [B]`` bool roadblocks are hatched."""
+    """Draw connectors red within 0 to 4 s, with times; connectors of roadblocks ``on_route [B]`` bool are hatched."""
     lanes, lights = scene.map.lanes, scene.lights
     now = lights.times >= 0
     red, times = lights.red[now], lights.times[now]
@@ -74,7 +74,7 @@ def _draw_lights(axes: Axes, scene: Scene, view: View, on_route: Tensor) -> None
 
 
 def _when(red: Tensor, times: Tensor) -> str:
-    """Intervals of flags ``[T]``, each held until the next; empty if always red."""
+    """Text such as ``red from 1 to 2.5 s`` of flags ``[T]``, each held until the next time; empty if always red."""
     texts, begin = [], None
     for at, on in [*zip(times.tolist(), red.tolist(), strict=True), (None, False)]:
         if on and begin is None:

@@ -69,7 +69,6 @@ def draw_ego(axes: Axes, view: View) -> None:
 
 
 def _draw_numbers(axes: Axes, view: View, rollouts: Sequence[Rollout]) -> None:
-    """Number the ends of drives; on one spot only the best candidate."""
     wide, high = (view.high[0] - view.low[0]) * 0.025, (view.high[1] - view.low[1]) * 0.014
     taken: list[tuple[float, float]] = []
     for rollout in sorted(rollouts, key=lambda rollout: -rollout.score):

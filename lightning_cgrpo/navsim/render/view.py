@@ -51,5 +51,5 @@ class View:
 
 
 def draw_polygons(axes: Axes, polygons: Sequence[Array], color: Any = "none", **look: Any) -> None:
-    """Fill polygons ``[n, 2]`` in the picture's frame."""
+    """Draw polygons ``[n, 2]`` in the picture's frame, filled with ``color``."""
     axes.add_collection(PolyCollection(polygons, facecolor=color, **look))

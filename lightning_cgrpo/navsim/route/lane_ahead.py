@@ -40,7 +40,6 @@ def lane_ahead(scene: Scene) -> LaneAhead:
 
 
 def _route_lanes(road: Road, route: tuple[int, ...]) -> tuple[int, ...]:
-    """Without repetition."""
     return tuple(dict.fromkeys(lane for block in route for lane in road.blocks.lanes[block]))
 
 
@@ -57,7 +56,10 @@ def _starting_lane(road: Road, lanes: tuple[int, ...]) -> int:
 
 
 def lane_sequence(road: Road, route: tuple[int, ...], start: int) -> list[int]:
-    """The shortest way from a lane, over the route's lanes, to its last roadblock, else the longest way."""
+    """The shortest way from a lane, over the route's lanes, to the route's last roadblock, else the way of most lanes.
+
+    Roadblocks more than `DEPTH` on are ignored.
+    """
     block = int(road.lanes.roadblock[start])
     first = route.index(block) if block in route else 0
     goal = route[first : first + DEPTH][-1]

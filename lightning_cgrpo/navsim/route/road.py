@@ -39,7 +39,6 @@ class Road:
         return polygons(self.blocks.polygons)
 
     def centerline(self, lane: int) -> Array:
-        """``[V, 2]``."""
         line: Array = self.lanes.centerlines[lane].numpy()
         return line
 
@@ -47,14 +46,14 @@ class Road:
         return float(np.linalg.norm(np.diff(self.centerline(lane), axis=0), axis=1).sum())
 
     def errors(self, lane: int) -> tuple[float, float]:
-        """The ego's distance to a centerline's nearest point, and its heading error there in radians."""
+        """Meters from the ego to a centerline's nearest point, and the absolute heading error there in radians."""
         line = self.centerline(lane)
         distances = np.linalg.norm(line - self.position, axis=1)
         nearest = distances.argmin()
         return float(distances[nearest]), float(abs(wrap(headings(line)[nearest] - self.yaw)))
 
     def blocks_near(self, point: Array, radius: float) -> list[int]:
-        """Roadblocks, then roadblock connectors, in a square of side 2 ``radius``."""
+        """Rows of roadblocks, then of connectors, that touch the square of side 2 ``radius`` around a point."""
         near = np.flatnonzero(shapely.intersects(self.block_polygons, _square(point, radius)))
         connector = self.blocks.connector.numpy()[near]
         return [*near[~connector].tolist(), *near[connector].tolist()]

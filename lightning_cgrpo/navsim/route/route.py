@@ -23,7 +23,7 @@ LOOP_AREA = 1.0  # square meters; connectors of a route that share a larger area
 
 
 def correct_route(road: Road) -> tuple[int, ...]:
-    """Roadblocks to drive along, in order, without repetition."""
+    """Rows of roadblocks to drive along, in order, without repetition."""
     scene = road.scene
     if not scene.route:
         raise SceneError(f"{scene.name}: route: Expected at least one roadblock, but got none.")
@@ -38,7 +38,7 @@ def correct_route(road: Road) -> tuple[int, ...]:
 
 
 def _start(road: Road, route: Collection[int]) -> tuple[int, list[int]]:
-    """The ego's likeliest roadblock, and all candidates."""
+    """The ego's likeliest roadblock, and the candidates from which it was chosen."""
     candidates = road.blocks_near(road.position, NEAR) or _nearest(road)
     on_route: list[tuple[float, int]] = []
     off_route: list[tuple[float, int]] = []
@@ -65,7 +65,7 @@ def _nearest(road: Road) -> list[int]:
 
 
 def _from_start(road: Road, route: list[int], start: int, candidates: Sequence[int]) -> list[int]:
-    """Prolong the route to the ego's roadblock if there is a way."""
+    """Lead from a candidate to the route's first roadblock, else from ``start`` to one of the first 3, if possible."""
     before = search(road.blocks.incoming, route[0], candidates, DEPTH_BACKWARD)
     if before is not None:
         return before[:0:-1] + route
@@ -98,7 +98,7 @@ def _without_loop(road: Road, route: list[int]) -> list[int]:
 
 
 def search(neighbors: Sequence[Sequence[int]], start: int, targets: Collection[int], depth: int) -> list[int] | None:
-    """The way of fewest roadblocks, at most ``depth``, from a roadblock to any target.
+    """The way of fewest roadblocks, at most ``depth`` with both ends, from a roadblock to any target, or None.
 
     The official search takes exponential time. This search finds the same ways: the end is the first target reached on
     its level, and a roadblock's parent is the last to reach it.

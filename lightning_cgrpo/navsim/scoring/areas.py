@@ -27,7 +27,7 @@ class EgoAreas:
 
 
 def ego_areas(surfaces: Surfaces, motion: Motion) -> EgoAreas:
-    """Look up the areas of R rows."""
+    """Look up the areas under the egos."""
     points = torch.cat([motion.corners, motion.centers[:, :, None], motion.states[:, :, None, :2]], 2)  # [R, 41, 6, 2]
     scene, polygons = motion.scene, surfaces.polygons
     box = polygons.bounds[surfaces.table]

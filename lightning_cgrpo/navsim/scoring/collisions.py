@@ -15,8 +15,8 @@ from lightning_cgrpo.scenes.scene import MOVING_TYPES
 def no_at_fault_collisions(motion: Motion, areas: EgoAreas, encounters: Encounters) -> Outcome:
     """NC: 0 for an at-fault collision with a vehicle, pedestrian or bicycle, 0.5 with other objects only.
 
-    A moving ego is at fault if the agent stands still. Against an agent not behind, a moving ego is also at fault with
-    its front bumper, in several lanes or off the road. After a contact without fault the agent is ignored.
+    A moving ego is at fault if the agent stands still. Unless the agent is behind, a moving ego is also at fault when
+    its front bumper touches, or in several lanes, or off the road. After a contact without fault the agent is ignored.
     """
     apart = motion.centers[encounters.row] - encounters.poses[..., :2]
     close = (dot(apart, apart) <= encounters.radius[:, None] ** 2) & encounters.present

@@ -29,7 +29,10 @@ CHECKS = tuple(COMFORT_BOUNDS)
 
 
 class ComfortSignals(NamedTuple):
-    """Signals ``[..., T]`` every 0.1 s: longitudinal acceleration at the center, others at the rear axle."""
+    """Unwrapped yaw and accelerations ``[..., T]`` every 0.1 s.
+
+    Simulated longitudinal acceleration is at the center; other accelerations are at the rear axle.
+    """
 
     yaw: Tensor
     lon: Tensor
@@ -40,11 +43,11 @@ class ComfortSignals(NamedTuple):
 class HistoryComfort:
     """The six checks of HC on simulated drives.
 
-    The history, at 10 Hz from -1.5 to -0.2 s, precedes the simulated states as if contiguous. Its yaw rates are 0,
-    because logs have none.
+    The history, at 10 Hz from -1.5 to -0.2 s, precedes the simulated states as if contiguous. Its accelerations stay
+    at the rear axle, because logs have no yaw rates.
 
     Args:
-        histories: of S scenes; after at most 0.1 s of history all checks pass.
+        histories: of S scenes; with at most 0.1 s of history, all checks pass.
         gapless: sample up to -0.1 s.
     """
 
@@ -66,7 +69,7 @@ class HistoryComfort:
         self.uniform = len(set(lengths.tolist())) == 1
 
     def __call__(self, states: Tensor, scene: Tensor) -> Tensor:
-        """``[R, 6]`` bool `CHECKS` of states ``[R, T, 11]`` in scenes ``[R]``; False for non-finite signals."""
+        """``[R, 6]`` bool: states ``[R, T, 11]`` in scenes ``[R]`` pass each of `CHECKS`; False if not finite."""
         passed = torch.ones(len(states), len(CHECKS), dtype=torch.bool, device=states.device)
         for length, past in self.pasts.items():
             if self.uniform:
@@ -77,7 +80,7 @@ class HistoryComfort:
 
 
 def checks(signals: ComfortSignals) -> Tensor:
-    """``[..., 6]`` bool, `CHECKS`."""
+    """``[..., 6]`` bool: each of `CHECKS` passes."""
     lon = _filtered(signals.lon, 8, 2)
     values = [
         lon,
@@ -93,7 +96,7 @@ def checks(signals: ComfortSignals) -> Tensor:
 
 
 def extended_comfort(now: Tensor, previous: Tensor, interval: float = 0.5) -> Tensor:
-    """EC ``[...]`` bool of two drives: True where their overlap agrees; holds for both.
+    """EC ``[...]`` bool of two drives: True where their overlap agrees. The value counts for both drives.
 
     Args:
         now: ``[..., T, 11]`` states.
@@ -143,7 +146,7 @@ def _after(past: Tensor, states: Tensor) -> ComfortSignals:
 
 
 def _sampled(history: EgoHistory, gapless: bool) -> Tensor:
-    """``[N, 3]`` yaw, ax, ay."""
+    """``[N, 3]`` yaw, ax, ay of the history at 10 Hz."""
     times = [round(time * MICROSECONDS) for time in history.times.tolist()]
     begin, step = max(times[0], times[-1] - round(HISTORY_DURATION * MICROSECONDS)), round(DT * MICROSECONDS)
     at = list(range(times[-1] - step, begin - 1, -step))[::-1] if gapless else list(range(begin, times[-1], step))[:-1]
@@ -166,6 +169,6 @@ def _filtered(values: Tensor, window: int, order: int, derivative: int = 0) -> T
 def _savitzky_golay(
     count: int, window: int, order: int, derivative: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """``[T, T]`` matrix of the linear filter; the window is at most T."""
+    """``[count, count]`` matrix of the linear filter; a larger window is cut to ``count``."""
     responses = savgol_filter(np.eye(count), min(window, count), order, derivative, delta=DT, axis=-1)
     return torch.from_numpy(responses).to(device, dtype)

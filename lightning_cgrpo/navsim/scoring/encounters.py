@@ -30,7 +30,10 @@ class Encounters:
 
     @classmethod
     def of(cls, motion: Motion, traffic: TrafficRollouts, *, current_speed: bool = False) -> Encounters:
-        """Pairs whose bounds over time touch, the ego's grown by a second; `current_speed` as in `Fixes`."""
+        """Pairs whose bounds over time touch, the ego's grown by a second at its highest speed.
+
+        `current_speed`: see `Fixes`.
+        """
         reach = motion.speeds.amax(1, keepdim=True) + SLACK  # time to collision looks 0.9 s ahead
         swept = motion.bounds + reach * motion.bounds.new_tensor([-1.0, -1.0, 1.0, 1.0])
         half = traffic.sizes.norm(dim=-1) / 2
@@ -55,7 +58,7 @@ class Encounters:
         )
 
     def boxes(self, pair: Tensor, step: Tensor) -> Tensor:
-        """Corners ``[n, 4, 2]``."""
+        """Corners ``[n, 4, 2]`` of n pairs' agents."""
         return box_corners(self.poses[pair, step], self.sizes[pair])
 
     def angles(self, pair: Tensor, step: Tensor, pose: Tensor, direction: Tensor) -> Tensor:
@@ -66,7 +69,7 @@ class Encounters:
         return cosine.clamp(-1, 1).acos()
 
     def not_excused(self, pair: Tensor, order: Tensor, violating: Tensor) -> Tensor:
-        """``[n]`` bool violating contacts; an agent is ignored after its first non-violating contact.
+        """``[n]`` bool: contacts that violate before their pair's first non-violating contact; later ones are ignored.
 
         ``order [n]`` int64 sorts a pair's contacts in time.
         """
@@ -75,7 +78,7 @@ class Encounters:
         return violating & (order < excused[pair])
 
     def outcome(self, pair: Tensor, step: Tensor, value: Tensor, rows: int) -> Outcome:
-        """Each row's least value of n violating contacts, by default 1, and its first step."""
+        """Each row's least value among its violating contacts, 1 without any, and the step of its first contact."""
         row, never = self.row[pair], torch.iinfo(step.dtype).max
         values = value.new_ones(rows).scatter_reduce_(0, row, value, "amin")
         steps = step.new_full((rows,), never).scatter_reduce_(0, row, step, "amin")

@@ -20,7 +20,7 @@ from lightning_cgrpo.navsim.scoring.motion import Motion, Outcome, first
 
 
 def driving_direction_compliance(motion: Motion, areas: EgoAreas) -> Outcome:
-    """DDC: 1, 0.5 or 0 by the most meters in 1.1 s off the route's lanes, outside intersections."""
+    """DDC: 0.5 from 2 m, 0 from 6 m driven within 1.1 s off the route's lanes, outside intersections, else 1."""
     moved = pad((motion.centers[:, 1:] - motion.centers[:, :-1]).norm(dim=-1), (1, 0))
     oncoming = torch.where(areas.oncoming & ~areas.center_in_intersection, moved, 0)
     recent = pad(oncoming, (ONCOMING_STEPS - 1, 0)).unfold(1, ONCOMING_STEPS, 1).sum(-1)
@@ -30,7 +30,7 @@ def driving_direction_compliance(motion: Motion, areas: EgoAreas) -> Outcome:
 
 
 def lane_keeping(centerlines: Polylines, motion: Motion, areas: EgoAreas) -> Outcome:
-    """LK: 0 for 2 s in a row off the centerline; intersections neither count nor reset."""
+    """LK: 0 for 2 s in a row over 0.5 m off the centerline; time in intersections neither counts nor resets."""
     outside = ~areas.center_in_intersection
     off_center = ~centerlines.within(motion.centers, motion.scene, OFF_CENTER)
     count = (off_center & outside).int().cumsum(1)
@@ -40,7 +40,7 @@ def lane_keeping(centerlines: Polylines, motion: Motion, areas: EgoAreas) -> Out
 
 
 def traffic_light_compliance(surfaces: Surfaces, motion: Motion) -> Outcome:
-    """TLC: 0 where the box touches a red connector of the mission's route."""
+    """TLC: 0 where the box ever touches a connector of the mission's route while it is red."""
     running = torch.zeros(motion.states.shape[:2], dtype=torch.bool, device=motion.states.device)
     red = surfaces.red[motion.scene]  # [R, 41, C]
     if red.shape[2]:

@@ -22,11 +22,13 @@ def ego_progress(
 ) -> Tensor:
     """EP ``[R]``: raw progress over the larger of the candidate's and the expert's masked progress, in [0, 1].
 
+    EP is 1 where both masked progresses are at most 5 m.
+
     Args:
         raw: ``[R]`` `raw_progress`.
-        product: ``[R]`` NC * DAC * DDC * TLC, which masks progress.
-        expert_raw: ``[R]`` of the simulated PDM-Closed plan.
-        expert_product: ``[R]`` in the same traffic.
+        product: ``[R]`` NC * DAC * DDC * TLC, which masks (multiplies) progress.
+        expert_raw: ``[R]`` of the simulated expert plan.
+        expert_product: ``[R]`` of the expert plan in the same traffic.
         masked: mask the numerator too, unofficially.
     """
     most = torch.maximum(raw * product, expert_raw * expert_product)

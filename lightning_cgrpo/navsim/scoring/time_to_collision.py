@@ -13,7 +13,7 @@ from lightning_cgrpo.navsim.simulation.timing import DT
 
 
 def time_to_collision_within_bound(motion: Motion, areas: EgoAreas, encounters: Encounters) -> Outcome:
-    """TTC: 0 where up to 0.9 s at constant velocity would touch an agent (at its later pose) ahead.
+    """TTC: 0 if the ego, moved on by up to 0.9 s at constant velocity, touches an agent ahead at its pose then.
 
     An agent beside the ego counts too, while the ego is in several lanes, off the road or in an intersection. After any
     other contact the agent is ignored.

@@ -33,7 +33,7 @@ class BicycleState(NamedTuple):
 
 
 def advance(state: BicycleState, acceleration: Tensor, steer_rate: Tensor) -> BicycleState:
-    """Advance 0.1 s with commands ``[R]``. Speed may become negative."""
+    """Advance 0.1 s with commanded accelerations and steering rates ``[R]``. Speed may become negative."""
     reached = state.acceleration + DT / (DT + ACCELERATION_LAG) * (acceleration - state.acceleration)
     rate = DT / (DT + STEERING_LAG) * steer_rate
     speed = state.speed + DT * reached

@@ -45,7 +45,7 @@ def resample(start: Tensor, poses: Tensor, interval: float = 0.5) -> Tensor:
 
 
 def interpolated(times: list[int], knots: Tensor, at: list[int]) -> Tensor:
-    """Interpolate poses ``[..., K, 3 or more]`` with unwrapped yaw at N ascending times in microseconds.
+    """Interpolate poses ``[..., K, 3 or more]`` with unwrapped yaw, given at K ascending times, at N times (in µs).
 
     Returns:
         ``[..., N, 3 or more]``, yaw in [-pi, pi).
@@ -69,7 +69,7 @@ def in_scene(origin: Tensor, poses: Tensor) -> Tensor:
 
 
 def in_ego(origin: Tensor, poses: Tensor) -> Tensor:
-    """Invert `in_scene`."""
+    """Invert `in_scene`: from the scene's frame to the egos' frames."""
     x, y, yaw = (poses - origin).unbind(-1)
     cos, sin = origin[..., 2].cos(), origin[..., 2].sin()
     return torch.stack([cos * x + sin * y, cos * y - sin * x, torch.atan2(yaw.sin(), yaw.cos())], -1)

@@ -23,13 +23,13 @@ INITIAL_CURVATURE_PENALTY = 1e-10  # makes the fit unique where the reference st
 
 
 def speeds(x: Tensor, y: Tensor, yaw: Tensor) -> Tensor:
-    """Speeds ``[M, R]`` of references ``[M + 1, R]`` per 0.1 s."""
+    """Speeds ``[M, R]`` in m/s of references ``[M + 1, R]`` with a pose every 0.1 s."""
     along = x.diff(dim=0) * yaw[:-1].cos() + y.diff(dim=0) * yaw[:-1].sin()
     return _speed_map(len(along), along.dtype, along.device) @ along
 
 
 def curvatures(yaw: Tensor, speed: Tensor) -> Tensor:
-    """Curvatures ``[M, R]`` from yaw ``[M + 1, R]`` and `speeds`."""
+    """Curvatures ``[M, R]`` in 1/m, positive to the left, from yaw ``[M + 1, R]`` and `speeds`."""
     turn = yaw.diff(dim=0)
     reach = DT * speed
     data = reach * torch.atan2(turn.sin(), turn.cos())
@@ -48,7 +48,7 @@ def curvatures(yaw: Tensor, speed: Tensor) -> Tensor:
 
 @lru_cache
 def _speed_map(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``[M, M]``; unknowns are the first speed and M - 1 accelerations."""
+    """``[M, M]`` map from displacements to speeds; unknowns are the first speed and M - 1 accelerations."""
     distances = DT**2 * torch.ones(count, count, dtype=torch.float64).tril()
     distances[:, 0] = DT
     # The official code means to penalize jerk, but overwrites all but the last entry of the difference matrix. So the

@@ -3,9 +3,9 @@
 docs/navsim_score.md §3; officially pdm_planner/simulation/batch_lqr.py: two one-step problems of a linear-quadratic
 regulator (LQR), of speed and of lateral errors. Commands have no limit.
 
-Polynomials replace the official ten matrix products per step. In step j the vehicle moves c_j = a + b j (speed a,
-commanded acceleration b). Turns of w_j a meter change the heading by sum_j c_j w_j, and the lateral error by
-sum_j c_j w_j sum_{i>j} c_i: polynomials of a and b, linear in w.
+Polynomials replace the official ten matrix products per step. In step j the vehicle moves c_j = a + b j meters (a from
+its speed, b from the commanded acceleration). Turns of w_j radians a meter change the heading by sum_j c_j w_j, and
+the lateral error by sum_j c_j w_j sum_{i>j} c_i: polynomials of a and b, linear in w.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Tracker:
         self.by_rate = (ahead @ turns * (DT / WHEEL_BASE))[:, None]
 
     def command(self, step: int, state: BicycleState) -> tuple[Tensor, Tensor]:
-        """Acceleration and steering rate, each ``[R]``, from this step on."""
+        """Acceleration in m/s² and steering rate in rad/s, each ``[R]``, for this step."""
         excess = state.speed - self.speed[step]
         stopping = self.stops[step] & (state.speed <= STOPPING_SPEED)
         acceleration = torch.where(stopping, -STOPPING_GAIN * excess, -SPEED_GAIN * excess)
@@ -76,7 +76,7 @@ def _sums(terms: Tensor) -> tuple[Tensor, Tensor]:
 
 @lru_cache
 def _turns(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``[10, 5]``: effect of a turn of 1 a meter in step j on a, b (heading), aa, ab, bb."""
+    """``[10, 5]``: for 1 radian a meter in step j, factors of a, b (heading) and aa, ab, bb (lateral error)."""
     by_speed = torch.ones(TRACKING_STEPS, dtype=torch.float64)
     by_acceleration = torch.arange(TRACKING_STEPS, dtype=torch.float64)
     after_speed, after_acceleration = (row.sum() - row.cumsum(0) for row in (by_speed, by_acceleration))

@@ -42,8 +42,8 @@ class Reactive(TrafficPolicy):
 
     Args:
         ego_box_at_center: place the ego's box correctly; officially 1.461 m behind.
-        wrapped_headings: snap to the nearest direction modulo 360 degrees.
-        own_speed_limits: drive 10 m/s without limit; officially the previous vehicle's limit.
+        wrapped_headings: choose the lane of nearest direction modulo 360 degrees.
+        own_speed_limits: on a lane without speed limit, drive 10 m/s; officially the previous vehicle's limit.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ def _surroundings(batch: SceneBatch, traveling: Sequence[Traveling]) -> _Surroun
 def _park(
     batch: SceneBatch, surroundings: _Surroundings, vehicles: Vehicles, scene: Tensor, poses: Tensor, present: Tensor
 ) -> None:
-    """Place parked vehicles, except on driving or earlier parked vehicles."""
+    """Place parked vehicles from step 1 on, except on driving or earlier parked vehicles."""
     agents = batch.agents
     of_scene, parked = surroundings.parked_scene, surroundings.parked
     if not len(parked):
@@ -128,7 +128,7 @@ def _park(
 
 
 def _overlapping(scene: Tensor, box: Tensor) -> list[list[int]]:
-    """Overlapping parked vehicles of a scene, ordered by the second."""
+    """Pairs of overlapping parked vehicles of one scene, as indices ``[N]``, ordered by the second."""
     counts = torch.bincount(scene)
     second, first = expand(counts[scene], starts(counts)[scene])
     overlap = (first < second) & rectangles.touch(box[first], box[second])

@@ -18,11 +18,11 @@ class Attend(Protocol):
     """Attention of a packed pass, passed through the model as the keyword argument `NAME`."""
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """Values ``[S, H, D]`` from queries ``[S, H, D]``, keys and values ``[S, K, D]``."""
+        """Attended values ``[S, H, D]`` from queries ``[S, H, D]``, keys and values ``[S, K, D]``."""
 
 
 def no_mask(device: torch.device) -> Tensor:
-    """Mask of a packed pass; four dimensions keep transformers from changing it."""
+    """A mask that packed passes ignore; four dimensions keep transformers from replacing it."""
     return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
 
 
@@ -31,7 +31,7 @@ class UnsupportedAttentionError(Exception):
 
 
 def register() -> None:
-    """Register the attention with transformers."""
+    """Register `attention` with transformers under `NAME`."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -51,7 +51,7 @@ def attention(
     shared_prefix: Attend | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Values ``[1, S, H, D]`` from queries ``[1, H, S, D]``, keys and values ``[1, K, S, D]``."""
+    """Attended values ``[1, S, H, D]`` from queries ``[1, H, S, D]``, keys and values ``[1, K, S, D]``."""
     if shared_prefix is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -75,7 +75,7 @@ def attention(
 
 
 class PackedAttention:
-    """Causal attention of prompts to themselves, and of answers to their prompt and themselves."""
+    """Causal attention of each prompt to itself, and of each answer to its prompt and itself."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -92,7 +92,7 @@ class PackedAttention:
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """Values ``[n, P, H, D]`` from queries of this shape, keys and values ``[n, P, K, D]``."""
+    """Attended values ``[n, P, H, D]`` from queries of this shape, keys and values ``[n, P, K, D]``."""
     q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
     gqa = q.shape[1] != k.shape[1]
     return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa).transpose(1, 2)

@@ -27,9 +27,9 @@ def shared_attention(
     """Causal attention ``[n, G, C, H, D]`` of answers that follow their prompt.
 
     Args:
-        query: ``[n, G, C, H, D]``; `key` and `value` have K heads.
+        query: ``[n, G, C, H, D]``; `key` and `value` have K heads for H.
         prompt_key: ``[n, P, K, D]``, like `prompt_value`.
-        bias: ``[n, 1, 1, P]``, minus infinity for padding.
+        bias: ``[n, 1, 1, P]``, minus infinity for padding, else 0.
     """
     if query.device.type == "cpu":
         attended: Tensor = _Cascade.apply(query, key, value, prompt_key, prompt_value, bias, scale)
@@ -46,7 +46,7 @@ def _expanded(
     bias: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """`shared_attention` with the prompt repeated per answer, for any backend of PyTorch."""
+    """`shared_attention` with the prompt repeated per answer, for any backend."""
     n, answers, steps = query.shape[:3]
     size = prompt_key.shape[1]
 

@@ -18,7 +18,7 @@ CROWDED = 0.75
 
 @dataclass
 class _Layer:
-    """Keys and values of a layer, keys multiplied by the attention's scale."""
+    """Cached keys and values of a layer; keys are multiplied by the attention's scale."""
 
     prompt_key: Tensor  # [n, K, D, P]
     prompt_value: Tensor  # [n, K, P, D]
@@ -27,7 +27,7 @@ class _Layer:
 
 
 class Decoding:
-    """Attention of a packed row of prompts (`step` is -1), then of R answers token by token."""
+    """`Attend` for generation: a packed row of prompts (`step` is -1), then R answers token by token."""
 
     def __init__(self, layout: Layout, group_size: int) -> None:
         self.layout = layout
@@ -81,7 +81,7 @@ class Decoding:
         return self.slots.unpad(slots.transpose(1, 2))
 
     def keep(self, rows: Tensor) -> None:
-        """Continue with these ascending row numbers."""
+        """Keep only the answers at `rows`, ascending indices."""
         self.prompt = self.prompt[rows]
         for layer in self._layers.values():
             layer.key, layer.value = layer.key[rows], layer.value[rows]

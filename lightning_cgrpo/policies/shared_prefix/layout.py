@@ -10,13 +10,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows of different lengths, packed or padded to a rectangle."""
+    """Converts rows of different lengths between a packed row and a padded rectangle."""
 
     shape: tuple[int, ...]  # of the rectangle, with the length of the longest row last
     positions: Tensor | None  # [S], index of each token in the flattened rectangle; None without padding
 
     def pad(self, tokens: Tensor) -> Tensor:
-        """Pad tokens ``[S, ...]`` with zeros to ``[*shape, ...]``."""
         rest = tokens.shape[1:]
         if self.positions is None:
             return tokens.reshape(*self.shape, *rest)
@@ -47,13 +46,13 @@ class Layout:
     def of(
         cls, prompt_lengths: Tensor, answer_lengths: Tensor, group: Tensor, prompt_positions: Tensor | None = None
     ) -> Layout:
-        """Arrange prompts and answers with these lengths.
+        """Arrange prompts and answers.
 
         Args:
             prompt_lengths: ``[n]`` int64, at least 1.
             answer_lengths: ``[N]`` int64, with the last token.
-            group: ``[N]`` int64, each answer's prompt, ascending.
-            prompt_positions: ``[A, S']``, by default 0, 1, 2, ….
+            group: ``[N]`` int64, index of each answer's prompt, ascending.
+            prompt_positions: ``[A, S']`` position ids of all prompt tokens; by default 0, 1, 2, … per prompt.
         """
         device = prompt_lengths.device
         prompts = len(prompt_lengths)
@@ -101,7 +100,7 @@ class Layout:
         )
 
     def prompt_bias(self, dtype: torch.dtype) -> Tensor | None:
-        """``[n, 1, 1, P]``, minus infinity for padding; None if prompts are equally long."""
+        """``[n, 1, 1, P]``, minus infinity for padding, else 0; None if prompts are equally long."""
         if self.prompt_mask is None:
             return None
         bias = torch.zeros(self.prompt_mask.shape, dtype=dtype, device=self.prompt_mask.device)

@@ -17,8 +17,8 @@ def linear_log_probs(
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies ``[M]``, differentiable once, of softmax(hidden weight^T / temperature).
 
-    The backward pass recomputes the logits of several chunks. The product has autocast's dtype, the rest
-    at least float32.
+    If there are several chunks, the backward pass recomputes the logits. The product has autocast's dtype, the rest at
+    least float32.
 
     Args:
         hidden: ``[M, D]``.
@@ -36,7 +36,7 @@ def linear_log_probs(
 
 
 class _LinearLogProbs(torch.autograd.Function):
-    """Derivatives with z = logits / temperature, p = softmax(z), action a and entropy H.
+    """Derivatives of log p_a and the entropy H, for z = logits / temperature, p = softmax(z) and the action a.
 
     d log p_a / dz_j = [j = a] - p_j        d H / dz_j = -p_j (log p_j + H)
     """

@@ -20,7 +20,7 @@ NEUTRAL_OUTPUT = {"final_logit_softcapping": (None,), "logits_scaling": (None, 1
 
 
 def prepare(network: Any, packed: Pass, padded: Pass) -> str | None:
-    """Set a model up for packed passes, or return the reason why padded passes would differ."""
+    """Set a model up for packed passes, or return the reason why they would be wrong."""
     reason = obstacle(network)
     if reason is not None:
         return reason
@@ -38,7 +38,7 @@ def prepare(network: Any, packed: Pass, padded: Pass) -> str | None:
 
 
 def obstacle(model: Any) -> str | None:
-    """The reason against shared prompts in a model's configuration or output layer."""
+    """The reason against shared prompts in a model's configuration or output layer, if any."""
     config = model.config.get_text_config()
     layers = getattr(config, "layer_types", None)
     if layers is not None:
@@ -76,7 +76,7 @@ def _full_precision() -> Iterator[None]:
 
 @torch.no_grad()
 def _difference(network: Any, packed: Pass, padded: Pass) -> str | None:
-    """Compare both computations on two made-up prompts, to catch unsupported models."""
+    """Compare both computations on two made-up prompts; returns a reason if they differ."""
     embeddings = network.get_input_embeddings()
     device, size = embeddings.weight.device, embeddings.num_embeddings
     # Drawn on the CPU, because a generator draws on its own device alone, and the default device may be a GPU.

@@ -21,11 +21,11 @@ TENTHS = [f".{digit}" for digit in range(10)]
 def train_number_tokenizer(
     texts: Sequence[str], vocabulary: int, decimals: bool = False, special: Sequence[str] = ()
 ) -> Any:
-    """A byte-level BPE over `PIECES`.
+    """Train a byte-level BPE with a token for each number from 10 to 99.
 
     Args:
         vocabulary: tokens at most, including 256 bytes and 90 numbers.
-        decimals: make tenths tokens too: 12.3 is "12", ".3".
+        decimals: make ".0" to ".9" tokens too: 12.3 is "12", ".3".
     """
     from tokenizers import Tokenizer
 

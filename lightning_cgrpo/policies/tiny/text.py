@@ -53,7 +53,7 @@ def make_tiny_model(
     The defaults give about 130 thousand parameters and 0.5 MB.
 
     Args:
-        texts: to train the tokenizer on, by default `TEXTS`.
+        texts: train the tokenizer, by default `TEXTS`.
         hidden_size: a multiple of twice the heads; the feed-forward layers are three times as wide.
         vocabulary: tokens at most; at least 259, the bytes and three special tokens.
     """
@@ -73,7 +73,7 @@ def make_tiny_model(
 
 
 def empty(directory: str | Path) -> Path:
-    """Path of a new or empty directory."""
+    """`directory` as a path; raises `FileExistsError` unless it is new or empty."""
     path = Path(directory)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FileExistsError(
@@ -113,14 +113,14 @@ def build_model(
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int, special: Sequence[str] = ()) -> Any:
-    """A BPE that splits text as Qwen2 does, because AutoTokenizer would ignore another saved rule."""
+    """Train a BPE that splits text as Qwen2 does, because AutoTokenizer ignores other rules."""
     from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
     return chat_tokenizer(byte_pairs(texts, PRETOKENIZE_REGEX, vocabulary, special))
 
 
 def byte_pairs(texts: Iterable[str], pieces: str, vocabulary: int, special: Sequence[str]) -> Any:
-    """Train a byte-level BPE without merges across `pieces` (a regular expression)."""
+    """Train a byte-level BPE; no token crosses matches of the regular expression `pieces`."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -143,7 +143,7 @@ def byte_pairs(texts: Iterable[str], pieces: str, vocabulary: int, special: Sequ
 
 
 def chat_tokenizer(tokenizer: Any) -> Any:
-    """Wrap a tokenizer of the library tokenizers for transformers."""
+    """Wrap a `tokenizers.Tokenizer` for transformers, with `CHAT_TEMPLATE`."""
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(

@@ -38,8 +38,8 @@ def make_tiny_vision_model(
     """Write a Qwen2.5-VL with random weights, a tokenizer and an image processor.
 
     Args:
-        hidden_size: of both towers, which have 4 heads; a multiple of 16.
-        vision_layers: the last layer attends to whole images, earlier layers to windows of 4 x 4 tokens.
+        hidden_size: of language model and vision tower, with 4 heads each; a multiple of 16.
+        vision_layers: number; the last attends to whole images, earlier layers to windows of 4 x 4 tokens.
     """
     path = empty(directory)
     if hidden_size % 16:
@@ -55,7 +55,7 @@ def make_tiny_vision_model(
 
 
 def image_processor(patch_size: int, merge_size: int = 2) -> Any:
-    """Processor for tokens of `merge_size` squared patches; an image has 4 to 256 tokens."""
+    """Image processor with 4 to 256 tokens per image, of merge_size x merge_size patches."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     pixels = (merge_size * patch_size) ** 2  # of a token
@@ -77,10 +77,10 @@ def build_vision_model(
     rope_theta: float = 10_000.0,
     merge_size: int = 2,
 ) -> Any:
-    """The model of `make_tiny_vision_model`.
+    """A Qwen2.5-VL with random weights.
 
     Args:
-        rope_theta: base of position frequencies. A large base makes an image's columns look alike to a small head.
+        rope_theta: base of position frequencies; a large base makes columns look alike to a small head.
         merge_size: patches along each side of a token.
     """
     from transformers import GenerationConfig, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration

@@ -16,7 +16,7 @@ from lightning_cgrpo.reporting.sweeps import find_sweeps
 
 
 def draw_all(methods: Sequence[MethodRuns], folder: Path, prefix: str = "") -> list[Path]:
-    """Draw the figures that have values, and return the PNGs.
+    """Draw the figures that have values, and return the PNGs' paths.
 
     Sweeps appear only in their own figure, because their curves would fill pages.
     """

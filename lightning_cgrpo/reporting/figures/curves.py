@@ -31,7 +31,7 @@ SMALL_BOUND = 0.1
 
 
 def curves(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
-    """Pages of learning curves: a row per method, a column per family (paper, figure 2)."""
+    """Pages of learning curves: a row per method, a column per kind in `COLUMNS` (paper, figure 2)."""
     methods = [method for method in methods if method.tags]
     families = [family for family in COLUMNS if any(_has(method, family) for method in methods)]
     colors = component_colors(methods)
@@ -60,7 +60,7 @@ def curves(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
 
 
 def informative(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
-    """Pages of informative groups' shares: a panel per component, a line per method."""
+    """Pages of the share of groups in which a component varies: a panel per component, a line per method."""
     methods = [method for method in methods if _has(method, INFORMATIVE)]
     logged = {tag for method in methods for tag in method.tags}
     components = [name for name in component_colors(methods) if INFORMATIVE + name in logged]
@@ -100,7 +100,6 @@ def _component(tag: str) -> str:
 
 
 def _thresholds(axes: Axes, method: MethodRuns, colors: dict[str, str]) -> None:
-    """Dashed lines of enforced constraints; equal bounds alternate dashes."""
     bounds: dict[float, list[str]] = {}
     for name, constraint in method.enforced.items():
         if constraint.bound is not None and f"rate/{name}" in method.tags:

@@ -14,7 +14,7 @@ from lightning_cgrpo.reporting.series import Array
 
 
 def shares(method: MethodRuns, component: str) -> Array | None:
-    """Shares of groups ``[BINS]``, averaged over seeds, if logged."""
+    """Shares of groups ``[BINS]`` by effective weight, averaged over seeds; None if not logged."""
     found = [np.array(run.distributions[component]) for run in method.runs if component in run.distributions]
     found = [part for part in found if part.any()]
     return np.mean(found, axis=0) if found else None
@@ -73,7 +73,6 @@ def _final(method: MethodRuns, tag: str) -> float | None:
 
 
 def _gap(occupied: Sequence[float], right: float) -> float:
-    """Middle of the widest free interval in [0, right]."""
     edges = np.unique([0.0, *occupied, right])
     widest = int(np.argmax(np.diff(edges)))
     return float(edges[widest] + edges[widest + 1]) / 2

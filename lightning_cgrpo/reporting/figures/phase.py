@@ -20,7 +20,7 @@ from lightning_cgrpo.reporting.summary import violation
 
 
 def paths(run: Run, name: str, constraint: Constraint) -> tuple[Array, Array, Array] | None:
-    """Steps, violations and multipliers ``[n]`` of a run."""
+    """Steps, violations (negative if met) and multipliers ``[n]`` of a constraint; None if not logged."""
     rate, multiplier = run.series.get(f"rate/{name}"), run.series.get(f"multiplier/{name}")
     if rate is None or multiplier is None or constraint.bound is None:
         return None
@@ -29,7 +29,7 @@ def paths(run: Run, name: str, constraint: Constraint) -> tuple[Array, Array, Ar
 
 
 def phase(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
-    """Pages of paths: a row per method, a column per constraint."""
+    """Pages of paths: a row per method, a column per enforced constraint."""
     methods = [m for m in methods if any(_moving(m, name) for name in m.enforced)]
     names = list(dict.fromkeys(name for method in methods for name in method.enforced))
     if not names:

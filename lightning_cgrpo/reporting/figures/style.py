@@ -46,7 +46,7 @@ RC: Any = {
 
 
 def pages(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Sequence[MethodRuns]]]:
-    """Pages of similar length, with suffixes for file names."""
+    """Pages of similar length, after a suffix for file names ("" for one page)."""
     count = -(-len(methods) // ROWS)
     for number, part in enumerate(np.array_split(np.arange(len(methods)), max(count, 1))):
         yield (f"_{number + 1}" if count > 1 else ""), [methods[n] for n in part]
@@ -76,7 +76,7 @@ def draw_seeds(axes: Axes, seeds: Sequence[Series], color: str, **style: Any) ->
 
 
 def band(seeds: Sequence[Series]) -> tuple[Array, Array, Array]:
-    """Steps, means and standard deviations ``[n]`` over seeds."""
+    """Steps, and means and sample standard deviations over seeds, ``[n]`` each."""
     steps, values = on_common_steps(list(seeds))
     return steps, *mean_and_std(values)
 
@@ -97,7 +97,7 @@ def say(axes: Axes, text: str) -> None:
 
 
 def updates_axis(axes: Axes, methods: Sequence[MethodRuns]) -> None:
-    """An axis from 0 to the last update of all methods."""
+    """Set the horizontal axis from 0 to the last update of all methods."""
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlim(0, max(run.updates for method in methods for run in method.runs))

@@ -14,7 +14,7 @@ from lightning_cgrpo.reporting.sweeps import find_sweeps
 
 
 def sweep_figures(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
-    """A figure per sweep: rows are other weights, lines are estimators."""
+    """A figure per sweep: rows and lines as in `Sweep`, a column per reward or rate."""
     sweeps = find_sweeps(methods)
     for sweep in sweeps:
         used = sweep.methods

@@ -28,7 +28,7 @@ class Client:
         return self._ask(path, None)
 
     def post(self, path: str, body: dict[str, Any], again: bool = False) -> dict[str, Any]:
-        """The server's JSON object, {} for an empty answer.
+        """Send `body`; return the server's JSON object, {} for an empty answer.
 
         Args:
             again: try up to three times if the connection breaks or the server is busy.

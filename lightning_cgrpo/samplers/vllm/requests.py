@@ -18,7 +18,7 @@ LOGPROBS_MODE = "processed_logprobs"
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer of vLLM; log-probabilities are NaN if vLLM gave none, the reason is "stop" or "length"."""
+    """One answer of vLLM; missing log-probabilities are NaN, and `reason` (of the end) is "stop" or "length"."""
 
     tokens: list[int]
     log_probs: list[float]
@@ -26,13 +26,13 @@ class Reply:
 
 
 def seeds(draws: Tensor) -> list[int]:
-    """Seeds of B G answers in the order (b, g): 32 bits, because vLLM on a CPU ignores the rest."""
+    """32-bit seeds of B G answers in the order (b, g), from each answer's first draw."""
     values: list[int] = (draws[:, :, 0].double() * 2**32).long().flatten().tolist()
     return values
 
 
 def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int) -> dict[str, Any]:
-    """Sampling parameters, complete, because the model's generation config would fill gaps."""
+    """All parameters of a request, because vLLM fills missing parameters from the model's generation config."""
     return {
         "n": 1,
         "seed": seed,

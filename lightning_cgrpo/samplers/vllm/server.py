@@ -28,17 +28,16 @@ IN_BETWEEN = "incomplete"
 
 
 class VLLMServer(RolloutEngine):
-    """Lets a vLLM server continue the prompts, without vLLM in this process.
+    """Lets a vLLM server continue the prompts.
 
     Start the server with the policy's model, for one run at a time:
 
     ``VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs``
 
-    Each answer is one request with its own seed. The first process writes changed weights to the folder `shared` for
-    the server, and compares the log-probabilities of a short answer.
+    Each answer is one request with its own seed. The first process writes changed weights into `shared` for the server,
+    and compares the log-probabilities of a short answer.
 
     Args:
-        address: of the server.
         shared: a folder that process and server share, by default the system's temporary folder; /dev/shm is fastest.
         timeout: seconds until a request fails.
     """
@@ -127,7 +126,7 @@ class VLLMServer(RolloutEngine):
     # --- answers
 
     def _answer(self, request: dict[str, Any]) -> Reply:
-        """Send a request; repeats are safe, because the request has a seed."""
+        """Send a request, several times if needed: its seed fixes the answer."""
         reply = self.client.post("/v1/completions", {**request, "return_token_ids": True}, again=True)
         try:
             (choice,) = reply["choices"]

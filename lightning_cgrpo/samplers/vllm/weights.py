@@ -24,10 +24,7 @@ TOLERANCE = 0.5
 
 @torch.no_grad()
 def version(policy: CausalLMPolicy) -> str:
-    """A fingerprint of the current weights.
-
-    PyTorch's version counters would miss averaged weights swapped in for evaluation.
-    """
+    """A fingerprint of the current weights; version counters would miss averaged weights swapped in for evaluation."""
     digest = hashlib.sha256()
     for name, parameter in policy.model.named_parameters():
         content = parameter if parameter.ndim < 2 else torch.hash_tensor(parameter, dim=-1)
@@ -38,7 +35,7 @@ def version(policy: CausalLMPolicy) -> str:
 
 @contextmanager
 def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
-    """A temporary directory in `folder` with the policy's weights, adapters merged in.
+    """A temporary directory in `folder` (None: the system's) with the policy's weights, adapters merged in.
 
     Raises:
         FloatingPointError: a weight is not finite.
@@ -68,7 +65,10 @@ def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
 
 
 def check_agreement(policy: CausalLMPolicy, prompt: list[int], answer: Reply, where: str) -> None:
-    """Compare vLLM's log-probabilities with the policy's, because vLLM ignores layers missing in the checkpoint."""
+    """Raise an error if vLLM's log-probabilities of an answer differ from the policy's.
+
+    vLLM ignores layers missing in the checkpoint.
+    """
     ids, mask = policy.padded([prompt])
     actions = torch.tensor([[answer.tokens]], device=policy.device)
     rollouts = Rollouts(actions, torch.ones_like(actions, dtype=torch.bool), {"prompt_ids": ids, "prompt_mask": mask})

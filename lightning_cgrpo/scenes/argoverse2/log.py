@@ -1,6 +1,6 @@
 """A recorded drive of Argoverse 2, interpolated between sweeps.
 
-Boxes turn by the ego's yaw alone, which moves a box 100 m away by up to 15 cm.
+Boxes are placed by the ego's yaw, without pitch and roll, which moves a box 100 m away by up to 15 cm.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class TimedPoses:
     poses: Array  # [N, 3] x, y, unwrapped yaw
 
     def at(self, times: Array) -> Array:
-        """Poses ``[..., 3]``; the first or last pose outside."""
+        """Poses ``[..., 3]``, yaw unwrapped; outside the known times, the first or last pose."""
         return np.stack([np.interp(times, self.times, column) for column in self.poses.T], -1)
 
     def covers(self, times: Array, slack: float = 1e-3) -> npt.NDArray[np.bool_]:
         return np.asarray((times >= self.times[0] - slack) & (times <= self.times[-1] + slack))
 
     def velocities(self, times: Array) -> Array:
-        """A track's velocities ``[..., 2]`` by differences; 0 below `STANDING`."""
+        """A track's velocities ``[..., 2]`` in the map's frame, by differences over 0.5 s; 0 below `STANDING`."""
         low = np.maximum(times - TRACK_WINDOW, self.times[0])
         high = np.minimum(times + TRACK_WINDOW, self.times[-1])
         moved = (self.at(high) - self.at(low))[..., :2]
@@ -164,7 +164,7 @@ def _yaw(table: dict[str, Any]) -> Array:
 
 
 def _read(path: Path, columns: list[str] | None) -> dict[str, Any]:
-    """Time; with columns, also pose and columns."""
+    """Arrays by column: time; unless ``columns`` is None, also pose and ``columns``."""
     try:
         from pyarrow import ArrowException, feather  # an extra
     except ImportError:

@@ -107,7 +107,6 @@ def _neighbors(segments: dict[str, Field], lanes: dict[str, dict[str, Any]]) -> 
 
 
 def _united(lanes: list[dict[str, Any]], margin: float) -> list[shapely.Polygon]:
-    """One polygon per connected part."""
     widened = shapely.buffer([shapely.Polygon(lane["polygon"]) for lane in lanes], margin, quad_segs=16)
     return list(shapely.get_parts(shapely.union_all(widened)))
 
@@ -123,7 +122,6 @@ def _values(field: Field) -> list[Field]:
 
 
 def _points(field: Field) -> Array:
-    """At least two points ``[V, 2]``."""
     try:
         points = np.array([[point["x"], point["y"]] for point in field.value], dtype=np.float64)
     except (TypeError, KeyError, ValueError):

@@ -26,7 +26,7 @@ class Router:
     def route(self, ego: TimedPoses, start: float, end: float) -> tuple[int, ...]:
         """Rows of roadblocks: under the rear axle from `start` to `end`, then the straightest successors.
 
-        The best-aligned lane counts; without a lane, the nearest lane.
+        The best-aligned lane counts; without any lane, the lane nearest to the first pose.
         """
         poses = ego.at(np.arange(start, end, INTERVAL))
         taken = self._under(poses)
@@ -41,7 +41,7 @@ class Router:
         return tuple(dict.fromkeys(self.map.lanes.roadblock[taken].tolist()))
 
     def _under(self, poses: Array) -> list[int]:
-        """Lanes under poses ``[N, 3]``."""
+        """Rows of the best-aligned lanes under poses ``[N, 3]``, as in `route`."""
         points = shapely.points(poses[:, :2])
         moments, lanes = self.polygons.query(points, predicate="intersects")
         if len(moments) == 0:

@@ -104,7 +104,6 @@ def _recording(folder: Path) -> tuple[Log, RoadMap, Router]:
 
 
 def _relative(poses: Array, origin: Array) -> Array:
-    """Poses ``[N, 3]`` in the frame of a pose."""
     moved = poses - origin
     return np.column_stack([rotate(moved[:, :2], -origin[2]), wrapped(moved[:, 2])])
 

@@ -38,7 +38,7 @@ class NavsimDevkit(SceneSource):
         metric_caches: use plan and centerline from ``$NAVSIM_EXP_ROOT/metric_cache``, if a scene has a cache (written
             by the devkit's run_metric_caching.sh).
         cameras: cameras with images, such as CAM_F0.
-        train_part: part of the other logs for training, see `in_part`.
+        train_part: part of the logs not held out that is for training, see `in_part`.
 
     Raises:
         UserError: (from `scenes`) pickles aren't allowed, the devkit or a split is missing, or a variable isn't set.

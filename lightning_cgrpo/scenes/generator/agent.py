@@ -58,7 +58,7 @@ class Agent:
     def driving(
         cls, body: Body, path: Curve, s: Array, speed: Array, left: Array | float = 0.0, sideways: Array | float = 0.0
     ) -> Self:
-        """Drive at `s` along a path and `left` of it ``[20]``, with their rates of change."""
+        """Drive at `s` along a path and `left` to its left (negative: right) ``[20]``, with their rates of change."""
         poses = path.at(s, left)
         # The inside of a bend is shorter than its middle.
         forward = speed * (1 - left * np.interp(s, path.s, path.curvature))
@@ -104,7 +104,7 @@ def allowed_speed(path: Curve, limit: float, lateral: float, brake: float, stop:
 
 
 def travel(path: Curve, speed: Array, s: float) -> tuple[Array, Array]:
-    """Distances and speeds at `TIMES`, from a speed ``[N]`` per point."""
+    """Distances and speeds at `TIMES`, from a speed ``[N]`` per point and distance `s` at t = 0."""
     slow = np.maximum(speed, 1e-3)
     moments = np.append(0.0, (2 * np.diff(path.s) / (slow[1:] + slow[:-1])).cumsum())
     moments -= np.interp(s, path.s, moments)

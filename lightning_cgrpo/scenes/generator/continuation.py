@@ -56,7 +56,7 @@ class Continuation:
         return self.site.path.length - float(self.world.later.s[-1]) >= ROOM
 
     def starts(self, rng: Random, count: int) -> list[Start]:
-        """Draw starts, spread from behind to ahead of the human."""
+        """Draw starts, spread from behind to ahead of the human's place at 4 s."""
         edges = np.linspace(BEHIND, AHEAD, count + 1)
         return [self._start(rng, share) for share in rng.uniform(edges[:-1], edges[1:])]
 
@@ -65,7 +65,7 @@ class Continuation:
         return self.world.scene(name, log, replace(self.site, s=start.s), ego, self.agents, first=LATER)
 
     def _start(self, rng: Random, share: float) -> Start:
-        """The largest perturbation that lets a driver go on, clear of agents."""
+        """The largest perturbation, toward `share` of the human's way, that lets a driver go on, clear of agents."""
         way = float(self.world.drive.s[-1] - self.world.drive.s[0])
         forward = (share - 1) * way + rng.normal(0, 0.3)
         left, heading = rng.normal(0, 0.4), rng.normal(0, 0.04)

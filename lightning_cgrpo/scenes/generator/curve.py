@@ -35,7 +35,7 @@ class Curve:
 
     @classmethod
     def curved(cls, curvature: Array, start: Sequence[float] = (0.0, 0.0, 0.0)) -> Curve:
-        """From a pose, one step per curvature ``[N - 1]``."""
+        """From a pose, one `STEP` per curvature ``[N - 1]`` in 1/m, positive to the left."""
         yaw = start[2] + np.append(0.0, (curvature * STEP).cumsum())
         middle = (yaw[1:] + yaw[:-1]) / 2
         chord = STEP * np.sinc(curvature * STEP / 2 / np.pi)
@@ -44,7 +44,7 @@ class Curve:
 
     @classmethod
     def between(cls, start: Sequence[float], end: Sequence[float]) -> Curve:
-        """A cubic Bézier curve, nearly an arc, straighter at its ends."""
+        """A cubic Bézier curve between two poses, nearly an arc, straighter at its ends."""
         first, last = np.array(start[:2]), np.array(end[:2])
         turn = (end[2] - start[2] + np.pi) % (2 * np.pi) - np.pi
         chord = float(np.hypot(*(last - first)))
@@ -79,7 +79,7 @@ class Curve:
         return float(self.xy[-1, 0]), float(self.xy[-1, 1]), float(self.yaw[-1])
 
     def offset(self, left: float | Array) -> Curve:
-        """The parallel curve, ``left`` meters (or ``[N]``) away."""
+        """The parallel curve, `left` meters (or ``[N]``) to the left; negative: to the right."""
         xy = np.empty_like(self.xy)
         xy[:, 0] = self.xy[:, 0] - left * np.sin(self.yaw)
         xy[:, 1] = self.xy[:, 1] + left * np.cos(self.yaw)
@@ -100,7 +100,7 @@ class Curve:
         return cls(xy, np.unwrap(yaw))
 
     def at(self, s: ArrayLike, left: float | Array = 0.0) -> Array:
-        """Poses ``[..., 3]`` at distances, straight beyond the ends."""
+        """Poses ``[..., 3]`` at distances `s`, `left` meters to the left; straight beyond the ends."""
         wanted = np.asarray(s, dtype=np.float64)
         inside = wanted.clip(0, self.length)
         yaw = np.interp(inside, self.s, self.yaw)

@@ -24,7 +24,7 @@ class GeneratedScenes(SceneSource):
     Args:
         seed: seed of all scenes.
         count: scenes of each split; unbounded by default.
-        follow_ups: second-stage scenes per scene, where the map suffices.
+        follow_ups: second-stage scenes per scene; none if the road ends too soon.
     """
 
     def __init__(self, seed: int = 0, count: int | None = None, follow_ups: int = 4) -> None:

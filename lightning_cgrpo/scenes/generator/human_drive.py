@@ -1,7 +1,7 @@
 """The human's drive along the lane, behind present and foreseen leaders.
 
-Drivers of different care know the others' future. The human is the driver who comes too close to the fewest agents;
-ties go to the farthest driver.
+Candidate drivers of different care know the others' future. The human is the candidate who comes too close to the
+fewest agents; ties go to the farthest.
 """
 
 from __future__ import annotations
@@ -72,20 +72,19 @@ class Obstacles:
 
 
 def _finer(values: Array) -> Array:
-    """Interpolate ``[A, 9, ...]`` to ``[A, 17, ...]``."""
     finer = np.repeat(values, 2, axis=1)[:, :-1]
     finer[:, 1::2] = (values[:, 1:] + values[:, :-1]) / 2
     return finer
 
 
 def drive(site: Site, agents: Sequence[Agent], rng: np.random.Generator) -> HumanDrive:
-    """Drive from t = 0."""
+    """The human's drive from t = 0."""
     others = Obstacles.of(agents, site.path)
     return onward(site, others, site.s, _start(site, others, rng))
 
 
 def onward(site: Site, others: Obstacles, s: float, start: tuple[float, float]) -> HumanDrive:
-    """Drive from a distance, with a start of speed and acceleration."""
+    """The human's drive from distance `s` along the path, starting with a speed and an acceleration."""
     places, speeds = _follow(site, others, s, start)
     touched = _touches(site.path, places, speeds, others)
     best = int(np.lexsort([-places[:, -1], touched.sum(1)])[0])
@@ -94,7 +93,7 @@ def onward(site: Site, others: Obstacles, s: float, start: tuple[float, float]) 
 
 
 def _start(site: Site, others: Obstacles, rng: np.random.Generator) -> tuple[float, float]:
-    """Speed and acceleration that let a driver stop behind the leader."""
+    """Random speed and acceleration at t = 0 that let a driver brake behind the leaders."""
     speed = site.speed * rng.uniform(0.8, 0.97)
     slope = float(np.interp(site.s, site.path.s, np.gradient(site.speeds, site.path.s)))
     acceleration = float(np.clip(speed * slope, -BRAKE, 1.0)) + rng.normal(0, 0.15)
@@ -139,7 +138,7 @@ def _follow(site: Site, others: Obstacles, place: float, start: tuple[float, flo
 
 
 def _foreseen(others: Obstacles) -> tuple[Array, Array]:
-    """Distance and speed ``[C, A, 17]`` of obstacles at their nearest in each driver's foresight."""
+    """Distance and speed ``[C, A, 17]`` of each obstacle when it is nearest within a driver's foresight."""
     count = others.near.shape[1]
     found = []
     for steps in np.unique(FORESIGHT):
@@ -153,7 +152,7 @@ def _foreseen(others: Obstacles) -> tuple[Array, Array]:
 
 
 def _touches(path: Curve, s: Array, speed: Array, others: Obstacles) -> Array:
-    """Agents ``[C, A]`` too close, now or within 0.75 s at constant velocity."""
+    """``[C, A]`` bool: driver and agent are ever too close, or would be within 0.75 s at constant velocity."""
     size = np.array([LENGTH, WIDTH]) + MARGIN
     touched = np.zeros((len(s), len(others.poses)), dtype=bool)
     for ahead in range(4):

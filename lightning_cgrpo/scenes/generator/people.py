@@ -41,7 +41,7 @@ def beside(rng: Random, site: Site) -> list[Agent]:
 
 
 def cyclist(rng: Random, site: Site) -> list[Agent]:
-    """A bicycle at the right side of the ego's lane, if rightmost."""
+    """A bicycle at the right side of the ego's lane, if this lane is the rightmost."""
     row = site.trip.lanes[site.trip.lane_at(site.s)]
     lane = site.road.network.lanes[row]
     if site.road.network.blocks[lane.block].lanes[-1] != row:

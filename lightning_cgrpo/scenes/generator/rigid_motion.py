@@ -12,7 +12,7 @@ from lightning_cgrpo.scenes.scene import Areas, Points, RoadMap, Scene
 
 
 def moved(scene: Scene, angle: float, shift: tuple[float, float]) -> Scene:
-    """Turn a scene to the left about the origin, then shift it."""
+    """Turn a scene to the left about the origin by radians, then shift it by meters."""
     turn = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]], dtype=torch.float64)
 
     def points(xy: Tensor) -> Tensor:

@@ -51,12 +51,12 @@ class RoadNetwork:
         self.carparks: list[Array] = []
 
     def carriageway(self, divider: Curve, count: int, width: float, limit: float) -> list[int]:
-        """Add lanes to the right of a divider; returns their rows."""
+        """Add a roadblock of lanes to the right of a divider; returns the lanes' rows."""
         centers = [divider.offset(-(i + 0.5) * width) for i in range(count)]
         return self._block(centers, width, limit, connector=False)
 
     def connect(self, pairs: Sequence[tuple[int, int]], limit: float) -> list[int]:
-        """Add connectors between lanes (before, after); returns their rows."""
+        """Add a roadblock of connectors between lanes (before, after); returns the connectors' rows."""
         paths = [Curve.between(self.lanes[before].path.end, self.lanes[after].path.start) for before, after in pairs]
         rows = self._block(paths, self.lanes[pairs[0][0]].width, limit, connector=True)
         for (before, after), row in zip(pairs, rows, strict=True):
@@ -121,13 +121,13 @@ class RoadNetwork:
 
 
 def strip(path: Curve, left: float, right: float) -> Array:
-    """The polygon between two parallels of a path."""
+    """The polygon between two parallels, `left` and `right` meters to the left of a path (negative: to the right)."""
     corners = _corners(path)
     return np.concatenate([corners.offset(left).xy, corners.offset(right).xy[::-1]])
 
 
 def _corners(path: Curve) -> Curve:
-    """As few points as the curvature allows, the same for all parallels."""
+    """The path with as few points as the curvature allows, the same for all parallels."""
     steps = len(path.yaw) - 1
     bend = float(np.abs(path.yaw[1:] - path.yaw[:-1]).max()) / STEP
     count = min(steps, int(np.ceil(steps * STEP * np.sqrt(bend / (8 * SAGITTA)))) + 1)

@@ -135,7 +135,7 @@ def _neighbors(count: int) -> list[tuple[int, int]]:
 
 
 def _crossing(half: float, other: float, angle: float) -> float:
-    """Distance at which the edges of two arms meet, from half widths and angle."""
+    """Meters from the center to where the edges of two arms meet, from half widths and angle."""
     if angle > np.pi - 1e-3:
         return 0.0
     sides = ((other + half * np.cos(angle)) / np.sin(angle), (half + other * np.cos(angle)) / np.sin(angle))

@@ -37,12 +37,12 @@ class Trip:
 
     @cached_property
     def ends(self) -> Array:
-        """Distance of each lane's end."""
+        """Distance of each lane's end along the trip."""
         return np.cumsum([path.length for path in self._paths])
 
     @property
     def line(self) -> float | None:
-        """Distance of the connector's begin."""
+        """Distance of the connector's begin along the trip, if any."""
         return None if self.connector is None else float(self.ends[self.connector - 1])
 
     def lane_at(self, s: float) -> int:
@@ -58,7 +58,7 @@ class JunctionLights:
     switch: float = NEVER  # seconds
 
     def red_from(self, trip: Trip) -> tuple[float, float] | None:
-        """Begin and end of a trip's red light."""
+        """Begin and end of a trip's red light, in seconds from the first scene's t = 0; None if never red."""
         if trip.connector is None:
             return None
         for number, phase in enumerate(self.phases):
@@ -69,7 +69,7 @@ class JunctionLights:
         return None
 
     def states(self, lanes: int, start: float) -> Lights:
-        """The lights from 0 to 4 s of a scene that begins at `start`."""
+        """The lights from 0 to 4 s of a scene that begins `start` seconds after the first scene."""
         times = torch.arange(9 if self.phases else 0, dtype=torch.float64) * 0.5
         red = torch.zeros(len(times), lanes, dtype=torch.bool)
         green = red.clone()
@@ -95,11 +95,11 @@ class Site:
 
     @property
     def speed(self) -> float:
-        """The human's highest speed."""
+        """The human's highest speed at `s`, in m/s."""
         return float(np.interp(self.s, self.path.s, self.speeds))
 
     def later(self) -> Site:
-        """The site 4 s later; a light that turned green no longer limits speed."""
+        """The site 4 s later, with the same `s`; a light that turned green no longer limits speed."""
         red = self.lights.red_from(self.trip)
         if red is None or red[1] > 4:
             return self

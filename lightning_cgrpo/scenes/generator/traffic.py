@@ -42,7 +42,7 @@ def leader(rng: Random, site: Site) -> list[Agent]:
 
 
 def _flow(rng: Random, site: Site, trip: Trip, s: float, limit: float, body: Body) -> tuple[Array, Array]:
-    """Distances and speeds, in view of bends and lights."""
+    """Distances and speeds ``[20]`` along the trip, from `s` at t = 0, slowed by bends and red lights."""
     lateral, brake = rng.uniform(1.5, 2.5), rng.uniform(1.5, 2.5)
     free = travel(trip.path, allowed_speed(trip.path, limit, lateral, brake), s)
     red = site.lights.red_from(trip)
@@ -59,7 +59,7 @@ def _flow(rng: Random, site: Site, trip: Trip, s: float, limit: float, body: Bod
 
 
 def _may_give_way(site: Site, trip: Trip) -> bool:
-    """True without lights or before a turn."""
+    """True if a junction trip begins in another lane than the ego's trip, and turns or meets no lights."""
     turns = abs(float(trip.path.yaw[-1] - trip.path.yaw[0])) > 0.8
     other_arm = bool(site.road.phases) and trip.lanes[0] != site.trip.lanes[0]
     return other_arm and (turns or not site.lights.phases)
@@ -114,13 +114,13 @@ def cut_in(rng: Random, site: Site) -> list[Agent]:
 
 
 def _sidestep(left: float, begin: float, seconds: float) -> tuple[Array, Array]:
-    """Offsets and lateral speeds of a change onto a path."""
+    """Meters to the left of a path ``[20]``, from `left` to 0 within `seconds` after `begin`, and their rates."""
     share = ((TIMES - begin) / seconds).clip(0, 1)
     return left * (1 + np.cos(np.pi * share)) / 2, -left * np.pi / 2 / seconds * np.sin(np.pi * share)
 
 
 def pull_out(rng: Random, site: Site) -> list[Agent]:
-    """A parked car that pulls out into the ego's lane, if rightmost."""
+    """A parked car that pulls out into the ego's lane, if this lane is rightmost and the road has parking."""
     s = site.s + rng.uniform(14, 25) + rng.uniform(1.2, 2.5) * site.speed
     position = site.trip.lane_at(s)
     lane = site.road.network.lanes[site.trip.lanes[position]]
@@ -161,7 +161,7 @@ def double_parked(rng: Random, site: Site) -> list[Agent]:
 
 
 def others(rng: Random, site: Site) -> list[Agent]:
-    """Vehicles on all trips, oncoming and crossing included."""
+    """Vehicles on up to six trips, oncoming and crossing included."""
     agents = []
     ways = [site.trips[i] for i in rng.permutation(len(site.trips))[:6]]
     for trip in ways:
@@ -174,7 +174,6 @@ def others(rng: Random, site: Site) -> list[Agent]:
 
 
 def _places(rng: Random, site: Site, trip: Trip) -> Sequence[float]:
-    """Distances along a trip; in the ego's lane only far ahead."""
     near = float(trip.path.project(site.path.at(site.s)[None, :2])[0, 0]) if trip.line is None else trip.line
     places = near + rng.uniform(-50, 30, int(rng.integers(1, 4)))
     if trip.lanes[0] == site.trip.lanes[0]:
@@ -183,7 +182,7 @@ def _places(rng: Random, site: Site, trip: Trip) -> Sequence[float]:
 
 
 def followers(rng: Random, site: Site, drive: HumanDrive, later: HumanDrive) -> list[Agent]:
-    """Vehicles that repeat the ego's drive with a delay."""
+    """Vehicles that repeat the human's drive until 8 s with a delay, behind it."""
     delay, back = 0.0, REAR_LENGTH
     places = np.append(drive.s, later.s[1:])
     fine = np.arange(len(places)) * DT

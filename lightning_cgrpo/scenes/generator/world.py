@@ -96,7 +96,7 @@ class World:
 
 
 def apart(agents: Sequence[Agent], first: int = 0) -> list[Agent]:
-    """Agents that touch no earlier agent, from `TIMES[first]` on."""
+    """Agents that touch no agent kept before them, in the scene from `TIMES[first]` on."""
     poses, sizes = boxes(agents, first)
     # Also halfway between times, because fast cars could pass through each other.
     poses = np.concatenate([poses, (poses[:, 1:] + poses[:, :-1]) / 2], 1)
@@ -150,7 +150,7 @@ def ego_history(
 
 
 def _future(path: Curve, driven: HumanDrive) -> Tensor:
-    """The human's drive ``[8, 3]`` in the ego's frame."""
+    """The human's drive ``[8, 3]`` in the ego's frame, every 0.5 s."""
     pose, later = path.at(driven.s[0]), path.at(driven.s[2::2])
     future = later - pose
     cos, sin = np.cos(pose[2]), np.sin(pose[2])
@@ -181,7 +181,7 @@ def _agents(agents: Sequence[Agent], ego: Array, first: int) -> Agents:
 
 
 def _intent(site: Site) -> str:
-    """Direction of the next 4 s, or through the junction."""
+    """``left``, ``straight`` or ``right``, by the turn in 4 s, or through a junction entered by then."""
     trip, s = site.trip, site.s
     end = s + max(4 * site.speed, 20.0)
     if trip.connector is not None and trip.ends[trip.connector - 1] < end:

@@ -84,7 +84,7 @@ class AnswerFormat:
         return found if len(points) == self.waypoints and bool((found.abs() <= REACH).all()) else None
 
     def trajectories(self, texts: Sequence[str]) -> Tensor:
-        """The poses ``[N, P, 3]`` of texts; NaN where a text is malformed."""
+        """The `poses` ``[N, P, 3]`` of texts; NaN where a text is malformed."""
         read = [self.read(text) for text in texts]
         good = torch.tensor([points is not None for points in read], dtype=torch.bool)
         found = [points for points in read if points is not None]
@@ -97,7 +97,8 @@ class AnswerFormat:
         """Describe a trajectory, to a decimeter.
 
         Args:
-            poses: ``[P, 2 or more]`` x, y, … in the ego's frame at t = 0; the first at ``interval``.
+            poses: ``[P, 2 or more]`` x, y, … in the ego's frame at t = 0.
+            interval: seconds between poses, and to the first.
 
         Raises:
             UserError: the trajectory ends before the last waypoint.
@@ -117,7 +118,7 @@ class AnswerFormat:
         return written(np.stack([np.interp(at, times, path[:, axis]) for axis in (0, 1)], 1).tolist())
 
     def poses(self, waypoints: Tensor) -> Tensor:
-        """Poses ``[R, P, 3]`` (x, y, yaw) of waypoints ``[R, waypoints, 2]``, up to the last waypoint or 4 s.
+        """Poses ``[R, P, 3]`` (x, y, yaw) of waypoints ``[R, waypoints, 2]``, every 0.25 s to the last waypoint or 4 s.
 
         A spline from the origin gives position and yaw, see `resampled`. A standing trajectory has poses of zeros.
         """
@@ -146,7 +147,7 @@ def number(value: float) -> str:
 
 
 def resampled(knots: Tensor, times: Sequence[float], at: Sequence[float]) -> Tensor:
-    """Resample paths ``[R, M, 2]``, as in the paper authors' ``interp_trajectory``.
+    """Resample R paths to M points, ``[R, M, 2]``, as in the paper authors' ``interp_trajectory``.
 
     A natural cubic spline leads to the first knot within `NO_STEP` of the next knot. Interpolation is linear from
     there on, or with fewer than three knots.
@@ -168,7 +169,7 @@ def resampled(knots: Tensor, times: Sequence[float], at: Sequence[float]) -> Ten
 
 @lru_cache(64)
 def _weights(times: tuple[float, ...], at: tuple[float, ...], count: int) -> Tensor:
-    """Weights ``[M, K]``, with a spline through the first ``count`` knots."""
+    """``[M, K]`` weight of each knot in each resampled point, with a spline through the first ``count`` knots."""
     asked, unit = np.array(at), np.eye(len(times))
     found = np.stack([np.interp(asked, times, row) for row in unit], 1)
     if count > 2:

@@ -24,7 +24,7 @@ class Observations(Thoughts):
     """The lane along the route, the nearest agent in it, and its red light.
 
     Example: ``Lane: 10.0 0.1, 19.8 1.2, 29.1 4.0. Ahead: 12. Light: red 17.`` gives the lane's x, y in the ego's frame
-    after 10, 20 and 30 m, then distances. ``none`` means nothing within 40 m.
+    after 10, 20 and 30 m, then meters along the lane to the agent and the light. ``none`` means nothing within 40 m.
     """
 
     def __call__(self, scene: Scene) -> str:

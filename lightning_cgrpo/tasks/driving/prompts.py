@@ -155,7 +155,6 @@ def intent(scene: Scene) -> str:
 
 
 def _photograph(scene: Scene, form: PromptFormat, camera: str, time: float) -> NDArray[np.uint8]:
-    """A recorded image ``[height, width, 3]``."""
     times, paths = scene.ego.times, scene.cameras.get(camera, ())
     where = f"{scene.name}: cameras.{camera}"
     if len(paths) != len(times):

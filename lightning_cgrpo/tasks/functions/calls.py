@@ -96,7 +96,7 @@ def _within(time_limit: float, signal: str, function: RewardFunction, arguments:
 
 
 def _torch_state() -> Callable[[], AbstractContextManager[None]]:
-    """Give another thread this thread's device, gradients and autocast."""
+    """A context manager that gives another thread this thread's device, gradient mode and autocast."""
     accelerator, device = _device()
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     types = ["cpu"] if accelerator is None else ["cpu", accelerator]
@@ -116,7 +116,6 @@ def _torch_state() -> Callable[[], AbstractContextManager[None]]:
 
 
 def _device() -> tuple[str | None, int]:
-    """Type of accelerator, or None, and device index."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return (None, 0) if accelerator is None else (accelerator.type, torch.accelerator.current_device_index())
 
@@ -138,7 +137,7 @@ def _result(future: Future[Any], time_limit: float | None, signal: str) -> Any:
 
 @contextmanager
 def _named(signal: str, arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Note an exception's signal and the form of its arguments."""
+    """Add a note to an exception: the signal, and the form of the arguments."""
     try:
         yield
     except Exception as error:

@@ -35,7 +35,8 @@ def columns(record: Record, prompt_column: str = "prompt", system_prompt: str | 
     """Columns of a record: ``prompt``, a text or a chat, and its other fields.
 
     Args:
-        system_prompt: first message of chats without one; turns texts into chats.
+        prompt_column: field with the prompt.
+        system_prompt: first message of chats without a system message; turns texts into chats.
 
     Raises:
         RecordError: the prompt is neither text nor chat, or another field is called ``prompt``.

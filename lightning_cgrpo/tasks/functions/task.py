@@ -26,7 +26,7 @@ class FunctionTask(Task):
 
     - ``prompts``: texts, or chats (lists of messages).
     - ``completions``: texts, or for chats ``[{"role": "assistant", "content": text}]``.
-    - ``completion_ids``: lists of tokens with the end token.
+    - ``completion_ids``: lists of token ids with the end token.
     - the other columns of the data, by name.
 
     A function gets the arguments that it names, or all with ``**kwargs``. Asynchronous functions run concurrently. None
@@ -34,7 +34,7 @@ class FunctionTask(Task):
 
     Args:
         signals: callables such as `RewardModel`, or import paths.
-        kinds: ``indicator`` (0 or 1), ``number``, or by default ``any``.
+        kinds: by signal, ``indicator`` (0 or 1), ``number``, or by default ``any``.
         max_completion_tokens: the sampler's limit, which scales ``length`` to [-1, 0].
         time_limit: seconds for a function per batch; a timeout ends the run. Functions then run in threads, where
             ``signal.alarm`` (math-verify's timeout) fails.
@@ -120,7 +120,7 @@ def _arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
 
 
 def _repeat(column: list[Any] | Tensor, times: int) -> list[Any]:
-    """Repeat every element in a row; a tensor ``[B]`` gives numbers."""
+    """Repeat every element, ``[a, b]`` to ``[a, a, b, b]``; a tensor ``[B]`` gives Python numbers."""
     elements = column.tolist() if isinstance(column, Tensor) and column.dim() == 1 else column
     return [element for element in elements for _ in range(times)]
 

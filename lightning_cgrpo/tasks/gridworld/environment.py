@@ -26,7 +26,7 @@ class Gridworld(Environment):
     Observations:
         30 numbers: x, y, goal x, goal y and charge in [0, 1], and the 5x5 lava map around the agent, 0 off the grid.
     Actions:
-        up, down, left, right: one cell, or none against a wall; drains 5 % of the charge.
+        up, down, left, right: one cell, or none against a wall; drains 5 % of a full charge.
         stay: recharges.
     Reward:
         ``goal``: the step reached the goal.
@@ -38,7 +38,7 @@ class Gridworld(Environment):
 
     Args:
         max_steps: longest episode.
-        recharge: units of 5 % gained by staying; the paper's text also admits 3.
+        recharge: charge gained by staying, in units of 5 %; the paper's text also admits 3.
     """
 
     observation_size = 30
@@ -96,7 +96,7 @@ def transitions(size: int, recharge: int) -> Tensor:
 
 
 def moves(size: int) -> Tensor:
-    """Next cells ``[cells, actions]``."""
+    """Next cells ``[cells, actions]``; cells count row by row from the top."""
     cell = torch.arange(size * size)
     y, x = cell // size, cell % size
     up, down = (y - 1).clamp(min=0) * size + x, (y + 1).clamp(max=size - 1) * size + x

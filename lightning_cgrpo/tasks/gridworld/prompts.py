@@ -13,7 +13,7 @@ from lightning_cgrpo.rollout import PromptGroups
 
 
 class Layouts(PromptSource):
-    """Random layouts, each determined by its index, the split and the seed.
+    """Random layouts with `lava` lava cells, each determined by its index, the split's number and the seed.
 
     Columns: ``start [B]`` and ``goal [B]``, cells counted row by row, and ``lava [B, size * size]`` bool.
 

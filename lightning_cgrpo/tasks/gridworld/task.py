@@ -17,7 +17,7 @@ class GridworldTask(Task):
     """Signals of `Gridworld`: ``goal``, ``lava`` and ``battery``.
 
     Args:
-        cost: lava and battery as ``sum``, ``mean`` over steps, or ``indicator``.
+        cost: value of lava and battery: violating steps as ``sum``, ``mean`` over steps, or ``indicator`` of any.
         rate: share of ``steps`` or of ``episodes`` with a violation.
     """
 

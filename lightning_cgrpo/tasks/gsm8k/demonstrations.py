@@ -30,7 +30,7 @@ def gold_completion(answer: str) -> str:
 
 @dataclass(frozen=True)
 class Manners:
-    """Shares of demonstrations with a flaw."""
+    """Shares of demonstrations with a kind of reasoning or a flaw."""
 
     short: float = 0.22  # equations as reasoning
     none: float = 0.18  # no reasoning; the remaining reasoning is verbose
@@ -42,7 +42,7 @@ CLEAN = Manners(short=1.0, none=0.0, damaged=0.0, unclean=0.0)
 
 
 def demonstrate(problem: Problem, manners: Manners, draw: np.random.Generator) -> str:
-    """A random completion."""
+    """A random completion of a problem, with reasoning and flaws by `manners`."""
     kind, flaw, unclean = draw.random(3)
     if kind < manners.short:
         thoughts = ", ".join(f"{s.left}{s.operation}{s.right}={s.result}" for s in problem.steps)

@@ -31,10 +31,11 @@ class WordProblems(PromptSource):
 
 
 class WordProblemDemonstrations(WordProblems):
-    """Word problems with the column ``completion``.
+    """Word problems with a further column, ``completion``.
 
     Args:
         clean: share of problems, the first ones, with flawless completions.
+        manners: reasoning and flaws of the other completions.
     """
 
     def __init__(self, count: int, split: str, seed: int, clean: float, manners: Manners) -> None:

@@ -95,7 +95,7 @@ class Following:
         self._occupy(level)
 
     def _in_the_way(self, level: Level) -> tuple[Tensor, Tensor]:
-        """Links to actors on the reader's lane ahead, and their distances from the reader's slots."""
+        """Indices of the level's links to actors on the reader's lane ahead, and `_apart` of reader and actor."""
         units = level.units
         progress, end = self.progress[units], self.end[units]
         begin = torch.where(progress < end, progress, self.last_begin[units])[level.place]
@@ -108,7 +108,7 @@ class Following:
         return link, self._apart(units[level.reader[link]], level.other[link])
 
     def _apart(self, one: Tensor, other: Tensor) -> Tensor:
-        """Meters ``[l]``."""
+        """Shortest distances ``[l]`` in meters between used slots of actors `one` and `other` ``[l]``."""
         pair, slot = self._used_slots(one)
         at, other_slot = self._used_slots(other[pair])
         pair, a, b = pair[at], self.rectangle[slot[at]], self.rectangle[other_slot]
@@ -121,13 +121,13 @@ class Following:
         return nearest.scatter_reduce(0, pair[close], rectangles.distance(a[close], b[close]), "amin")
 
     def _used_slots(self, actor: Tensor) -> tuple[Tensor, Tensor]:
-        """Used slots of actors ``[n]``: position of actor, slot."""
+        """Pairs of a position in `actor` and a used slot of this actor."""
         at, slot = expand(self.schedule.slots[actor], self.schedule.first_slot[actor])
         used = self.used[slot].nonzero()[:, 0]
         return at[used], slot[used]
 
     def _nearest(self, reader: Tensor, other: Tensor, apart: Tensor, readers: int) -> Tensor:
-        """Nearest actor of each reader; among overlapping actors, the lowest in y.
+        """Positions in `other` of each reader's nearest actor; among equally near actors, the lowest in y.
 
         The official tree keeps up to ten polygons in this order.
         """
@@ -143,7 +143,7 @@ class Following:
         return position[position < len(reader)]
 
     def _height(self, actor: Tensor) -> Tensor:
-        """Twice the center y ``[n]`` of bounds."""
+        """Twice the center's y ``[n]`` of each actor's bounds."""
         at, slot = self._used_slots(actor)
         rectangle = self.rectangle[slot]
         extent = rectangles.vertical_extent(rectangle)
@@ -158,7 +158,7 @@ class Following:
         return speed[other] * (yaw[other] - self.pose[unit, 2]).cos()
 
     def _occupy(self, level: Level) -> None:
-        """Move the slots: boxes, and lanes within the headway."""
+        """Move the level's slots: boxes, and lanes within the headway."""
         units = level.units
         progress, end, last_begin = self.progress[units], self.end[units], self.last_begin[units]
         half = self.size[units, 0] / 2

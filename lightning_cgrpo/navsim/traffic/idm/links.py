@@ -1,4 +1,4 @@
-"""Pairs of vehicles that may meet, once per scene."""
+"""Pairs of vehicles that may meet, found once per scene."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ MARGIN = 0.1  # meters by which distances are underestimated, so that no pair is
 
 
 class Links(NamedTuple):
-    """P pairs of a reader and a possibly obstructing vehicle, at M places."""
+    """P pairs of a reader (a vehicle that keeps its distance) and a possible obstacle to it, at M places.
+
+    A place is a piece of the reader's lane and a slot of the other vehicle.
+    """
 
     reader: Tensor  # [P] int64 rails
     other: Tensor  # [P] int64 rails
@@ -41,7 +44,7 @@ class Reach(NamedTuple):
     def of(
         cls, lanes: list[Tensor], size: Tensor, progress: Tensor, speed: Tensor, pieces: Pieces, counts: Tensor
     ) -> Reach:
-        """Reach of vehicles at ``progress`` along lanes."""
+        """Reach of vehicles at ``progress``; ``lanes`` are distances of points, ``counts [G]`` pieces per lane."""
         before_last, ends = torch.tensor([at[-2:].tolist() for at in lanes], dtype=torch.float64).view(-1, 2).T
         # At the end of a lane, the lane's last segment is both the lane ahead and the occupied part.
         begin = torch.minimum(progress, before_last)
@@ -58,7 +61,7 @@ class Reach(NamedTuple):
 
 
 def neighbors(counts: Tensor, poses: list[Tensor], size: Tensor, tokens: list[str]) -> tuple[Tensor, Tensor]:
-    """Pairs of reader and other rail whose lanes are near."""
+    """Pairs of reader and other rail of a scene whose lanes are near; ``counts [S]`` are rails per scene."""
     reader, other = expand(counts.repeat_interleave(counts), starts(counts)[:-1].repeat_interleave(counts))
     if not len(reader):
         return reader, other
@@ -71,7 +74,7 @@ def neighbors(counts: Tensor, poses: list[Tensor], size: Tensor, tokens: list[st
 
 
 def find_links(pieces: Pieces, counts: Tensor, reach: Reach, reader: Tensor, other: Tensor) -> Links:
-    """Find the rails that may meet, and their places."""
+    """Keep the pairs that may meet, with their places; ``counts [G]`` are pieces per rail."""
     if not len(reader):
         return Links(reader, other, reader, reader, reader)
     pair, number = expand(counts[reader] * reach.pieces[other])
@@ -92,7 +95,7 @@ def find_links(pieces: Pieces, counts: Tensor, reach: Reach, reader: Tensor, oth
 
 
 def levels(rails: int, readers: list[int], others: list[int]) -> Tensor:
-    """Levels ``[G]``: above earlier deciders, and at most at the level of later deciders."""
+    """Levels ``[G]`` of rails: a later rail is above earlier others that it reads, and not below earlier readers."""
     heights = [0] * rails
     pairs = zip(readers, others, strict=True)
     # Sorted by the vehicle that decides earlier, so that its level is final.

@@ -31,10 +31,10 @@ class Pieces(NamedTuple):
         return Pieces(*(column[rows] for column in self))
 
     def between(self, begin: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
-        """Cut out the parts between distances ``[N]``.
+        """Cut out each piece's part between distances ``[N]`` along its lane.
 
         Returns:
-            Rectangles ``[N, 6]``, and ``[N]`` bool existing parts.
+            Rectangles ``[N, 6]``, and ``[N]`` bool, False for empty parts.
         """
         low = torch.where(begin < self.begin, self.begin - self.bend_before, begin)
         high = torch.where(end > self.end, self.end + self.bend_after, end)
@@ -45,10 +45,10 @@ class Pieces(NamedTuple):
 
 
 def cut(rails: Sequence[Rail], width: Tensor, shift: Tensor) -> tuple[Pieces, Tensor]:
-    """Cut lanes into pieces of widths ``[G]``, relative to ``shift [G, 3]``.
+    """Cut lanes into pieces of widths ``[G]`` in meters, positions relative to ``shift [G, 3]``.
 
     Returns:
-        Pieces, rail by rail, and their numbers ``[G]`` int64.
+        Pieces, rail by rail, and the number of each rail's pieces ``[G]`` int64.
     """
     rows = []
     for row, rail in enumerate(rails):

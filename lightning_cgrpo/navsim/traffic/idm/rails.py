@@ -44,7 +44,6 @@ class Rail(NamedTuple):
 
     @property
     def start(self) -> Array:
-        """``[2]`` initial position."""
         return np.array([np.interp(self.progress, self.distances, column) for column in self.points.T])
 
 
@@ -65,9 +64,9 @@ class _Snap(NamedTuple):
 
 
 def find_rails(scene: Scene, *, wrapped_headings: bool = False, own_speed_limits: bool = False) -> Traveling:
-    """Put vehicles on their nearest lanes, unless they overlap the ego or an earlier vehicle. Options: see `Reactive`.
+    """Put each vehicle on the lane under it of nearest direction, unless it overlaps the ego or an earlier vehicle.
 
-    Vehicles too far from the ego are omitted.
+    Vehicles too far from the ego are omitted. Options: see `Reactive`.
     """
     agents, lanes = scene.agents, scene.map.lanes
     now = (agents.times.abs() < EARLY).nonzero()[:, 0]
@@ -104,7 +103,7 @@ def find_rails(scene: Scene, *, wrapped_headings: bool = False, own_speed_limits
 
 
 def _segments(scene: Scene, points: Array) -> tuple[np.ndarray, list[list[int]]]:
-    """Points ``[N, 2]`` off lanes and intersections, and each point's lanes, or else connectors."""
+    """``[N]`` bool of points off lanes and intersections; and the lanes, else connectors, under each point."""
     connector = scene.map.lanes.connector.numpy()
     at = shapely.points(points)
     inside = _contain(polygons(scene.map.lanes.polygons), at)
@@ -123,7 +122,7 @@ def _contain(areas: Shapes, points: Shapes) -> np.ndarray:
 
 
 def _snap(scene: Scene, lanes: list[int], state: Array, wrapped: bool) -> _Snap | None:
-    """Place of nearest direction; officially the difference of angles isn't wrapped."""
+    """Place on the lane of nearest direction, if any; officially the difference of angles isn't wrapped."""
 
     def turn(snap: _Snap) -> float:
         difference = float(snap.pose[2] - state[2])
@@ -155,7 +154,7 @@ def _rail(agent: int, line: Array, snap: _Snap, speed: float, target: float) -> 
 
 
 def _corners(points: Array) -> np.ndarray:
-    """Rows of the simplified line's points."""
+    """Rows of the points that the simplified line keeps."""
     simple = shapely.get_coordinates(shapely.simplify(shapely.LineString(points), TOLERANCE, preserve_topology=False))
     rows = [0]
     for _, point in pairwise(simple):

@@ -65,7 +65,7 @@ class Schedule:
         self.levels = self._levels(starts(counts)[:-1] - first_rail, scene, vehicle, piece)
 
     def _near_ego(self) -> tuple[Tensor, Tensor]:
-        """Vehicles, and pieces of lanes, within reach of the row's ego."""
+        """Pairs ``[n]`` int64: a vehicle that sees its row's ego, and a piece of its lane ahead, near this ego."""
         network, pieces = self.network, self.network.pieces
         swept = grown(bounds(self.states[..., : State.YAW]), LENGTH + WIDTH)
         first = network.first_piece[self.vehicle_rail]
@@ -79,7 +79,7 @@ class Schedule:
         return vehicle[near], piece[near]
 
     def _influenced(self, near_ego: Tensor) -> Tensor:
-        """Rails ``[G]`` bool that an ego may influence, given vehicles near egos."""
+        """Rails ``[G]`` bool that an ego may influence, given the vehicles ``[n]`` int64 near egos."""
         network = self.network
         influenced = torch.zeros(len(network.scene), dtype=torch.bool, device=self.row.device)
         influenced[self.vehicle_rail[near_ego]] = True
@@ -100,7 +100,7 @@ class Schedule:
         return influenced
 
     def _levels(self, shift: Tensor, scene: Tensor, ego_vehicle: Tensor, ego_piece: Tensor) -> list[Level]:
-        """Levels in order of decision; ``shift [R]`` offsets rails to vehicles."""
+        """Levels in order of decision; a vehicle's number is its rail's plus its row's ``shift [R]``."""
         network, units = self.network, len(self.rail)
         links = network.links
         # A link for every row of its scene, but only one link between shared units.

@@ -1,0 +1,112 @@
+"""Policies over text: prompts to tokens, and answers to text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.policies.policy import Policy
+
+Messages = list[dict[str, Any]]
+
+
+class TextPolicy(Policy):
+    """A model of transformers with its tokenizer; a subclass loads both and computes probabilities.
+
+    Args:
+        model: its name, for messages.
+        max_prompt_tokens: longer prompts are an error; by default no limit.
+    """
+
+    reads_images = False
+
+    def __init__(self, model: str, max_prompt_tokens: int | None = None) -> None:
+        super().__init__()
+        positive = max_prompt_tokens is None or max_prompt_tokens >= 1
+        expect(positive, "max_prompt_tokens", "at least 1", max_prompt_tokens)
+        self.name, self.max_prompt_tokens = model, max_prompt_tokens
+        # Set by `load`. Any, because importing transformers takes seconds.
+        self.model: Any = None
+        self.tokenizer: Any = None
+        self.pad_token = -1
+
+    @property
+    def device(self) -> torch.device:
+        self._check_loaded()
+        device: torch.device = next(self.model.parameters()).device
+        return device
+
+    def _check_loaded(self) -> None:
+        if self.model is None:
+            raise RuntimeError(f"Expected '{self.name}' to be loaded, but it is not, try `policy.load()` first.")
+
+    def tokenize(self, prompts: Sequence[str | Messages], index: Tensor | None = None) -> list[list[int]]:
+        """Token ids of B prompts; errors name a prompt by `index` ``[B]``.
+
+        Raises:
+            UserError: a prompt is empty or too long, or the tokenizer has no chat template.
+        """
+        self._check_loaded()
+        numbers = range(len(prompts)) if index is None else index.tolist()
+        return [
+            self._tokens(prompt, self._text(prompt, number), number)
+            for prompt, number in zip(prompts, numbers, strict=True)
+        ]
+
+    def read_prompts(
+        self, prompts: Sequence[str | Messages], index: Tensor | None = None
+    ) -> tuple[list[list[int]], dict[str, Tensor]]:
+        """Token ids of B prompts, and the model's further inputs by name, ``[B, ...]``; {} for text alone."""
+        return self.tokenize(prompts, index), {}
+
+    def padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+        """Token ids, padded on the left, and their mask (true for tokens), ``[B, P]``."""
+        width = max((len(row) for row in prompts), default=1)
+        ids = torch.full((len(prompts), width), self.pad_token)
+        mask = torch.zeros((len(prompts), width), dtype=torch.bool)
+        for i, row in enumerate(prompts):
+            ids[i, width - len(row) :] = torch.tensor(row)
+            mask[i, width - len(row) :] = True
+        return ids.to(self.device), mask.to(self.device)
+
+    def encode(self, prompts: Sequence[str | Messages]) -> tuple[Tensor, Tensor]:
+        return self.padded(self.tokenize(prompts))
+
+    def _text(self, prompt: str | Messages, number: int) -> str:
+        if isinstance(prompt, str):
+            return prompt
+        if self.tokenizer.chat_template is None:
+            raise UserError(
+                f"Expected prompt {number} to be a text, but got messages, and the tokenizer of '{self.name}' has no "
+                "chat template, try a model tuned for chat, or plain text."
+            )
+        if not self.reads_images and any(isinstance(message["content"], list) for message in prompt):
+            raise UserError(
+                f"Expected prompt {number} to be of text alone for '{self.name}', but got a message of several parts, "
+                "try VisionLanguagePolicy."
+            )
+        text: str = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+        return text
+
+    def _tokens(self, prompt: str | Messages, text: str, number: int) -> list[int]:
+        # A chat template writes the special tokens itself.
+        tokens: list[int] = self.tokenizer(text, add_special_tokens=isinstance(prompt, str)).input_ids
+        if not tokens:
+            raise UserError(f"Expected prompt {number} to have at least one token, but got an empty one.")
+        if self.max_prompt_tokens is not None and len(tokens) > self.max_prompt_tokens:
+            raise UserError(
+                f"Expected prompts of at most {self.max_prompt_tokens} tokens, but got {len(tokens)} in prompt "
+                f"{number}, try a larger max_prompt_tokens, or leave the prompt out of the data."
+            )
+        return tokens
+
+    def decode(self, actions: Tensor, mask: Tensor) -> list[str]:
+        """Texts of N answers without special tokens."""
+        return [
+            self.tokenizer.decode(row[kept].tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            for row, kept in zip(actions, mask, strict=True)
+        ]

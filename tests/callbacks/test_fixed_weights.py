@@ -1,0 +1,53 @@
+"""The callback that keeps the weights that the user gives."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_cgrpo.callbacks import FixedWeights
+from lightning_cgrpo.objective.objective import Constraint, Objective
+
+OBJECTIVE = Objective(
+    "goal",
+    {"lava": Constraint(at_most=0.1), "seen": Constraint(role="monitor"), "safe": Constraint(at_least=0.7)},
+)
+
+
+class TestFixedWeights:
+    def started(self, weights: dict[str, float] | None) -> list[float]:
+        callback = FixedWeights(weights)
+        module: Any = SimpleNamespace(
+            objective=OBJECTIVE, has_weight_setter=False, weights=torch.full((3,), 9.0, dtype=torch.float64)
+        )
+        callback.setup(SimpleNamespace(callbacks=[callback]), module, "fit")
+        callback.on_train_start(SimpleNamespace(), module)
+        assert module.has_weight_setter
+        values: list[float] = module.weights.tolist()
+        return values
+
+    def test_are_taken_as_they_are(self) -> None:
+        assert self.started({"safe": 0.1, "reward": 3.0, "lava": 7.0}) == [3.0, 7.0, 0.1]
+        assert self.started({"safe": 0.1, "lava": 0}) == [1.0, 0.0, 0.1]
+        assert self.started({"reward": 0.0, "lava": -1.0, "safe": 0}) == [0.0, -1.0, 0.0]
+
+    @pytest.mark.parametrize(("weights", "missing"), [(None, "lava, safe"), ({"lava": 1.0}, "safe")])
+    def test_every_constraint_needs_one(self, weights: dict[str, float] | None, missing: str) -> None:
+        """A constraint that is left out would be ignored without a word."""
+        with pytest.raises(ValueError, match=f"a weight for each constraint, but got none for {missing}, try"):
+            self.started(weights)
+
+    def test_unknown_name(self) -> None:
+        message = r"Expected the fixed weights to be of \['reward', 'lava', 'safe'\], but got 'lavva'. Did you mean 'la"
+        with pytest.raises(ValueError, match=message):
+            self.started({"lavva": 1.0})
+        # Monitors have no weight.
+        with pytest.raises(ValueError, match="but got 'seen'"):
+            self.started({"seen": 1.0})
+
+    @pytest.mark.parametrize("weight", [math.nan, math.inf])
+    def test_not_finite(self, weight: float) -> None:
+        with pytest.raises(ValueError, match=f"Expected a finite weight for 'lava', but got {weight}."):
+            self.started({"lava": weight})

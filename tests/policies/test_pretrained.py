@@ -1,0 +1,115 @@
+"""Models are saved and loaded: whole, as adapters, from the cache of the hub, and never with code."""
+
+import copy
+import json
+import shutil
+import sys
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from lightning_cgrpo.errors import UserError  # noqa: E402
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA  # noqa: E402
+from tests.policies.small_policies import perturb, ragged, with_lora  # noqa: E402
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_save_pretrained_round_trip(directory, tmp_path, lora):
+    policy = with_lora(directory) if lora else CausalLMPolicy(str(directory), dtype="float64")
+    policy.load()
+    perturb(policy)
+    examples = policy.examples(ragged())
+    expected = policy(examples).log_probs
+    policy.save_pretrained(tmp_path / "saved", merge=lora)
+    torch.testing.assert_close(policy(examples).log_probs, expected, rtol=0, atol=0)  # left as it was
+    again = CausalLMPolicy(str(tmp_path / "saved"), dtype=None)
+    again.load()
+    assert next(again.parameters()).dtype == torch.float64
+    torch.testing.assert_close(again(examples).log_probs, expected, rtol=0, atol=1e-12)
+    assert again.stop_tokens == policy.stop_tokens
+    assert again.tokenizer("Tom has 3 pears.").input_ids == policy.tokenizer("Tom has 3 pears.").input_ids
+    transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+
+
+def test_loads_once_and_late(directory):
+    policy = CausalLMPolicy(str(directory))
+    assert not list(policy.parameters())
+    with pytest.raises(RuntimeError, match=r"policy\.load\(\)"):
+        policy.encode(["a"])
+    policy.load()
+    weight = policy.model.get_input_embeddings().weight
+    policy.load()
+    assert policy.model.get_input_embeddings().weight is weight
+    assert weight.dtype == torch.float32
+
+
+def test_a_missing_model_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
+    monkeypatch.setattr("lightning_cgrpo.hub.getproxies", dict)
+    for name in (str(tmp_path / "nowhere"), "./nowhere", "nobody/nothing", "no name", str(tmp_path)):
+        with pytest.raises(UserError, match=r"Expected model to be a directory.* but got .*tiny-model DIR") as caught:
+            CausalLMPolicy(name).load()
+        assert name in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert caught.value.__suppress_context__
+
+
+def test_without_a_network_the_cache_of_the_hub_is_read(directory, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("lightning_cgrpo.hub.getproxies", dict)
+    cache = tmp_path / "models--somebody--tiny"
+    shutil.copytree(directory, cache / "snapshots" / "0123")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("0123")
+    policy = CausalLMPolicy("somebody/tiny")
+    policy.load()
+    assert len(policy.encode(["Tom"])[0]) == 1
+
+
+def test_a_tokenizer_that_transformers_would_rebuild_is_read_from_its_file(directory, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<end>": 0, "Tom": 1, "has": 2, "?": 3}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    transformers.AutoModelForCausalLM.from_pretrained(directory).save_pretrained(tmp_path)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>").save_pretrained(tmp_path)
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path)("Tom has").input_ids != [1, 2]  # the trap
+    policy = CausalLMPolicy(str(tmp_path))
+    policy.load()
+    assert policy.encode(["Tom has"])[0].tolist() == [[1, 2]]
+    assert 0 in policy.stop_tokens
+    assert policy.pad_token == 0  # the tokenizer has none
+
+
+def test_stop_tokens_are_the_tokenizers_and_the_generation_configs(directory, tmp_path, policy):
+    ends = policy.tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
+    assert policy.stop_tokens == tuple(sorted(ends))
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory)
+    model.generation_config.eos_token_id = 77
+    assert CausalLMPolicy.from_model(model, policy.tokenizer).stop_tokens == tuple(sorted({ends[1], 77}))
+    model.generation_config.eos_token_id = None
+    nameless = copy.deepcopy(policy.tokenizer)
+    nameless.eos_token = None
+    with pytest.raises(UserError, match="name a token that ends an answer"):
+        CausalLMPolicy.from_model(model, nameless)
+
+
+def test_lora_without_peft_says_what_to_install(directory, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(UserError, match=r"pip install -e \"\.\[lora\]\""):
+        CausalLMPolicy(str(directory), lora=LoRA()).load()
+
+
+def test_no_code_of_a_repository_is_run(directory, tmp_path):
+    evil = tmp_path / "evil"
+    shutil.copytree(directory, evil)
+    values = json.loads((evil / "config.json").read_text())
+    values["model_type"] = "evil"
+    values["auto_map"] = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+    (evil / "config.json").write_text(json.dumps(values))
+    (evil / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises((OSError, ValueError)):
+        CausalLMPolicy(str(evil)).load()
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,43 @@
+"""Prompts become tokens, and answers text."""
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from lightning_cgrpo.errors import UserError
+
+
+def test_encode_pads_on_the_left(policy):
+    texts = ["Tom has 3 apples.", "Tom"]
+    ids, mask = policy.encode(texts)
+    for row, kept, text in zip(ids, mask, texts, strict=True):
+        assert kept.tolist() == sorted(kept.tolist())
+        assert policy.tokenizer.decode(row[kept]) == text
+    assert policy.decode(ids, mask) == texts
+
+
+def test_a_message_of_parts_needs_a_policy_that_reads_images(policy):
+    with pytest.raises(UserError, match="prompt 0 to be of text alone"):
+        policy.encode([[{"role": "user", "content": [{"type": "text", "text": "Tom"}]}]])
+
+
+def test_encode_applies_the_chat_template(policy):
+    messages = [{"role": "system", "content": "Think."}, {"role": "user", "content": "1 + 1?"}]
+    ids, mask = policy.encode([messages, "x"])
+    text = policy.tokenizer.decode(ids[0][mask[0]])
+    assert text == ("<|im_start|>system\nThink.<|im_end|>\n<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n")
+    assert "<|im_start|>" not in policy.decode(ids, mask)[0]
+
+
+def test_bad_prompts_are_named(policy):
+    policy.max_prompt_tokens = 3
+    with pytest.raises(UserError, match=r"at most 3 tokens, but got \d+ in prompt 1, try"):
+        policy.encode(["Tom", "Tom has many, many apples"])
+    with pytest.raises(UserError, match="in prompt 4711, try"):
+        policy.tokenize(["Tom", "Tom has many, many apples"], torch.tensor([5, 4711]))
+    with pytest.raises(UserError, match="Expected prompt 1 to have at least one token"):
+        policy.encode(["Tom", ""])
+    policy.tokenizer.chat_template = None
+    with pytest.raises(UserError, match="Expected prompt 0 to be a text, but got messages"):
+        policy.encode([[{"role": "user", "content": "Tom"}]])
