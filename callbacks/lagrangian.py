@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from lightning_cgrpo.callbacks.weight_setter import WeightSetter
@@ -14,8 +14,18 @@ from lightning_cgrpo.distributed import all_sum
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.update_report import logging_due
-from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds
+from lightning_cgrpo.multipliers import (
+    AimForTest,
+    Controller,
+    DampedAscent,
+    ResilientSlack,
+    StallDetector,
+    WeightBounds,
+    rounded_up,
+)
+from lightning_cgrpo.multipliers.units import standard_units
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
+from lightning_cgrpo.objective.constraint import Constraint
 
 
 class LagrangianCallback(WeightSetter):
@@ -25,10 +35,13 @@ class LagrangianCallback(WeightSetter):
     The next update uses the new weights. Checkpoints hold the controller's state and pending counts.
 
     Args:
+        controller: by default `DampedAscent`.
         bounds: floors and caps of the policy's weights.
         slack: loosens infeasible thresholds.
         stall: warns of likely infeasible constraints.
         every_n_updates: updates with pooled counts per dual step.
+        standard_units: give the controller violations in standard units; by default if it wants them.
+        aim: tightens the thresholds that the controller sees, so that the policy passes a test.
 
     Raises:
         UserError: (at setup) no constraint to enforce.
@@ -36,16 +49,21 @@ class LagrangianCallback(WeightSetter):
 
     def __init__(
         self,
-        controller: Controller,
+        controller: Controller | None = None,
         bounds: WeightBounds | None = None,
         slack: ResilientSlack | None = None,
         stall: StallDetector | None = None,
         every_n_updates: int = 1,
+        standard_units: bool | None = None,
+        aim: AimForTest | None = None,
     ) -> None:
         expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
-        self.controller, self.bounds, self.slack, self.stall = controller, bounds, slack, stall
-        self.every_n_updates = every_n_updates
+        self.controller: Controller = DampedAscent() if controller is None else controller
+        self.bounds, self.slack, self.stall = bounds, slack, stall
+        self.standard_units = self.controller.standard_units if standard_units is None else standard_units
+        self.every_n_updates, self.aim = every_n_updates, aim
         self.names: list[str] = []
+        self.constraints: dict[str, Constraint] = {}
         self.fitting, self._restored = True, False
         self.rates: BehaviorRate | None = None
 
@@ -59,8 +77,11 @@ class LagrangianCallback(WeightSetter):
                 "none; remove the callback (plain GRPO) or add a constraint."
             )
         self.names = list(constrained)
+        self.constraints = constrained
         highest = [constraint.max_violation_rate for constraint in constrained.values()]
-        self.max_violation_rates = torch.tensor(highest, dtype=torch.float64)
+        declared = torch.tensor(highest, dtype=torch.float64)
+        self.max_violation_rates = declared if self.aim is None else self.aim(declared)
+        self.units = standard_units(declared)
         self.controller.setup(len(self.names))
         if self.stall is not None:
             self.stall.setup(len(self.names))
@@ -86,6 +107,17 @@ class LagrangianCallback(WeightSetter):
                 f"The checkpoint has no multipliers: the run resumes at update {trainer.global_step} with those that "
                 f"{type(self.controller).__name__} starts with."
             )
+        if self.aim is not None:
+            aims = ", ".join(
+                f"{name} {'<=' if self.constraints[name].at_least is None else '>='} {aimed:.4g} "
+                f"instead of {self.constraints[name].bound:g}"
+                for name, aimed in self._aims().items()
+            )
+            rank_zero_info(
+                f"Aims for {aims}, so that a test of {self.aim.prompts:,} prompts meets all thresholds in "
+                f"{self.aim.confidence:.0%} of tests. The reward is that of the tighter thresholds; a larger test "
+                "needs less."
+            )
         # On the policy's device, because the processes' backend sums there.
         self.rates.to(pl_module.device)
         pl_module.weights.copy_(self.weights())
@@ -106,26 +138,55 @@ class LagrangianCallback(WeightSetter):
 
     def _dual_step(self, violations: Tensor) -> None:
         observed = ~violations.isnan()
-        weights = self.controller.weights
+        own = self.controller.weights
+        weights = own if self.bounds is None else self.bounds(own)
+        if weights is not own:  # only then, because log and softmax round
+            self.controller.adopt(weights)
         if self.stall is not None:
-            stalled = self.stall.update(weights, violations, observed)
-            if stalled is not None:
-                rank_zero_warn(
-                    f"Constraint '{self.names[stalled]}' has held {self.stall.weight:.0%} of the weight for "
-                    f"{self.stall.updates} updates, is still violated and doesn't get better: it may be infeasible. "
-                    "Loosen its threshold, or use `bounds` or `slack` to keep the other constraints."
-                )
+            highest = self.controller.highest_weights
+            if self.bounds is not None:
+                highest = torch.minimum(highest, self.bounds.highest_weights().to(highest))
+            for stalled in self.stall.update(weights, violations, observed, highest):
+                rank_zero_warn(self._stalled(self.stall, stalled))
         if self.slack is not None:
-            violations = self.slack(violations, weights)
+            violations = self.slack(violations, own)
+        if self.standard_units:
+            violations = violations / self.units
         self.controller.step(violations, observed)
+
+    def _aims(self) -> dict[str, float]:
+        """The rates that training aims for, in the user's orientation."""
+        aims = zip(self.constraints.items(), self.max_violation_rates.tolist(), strict=True)
+        return {name: constraint.shown_rate(rate) for (name, constraint), rate in aims}
+
+    def _stalled(self, stall: StallDetector, k: int) -> str:
+        name = self.names[k]
+        constraint = self.constraints[name]
+        reached = float(self.max_violation_rates[k] + stall.reached[k])
+        word = "at_most" if constraint.at_least is None else "at_least"
+        return (
+            f"Constraint '{name}' has had at least {stall.weight:.0%} of the weight that it can have for "
+            f"{stall.updates} updates, is still violated and doesn't get better: it may be infeasible. The last "
+            f"{stall.updates // 2} updates reached a rate of {constraint.shown_rate(reached):.3g}, so try "
+            f"{word}: {constraint.shown_rate(rounded_up(reached)):g}."
+        )
 
     def _write(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
         update = trainer.global_step - 1
-        if self.slack is None or not logging_due(trainer, update):
+        if not logging_due(trainer, update):
             return
-        slack = self.slack.slack(self.controller.weights).tolist()
-        for logger in pl_module.loggers:
-            logger.log_metrics({f"slack/{n}": s for n, s in zip(self.names, slack, strict=True)}, step=update)
+        metrics: dict[str, float] = {}
+        weights = self.controller.weights
+        if self.slack is not None:
+            metrics |= {f"slack/{n}": s for n, s in zip(self.names, self.slack.slack(weights).tolist(), strict=True)}
+        if self.bounds is not None:
+            names = pl_module.objective.weight_names
+            metrics |= {f"unbounded/{n}": w for n, w in zip(names, weights.tolist(), strict=True)}
+        if self.aim is not None:
+            metrics |= {f"aim/{name}": aimed for name, aimed in self._aims().items()}
+        if metrics:
+            for logger in pl_module.loggers:
+                logger.log_metrics(metrics, step=update)
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {

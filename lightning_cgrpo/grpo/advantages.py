@@ -16,13 +16,15 @@ from lightning_cgrpo.distributed import all_sum
 from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.rollout import Rollouts
 
+ULPS = 4
+"""Standard deviations below this many roundings of the largest value are residue: in float32, 5e-7 of it."""
 RELATIVE_ZERO = 1e-6
-"""Standard deviations below this, relative to the values, are rounding residue."""
+"""Standard deviations of a sum of components below this, relative to its terms, are residue."""
 
 
 @dataclass(frozen=True)
 class GroupStatistics:
-    """Moments of each component within each group, over the applicable entries.
+    """Moments of each component within each group, over the applicable entries; float64, so that no square overflows.
 
     Args:
         deviation: ``[J, B, G]`` value - group mean, 0 where not applicable.
@@ -51,7 +53,7 @@ def group_statistics(components: Components) -> GroupStatistics:
 
     Example:
         >>> values = torch.tensor([[[1.0, 0.0, 0.0, 0.0]]])
-        >>> group_statistics(Components(values, values >= 0)).standardized
+        >>> group_statistics(Components(values, values >= 0)).standardized.float()
         tensor([[[ 1.7321, -0.5774, -0.5774, -0.5774]]])
     """
     values, applicable = components.values, components.applicable
@@ -60,6 +62,7 @@ def group_statistics(components: Components) -> GroupStatistics:
             f"Expected values of whole answers [J, B, G], but got shape {tuple(values.shape)}: this estimator has no "
             "use for values of single steps; sum them in the task."
         )
+    resolution, values = torch.finfo(values.dtype).eps, values.double()
     count = applicable.sum(-1)  # [J, B]
     # Shifted by a member, equal values are exactly zero, whatever the rounding of their mean.
     first = applicable.to(torch.uint8).argmax(-1, keepdim=True)
@@ -68,7 +71,7 @@ def group_statistics(components: Components) -> GroupStatistics:
     deviation = torch.where(applicable, shifted - mean[..., None], 0)
     std = (deviation.square().sum(-1) / count.clamp(min=1)).sqrt()
     scale = torch.where(applicable, values.abs(), 0).amax(-1)  # [J, B]
-    informative = std > RELATIVE_ZERO * scale
+    informative = std > ULPS * resolution * scale
     return GroupStatistics(deviation * informative[..., None], std * informative, count, applicable.any(0))
 
 
@@ -83,6 +86,16 @@ class AdvantageEstimator(ABC):
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         """``[J, B]``: factor of each standardized component in each group's advantage."""
 
+    def informative(self, components: Components, weights: Tensor) -> Tensor:
+        """``[B]`` bool, groups with any advantage apart from a shift of the whole batch. Collective.
+
+        A group has none if the varying components have weight 0, or if they cancel.
+        """
+        statistics = group_statistics(components)
+        effective = self.effective_weights(statistics, weights)
+        terms = effective.to(statistics.std.dtype)[..., None] * statistics.standardized  # [J, B, G]
+        return (terms.sum(0).abs() > RELATIVE_ZERO * terms.abs().sum(0)).any(-1)
+
 
 class ScalarizedAdvantages(AdvantageEstimator):
     """The method: standardize each component within its group, then combine.
@@ -92,7 +105,7 @@ class ScalarizedAdvantages(AdvantageEstimator):
     """
 
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
-        return _weighted(weights, group_statistics(components).standardized)
+        return _weighted(weights, group_statistics(components).standardized).to(components.values.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         return weights[:, None].expand_as(statistics.std)
@@ -107,7 +120,8 @@ class ScalarizedRewards(AdvantageEstimator):
 
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
         statistics = group_statistics(components)
-        return _divide(_weighted(weights, statistics.deviation), _std_of_sum(statistics, weights)[:, None])
+        advantages = _divide(_weighted(weights, statistics.deviation), _std_of_sum(statistics, weights)[:, None])
+        return advantages.to(components.values.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         return _divide(weights[:, None] * statistics.std, _std_of_sum(statistics, weights))
@@ -123,7 +137,8 @@ class LeaveOneOut(AdvantageEstimator):
 
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
         statistics = group_statistics(components)
-        return _weighted(weights, statistics.deviation * _leave_one_out(statistics)[..., None])
+        advantages = _weighted(weights, statistics.deviation * _leave_one_out(statistics)[..., None])
+        return advantages.to(components.values.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         return weights[:, None] * statistics.std * _leave_one_out(statistics)
@@ -143,7 +158,8 @@ class GDPO(AdvantageEstimator):
         statistics = group_statistics(components)
         total = _weighted(weights, statistics.deviation / (_sample_std(statistics) + self.eps)[..., None])
         mean, std = _batch_moments(total, statistics.used)
-        return torch.where(statistics.used, (total - mean) / (std + self.eps), 0)
+        advantages = torch.where(statistics.used, (total - mean) / (std + self.eps), 0)
+        return advantages.to(components.values.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         """The batch's mean is left out, because it shifts all advantages alike."""

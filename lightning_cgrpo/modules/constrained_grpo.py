@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
+from torch.nn.modules.dropout import _DropoutNd
 
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages, group_statistics
@@ -29,9 +30,16 @@ from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import is_sharded, shard
 from lightning_cgrpo.prompt_source import PromptLoader
 from lightning_cgrpo.randomness import Stream
-from lightning_cgrpo.rollout import Examples, PromptGroups, Rollouts, Signal
+from lightning_cgrpo.rollout import Examples, PromptGroups, Rollouts, Signal, Signals
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task
+
+
+def without_dropout(policy: Policy) -> None:
+    """Set dropout to 0, because answers are sampled without it and ratios compare the same policy."""
+    for module in policy.modules():
+        if isinstance(module, _DropoutNd):
+            module.p = 0.0
 
 
 class UpdateOutput(ScoredPrompts):
@@ -122,6 +130,7 @@ class ConstrainedGRPO(RolloutModule):
 
     def configure_model(self) -> None:
         self.load_policy()
+        without_dropout(self.policy)
         if self.optimization.kl_weight and self.reference is None:
             self.reference = self.policy.reference()
         shard(self)
@@ -156,20 +165,20 @@ class ConstrainedGRPO(RolloutModule):
         with report.time("score"):
             measured, faults = self.score(prompts, rollouts)
             violations, opportunities = self.objective.violations(measured, self.objective.constrained)
-        signals = measured
+        signals, weights = measured, self.objective.component_weights(self.weights)
         if self.redraws:
 
             def draw(some: PromptGroups, number: int) -> tuple[Rollouts, dict[str, Signal]]:
                 answers = self.sample(some, self.group_size, Stream.REDRAW, update * self.redraws + number)
                 return answers, self.score(some, answers)[0]
 
+            def informative(some: Signals) -> Tensor:
+                return self.estimator.informative(self.objective.components(some), weights)
+
             with report.time("redraw"):
-                rollouts, signals, report.redrawn = redraw(
-                    draw, self.objective, prompts, rollouts, signals, self.redraws
-                )
+                rollouts, signals, report.redrawn = redraw(draw, informative, prompts, rollouts, signals, self.redraws)
         with report.time("optimize"):
             components = self.objective.components(signals)
-            weights = self.objective.component_weights(self.weights)
             advantages = self.estimator(rollouts, components, weights)
             self._optimize(rollouts, advantages, update, report)
         succeeded = all_succeed(self.objective, measured, violations)

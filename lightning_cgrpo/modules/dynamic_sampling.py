@@ -1,4 +1,4 @@
-"""Dynamic sampling (`redraws` of ConstrainedGRPO): groups without a varying component are redrawn."""
+"""Dynamic sampling (`redraws` of ConstrainedGRPO): groups without an advantage are redrawn."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lightning_cgrpo.distributed import all_sum
-from lightning_cgrpo.grpo.advantages import group_statistics
-from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
+from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, Signals
 
 Draw = Callable[[PromptGroups, int], tuple[Rollouts, dict[str, Signal]]]
 """Samples and scores answers to prompts, with a round's randomness."""
 
+Informative = Callable[[Signals], Tensor]
+"""``[B]`` bool: groups whose signals give any advantage. May be collective."""
+
 
 def redraw(
     draw: Draw,
-    objective: Objective,
+    informative: Informative,
     prompts: PromptGroups,
     rollouts: Rollouts,
     signals: dict[str, Signal],
     rounds: int,
 ) -> tuple[Rollouts, dict[str, Signal], int]:
-    """Redraw (sample again) groups without any varying component, until a component varies (DAPO, Yu et al., 2025).
+    """Redraw (sample again) groups without any advantage, until a draw has one (DAPO, Yu et al., 2025).
 
-    DAPO fills the batch with other prompts; here the prompts stay. If no draw varies, the first draw stays. The result
+    DAPO fills the batch with other prompts; here the prompts stay. If no draw has one, the first draw stays. The result
     overrepresents rare behaviors, so measure rates on the first draw. Collective.
 
     Returns:
@@ -37,21 +38,17 @@ def redraw(
     """
     redrawn = 0
     for number in range(rounds):
-        rows = (~_informative(objective, signals)).nonzero().squeeze(-1)  # [R]
+        rows = (~informative(signals)).nonzero().squeeze(-1)  # [R]
         # Processes without prompts continue too, because the sampler may need all processes.
         if not int(all_sum(torch.tensor(len(rows), device=rows.device))):
             break
         others, measured = draw(chosen_prompts(prompts, rows), number)
-        better = _informative(objective, measured).nonzero().squeeze(-1)
+        better = informative(measured).nonzero().squeeze(-1)
         if len(better):
             rollouts = with_groups(rollouts, rows[better], others, better)
             signals = with_signals(signals, rows[better], measured, better)
         redrawn += len(rows)
     return rollouts, signals, redrawn
-
-
-def _informative(objective: Objective, signals: dict[str, Signal]) -> Tensor:
-    return group_statistics(objective.components(signals)).informative.any(0)
 
 
 def chosen_prompts(prompts: PromptGroups, rows: Tensor) -> PromptGroups:

@@ -1,16 +1,21 @@
 """Controllers of the multipliers, and guards for any controller."""
 
+from lightning_cgrpo.multipliers.aim import AimForTest
 from lightning_cgrpo.multipliers.controller import Controller
+from lightning_cgrpo.multipliers.damped_ascent import DampedAscent
 from lightning_cgrpo.multipliers.exponentiated_gradient import ExponentiatedGradient
-from lightning_cgrpo.multipliers.guards import ResilientSlack, StallDetector, WeightBounds, bounded
+from lightning_cgrpo.multipliers.guards import ResilientSlack, StallDetector, WeightBounds, bounded, rounded_up
 from lightning_cgrpo.multipliers.nupi import NuPI
 from lightning_cgrpo.multipliers.pid import PID
 from lightning_cgrpo.multipliers.projected import ProjectedAscent
 from lightning_cgrpo.multipliers.softmax import SoftmaxAdam
+from lightning_cgrpo.multipliers.units import standard_units
 
 __all__ = [
     "PID",
+    "AimForTest",
     "Controller",
+    "DampedAscent",
     "ExponentiatedGradient",
     "NuPI",
     "ProjectedAscent",
@@ -19,4 +24,6 @@ __all__ = [
     "StallDetector",
     "WeightBounds",
     "bounded",
+    "rounded_up",
+    "standard_units",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -32,6 +33,10 @@ class Controller(nn.Module, ABC):
     multipliers: Tensor
     """lambda ``[K]`` >= 0, unless a subclass overrides `weights`."""
     size: int | None = None
+    standard_units = False
+    """Whether `step` wants violations in standard units by default."""
+    max_multiplier: float = math.inf
+    """Cap on each lambda_k, relative to the reward's 1."""
 
     def setup(self, size: int) -> None:
         """Allocate the state of K = `size` constraints, before `load_state_dict`; a second call does nothing."""
@@ -49,7 +54,7 @@ class Controller(nn.Module, ABC):
         """Respond to the rates of one batch.
 
         Args:
-            violations: ``[K]``, rate of violation - threshold.
+            violations: ``[K]``, rate of violation - threshold, or this difference in standard units.
             observed: ``[K]`` bool, constraints with any opportunity; the state of other constraints stays.
 
         Raises:
@@ -82,6 +87,20 @@ class Controller(nn.Module, ABC):
         By default (1, lambda) / (1 + sum lambda), which keeps the advantage's scale (Stooke et al., 2020).
         """
         return normalized(self.multipliers)
+
+    @property
+    def highest_weights(self) -> Tensor:
+        """``[K]``: each constraint's weight with its lambda at `max_multiplier` and the others unchanged."""
+        if self.max_multiplier == math.inf:
+            return torch.ones_like(self.weights[1:])
+        others = 1 + self.multipliers.sum() - self.multipliers
+        return self.max_multiplier / (self.max_multiplier + others)
+
+    def adopt(self, weights: Tensor) -> None:
+        """Continue from the weights ``[1 + K]`` that `WeightBounds` left, so that no state winds up behind bounds.
+
+        By default the state stays, which suits a state with bounds of its own.
+        """
 
     @abstractmethod
     def _allocate(self, size: int) -> None:

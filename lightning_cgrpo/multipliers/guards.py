@@ -55,8 +55,24 @@ def bounded(weights: Tensor, floor: Tensor, cap: Tensor) -> Tensor:
     return result
 
 
+def rounded_up(rate: float) -> float:
+    """A rate rounded up to two digits: a threshold slightly looser than the rate.
+
+    Example:
+        >>> rounded_up(0.391), rounded_up(0.0123)
+        (0.4, 0.013)
+    """
+    if rate <= 0:
+        return 0.0
+    unit = 10.0 ** (math.floor(math.log10(rate)) - 1)
+    return min(round(math.ceil(rate / unit - ROUNDING) * unit, 12), 1.0)
+
+
 class WeightBounds:
-    """Floors and caps on the policy's weights; for controllers with a bounded state, unlike SoftmaxAdam.
+    """Floors and caps on the policy's weights.
+
+    A controller without bounds of its own, `SoftmaxAdam`, continues from the bounded weights (`Controller.adopt`), so a
+    weight soon leaves its bound.
 
     Args:
         floor: smallest weight, of all components or by name.
@@ -85,6 +101,12 @@ class WeightBounds:
         if self._bounds is None:
             raise RuntimeError("Expected `resolve` before the first use of WeightBounds, but got no names yet.")
         return bounded(weights, *self._bounds)
+
+    def highest_weights(self) -> Tensor:
+        """``[K]``: the greatest weight of each constraint that floors and caps allow."""
+        assert self._bounds is not None
+        floor, cap = self._bounds
+        return torch.minimum(cap, 1 - floor.sum() + floor)[1:]
 
     @staticmethod
     def _vector(argument: str, bound: float | dict[str, float], default: float, names: list[str]) -> Tensor:
@@ -141,13 +163,14 @@ class ResilientSlack:
 
 
 class StallDetector(nn.Module):
-    """Reports once each constraint that keeps most of the weight without progress.
+    """Reports once each constraint that keeps most of the weight it can have, without progress.
 
-    A stalled, likely infeasible constraint kept at least `weight` for `updates` consecutive observed updates. Its mean
-    violation over the second half is positive, and less than `improvement` (relative) below the first half's.
+    A stalled, likely infeasible constraint kept at least `weight` of its highest weight for `updates` consecutive
+    observed updates. Its mean violation over the second half is positive, and less than `improvement` (relative) below
+    the first half's. `reached` is that mean: loosening the threshold by it makes the threshold what the policy reached.
 
     Args:
-        weight: share in (0.5, 1]; `max_multiplier` c limits shares to c / (1 + c).
+        weight: share of the highest weight, in (0.5, 1].
     """
 
     changes_learning = False
@@ -156,6 +179,7 @@ class StallDetector(nn.Module):
     first_half: Tensor
     second_half: Tensor
     told: Tensor
+    reached: Tensor
 
     def __init__(self, weight: float = 0.9, updates: int = 200, improvement: float = 0.05) -> None:
         super().__init__()
@@ -169,16 +193,17 @@ class StallDetector(nn.Module):
         if self.size == size:
             return
         self.register_buffer("count", torch.zeros(size, dtype=torch.int64))
-        for half in ("first_half", "second_half"):
-            self.register_buffer(half, torch.zeros(size, dtype=torch.float64))
+        for name in ("first_half", "second_half", "reached"):
+            self.register_buffer(name, torch.zeros(size, dtype=torch.float64), persistent=name != "reached")
         self.register_buffer("told", torch.zeros(size, dtype=torch.bool))
         self.size = size
 
-    def update(self, weights: Tensor, violations: Tensor, observed: Tensor) -> int | None:
-        """Add one update; return the index of a newly stalled constraint, or None.
+    def update(self, weights: Tensor, violations: Tensor, observed: Tensor, highest: Tensor | None = None) -> list[int]:
+        """Add one update; return the indices of newly stalled constraints.
 
         Args:
-            weights: ``[1 + K]`` of the controller, before `WeightBounds`.
+            weights: ``[1 + K]`` of the policy.
+            highest: ``[K]`` highest weights that the constraints can have; by default 1.
             violations: ``[K]``, without slack.
             observed: ``[K]`` bool; an unobserved update neither counts nor ends a period.
         """
@@ -187,15 +212,17 @@ class StallDetector(nn.Module):
         weights, violations = weights.to(self.first_half), violations.to(self.first_half)
         observed = observed.to(self.count.device)
         half = self.updates // 2
-        holds = observed & (weights[1:] >= self.weight)
+        highest = torch.ones_like(weights[1:]) if highest is None else highest.to(weights)
+        holds = observed & (weights[1:] >= self.weight * highest)
         self.first_half += torch.where(holds & (self.count < half), violations, 0)
         self.second_half += torch.where(holds & (self.count >= self.updates - half), violations, 0)
         self.count += holds
         complete = self.count == self.updates
         enough = (1 - self.improvement) * self.first_half
         stalled = complete & ~self.told & (self.second_half > 0) & (self.second_half >= enough)
+        self.reached = torch.where(stalled, self.second_half / max(half, 1), self.reached)
         over = complete | (observed & ~holds)
         for state in (self.count, self.first_half, self.second_half):
             state.masked_fill_(over, 0)
         self.told |= stalled
-        return int(stalled.nonzero()[0]) if bool(stalled.any()) else None
+        return [int(k) for k in stalled.nonzero()]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lightning_cgrpo.rollout import Signal
 
 Role = Literal["constrain", "monitor"]
+Cost = Literal["signal", "excess"]
 
 ROUNDING = 1e-6
 """Tolerance of rates at a bound, because Lightning keeps metrics in float32."""
@@ -38,6 +39,9 @@ class Constraint:
         signal: the task's signal; by default the constraint's name.
         violated_above: larger values of a number are violations; `at_least` then bounds the rate of the other values.
         violated_below: smaller values are violations.
+        cost: value in the advantage. ``signal`` is the signal's own value; ``excess`` is violations - threshold *
+            opportunities, the Lagrangian of the ratio violations / opportunities. They differ where answers have
+            different opportunities: a sum over steps as the cost prefers short answers, whatever their rate.
     """
 
     at_most: float | None = None
@@ -46,6 +50,7 @@ class Constraint:
     signal: str | None = None
     violated_above: float | None = None
     violated_below: float | None = None
+    cost: Cost = "signal"
 
     @property
     def bound(self) -> float | None:
@@ -70,6 +75,8 @@ class Constraint:
         where = f"constraint '{name}'"
         if self.role not in get_args(Role):
             raise ObjectiveError(f"Expected {where} to have role: constrain or monitor, but got '{self.role}'.")
+        if self.cost not in get_args(Cost):
+            raise ObjectiveError(f"Expected {where} to have cost: signal or excess, but got '{self.cost}'.")
         if self.at_most is not None and self.at_least is not None:
             raise ObjectiveError(
                 f"Expected {where} to have one bound, but got both at_most: {self.at_most} and at_least: "
@@ -110,10 +117,13 @@ class Constraint:
         return count, opportunities
 
     def component(self, signal: Signal) -> Tensor:
-        """Value for the advantage, larger is better: the signal, or minus an unwanted signal.
+        """Value for the advantage, larger is better: the signal, or minus an unwanted signal or the excess.
 
         A signal that is a number gives -1 at violations, else 0.
         """
+        if self.cost == "excess":
+            count, opportunities = self.violations(signal)
+            return self.max_violation_rate * opportunities - count
         value = as_number(self._indicator(signal).value)
         return value if self.at_least is not None and not self.from_number else -value
 

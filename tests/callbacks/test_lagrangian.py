@@ -18,6 +18,7 @@ from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.multipliers import (
     PID,
+    AimForTest,
     Controller,
     ExponentiatedGradient,
     ProjectedAscent,
@@ -140,6 +141,39 @@ class TestDualStep:
             assert told == [v / n - d for v, n, d in zip(violations, opportunities, THRESHOLDS, strict=True)]
             assert observed == [True, True]
 
+    @pytest.mark.parametrize("asked", [True, None])
+    def test_standard_units(self, asked: bool | None) -> None:
+        """For a controller that wants them, or for any controller by an argument."""
+        controller = Recording(0.2, 0.3, 0.5)
+        controller.standard_units = asked is None
+        running = run(controller, standard_units=asked)
+        running.update([3, 1], [10, 10])
+        assert controller.told[-1][0] == pytest.approx([0.2 / 0.3, -0.2 / math.sqrt(0.21)])
+
+    def test_standard_units_of_what_the_slack_leaves(self) -> None:
+        controller = Recording(0.2, 0.3, 0.5)
+        running = run(controller, slack=ResilientSlack(alpha=2.0), standard_units=True)
+        running.update([3, 1], [10, 10])
+        assert controller.told[-1][0] == pytest.approx([(0.2 - 0.15) / 0.3, (-0.2 - 0.25) / math.sqrt(0.21)])
+
+    def test_aims_for_a_test(self, caplog) -> None:
+        """The controller sees tighter thresholds, in units of the declared ones, and the aims are logged."""
+        controller, aim = Recording(0.2, 0.3, 0.5), AimForTest(100, 0.9)
+        with caplog.at_level("INFO"):
+            running = run(controller, aim=aim, standard_units=True)
+        running.update([3, 1], [10, 10])
+        lava, safe = aim(numbers(0.1, 0.3)).tolist()
+        assert lava < 0.1 and safe < 0.3
+        assert controller.told[-1][0] == pytest.approx([(0.3 - lava) / 0.3, (0.1 - safe) / math.sqrt(0.21)])
+        assert running.logged == [({"aim/lava": pytest.approx(lava), "aim/safe": pytest.approx(1 - safe)}, 0)]
+        assert f"lava <= {lava:.4g} instead of 0.1, safe >= {1 - safe:.4g} instead of 0.7" in caplog.text
+
+    def test_the_default_controller(self) -> None:
+        running = run()
+        assert running.update([2, 3], [10, 10]) == pytest.approx(
+            [1 / (2 + 40 / 9), 40 / 9 / (2 + 40 / 9), 1 / (2 + 40 / 9)]
+        )
+
     def test_counts_of_one_step_do_not_leak_into_the_next(self) -> None:
         controller = Recording(0.2, 0.3, 0.5)
         running = run(controller)
@@ -225,6 +259,13 @@ class TestGuards:
         assert controller.told[0][0] == pytest.approx([0.5 - 0.1 - 0.15, 0.5 - 0.3 - 0.25])
         assert running.logged == [({"slack/lava": pytest.approx(0.15), "slack/safe": pytest.approx(0.25)}, 0)]
 
+    def test_slack_follows_the_controllers_own_weights(self) -> None:
+        controller = Recording(0.2, 0.3, 0.5)
+        running = run(controller, slack=ResilientSlack(alpha=2.0), bounds=WeightBounds(cap=0.4))
+        assert running.module.weights.tolist() != [0.2, 0.3, 0.5]
+        running.update([5, 5], [10, 10])
+        assert controller.told[0][0] == pytest.approx([0.5 - 0.1 - 0.15, 0.5 - 0.3 - 0.25])
+
     def test_slack_is_logged_when_logging_is_due(self) -> None:
         running = run(Frozen(0.2, 0.3, 0.5), slack=ResilientSlack())
         running.trainer.log_every_n_steps = 2
@@ -238,10 +279,39 @@ class TestGuards:
             warnings.simplefilter("error")
             for _ in range(3):
                 running.update([0, 9], [10, 10])
-        with pytest.warns(UserWarning, match=r"Constraint 'safe' has held 90% of the weight for 4 updates") as caught:
+        with pytest.warns(UserWarning, match=r"Constraint 'safe' has had at least 90% of the weight") as caught:
             for _ in range(20):
                 running.update([0, 9], [10, 10])
-        assert len(caught) == 1 and "it may be infeasible" in str(caught[0].message)
+        assert len(caught) == 1
+        message = str(caught[0].message)
+        # 9 of 10 are unsafe, so the rate of the wanted behavior is .1.
+        assert "may be infeasible. The last 2 updates reached a rate of 0.1, so try at_least: 0.1." in message
+
+    def test_the_proposed_threshold_is_looser_than_the_reached_rate(self) -> None:
+        running = run(Frozen(0.01, 0.95, 0.04), stall=StallDetector(weight=0.9, updates=4))
+        with pytest.warns(UserWarning, match=r"reached a rate of 0.417, so try at_most: 0.42\."):
+            for _ in range(4):
+                running.update([5, 0], [12, 10])
+
+    def test_the_bounded_and_the_own_weight_are_logged(self) -> None:
+        running = run(Frozen(0.2, 0.3, 0.5), bounds=WeightBounds(floor={"reward": 0.5}))
+        running.update(*COUNTS[0])
+        own = {"unbounded/reward": 0.2, "unbounded/lava": 0.3, "unbounded/safe": 0.5}
+        assert running.logged == [(own, 0)]
+        assert running.module.weights[0] == 0.5
+
+    def test_logits_do_not_wind_up_behind_bounds(self) -> None:
+        running = run(SoftmaxAdam(lr=0.05), bounds=WeightBounds(floor={"safe": 0.3}))
+        for _ in range(100):
+            running.update([1, 0], [10, 10])  # safe has slack
+        assert running.module.weights[2] == pytest.approx(0.3)
+        weights = [running.update([1, 9], [10, 10])[2] for _ in range(25)]
+        assert weights[-1] > 0.4
+
+    def test_bounds_that_do_not_bind_change_no_bit(self) -> None:
+        free, bounded = run(SoftmaxAdam()), run(SoftmaxAdam(), bounds=WeightBounds(floor=0.01))
+        for counts in COUNTS:
+            assert bounded.update(*counts) == free.update(*counts)
 
     def test_progress_is_no_stall(self) -> None:
         running = run(Frozen(0.01, 0.04, 0.95), stall=StallDetector(weight=0.9, updates=4))
@@ -302,7 +372,7 @@ class TestCheckpoint:
         for _ in range(3):
             original.update([0, 9], [10, 10])
         resumed = Run(fresh(), done=3).start(saved(original.callback))
-        with pytest.warns(UserWarning, match="Constraint 'safe' has held"):
+        with pytest.warns(UserWarning, match="Constraint 'safe' has had"):
             resumed.update([0, 9], [10, 10])
 
     def test_loading_does_not_change_the_file(self) -> None:

@@ -123,7 +123,7 @@ class TestStandardization:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize(
-        ("value", "residue"), [(0.3, 0.1 + 0.2), (1 / 3, 1 - 2 / 3), (1e8, 1e8 * 1.0000001), (-0.3, -(0.1 + 0.2))]
+        ("value", "residue"), [(0.3, 0.1 + 0.2), (1 / 3, 1 - 2 / 3), (1e8, 1e8 * (1 + 2e-16)), (-0.3, -(0.1 + 0.2))]
     )
     def test_rounding_residue_is_no_signal(self, value: float, residue: float, dtype: torch.dtype) -> None:
         assert dtype == torch.float32 or value != residue, "Expected a residue to test."
@@ -138,6 +138,19 @@ class TestStandardization:
         sums = [float(np.cumsum(parts[order])[-1]) for order in orders]
         assert len(set(sums)) > 1
         assert z_of(*sums).eq(0).all()
+
+    @pytest.mark.parametrize(("offset", "dtype"), [(5e5, torch.float32), (1e14, torch.float64)])
+    def test_an_indicator_with_an_offset_that_its_dtype_holds(self, offset: float, dtype: torch.dtype) -> None:
+        """Rounding is relative to the dtype: what is residue in float32 is a signal in float64."""
+        z = z_of(offset + 1, offset, offset, offset, dtype=dtype)
+        assert z.tolist() == pytest.approx([math.sqrt(3), *[-1 / math.sqrt(3)] * 3])
+
+    @pytest.mark.parametrize("estimator", ESTIMATORS[:2] + ESTIMATORS[3:], ids=lambda e: type(e).__name__)
+    def test_values_whose_squares_overflow(self, estimator) -> None:
+        data = components([[[3e38, -3e38, 3e38, -3e38], [1, 0, 0, 0]]], dtype=torch.float32)
+        advantages = estimator(ROLLOUTS, data, torch.ones(1))
+        assert advantages.isfinite().all() and advantages.dtype == torch.float32
+        assert (advantages[0, 0] > 0) and (advantages[0, 1] < 0) and (advantages[1, 0] > 0)
 
     @pytest.mark.parametrize("offset", [0.0, 1.0, 1000.0])
     def test_small_differences_are_a_signal(self, offset: float) -> None:
@@ -227,7 +240,7 @@ class TestScalarizedAdvantages:
     def test_weights_of_the_reward_alone_are_plain_grpo(self) -> None:
         data = components([[[1.0, 0, 0, 3]], [[5.0, 1, 2, 2]]], dtype=torch.float32)
         alone = components(data.values[:1], dtype=torch.float32)
-        plain = group_statistics(alone).standardized[0]
+        plain = group_statistics(alone).standardized[0].float()
         assert torch.equal(ScalarizedAdvantages()(ROLLOUTS, data, torch.tensor([1.0, 0.0])), plain)
         assert torch.equal(ScalarizedAdvantages()(ROLLOUTS, alone, torch.ones(1)), plain)
 
@@ -308,12 +321,28 @@ class TestScalarizedRewards:
         assert ScalarizedRewards()(ROLLOUTS, copy, weights).eq(0).all()
         assert ScalarizedRewards().effective_weights(group_statistics(copy), weights).eq(0).all()
 
+    @pytest.mark.parametrize(("rest", "varies"), [(1e-4, True), (1e-5, True), (1e-8, False)])
+    def test_a_sum_that_nearly_cancels(self, rest: float, varies: bool) -> None:
+        """S keeps `rest` of its terms: far above rounding it is a signal."""
+        r = torch.tensor([[1.0, 0, 0, 1]], dtype=torch.float64)
+        data = components(torch.stack([(1 + rest) * r, -r]))
+        advantages = ScalarizedRewards()(ROLLOUTS, data, torch.tensor([0.5, 0.5]))
+        assert advantages.flatten().tolist() == pytest.approx([1, -1, -1, 1] if varies else [0] * 4)
+
+    def test_negative_weights(self) -> None:
+        """The scale of S is that of its terms, whatever their signs."""
+        data = components([[[1.0, 0, 0, 3]], [[2.0, 5, 1, 0]]])
+        for weights in ([1.0, -1.0], [-1.0, 0.5], [1.5, -2.0]):
+            weights = torch.tensor(weights, dtype=torch.float64)
+            expected = oracle_scalarized_rewards(data, weights)
+            assert np.allclose(ScalarizedRewards()(ROLLOUTS, data, weights), expected, rtol=1e-12)
+
     @pytest.mark.parametrize("weight", [1e-25, 1e-10, 5e-4, 0.3, 1.0, 40.0])
     def test_a_single_component_is_plain_grpo_whatever_its_weight(self, weight: float) -> None:
         data = components([[[1.0, 0, 0, 3], [2, 2, 2, 2]]], dtype=torch.float32)
         weights = torch.tensor([weight], dtype=torch.float64)
         got = ScalarizedRewards()(ROLLOUTS, data, weights)
-        assert torch.allclose(got, group_statistics(data).standardized[0], rtol=1e-6)
+        assert torch.allclose(got, group_statistics(data).standardized[0].float(), rtol=1e-6)
         effective = ScalarizedRewards().effective_weights(group_statistics(data), weights)
         assert effective.flatten().tolist() == pytest.approx([1, 0], rel=1e-6)
 
@@ -402,6 +431,33 @@ class TestGDPO:
         a = z / (std + 1e-4)
         assert GDPO()(ROLLOUTS, data, torch.ones(1)).flatten().tolist() == pytest.approx([a, -a, 0, 0])
 
+    def test_moments_are_those_of_all_processes(self, monkeypatch) -> None:
+        """Each of two processes, given the other's sums, has its half of the whole batch's advantages."""
+        values = torch.randn(1, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        values[:, 2:] *= 7
+        values[0, 3, 0] = 100.0
+        halves = [components(values[:, :2]), components(values[:, 2:])]
+        # A mean that isn't 0 on each process: answers of one group apply in part.
+        for half in halves:
+            half.applicable[0, 0, 0] = False
+        whole = Components(values, torch.cat([half.applicable for half in halves], 1))
+        expected = oracle_gdpo(whole, torch.ones(1, dtype=torch.float64))
+        sums: list[list[torch.Tensor]] = [[], []]
+        for turn in range(3):  # The first turn collects sums, the second squares around the common mean.
+            results = []
+            for process, half in enumerate(halves):
+                calls: list[torch.Tensor] = []
+
+                def all_sum(ours, theirs=sums[1 - process], calls=calls):
+                    number = len(calls)
+                    calls.append(ours)
+                    return ours + theirs[number] if number < len(theirs) else ours
+
+                monkeypatch.setattr("lightning_cgrpo.grpo.advantages.all_sum", all_sum)
+                results.append((GDPO()(ROLLOUTS, half, torch.ones(1, dtype=torch.float64)), calls))
+            sums = [calls[: turn + 1] for _, calls in results]
+        assert np.allclose(torch.cat([advantages for advantages, _ in results]), expected, rtol=1e-9, atol=1e-9)
+
     def test_eps(self) -> None:
         data = components([[[1.0, 0, 4, 2], [3, 3, 1, 5]]])
         for eps in (0.0, 0.5):
@@ -417,6 +473,23 @@ class TestGDPO:
         expanded = torch.einsum("jb,jbg->bg", effective, statistics.standardized)
         shift = (GDPO()(ROLLOUTS, data, weights) - expanded)[statistics.used]
         assert len(shift) == 0 or (shift - shift[0]).abs().max() < 1e-9
+
+
+@by_estimator
+class TestInformative:
+    def test_a_component_that_varies_alone(self, estimator) -> None:
+        data = components([[[1.0, 0, 0, 0], [1, 1, 1, 1]], [[0.0, 0, 0, 0], [0, 0, 2, 2]]])
+        assert estimator.informative(data, torch.tensor([0.5, 0.5])).tolist() == [True, True]
+
+    def test_a_weight_of_0_gives_no_advantage(self, estimator) -> None:
+        data = components([[[1.0, 0, 0, 0], [1, 1, 1, 1]], [[0.0, 0, 0, 0], [0, 0, 2, 2]]])
+        assert estimator.informative(data, torch.tensor([1.0, 0.0])).tolist() == [True, False]
+
+    def test_components_that_cancel_give_no_advantage(self, estimator) -> None:
+        r = torch.tensor([[1.0, 0, 0, 1], [1.0, 0, 0, 0]], dtype=torch.float64)
+        cost = torch.tensor([[1.0, 0, 0, 1], [0, 1.0, 0, 0]], dtype=torch.float64)
+        data = components(torch.stack([r, -cost]))
+        assert estimator.informative(data, torch.tensor([0.5, 0.5])).tolist() == [False, True]
 
 
 @by_estimator

@@ -51,10 +51,10 @@ def flat(module):
     return torch.cat([parameter.detach().clone().flatten() for parameter in module.policy.parameters()])
 
 
-def make(task=None, optimizer=None, scheduler=None, objective=OBJECTIVE, **optimization):
+def make(task=None, optimizer=None, scheduler=None, objective=OBJECTIVE, policy=None, **optimization):
     torch.manual_seed(0)
     return ConstrainedGRPO(
-        CategoricalMLP(30, 5, hidden=(16,)),
+        policy or CategoricalMLP(30, 5, hidden=(16,)),
         EnvironmentSampler(Gridworld(max_steps=30)),
         task or GridworldTask(),
         objective,
@@ -165,6 +165,31 @@ def test_a_gradient_that_is_not_finite_skips_its_step_alone(monkeypatch, factor)
 
 def metrics_of(prefix, metrics):
     return torch.tensor([value for tag, value in sorted(metrics.items()) if tag.startswith(prefix)])
+
+
+# ---------------------------------------------------------------------- dropout
+
+
+class Dropping(CategoricalMLP):
+    """A policy with dropout, which remembers its mode in each pass."""
+
+    def __init__(self):
+        super().__init__(30, 5, hidden=(16,))
+        self.dropout, self.modes = torch.nn.Dropout(0.5), []
+
+    def actor(self):
+        self.modes.append(self.training)
+        act = super().actor()
+        return lambda values: self.dropout(act(values))
+
+
+def test_a_policy_with_dropout_is_the_same_policy_in_sampling_and_training():
+    """At learning rate 0, no ratio is clipped, though minibatches read the log-probabilities again."""
+    policy = Dropping()
+    module = make(optimizer=lambda p: torch.optim.SGD(p, lr=0.0), policy=policy, epochs=2, minibatch_size=7)
+    metrics, _ = train(module, updates=2)
+    assert [update["policy/clip_fraction"] for update in metrics.values()] == [0, 0]
+    assert policy.modes[0] is False and policy.modes[1] is True, "sampling, then training"
 
 
 # ---------------------------------------------------------------------- counting

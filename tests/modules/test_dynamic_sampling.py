@@ -7,7 +7,15 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
+from lightning_cgrpo import (
+    CategoricalMLP,
+    ConstrainedGRPO,
+    Constraint,
+    EnvironmentSampler,
+    Objective,
+    Optimization,
+    ScalarizedAdvantages,
+)
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.grpo.advantages import group_statistics
@@ -77,6 +85,17 @@ def test_chosen_prompts():
 # ---------------------------------------------------------------------- the rounds
 
 
+def varying(objective, weights=None):
+    """What `ConstrainedGRPO` asks of a group, with equal weights."""
+
+    def informative(signals):
+        components = objective.components(signals)
+        ours = torch.ones(len(components.values)) if weights is None else torch.tensor(weights)
+        return ScalarizedAdvantages().informative(components, ours)
+
+    return informative
+
+
 class Scripted:
     """Draws in which prompt n has a group that varies from its n-th draw on; values are the number of the draw."""
 
@@ -101,12 +120,21 @@ def test_rounds_end_when_all_vary_or_they_are_used_up():
         draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 1, 5, 2]))
         rollouts = drawn(4, 4, 0)
         signals = draw.score(prompts, rollouts)
-        got, measured, sampled = redraw(draw, draw.objective, prompts, rollouts, signals, rounds)
+        got, measured, sampled = redraw(draw, varying(draw.objective), prompts, rollouts, signals, rounds)
         # A group of which no draw varies stays the first one.
         assert got.actions[:, 0, 0].tolist() == measured["x"].value[:, 0].tolist() == values
         asked = [index for index, _ in draw.calls]
         assert asked == [[1, 5, 2], [5, 2], [5], [5], [5]][:rounds] and sampled == sum(map(len, asked))
     assert [number for _, number in draw.calls] == [0, 1, 2, 3, 4]
+
+
+def test_groups_that_vary_without_an_advantage_are_drawn_again():
+    """A component of weight 0 varies and teaches nothing."""
+    draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 1]))
+    rollouts = drawn(2, 4, 0)
+    signals = draw.score(prompts, rollouts)
+    _, _, sampled = redraw(draw, varying(draw.objective, [0.0]), prompts, rollouts, signals, 1)
+    assert draw.calls == [([0, 1], 0)] and sampled == 2
 
 
 def test_no_round_of_any_update_shares_its_randomness(monkeypatch):
@@ -211,7 +239,7 @@ def test_what_is_drawn_again_follows_from_the_seed_alone():
             others = module.sample(chosen, 3, Stream.REDRAW, 10 + number)
             return others, module.score(chosen, others)[0]
 
-        return redraw(draw, OBJECTIVE, some, rollouts, signals, 2)
+        return redraw(draw, varying(OBJECTIVE), some, rollouts, signals, 2)
 
     rows = torch.arange(len(prompts))
     whole, _, sampled = groups(rows)
@@ -226,7 +254,7 @@ def test_processes_without_dull_groups_take_part_in_the_rounds(monkeypatch):
     draw, prompts = Scripted(), PromptGroups(torch.tensor([0, 0]))
     rollouts = drawn(2, 4, 0)
     signals = draw.score(prompts, rollouts)
-    got, _, sampled = redraw(draw, draw.objective, prompts, rollouts, signals, 3)
+    got, _, sampled = redraw(draw, varying(draw.objective), prompts, rollouts, signals, 3)
     assert [index for index, _ in draw.calls] == [[], [], []] and sampled == 0 and got is rollouts
 
 

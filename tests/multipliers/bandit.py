@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from scipy.optimize import linprog
 
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
-from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds
+from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds, standard_units
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import Rollouts, Signal
 
@@ -38,13 +39,28 @@ class Bandit:
         return float(-answer.fun)
 
 
+# One safe arm, one that tempts to either violation, one to both. Optimum: 2/7, 2/7, 3/7 and 0 of them.
+FEASIBLE = Bandit(
+    arms=((0.5, 0.05, 0.05), (0.8, 0.4, 0.05), (0.8, 0.05, 0.4), (0.9, 0.4, 0.4)),
+    thresholds=(0.15, 0.2),
+)
+
+# The second rate can't fall below .30. The arm where it does has little reward and violates the first threshold, which
+# the first arm meets easily; the third has the most reward and violates both.
+INFEASIBLE = Bandit(
+    arms=((0.95, 0.02, 0.4), (0.25, 0.25, 0.3), (1.0, 0.3, 0.5)),
+    thresholds=(0.05, 0.05),
+)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Means over the last half of training.
 
     Args:
         std: of the rates over updates, the greater of the two; 0.018 of it is the batch's sampling noise.
-        stalled: what the detector told of, if anything.
+        stalled: the constraint that the detector told of, if any.
+        reached: the rate that it reached, as the detector measured it.
     """
 
     reward: float
@@ -53,9 +69,40 @@ class Outcome:
     slack: tuple[float, float]
     std: float
     stalled: int | None
+    reached: float | None
 
 
-def play(
+@dataclass(frozen=True)
+class Trajectory:
+    """Every update of a run.
+
+    Args:
+        rewards: ``[updates]`` mean reward.
+        rates: ``[updates, 2]`` measured rates.
+        weights: ``[updates, 3]`` weights of reward and constraints.
+        slack: ``[updates, 2]``.
+        stalled: the constraint that the detector told of, if any.
+        reached: the rate that it reached, as the detector measured it.
+    """
+
+    rewards: torch.Tensor
+    rates: torch.Tensor
+    weights: torch.Tensor
+    slack: torch.Tensor
+    stalled: int | None
+    reached: float | None
+
+
+def play(bandit: Bandit, controller: Controller, **how: Any) -> Outcome:
+    """Means over the last half of `train`."""
+    run = train(bandit, controller, **how)
+    half = len(run.rewards) // 2
+    rates, weights, slack = (tuple(part[half:].mean(0).tolist()) for part in (run.rates, run.weights, run.slack))
+    std = run.rates[half:].std(0).max().item()
+    return Outcome(run.rewards[half:].mean().item(), rates, weights, slack, std, run.stalled, run.reached)
+
+
+def train(
     bandit: Bandit,
     controller: Controller,
     *,
@@ -66,7 +113,7 @@ def play(
     group: int = 16,
     lr: float = 1.0,
     seed: int = 0,
-) -> Outcome:
+) -> Trajectory:
     """Constrained GRPO with a softmax over the arms as policy, one gradient step an update.
 
     In the order of the training step: the advantages use the weights from before the update of the multipliers.
@@ -82,7 +129,7 @@ def play(
     optimizer = torch.optim.SGD([logits], lr=lr)
     observed = torch.ones(2, dtype=torch.bool)
     controller.setup(2)
-    detector, stalled = StallDetector(), None
+    detector, stalled, reached = StallDetector(), None, None
     detector.setup(2)
     if bounds is not None:
         bounds.resolve(NAMES)
@@ -106,14 +153,18 @@ def play(
 
         violations, opportunities = objective.violations(signals)
         rates = violations / opportunities
+        if bounds is not None:
+            controller.adopt(weights)
+        highest = controller.highest_weights
+        if bounds is not None:
+            highest = torch.minimum(highest, bounds.highest_weights())
+        for told in detector.update(weights, rates - thresholds, observed, highest):
+            stalled, reached = told, (detector.reached + thresholds)[told].item()
         before = controller.weights
-        told = detector.update(before, rates - thresholds, observed)
-        stalled = told if stalled is None else stalled
         given = torch.zeros(2) if slack is None else slack.slack(before)
-        controller.step(rates - thresholds if slack is None else slack(rates - thresholds, before), observed)
+        excess = rates - thresholds if slack is None else slack(rates - thresholds, before)
+        controller.step(excess / standard_units(thresholds) if controller.standard_units else excess, observed)
         history.append(torch.cat([drawn[..., 0].double().mean()[None], rates, weights, given]))
 
-    late = torch.stack(history[updates // 2 :])
-    reward, *numbers = late.mean(0).tolist()
-    std = late[:, 1:3].std(0).max().item()
-    return Outcome(reward, tuple(numbers[:2]), tuple(numbers[2:5]), tuple(numbers[5:]), std, stalled)
+    rewards, rates, weights, slack = torch.stack(history).split([1, 2, 3, 2], dim=1)
+    return Trajectory(rewards[:, 0], rates, weights, slack, stalled, reached)

@@ -7,9 +7,18 @@ import math
 import pytest
 import torch
 
-from lightning_cgrpo.multipliers import PID, Controller, ExponentiatedGradient, NuPI, ProjectedAscent, SoftmaxAdam
+from lightning_cgrpo.multipliers import (
+    PID,
+    Controller,
+    DampedAscent,
+    ExponentiatedGradient,
+    NuPI,
+    ProjectedAscent,
+    SoftmaxAdam,
+)
 
 MAKE = {
+    "damped": DampedAscent,
     "softmax": SoftmaxAdam,
     "exponentiated_gradient": ExponentiatedGradient,
     "projected": ProjectedAscent,
@@ -239,6 +248,11 @@ def test_state_is_float64(make) -> None:
         (lambda: ExponentiatedGradient(clip=0), "clip"),
         (lambda: ExponentiatedGradient(bound=0), "bound"),
         (lambda: ExponentiatedGradient(bound=1, init=2), "init"),
+        (lambda: DampedAscent(gain=0), "gain"),
+        (lambda: DampedAscent(time=math.inf), "time"),
+        (lambda: DampedAscent(smoothing=1), "smoothing"),
+        (lambda: DampedAscent(max_multiplier=0), "max_multiplier"),
+        (lambda: DampedAscent(init=11), "init"),
         (lambda: ProjectedAscent(lr=0), "lr"),
         (lambda: ProjectedAscent(max_multiplier=math.inf), "max_multiplier"),
         (lambda: ProjectedAscent(init=-0.1), "init"),

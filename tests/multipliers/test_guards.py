@@ -8,7 +8,17 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lightning_cgrpo.multipliers import ResilientSlack, StallDetector, WeightBounds, bounded
+from lightning_cgrpo.multipliers import (
+    DampedAscent,
+    ExponentiatedGradient,
+    ProjectedAscent,
+    ResilientSlack,
+    SoftmaxAdam,
+    StallDetector,
+    WeightBounds,
+    bounded,
+    rounded_up,
+)
 
 
 def tensor(*numbers: float) -> torch.Tensor:
@@ -155,6 +165,66 @@ class TestWeightBounds:
         with pytest.raises(RuntimeError, match=r"Expected `resolve`"):
             WeightBounds()(tensor(1))
 
+    def test_highest_weights(self) -> None:
+        bounds = WeightBounds(floor={"reward": 0.3, "lava": 0.2}, cap={"battery": 0.4})
+        bounds.resolve(list(self.names))
+        assert bounds.highest_weights().tolist() == pytest.approx([0.7, 0.4])
+
+
+class TestAntiWindup:
+    """Unbounded logits continue from the bounded weights, so that a weight soon leaves its floor."""
+
+    def test_leaves_the_floor_at_once(self) -> None:
+        controller, bounds = SoftmaxAdam(lr=0.02), WeightBounds(floor={"first": 0.2})
+        controller.setup(2)
+        bounds.resolve(["reward", "first", "second"])
+        both = torch.tensor([True, True])
+
+        def update(*violations: float) -> float:
+            controller.adopt(bounds(controller.weights))
+            controller.step(tensor(*violations), both)
+            return bounds(controller.weights)[1].item()
+
+        for _ in range(200):
+            assert update(-0.1, 0.0) >= 0.2
+        assert controller.weights[1].item() < 0.2
+        rising = [update(0.1, 0.0) for _ in range(30)]
+        # Adam's momentum points down for some updates.
+        assert rising[15] > 0.2 and rising[29] > rising[15]
+
+    def test_adopts_weights(self) -> None:
+        controller = SoftmaxAdam()
+        controller.setup(2)
+        controller.adopt(tensor(0.5, 0.2, 0.3))
+        assert controller.weights.tolist() == pytest.approx([0.5, 0.2, 0.3])
+        controller.adopt(tensor(0.6, 0.0, 0.4))
+        assert controller.weights.tolist() == pytest.approx([0.6, 0.0, 0.4], abs=1e-9)
+        controller.step(tensor(0.1, 0.1), torch.tensor([True, True]))
+        assert controller.weights.isfinite().all()
+
+    @pytest.mark.parametrize("make", [ProjectedAscent, ExponentiatedGradient, DampedAscent])
+    def test_a_state_with_bounds_of_its_own_stays(self, make) -> None:
+        controller = make()
+        controller.setup(2)
+        before = controller.weights
+        controller.adopt(tensor(0.5, 0.2, 0.3))
+        assert torch.equal(controller.weights, before)
+
+    def test_highest_weights(self) -> None:
+        controller = ProjectedAscent(max_multiplier=4.0, init=1.0)
+        controller.setup(2)
+        assert controller.highest_weights.tolist() == pytest.approx([4 / 6, 4 / 6])
+        controller = SoftmaxAdam()
+        controller.setup(2)
+        assert controller.highest_weights.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("rate", "expected"), [(0.391, 0.4), (0.4, 0.4), (0.0123, 0.013), (0.0991, 0.1), (0.999, 1.0), (0.0, 0.0)]
+)
+def test_rounded_up(rate: float, expected: float) -> None:
+    assert rounded_up(rate) == expected
+
 
 class TestResilientSlack:
     def test_by_hand(self) -> None:
@@ -187,7 +257,8 @@ class TestStallDetector:
 
     def feed(self, made: StallDetector, violations: list[float], weights: torch.Tensor | None = None) -> list:
         weights = self.captured if weights is None else weights
-        return [made.update(weights, tensor(0.1, v), self.both) for v in violations]
+        told = [made.update(weights, tensor(0.1, v), self.both) for v in violations]
+        return [names[0] if names else None for names in told]
 
     def test_tells_once_and_in_time(self) -> None:
         made = self.detector()
@@ -217,8 +288,26 @@ class TestStallDetector:
         made = self.detector()
         self.feed(made, [0.3] * 5)
         for _ in range(20):
-            assert made.update(self.captured, tensor(0.1, math.nan), torch.tensor([True, False])) is None
+            assert made.update(self.captured, tensor(0.1, math.nan), torch.tensor([True, False])) == []
         assert self.feed(made, [0.3] * 5) == [None] * 4 + [1]
+
+    def test_most_of_the_weight_that_it_can_have(self) -> None:
+        """A cap of 1 on each multiplier leaves the second constraint half of the weight, and no more."""
+        made = self.detector()
+        weights, highest = tensor(0.4, 0.14, 0.46), tensor(0.5, 0.5)
+        told = [made.update(weights, tensor(0.1, 0.3), self.both, highest) for _ in range(10)]
+        assert told == [[]] * 9 + [[1]]
+
+    def test_tells_of_both(self) -> None:
+        made = self.detector()
+        highest = tensor(0.5, 0.5)
+        told = [made.update(tensor(0, 0.5, 0.5), tensor(0.2, 0.3), self.both, highest) for _ in range(10)]
+        assert told == [[]] * 9 + [[0, 1]]
+
+    def test_reached_is_the_mean_over_the_second_half(self) -> None:
+        made = self.detector()
+        assert 1 in self.feed(made, [0.3, 0.3, 0.3, 0.3, 0.3, 0.28, 0.30, 0.32, 0.30, 0.30])
+        assert made.reached.tolist() == pytest.approx([0, 0.3])
 
     def test_silent_where_weights_are_shared(self) -> None:
         assert set(self.feed(self.detector(), [0.3] * 50, self.balanced)) == {None}
@@ -236,7 +325,7 @@ class TestStallDetector:
         made = self.detector()
         self.feed(made, [0.3] * 10)
         other = tensor(0.02, 0.95, 0.03)
-        assert [made.update(other, tensor(0.1, 0.3), self.both) for _ in range(10)] == [None] * 9 + [0]
+        assert [made.update(other, tensor(0.1, 0.3), self.both) for _ in range(10)] == [[]] * 9 + [[0]]
 
     @pytest.mark.parametrize("arguments", [{"weight": 0.5}, {"weight": 1.1}, {"updates": 1}, {"improvement": 1.0}])
     def test_arguments_are_checked(self, arguments) -> None:

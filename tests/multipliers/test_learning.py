@@ -3,40 +3,32 @@
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from lightning_cgrpo.multipliers import (
     PID,
+    DampedAscent,
     ExponentiatedGradient,
     NuPI,
     ProjectedAscent,
     ResilientSlack,
     SoftmaxAdam,
     WeightBounds,
+    rounded_up,
 )
-from tests.multipliers.bandit import Bandit, Outcome, play
-
-# One safe arm, one that tempts to either violation, one to both. Optimum: 2/7, 2/7, 3/7 and 0 of them.
-FEASIBLE = Bandit(
-    arms=((0.5, 0.05, 0.05), (0.8, 0.4, 0.05), (0.8, 0.05, 0.4), (0.9, 0.4, 0.4)),
-    thresholds=(0.15, 0.2),
-)
-
-# The second rate can't fall below .30. The arm where it does has little reward and violates the first threshold, which
-# the first arm meets easily; the third has the most reward and violates both.
-INFEASIBLE = Bandit(
-    arms=((0.95, 0.02, 0.4), (0.25, 0.25, 0.3), (1.0, 0.3, 0.5)),
-    thresholds=(0.05, 0.05),
-)
+from tests.multipliers.bandit import FEASIBLE, INFEASIBLE, Outcome, play
 
 RUNS: dict[str, Callable[..., Outcome]] = {
+    "damped ascent": lambda **how: play(FEASIBLE, DampedAscent(), **how),
     "softmax": lambda **how: play(FEASIBLE, SoftmaxAdam(), **how),
     "softmax, lr .002": lambda **how: play(FEASIBLE, SoftmaxAdam(lr=0.002), **how),
     "exponentiated gradient": lambda **how: play(FEASIBLE, ExponentiatedGradient(), **how),
     "projected ascent": lambda **how: play(FEASIBLE, ProjectedAscent(), **how),
     "PID": lambda **how: play(FEASIBLE, PID(), **how),
     "nuPI": lambda **how: play(FEASIBLE, NuPI(), **how),
+    "infeasible: damped ascent": lambda **how: play(INFEASIBLE, DampedAscent(), **how),
     "infeasible: softmax": lambda **how: play(INFEASIBLE, SoftmaxAdam(), **how),
     "infeasible: softmax, floor .1": lambda **how: play(
         INFEASIBLE, SoftmaxAdam(), bounds=WeightBounds(floor=0.1), **how
@@ -60,12 +52,14 @@ RUNS: dict[str, Callable[..., Outcome]] = {
 # Measured, means over 3 seeds: OMP_NUM_THREADS=1 python -m tests.multipliers.test_learning
 # Columns: reward, rates (first, second), weights (reward, first, second), slack (first, second), std of the rates over
 # updates, and whom the stall detector told of, by seed. Optimum of the feasible one: reward .714, rates .15 and .20.
+# damped ascent                          0.705 0.150 0.200 0.393 0.318 0.290 0.000 0.000 0.020 [None, None, None]
 # softmax                                0.708 0.149 0.205 0.392 0.318 0.290 0.000 0.000 0.043 [None, None, None]
 # softmax, lr .002                       0.705 0.151 0.199 0.393 0.316 0.290 0.000 0.000 0.020 [None, None, None]
 # exponentiated gradient                 0.705 0.150 0.200 0.393 0.318 0.290 0.000 0.000 0.019 [None, None, None]
 # projected ascent                       0.706 0.150 0.200 0.395 0.315 0.290 0.000 0.000 0.020 [None, None, None]
 # PID                                    0.704 0.149 0.200 0.393 0.317 0.290 0.000 0.000 0.019 [None, None, None]
 # nuPI                                   0.704 0.149 0.200 0.393 0.317 0.290 0.000 0.000 0.019 [None, None, None]
+# infeasible: damped ascent              0.876 0.050 0.391 0.064 0.292 0.644 0.000 0.000 0.022 [1, 1, 1]
 # infeasible: softmax                    0.355 0.221 0.316 0.007 0.010 0.983 0.000 0.000 0.021 [1, 1, 1]
 # infeasible: softmax, floor .1          0.700 0.120 0.370 0.100 0.100 0.800 0.000 0.000 0.022 [1, 1, 1]
 # infeasible: softmax, slack             0.944 0.072 0.414 0.217 0.054 0.729 0.027 0.365 0.022 [None, None, None]
@@ -87,7 +81,9 @@ def test_optimum() -> None:
     assert FEASIBLE.optimum() == pytest.approx((2 * 0.5 + 2 * 0.8 + 3 * 0.8) / 7)
 
 
-@pytest.mark.parametrize("name", ["softmax", "exponentiated gradient", "projected ascent", "PID", "nuPI"])
+@pytest.mark.parametrize(
+    "name", ["damped ascent", "softmax", "exponentiated gradient", "projected ascent", "PID", "nuPI"]
+)
 def test_every_controller_reaches_its_thresholds(name: str) -> None:
     result = outcome(name)
     # The sampling noise of these means is below 0.001; the rest is oscillation, and what is left of the approach.
@@ -110,11 +106,25 @@ def test_infeasible_constraint_captures(name: str) -> None:
     assert result.stalled == 1
 
 
-@pytest.mark.parametrize("name", ["EG, floor .1", "projected ascent, cap 5", "PID, cap 5", "nuPI, cap 5"])
+@pytest.mark.parametrize(
+    "name", ["damped ascent", "EG, floor .1", "projected ascent, cap 5", "PID, cap 5", "nuPI, cap 5"]
+)
 def test_guards_keep_the_reward_and_the_feasible_constraint(name: str) -> None:
     result = outcome(f"infeasible: {name}")
     assert result.reward > 0.85
     assert result.rates[0] == pytest.approx(0.05, abs=0.02)
+
+
+def test_the_default_names_a_threshold_that_works() -> None:
+    """The infeasible threshold costs little reward, and the reached rate, rounded up, can be met."""
+    result = outcome("infeasible: damped ascent")
+    assert result.stalled == 1 and result.reached is not None
+    best = replace(INFEASIBLE, thresholds=(0.05, result.reached)).optimum()
+    assert result.reward > 0.95 * best
+    proposed = replace(INFEASIBLE, thresholds=(0.05, rounded_up(result.reached)))
+    met = play(proposed, DampedAscent())
+    assert met.rates[0] == pytest.approx(0.05, abs=0.01) and met.rates[1] < proposed.thresholds[1] + 0.01
+    assert met.stalled is None
 
 
 @pytest.mark.parametrize("name", ["softmax, slack", "EG, slack"])
@@ -132,4 +142,9 @@ if __name__ == "__main__":
     for run in RUNS:
         results = [RUNS[run](seed=seed) for seed in range(3)]
         numbers = torch.tensor([[r.reward, *r.rates, *r.weights, *r.slack, r.std] for r in results]).mean(0)
-        print(f"# {run:38}", *(f"{number:.3f}" for number in numbers), [r.stalled for r in results])
+        print(
+            f"# {run:38}",
+            *(f"{number:.3f}" for number in numbers),
+            [r.stalled for r in results],
+            [r.reached for r in results],
+        )

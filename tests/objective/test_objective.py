@@ -261,6 +261,42 @@ class TestViolations:
         assert values[0].tolist() == values[1].tolist() and values[1].is_floating_point()
 
 
+class TestCost:
+    """Two answers with steps: one violation in 10 steps, and 2 in 80; the threshold is .05 of the steps."""
+
+    signal = Signal(
+        torch.tensor([[1.0, 2.0]]), count=torch.tensor([[1.0, 2.0]]), opportunities=torch.tensor([[10.0, 80.0]])
+    )
+
+    def test_a_sum_prefers_the_answer_with_the_higher_rate(self) -> None:
+        wrong, right = Constraint(at_most=0.05).component(self.signal)[0].tolist()
+        assert wrong > right
+
+    def test_the_excess_prefers_the_answer_that_meets_the_threshold(self) -> None:
+        wrong, right = Constraint(at_most=0.05, cost="excess").component(self.signal)[0].tolist()
+        assert (wrong, right) == pytest.approx((-0.5, 2.0))
+
+    def test_the_excess_of_a_wanted_behavior(self) -> None:
+        wrong, right = Constraint(at_least=0.05, cost="excess").component(self.signal)[0].tolist()
+        # Violations are the 9 and 78 other steps, of which .95 may be.
+        assert (wrong, right) == pytest.approx((0.5, -2.0))
+
+    @pytest.mark.parametrize("word", ["at_most", "at_least"])
+    def test_the_excess_of_an_indicator_is_its_value_up_to_a_constant(self, word: str) -> None:
+        indicator = Signal(torch.tensor([[1.0, 0.0, 0.0]]))
+        plain, excess = (Constraint(**{word: 0.2}, cost=cost).component(indicator) for cost in ("signal", "excess"))
+        assert torch.allclose(excess - plain, (excess - plain)[:, :1].expand_as(plain))
+
+    def test_unknown(self) -> None:
+        with pytest.raises(ObjectiveError, match="Expected constraint 'lava' to have cost: signal or excess, but got"):
+            Objective("goal", {"lava": Constraint(at_most=0.1, cost="mean")})
+
+    @pytest.mark.parametrize("value", [0.5, 2.0, -1.0])
+    def test_an_indicator_is_0_or_1(self, value: float) -> None:
+        with pytest.raises(ObjectiveError, match=f"its signal must be 0 or 1, but it was {value:g}"):
+            Constraint(at_most=0.1).violations(Signal(torch.tensor([[1.0, value]])))
+
+
 class TestObjective:
     OBJECTIVE = Objective(
         {"goal": 1.0, "speed": 0.5},

@@ -1,0 +1,35 @@
+"""Aiming for a test: the aim passes with the promised probability, and no looser aim does."""
+
+import pytest
+import torch
+from scipy.stats import binom
+
+from lightning_cgrpo.multipliers import AimForTest
+
+
+@pytest.mark.parametrize("threshold", [0.15, 0.01, 0.5, 0.0])
+@pytest.mark.parametrize("prompts", [100, 5000])
+def test_passes_with_the_confidence(threshold: float, prompts: int) -> None:
+    aim = AimForTest(prompts, confidence=0.9)(torch.tensor([threshold], dtype=torch.float64)).item()
+    assert binom.cdf(round(prompts * threshold), prompts, aim) == pytest.approx(0.9, abs=1e-6)
+    assert aim > 0 and (aim < threshold or threshold == 0)
+
+
+def test_all_constraints_pass_together() -> None:
+    thresholds = torch.tensor([0.15, 0.01, 0.01], dtype=torch.float64)
+    aims = AimForTest(1000, 0.95)(thresholds)
+    passes = [binom.cdf(round(1000 * d), 1000, p) for d, p in zip(thresholds.tolist(), aims.tolist(), strict=True)]
+    assert sum(1 - p for p in passes) == pytest.approx(0.05, abs=1e-6)
+
+
+def test_a_larger_test_costs_less() -> None:
+    threshold = torch.tensor([0.15], dtype=torch.float64)
+    margins = [(threshold - AimForTest(prompts)(threshold)).item() for prompts in (100, 1000, 10_000)]
+    assert margins == sorted(margins, reverse=True)
+    assert margins[0] / margins[2] == pytest.approx(10, rel=0.2)
+
+
+@pytest.mark.parametrize(("prompts", "confidence"), [(0, 0.9), (10, 0.5), (10, 1.0)])
+def test_arguments_are_checked(prompts: int, confidence: float) -> None:
+    with pytest.raises(ValueError, match=r"Expected argument `(prompts|confidence)`"):
+        AimForTest(prompts, confidence)
