@@ -23,6 +23,7 @@ from lightning_cgrpo.distributed import gather_counts
 from lightning_cgrpo.errors import UserError, expect, first_line
 from lightning_cgrpo.modules.monitors import TIMES, check_monitors
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
+from lightning_cgrpo.objective.merit import MERIT, merit
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.sharding import is_sharded, total_norm, unsharded
@@ -30,14 +31,15 @@ from lightning_cgrpo.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task
+from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 OptimizerCallable = Callable[[Iterable[Any]], Optimizer]
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
 
 SCHEDULED = ("initial_lr", "weight_decay", "eps")
 """Optimizer settings that a schedule does not change."""
-TEST_SPLITS = ("test", "test_train", "test_follow_ups")
-"""Splits of a test: test prompts, training prompts, and prompts that follow test prompts."""
+TEST_SPLITS = ("test", "test_train", "test_follow_ups", "certify")
+"""Splits of a test: test prompts, training prompts, prompts that follow test prompts, and prompts of a certificate."""
 
 
 class ScoredPrompts(TypedDict):
@@ -91,6 +93,7 @@ class RolloutModule(LightningModule):
         self.evaluations: dict[str, Evaluation] = {}
         self._sums = {split: RunningSums() for split in ("val", *TEST_SPLITS)}
         self.latest_metrics: dict[str, float] = {}
+        self.latest_rates: dict[str, ClusteredRate] = {}
         self._metrics: dict[str, Tensor] = {}
         self._checks_monitors = False
 
@@ -360,7 +363,10 @@ class RolloutModule(LightningModule):
     def _finish_evaluation(self, split: str) -> None:
         evaluation = self._sums[split].evaluation(self.objective)
         self.evaluations[split] = evaluation
-        self.log_dict({f"{split}/{tag}": value for tag, value in evaluation.metrics.items()}, sync_dist=True)
+        metrics = dict(evaluation.metrics)
+        if split == "val" and (rank := merit(self.objective, evaluation)) is not None:
+            metrics[MERIT] = rank
+        self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, sync_dist=True)
 
 
 def check_precision(trainer: Trainer) -> None:
