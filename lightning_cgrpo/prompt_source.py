@@ -20,9 +20,11 @@ class PromptSource(ABC):
 
     Attributes:
         rows: the columns of each prompt, if all are in memory. Samplers check these prompts before training.
+        endless: indices beyond the length are new prompts of the same kind.
     """
 
     rows: Sequence[Mapping[str, Any]] | None = None
+    endless = False
 
     @abstractmethod
     def __len__(self) -> int: ...

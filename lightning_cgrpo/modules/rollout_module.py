@@ -314,6 +314,10 @@ class RolloutModule(LightningModule):
             sums.add(prompt_sums(self.objective, signals, rollouts, faults))
         return {"prompts": prompts, "rollouts": rollouts, "signals": signals}
 
+    def sums(self, split: str) -> RunningSums:
+        """The last evaluation's sums of each prompt: of ``val`` or a split of the test."""
+        return self._sums[split]
+
     def on_validation_epoch_start(self) -> None:
         self._sums["val"].clear()
 

@@ -130,5 +130,26 @@ def fewest_prompts(threshold: float, confidence: float, constraints: int = 1) ->
     return binomial.prompts_needed(0.0, threshold, (1 - confidence) / constraints)
 
 
+def fewest_for_all(thresholds: Sequence[float], confidence: float) -> int | None:
+    """Prompts that certify all thresholds together without any violation; None if one can't be certified.
+
+    Example:
+        >>> fewest_for_all([0.01, 0.01, 0.01], 0.95), fewest_for_all([0.01, 0.05], 0.95)
+        (408, 299)
+    """
+    if any(threshold <= 0 for threshold in thresholds):
+        return None
+    low, high = 0, fewest_prompts(min(thresholds), confidence, len(thresholds)) or 0
+
+    def enough(prompts: int) -> bool:
+        p_values = [binomial.p_value_met(0, prompts, threshold) for threshold in thresholds]
+        return all(rejected for rejected, _ in holm_levels(p_values, 1 - confidence))
+
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
 def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [met for met, _ in pairs], [missed for _, missed in pairs]
