@@ -11,6 +11,7 @@ from typing import Any
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_cgrpo.checkpoints.files import CheckpointFiles, last_of, put, remove_unfinished, unwritten
@@ -19,7 +20,9 @@ from lightning_cgrpo.checkpoints.names import UNFINISHED, is_remote
 from lightning_cgrpo.checkpoints.termination import Termination, say
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.monitors import VALIDATION
-from lightning_cgrpo.objective.merit import MERIT
+from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.objective.merit import MERIT, too_few
+from lightning_cgrpo.prompt_source import PromptLoader
 
 FOLDER = "checkpoints"
 
@@ -76,6 +79,11 @@ class Checkpoints(ModelCheckpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
+        ranks = self.monitor == f"{VALIDATION}{MERIT}" and any(trainer.num_val_batches)
+        if ranks and isinstance(pl_module, RolloutModule):
+            note = too_few(pl_module.objective, _validation_prompts(trainer))
+            if note is not None:
+                rank_zero_info(note)
         if trainer.is_global_zero:
             # Files of killed runs.
             if self.dirpath and not is_remote(self.dirpath):
@@ -247,6 +255,13 @@ def _termination(trainer: Trainer) -> Termination:
 
 def _at_end(trainer: Trainer) -> bool:
     return trainer.global_step == trainer.estimated_stepping_batches
+
+
+def _validation_prompts(trainer: Trainer) -> int:
+    loaders = trainer.val_dataloaders
+    found = [one for one in (loaders if isinstance(loaders, list) else [loaders]) if isinstance(one, PromptLoader)]
+    limits = zip(found, trainer.num_val_batches, strict=False)
+    return sum(min(len(loader.source), int(batches * loader.batch_size)) for loader, batches in limits)
 
 
 def _within_training(trainer: Trainer) -> bool:

@@ -74,9 +74,9 @@ class InitialRates(Callback):
 
 def out_of_reach(name: str, constraint: Constraint, best: ClusteredRate, size: int) -> str:
     """The warning of a threshold that no choice among the answers reaches."""
-    chosen = f"the best of {size} answers to each prompt" if size > 1 else "the starting policy"
+    chosen = f"the best of {size} answers to each prompt" if size > 1 else "the policy"
     return (
         f"The threshold {name} {' '.join(bound_text(constraint))} is out of reach at the start: {chosen} has a rate of "
-        f"{constraint.shown_rate(best.rate):.3f} ({standing(constraint, best)}), and training mostly reweighs answers "
-        "that the policy gives already; try an easier threshold, or fine-tuning before."
+        f"{constraint.shown_rate(best.rate):.3f} ({standing(constraint, best)}). Training reweighs answers, so it must "
+        "discover better answers first; a policy from scratch may, a fine-tuned policy may need an easier threshold."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
@@ -124,6 +125,8 @@ class _Look(CommandLine):
         rows = _Rows()
         self.trainer.callbacks.append(rows)  # type: ignore[attr-defined]
         loader = PromptLoader(source, datamodule.eval_prompts)
+        # A look needs no multipliers.
+        warnings.filterwarnings("ignore", message=".*callbacks used to create the checkpoint need to be provided")
         self.trainer.test(model, {SPLIT: loader}, ckpt_path, verbose=False, weights_only=weights_only)
         self.rows = rows.rows
 

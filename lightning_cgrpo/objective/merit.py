@@ -7,6 +7,7 @@ import math
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
+from lightning_cgrpo.verdicts.verdict import fewest_for_all, fewest_prompts
 
 MERIT = "merit"
 CONFIDENCE = 0.95
@@ -33,3 +34,27 @@ def merit(objective: Objective, evaluation: Evaluation) -> float | None:
         slack = min(slack, (threshold - rate.bounds(1 - CONFIDENCE)[1]) / unit)
     # From 0 to 2, and float32 keeps four digits of rewards up to hundreds.
     return slack if slack < 0 else 1 + reward / (1 + abs(reward))
+
+
+def too_few(objective: Objective, prompts: int) -> str | None:
+    """A note on thresholds that so few validation prompts can't show to be met, also without a violation."""
+    needed = {
+        name: fewest_prompts(constraint.max_violation_rate, CONFIDENCE)
+        for name, constraint in objective.constrained.items()
+    }
+    unshown = {name: count for name, count in needed.items() if count is None or count > prompts}
+    if not unshown:
+        return None
+    texts = []
+    for name, count in unshown.items():
+        constraint = objective.constrained[name]
+        sign = "<=" if constraint.at_least is None else ">="
+        texts.append(
+            f"{name} {sign} {constraint.bound:g} ({'no number is enough' if count is None else f'{count} are'})"
+        )
+    together = fewest_for_all([c.max_violation_rate for c in objective.constrained.values()], CONFIDENCE)
+    certify = "" if together is None else f" A certificate of all constraints needs {together} prompts or more."
+    return (
+        f"{prompts} validation prompts can't show that a policy meets {', '.join(texts)}, even without a violation, so "
+        f"no checkpoint counts as feasible; the best is the checkpoint nearest to that, whatever its reward.{certify}"
+    )

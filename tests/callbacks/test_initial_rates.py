@@ -76,7 +76,7 @@ def test_the_best_answer_of_each_prompt_and_the_thresholds_out_of_reach(tmp_path
     assert len(messages) == 1, "of what is enforced, only the rare signal is out of reach"
     assert messages[0].startswith(
         "The threshold rare >= 0.99 is out of reach at the start: the best of 4 answers to each prompt has a rate of "
-        "0.900 (0.850-0.938), and"
+        "0.900 (0.850-0.938). Training"
     )
     text = " ".join(capsys.readouterr().out.split())
     assert "best of 4" in text and "Prompts with an answer that meets all thresholds: 0.900 (0.850-0.938)." in text
@@ -90,4 +90,4 @@ def test_a_threshold_that_the_sample_leaves_open_is_not_called_out(tmp_path):
 
 def test_a_single_answer_is_no_choice():
     text = out_of_reach("x", Constraint(at_most=0.01), ClusteredRate(0.5, 0.02, 100, 100), 1)
-    assert "out of reach at the start: the starting policy has a rate of 0.500" in text
+    assert "out of reach at the start: the policy has a rate of 0.500" in text

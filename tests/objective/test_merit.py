@@ -4,7 +4,7 @@ import pytest
 
 from lightning_cgrpo import Constraint, Objective
 from lightning_cgrpo.objective.measurement import Evaluation
-from lightning_cgrpo.objective.merit import merit
+from lightning_cgrpo.objective.merit import merit, too_few
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 OBJECTIVE = Objective("goal", {"lava": Constraint(at_most=0.01), "polite": Constraint(at_least=0.95)})
@@ -51,3 +51,13 @@ def test_what_was_never_observed():
     assert merit(OBJECTIVE, Evaluation()) is None
     assert merit(Objective("goal"), Evaluation({"reward/mean": 1.0})) == pytest.approx(1.5)
     assert merit(Objective("goal", {"lava": Constraint(at_most=0.0)}), unseen) < 0
+
+
+def test_how_many_validation_prompts_can_say_something():
+    three = Objective("length", {name: Constraint(at_least=0.99) for name in ("format", "integer", "safe")})
+    note = too_few(three, 250)
+    assert note.startswith("250 validation prompts can't show that a policy meets format >= 0.99 (299 are), integer")
+    assert note.endswith("A certificate of all constraints needs 408 prompts or more.")
+    assert too_few(three, 299) is None and too_few(OBJECTIVE, 299) is None
+    assert "polite" not in too_few(OBJECTIVE, 59) and "polite >= 0.95 (59 are)" in too_few(OBJECTIVE, 58)
+    assert "lava <= 0 (no number is enough)" in too_few(Objective("goal", {"lava": Constraint(at_most=0.0)}), 10**6)
