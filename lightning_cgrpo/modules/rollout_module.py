@@ -25,6 +25,7 @@ from lightning_cgrpo.modules.monitors import TIMES, check_monitors
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective.merit import MERIT, merit
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.standing import standing
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.sharding import is_sharded, total_norm, unsharded
 from lightning_cgrpo.randomness import Stream, run_seed, uniform
@@ -370,6 +371,10 @@ class RolloutModule(LightningModule):
         metrics = dict(evaluation.metrics)
         if split == "val" and (rank := merit(self.objective, evaluation)) is not None:
             metrics[MERIT] = rank
+        if split != "val":
+            for name, rate in evaluation.rates.items():
+                found = standing(self.objective.constraints[name], rate)
+                metrics |= {f"rate_low/{name}": found.low, f"rate_high/{name}": found.high}
         self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, sync_dist=True)
 
 

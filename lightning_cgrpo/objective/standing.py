@@ -28,9 +28,12 @@ class Standing:
 
 def standing(constraint: Constraint, rate: ClusteredRate) -> Standing:
     """The standing of a rate of violation; `says` is empty without a threshold."""
-    lower, upper = rate.bounds((1 - CONFIDENCE) / 2)
-    low, high = constraint.shown_bounds(lower, upper)
+    return compared(constraint, *constraint.shown_bounds(*rate.bounds((1 - CONFIDENCE) / 2)))
+
+
+def compared(constraint: Constraint, low: float, high: float) -> Standing:
+    """The standing of a shown rate's interval."""
     if constraint.bound is None:
         return Standing(low, high, "")
-    met, missed = (upper <= constraint.max_violation_rate, lower > constraint.max_violation_rate)
-    return Standing(low, high, "met" if met else "missed" if missed else "undecided")
+    met = [constraint.met_by(end) for end in (low, high)]
+    return Standing(low, high, "met" if all(met) else "undecided" if any(met) else "missed")
