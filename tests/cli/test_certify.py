@@ -3,6 +3,8 @@
 import json
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -172,3 +174,83 @@ def test_a_damaged_record_is_no_second_chance():
     certify("--prompts=60")
     (FOLDER / "certificates.json").write_text("{")
     assert "is damaged" in refused("--prompts=60")
+
+
+MEMORIZED = '''
+import torch
+from lightning_cgrpo import Signal
+from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.tasks.gridworld import GridworldTask
+
+
+def known(prompts):
+    return [(int(start), int(goal)) for start, goal in zip(prompts.columns["start"], prompts.columns["goal"])]
+
+
+class Memorized(GridworldTask):
+    """Behavior that is fine on the validation layouts, and nowhere else: as if these had been learned by heart."""
+
+    signals = {**GridworldTask.signals, "fine": "indicator"}
+
+    def score(self, prompts, rollouts):
+        validated = set(known(GridworldDataModule(val_prompts=400, seed=0).source("val").groups(torch.arange(400))))
+        fine = torch.tensor([float(place in validated) for place in known(prompts)])
+        signals = {"fine": Signal(fine[:, None].expand(rollouts.mask.shape[:2]).clone())}
+        return {**super().score(prompts, rollouts), **signals}
+'''
+
+
+def test_what_holds_on_the_validation_prompts_alone_is_refuted(capsys):
+    Path("memorized.py").write_text(MEMORIZED)
+    only = (
+        "--model.task=memorized.Memorized --model.objective.constraints.lava=null --data.val_prompts=400 "
+        "--model.objective.constraints.battery=null --model.objective.constraints.fine.at_least=0.99 "
+        "--trainer.logger.name=memorized"
+    )
+    main(["fit", *SMALL, *shlex.split(only)])
+    capsys.readouterr()
+    main(["validate", *SMALL, *shlex.split(only), "--ckpt_path=best"])
+    words = capsys.readouterr().out.split()
+    assert "1.0000" in words and "met" in words
+    with pytest.raises(SystemExit) as end:
+        main(["certify", *SMALL, *shlex.split(only), "--ckpt_path=best", "--prompts=300"])
+    assert end.value.code == 3 and "REFUTED" in capsys.readouterr().out
+
+
+def test_best_is_the_same_checkpoint_in_every_command(capsys):
+    (best,) = FOLDER.glob("step=*.ckpt")
+    for command in ("validate", "test", "predict"):
+        capsys.readouterr()
+        main([command, *SMALL, "--ckpt_path=best"])
+        assert str(best) in capsys.readouterr().out.splitlines()[0]
+    capsys.readouterr()
+    certify("--prompts=60")
+    assert str(best) in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.slow
+def test_several_processes_rank_and_certify_as_one_does(home):
+    """Two processes train, rank and certify; also the exit status is that of one process."""
+
+    def run(command, *arguments):
+        bounds = shlex.split(BOUNDS.format(lava=0.06)) if command == "certify" else []
+        line = [sys.executable, "-m", "lightning_cgrpo", command, *SMALL, *bounds, *arguments]
+        return subprocess.run(line, capture_output=True, text=True, timeout=300)
+
+    two = ["--trainer.devices=2", "--trainer.strategy=ddp"]
+    assert run("certify", "--prompts=61").returncode == 3
+    alone = looks()[0]
+    (FOLDER / "certificates.json").unlink()
+    found = run("certify", "--prompts=61", *two)
+    assert found.returncode == 3, found.stderr[-2000:]
+    assert found.stdout.count("REFUTED") == 1
+    together = looks()[0]
+    for look in (alone, together):
+        del look["at"]
+    assert together["question"] == alone["question"] and together["source"] == alone["source"]
+    for name, values in alone["constraints"].items():
+        assert together["constraints"][name] == pytest.approx(values)
+    shutil.rmtree("runs")
+    assert (done := run("fit", *two)).returncode == 0, done.stderr[-2000:]
+    (expected,), (best,) = ((folder / FOLDER).glob("step=*.ckpt") for folder in (home, Path()))
+    assert best.name == expected.name
