@@ -150,7 +150,8 @@ class Checkpoints(ModelCheckpoint):
             self._unranked = False
 
     def _ranks_validations(self, trainer: Trainer) -> bool:
-        return (self.monitor or "").startswith(VALIDATION) and any(trainer.num_val_batches)
+        ranks = self.save_top_k != 0 and (self.monitor or "").startswith(VALIDATION)
+        return ranks and any(trainer.num_val_batches)
 
     def _due_by_step(self, trainer: Trainer) -> bool:
         return self._every_n_train_steps > 0 and trainer.global_step % self._every_n_train_steps == 0
