@@ -3,8 +3,9 @@
 from lightning_cgrpo.callbacks.checkpoints import Checkpoints
 from lightning_cgrpo.callbacks.driving.pictures import DrivePictures
 from lightning_cgrpo.callbacks.driving.scores import DrivingScores
-from lightning_cgrpo.callbacks.evaluation_tables import EvaluationTable, InitialRates
+from lightning_cgrpo.callbacks.evaluation_tables import EvaluationTable
 from lightning_cgrpo.callbacks.fixed_weights import FixedWeights
+from lightning_cgrpo.callbacks.initial_rates import InitialRates
 from lightning_cgrpo.callbacks.lagrangian import LagrangianCallback
 from lightning_cgrpo.callbacks.predictions import WritePredictions
 from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar

@@ -11,6 +11,7 @@ from typing import Any
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lightning_cgrpo.checkpoints.files import CheckpointFiles, last_of, put, remove_unfinished, unwritten
@@ -18,6 +19,10 @@ from lightning_cgrpo.checkpoints.integrity import write_failure
 from lightning_cgrpo.checkpoints.names import UNFINISHED, is_remote
 from lightning_cgrpo.checkpoints.termination import Termination, say
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.modules.monitors import VALIDATION
+from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.objective.merit import MERIT, too_few
+from lightning_cgrpo.prompt_source import PromptLoader
 
 FOLDER = "checkpoints"
 
@@ -32,6 +37,8 @@ class Checkpoints(ModelCheckpoint):
     - A resumed run repeats a due or interrupted validation.
     - With `monitor`, checkpoints are ranked after the same update's validation. A resumed run knows earlier runs' best
       checkpoints.
+    - With `monitor` of validation, such as ``val/merit`` (feasible policies first, then by reward), every validation
+      ranks its policy, and no other policy gets its rank. A run without validation keeps the newest checkpoint.
     - ``ckpt_path="last"`` is the newest ``last.ckpt`` of all versions.
     """
 
@@ -72,6 +79,11 @@ class Checkpoints(ModelCheckpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
+        ranks = self.monitor == f"{VALIDATION}{MERIT}" and any(trainer.num_val_batches)
+        if ranks and isinstance(pl_module, RolloutModule):
+            note = too_few(pl_module.objective, _validation_prompts(trainer))
+            if note is not None:
+                rank_zero_info(note)
         if trainer.is_global_zero:
             # Files of killed runs.
             if self.dirpath and not is_remote(self.dirpath):
@@ -103,13 +115,14 @@ class Checkpoints(ModelCheckpoint):
         """Save; the last checkpoint follows its validation, because Lightning resumes no finished run."""
         _termination(trainer).works()
         self._validation_due = _validation_due(trainer)
-        due = self._due(trainer)
+        due = self._due(trainer) or (self._validation_due and self._ranks_validations(trainer))
         waits = self._validation_due and _at_end(trainer)
         self._unranked = due and (waits or (self._validation_due and self.monitor is not None))
         # A link points to the checkpoint ranked last.
         last = due and not (self._unranked and self.save_last == "link")
         if not waits:
-            self._save(trainer, last, ranked=due and not self._unranked)
+            stale = self._ranks_validations(trainer) and not self._validation_due
+            self._save(trainer, last, ranked=due and not self._unranked and not stale)
         self._end_if_asked(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -117,7 +130,9 @@ class Checkpoints(ModelCheckpoint):
         if _within_training(trainer):
             self._validation_due = True
             # In a resumed run, no update has set `_unranked`.
-            self._unranked |= self._due_by_step(trainer) and self.monitor is not None
+            self._unranked |= self._ranks_validations(trainer) or (
+                self._due_by_step(trainer) and self.monitor is not None
+            )
             # A validation that was interrupted isn't counted twice.
             trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.reset_on_restart()
 
@@ -133,6 +148,10 @@ class Checkpoints(ModelCheckpoint):
         if _within_training(trainer):
             self._save(trainer, last=self._unranked, ranked=self._unranked)
             self._unranked = False
+
+    def _ranks_validations(self, trainer: Trainer) -> bool:
+        ranks = self.save_top_k != 0 and (self.monitor or "").startswith(VALIDATION)
+        return ranks and any(trainer.num_val_batches)
 
     def _due_by_step(self, trainer: Trainer) -> bool:
         return self._every_n_train_steps > 0 and trainer.global_step % self._every_n_train_steps == 0
@@ -159,8 +178,11 @@ class Checkpoints(ModelCheckpoint):
             self._save_last(trainer)
 
     def _save_topk_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:
+        if self.monitor == f"{VALIDATION}{MERIT}" and not any(trainer.num_val_batches):
+            if self.save_top_k:
+                self._save_none_monitor_checkpoint(trainer, monitor_candidates)
         # A rate may have had no opportunity yet; `monitors` reports unknown names.
-        if self.monitor is None or self.monitor in monitor_candidates:
+        elif self.monitor is None or self.monitor in monitor_candidates:
             super()._save_topk_checkpoint(trainer, monitor_candidates)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -234,6 +256,13 @@ def _termination(trainer: Trainer) -> Termination:
 
 def _at_end(trainer: Trainer) -> bool:
     return trainer.global_step == trainer.estimated_stepping_batches
+
+
+def _validation_prompts(trainer: Trainer) -> int:
+    loaders = trainer.val_dataloaders
+    found = [one for one in (loaders if isinstance(loaders, list) else [loaders]) if isinstance(one, PromptLoader)]
+    limits = zip(found, trainer.num_val_batches, strict=False)
+    return sum(min(len(loader.source), int(batches * loader.batch_size)) for loader, batches in limits)
 
 
 def _within_training(trainer: Trainer) -> bool:

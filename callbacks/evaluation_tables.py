@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 
 from lightning.pytorch import Callback, Trainer
 from rich.box import SIMPLE_HEAD
@@ -11,13 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lightning_cgrpo.errors import expect
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import Constraint
-from lightning_cgrpo.objective.measurement import Evaluation, RunningSums
+from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.standing import standing
 from lightning_cgrpo.output import print_table
-from lightning_cgrpo.randomness import Stream
 
 ROWS = {"val": "validation", "test_train": "train", "test": "test", "test_follow_ups": "follow-ups"}
 
@@ -25,9 +23,10 @@ Lines = list[str | Text]
 
 
 def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation], title: str, width: int) -> Table:
-    """Reward, rates and length with standard errors, and thresholds.
+    """Reward and length with standard errors, rates with intervals, and thresholds.
 
-    Behaviors are columns; a table wider than `width` characters is transposed.
+    A threshold is ``met`` or ``missed`` if the whole interval is on that side, else ``undecided``. Behaviors are
+    columns; a table wider than `width` characters is transposed.
 
     Args:
         evaluations: by name of the set of prompts.
@@ -39,7 +38,7 @@ def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation],
     cells: list[list[Lines]] = [[[], *(_measured(of, "reward/mean") for of in found)]]
     for name, constraint in objective.constraints.items():
         behaviors.append([name])
-        cells.append([_threshold(constraint), *(_measured(of, f"rate/{name}", constraint) for of in found)])
+        cells.append([_threshold(constraint), *(_rate(of, name, constraint) for of in found)])
     behaviors.append(["answer", "length"])
     cells.append([[], *(_measured(of, "rollout/length") for of in found)])
     table = _table(title, behaviors, sets, list(zip(*cells, strict=True)), "\n")
@@ -53,22 +52,31 @@ def _size(of: Evaluation) -> str:
 
 
 def _threshold(constraint: Constraint) -> Lines:
+    return [*bound_text(constraint), *(["monitored"] if constraint.role == "monitor" else [])]
+
+
+def bound_text(constraint: Constraint) -> list[str]:
+    """``<= 0.01``, or nothing without a threshold."""
     sign = "<=" if constraint.at_least is None else ">="
-    bound = [] if constraint.bound is None else [f"{sign} {constraint.bound:g}"]
-    return [*bound, *(["monitored"] if constraint.role == "monitor" else [])]
+    return [] if constraint.bound is None else [f"{sign} {constraint.bound:g}"]
 
 
-def _measured(of: Evaluation, tag: str, constraint: Constraint | None = None) -> Lines:
+def _measured(of: Evaluation, tag: str) -> Lines:
+    if not of.metrics:  # only rates were asked for
+        return []
     value, error = of.metrics.get(tag), of.standard_errors.get(tag)
     if value is None:
         return ["never", "observed"]
-    digits, of_error = (".4g", ".2g") if constraint is None else (".4f", ".4f")
-    lines: Lines = [f"{value:{digits}}", *([] if error is None else [f"± {error:{of_error}}"])]
-    if constraint is not None and constraint.bound is not None:
-        met = constraint.met_by(value)
-        enforced = constraint.role == "constrain"
-        lines.append("met" if met else Text("missed", style="bold red" if enforced else ""))
-    return lines
+    return [f"{value:.4g}", *([] if error is None else [f"± {error:.2g}"])]
+
+
+def _rate(of: Evaluation, name: str, constraint: Constraint) -> Lines:
+    if name not in of.rates:
+        return ["never", "observed"] if of.metrics else []
+    found = standing(constraint, of.rates[name])
+    alarming = found.says == "missed" and constraint.role == "constrain"
+    says = [Text(found.says, style="bold red" if alarming else "")] if found.says else []
+    return [f"{constraint.shown_rate(of.rates[name].rate):.4f}", str(found), *says]
 
 
 def _table(
@@ -77,7 +85,7 @@ def _table(
     def joined(lines: Lines) -> Text:
         return Text(separator).join(line if isinstance(line, Text) else Text(line) for line in lines)
 
-    caption = "prompts x answers to each; ± standard error over prompts"
+    caption = "prompts x answers to each; ± standard error and 95 % intervals over prompts"
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
     table.add_column()
     for column in columns:
@@ -87,39 +95,9 @@ def _table(
     return table
 
 
-def _show(objective: Objective, evaluations: Mapping[str, Evaluation], title: str) -> None:
+def show_table(objective: Objective, evaluations: Mapping[str, Evaluation], title: str) -> None:
+    """Print the table in the terminal's width."""
     print_table(objective_table(objective, evaluations, title, Console().width))
-
-
-class InitialRates(Callback):
-    """Prints reward and rates before the first update, to choose thresholds.
-
-    Metrics are logged under ``initial/*``. A separate random stream leaves the run unchanged.
-
-    Args:
-        batches: number of training batches.
-    """
-
-    changes_learning = False
-
-    def __init__(self, batches: int = 1) -> None:
-        expect(batches >= 1, "batches", "at least 1", batches)
-        self.batches = batches
-
-    def on_train_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
-        if trainer.global_step > 0 or trainer.train_dataloader is None:
-            return
-        sums = RunningSums()
-        # Lightning sets the precision for its own steps alone.
-        with trainer.precision_plugin.forward_context():
-            for number, prompts in enumerate(islice(trainer.train_dataloader, self.batches)):
-                prompts = prompts.to(pl_module.device)
-                pl_module.measure(prompts, pl_module.group_size, Stream.INITIAL_RATES, number, sums)
-        evaluation = sums.evaluation(pl_module.objective)
-        for logger in trainer.loggers:
-            logger.log_metrics({f"initial/{tag}": value for tag, value in evaluation.metrics.items()}, step=0)
-        if trainer.is_global_zero:
-            _show(pl_module.objective, {"train": evaluation}, "Before training")
 
 
 class EvaluationTable(Callback):
@@ -142,4 +120,4 @@ class EvaluationTable(Callback):
         if trainer.is_global_zero:
             evaluations = pl_module.evaluations
             rows = {ROWS[split]: evaluations[split] for split in splits if split in evaluations}
-            _show(pl_module.objective, rows, title)
+            show_table(pl_module.objective, rows, title)

@@ -9,12 +9,16 @@ from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTheme
 
 from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.objective.standing import standing
+
+MARKS = {"met": "", "missed": " !", "undecided": " ?", "": ""}
 
 
 class ObjectiveProgressBar(RichProgressBar):
-    """Counts updates, and shows the last logged values: ``reward 0.91 λ 0.62 | lava 0.012 <= 0.01 ! λ 0.22``.
+    """Counts updates, and shows the last logged values: ``reward 0.9 λ 0.6 | lava 0.03 (0.02-0.05) <= 0.01 ! λ 0.2``.
 
-    ``!`` marks a violated bound; λ are multipliers.
+    Parentheses hold the 95 % interval of the rate, with prompts as clusters. ``!`` marks an interval beyond the
+    threshold, ``?`` an interval on both sides of it; λ are multipliers.
 
     Args:
         refresh_rate: redraws per second.
@@ -44,7 +48,7 @@ class ObjectiveProgressBar(RichProgressBar):
         super().on_train_batch_end(trainer, pl_module, outputs, batch, trainer.global_step - 1)
 
     def get_metrics(self, trainer: Trainer, pl_module: RolloutModule) -> dict[str, Any]:
-        objective, latest = pl_module.objective, pl_module.latest_metrics
+        objective, latest, rates = pl_module.objective, pl_module.latest_metrics, pl_module.latest_rates
         logged = super().get_metrics(trainer, pl_module)
         shown: dict[str, Any] = {
             name: f"{value:.3g}" if isinstance(value, float) else value
@@ -56,11 +60,13 @@ class ObjectiveProgressBar(RichProgressBar):
         for name, constraint in objective.constraints.items():
             if f"rate/{name}" not in latest:
                 continue
-            rate = latest[f"rate/{name}"]
-            text = f"{rate:.3g}"
+            text = f"{latest[f'rate/{name}']:.3g}"
+            found = standing(constraint, rates[name]) if name in rates else None
+            if found is not None:
+                text += f" ({found.low:.2g}-{found.high:.2g})"
             if constraint.bound is not None:
                 sign = "<=" if constraint.at_least is None else ">="
-                text += f" {sign} {constraint.bound:g}{'' if constraint.met_by(rate) else ' !'}"
+                text += f" {sign} {constraint.bound:g}{MARKS[found.says] if found is not None else ''}"
             if f"multiplier/{name}" in latest:
                 text += f" λ {latest[f'multiplier/{name}']:.2g}"
             shown[name] = text

@@ -8,8 +8,9 @@ from typing import Literal
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.prompt_source import PromptLoader, PromptSource, PromptSubset
-from lightning_cgrpo.randomness import run_seed
+from lightning_cgrpo.randomness import Stream, generator, run_seed
 
 Split = Literal["train", "val", "test", "predict"]
 SPLITS: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
@@ -71,6 +72,40 @@ class GroupDataModule(LightningDataModule, ABC):
 
     def predict_dataloader(self) -> EVAL_DATALOADERS:
         return self._evaluation("predict")
+
+    def certification(self, count: int | None) -> tuple[PromptSource, str]:
+        """Prompts that neither train nor select policies, and words that say which.
+
+        An endless source gives new prompts, which no test has used. Other sources give a random part of the test
+        prompts, without copies of training and validation prompts.
+
+        Args:
+            count: number of prompts; None for as many as the test prompts.
+
+        Raises:
+            UserError: there are too few.
+        """
+        source = self.source("test")
+        total = len(source)
+        if source.endless:
+            count = total if count is None else count
+            return PromptSubset(source, range(total, total + count)), f"{count:,} new prompts"
+        known = self.known_prompts(source)
+        unused = [index for index in range(total) if index not in known]
+        left_out = f" without {len(known):,} that trained or validated" if known else ""
+        if not unused or (count is not None and count > len(unused)):
+            raise UserError(
+                f"Expected {count or 'some'} prompts that neither trained nor validated, but got {len(unused)}, of "
+                f"{total} test prompts{left_out}, try a smaller --prompts, or more test prompts."
+            )
+        if count is None or count == len(unused):
+            return PromptSubset(source, unused), f"the {len(unused):,} test prompts{left_out}"
+        drawn = generator(self.seed, Stream.CERTIFY, total).permutation(len(unused))[:count]
+        return PromptSubset(source, [unused[n] for n in drawn]), f"{count:,} of {total:,} test prompts{left_out}"
+
+    def known_prompts(self, source: PromptSource) -> set[int]:
+        """Indices of test prompts that are training or validation prompts, too; none where splits are disjoint."""
+        return set()
 
     def _updates_done(self) -> int:
         return self.trainer.global_step if self.trainer is not None else 0

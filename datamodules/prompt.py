@@ -11,6 +11,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.datamodules.base import GroupDataModule, Split, check_at_least, evenly_spaced
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.records import SUFFIXES, Record, read_records
 from lightning_cgrpo.tasks.functions.prompts import Prompts, columns
 
@@ -75,6 +76,11 @@ class PromptDataModule(GroupDataModule):
             return Prompts(self._test)
         train, val = self._train_and_val
         return Prompts(train if split == "train" else val)
+
+    def known_prompts(self, source: PromptSource) -> set[int]:
+        train, val = self._train_and_val if self._has_validation else (self._read(self.path, "train"), [])
+        known = {_key(row) for row in (*train, *val)}
+        return {index for index, row in enumerate(source.rows or ()) if _key(dict(row)) in known}
 
     @property
     def _has_validation(self) -> bool:

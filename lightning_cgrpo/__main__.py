@@ -21,6 +21,7 @@ TOOLS = {
     "plan": ("lightning_cgrpo.planning.command", "say what a run needs: memory of a GPU, tokens, traffic, operations"),
     "study": ("lightning_cgrpo.studies.command", "train variants with several seeds, compare and report them"),
     "report": ("lightning_cgrpo.reporting.command", "draw figures and tables of runs, grouped by their configurations"),
+    "certify": ("lightning_cgrpo.cli.certify", "decide with 95 % confidence whether a policy meets its thresholds"),
     "export": ("lightning_cgrpo.cli.export", "write the policy of a checkpoint as a Hugging Face directory"),
     "score": ("lightning_cgrpo.navsim.command", "score driving trajectories as NAVSIM v2 does (EPDMS)"),
 }
@@ -44,6 +45,7 @@ examples:
   python -m lightning_cgrpo fit -c configs/gridworld.yaml -c configs/ablations/gridworld/scalarized_rewards.yaml
   python -m lightning_cgrpo fit -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
   python -m lightning_cgrpo test -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
+  python -m lightning_cgrpo certify -c configs/gridworld.yaml --ckpt_path=best --prompts 5000
   python -m lightning_cgrpo plan -c configs/paper/gsm8k_qwen2_5_1.5b.yaml --gpus 8
   python -m lightning_cgrpo study configs/studies/gsm8k.yaml
   python -m lightning_cgrpo report runs --out report

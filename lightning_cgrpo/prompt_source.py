@@ -21,9 +21,11 @@ class PromptSource(ABC):
 
     Attributes:
         rows: columns of each prompt, if all are in memory, for a check before training; else None.
+        endless: indices beyond the length are new prompts of the same kind.
     """
 
     rows: Sequence[Mapping[str, Any]] | None = None
+    endless = False
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -27,6 +27,7 @@ class Stream(IntEnum):
     INITIAL_RATES = 6
     PREDICT = 7
     REDRAW = 8
+    CERTIFY = 9
 
 
 def run_seed(seed: int | None = None) -> int:

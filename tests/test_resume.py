@@ -25,7 +25,8 @@ ARGUMENTS = shlex.split(
     "--trainer.logger=lightning.pytorch.loggers.CSVLogger --trainer.logger.save_dir=runs --trainer.logger.name=resumed "
     "--callbacks.initial_rates.batches=1 --callbacks.layout=null --callbacks.pictures=null --callbacks.progress=null "
     "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
-    f"--callbacks.checkpoints.every_n_train_steps={EVERY} --callbacks.checkpoints.save_top_k=-1"
+    f"--callbacks.checkpoints.every_n_train_steps={EVERY} --callbacks.checkpoints.save_top_k=-1 "
+    "--callbacks.checkpoints.monitor=null"
 )
 
 

@@ -45,7 +45,12 @@ TAGS = {
     *(f"throughput/{name}_per_second" for name in ("answers", "steps")),
     "rollout/length",
 }
-INITIAL = {"initial/reward/mean", "initial/rate/lava", "initial/rate/battery", "initial/rollout/length"}
+INITIAL = {
+    "initial/reward/mean",
+    "initial/rollout/length",
+    "initial/some_answer_meets_all",
+    *(f"initial/{family}/{name}" for family in ("rate", "best") for name in CONSTRAINTS),
+}
 
 
 KEEP = """\

@@ -128,10 +128,11 @@ def best_of(last: Path) -> Path:
         raise UserError(f"Expected '{last}' to be a whole checkpoint, but got: {first_line(error)}.") from error
     states = [state for state in loaded.get("callbacks", {}).values() if isinstance(state, dict)]
     state = next((state for state in states if "best_model_path" in state and state["monitor"] is not None), None)
-    if state is None:
+    # Without a score, a checkpoint is the newest, not the best.
+    if state is None or (state["best_model_path"] and state.get("best_model_score", 0) is None):
         raise UserError(
             f"Expected a run that monitors a metric for --ckpt_path=best, but '{last}' ranks no checkpoints, try "
-            "--ckpt_path=last, or a run with --callbacks.checkpoints.monitor=reward/mean and mode=max."
+            "--ckpt_path=last, or a run with validation and --callbacks.checkpoints.monitor=val/merit, mode=max."
         )
     if not state["best_model_path"]:
         raise UserError(

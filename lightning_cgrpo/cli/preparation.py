@@ -28,7 +28,7 @@ from lightning_cgrpo.cli.run_folders import (
 from lightning_cgrpo.policies.sharding import FIRST_FSDP
 
 EVALUATIONS = {"validate": "Validating", "test": "Testing", "predict": "Predicting with"}
-BEGINNINGS = {"fit": "Resuming from", "export": "Exporting", **EVALUATIONS}
+BEGINNINGS = {"fit": "Resuming from", "certify": "Certifying", "export": "Exporting", **EVALUATIONS}
 TOLD = 3
 """Number of differing settings in a message."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -117,14 +117,14 @@ def _beginning(command: str, config: Config) -> str | None:
         return None
     text = f"{BEGINNINGS[command]} {checkpoint}{' (--ckpt_path=null starts anew)' if command == 'fit' else ''}."
     kept = configuration_beside(checkpoint)
-    different = [] if kept is None else list(_differences(method_of(kept), method_of(config)))
+    different = [] if kept is None else list(differences(method_of(kept), method_of(config)))
     if different:
         more = f", and {len(different) - TOLD} more" if len(different) > TOLD else ""
         text += f" It was trained with another configuration: {', '.join(different[:TOLD])}{more}."
     return text
 
 
-def _differences(before: Any, now: Any, path: str = "") -> list[str]:
+def differences(before: Any, now: Any, path: str = "") -> list[str]:
     """``key: before -> now`` for each setting in which two methods differ.
 
     Settings missing in `now` are skipped, because `before` holds defaults too; missing
@@ -136,7 +136,7 @@ def _differences(before: Any, now: Any, path: str = "") -> list[str]:
         keys = dict.fromkeys([*before, *now] if path.endswith("constraints") else now)
         keys.pop("class_path", None)
         parts = {key: path if key == "init_args" else f"{path}.{key}".lstrip(".") for key in keys}
-        return [text for key, part in parts.items() for text in _differences(before.get(key), now.get(key), part)]
+        return [text for key, part in parts.items() for text in differences(before.get(key), now.get(key), part)]
     return [] if before == now else [f"{path}: {_short(before)} -> {_short(now)}"]
 
 

@@ -193,6 +193,7 @@ class ConstrainedGRPO(RolloutModule):
                 del metrics["policy/kl"]
             if self.collapse.collapsed_since is not None:
                 metrics["policy/collapsed_since"] = self.collapse.collapsed_since
+            self.latest_rates = report.rates
             self._write_metrics(metrics, update)
         return {
             "prompts": prompts,

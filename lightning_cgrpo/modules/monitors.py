@@ -9,6 +9,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from lightning_cgrpo.errors import UserError, did_you_mean
+from lightning_cgrpo.objective.merit import MERIT
 from lightning_cgrpo.objective.objective import Objective
 
 VALIDATION = "val/"
@@ -25,6 +26,7 @@ def check_monitors(trainer: Trainer, objective: Objective, validated: bool) -> N
     optional = _optional(objective)
     known = {*trainer.callback_metrics, *there, *optional, *COUNTERS}
     known |= {f"{VALIDATION}{name}" for name in optional if validates}
+    known.add(f"{VALIDATION}{MERIT}")  # without validation, `Checkpoints` keeps the newest checkpoint
     for callback in trainer.callbacks:  # type: ignore[attr-defined] # set by Lightning's callback connector
         name = callback.monitor if isinstance(callback, (EarlyStopping, ModelCheckpoint)) else None
         if name is None or name in known:
@@ -40,7 +42,7 @@ def check_monitors(trainer: Trainer, objective: Objective, validated: bool) -> N
 
 
 def _measured(objective: Objective) -> list[str]:
-    return ["reward/mean", *(f"rate/{name}" for name in objective.constraints), "rollout/length"]
+    return [MERIT, "reward/mean", *(f"rate/{name}" for name in objective.constraints), "rollout/length"]
 
 
 def _optional(objective: Objective) -> list[str]:

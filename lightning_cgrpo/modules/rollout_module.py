@@ -14,16 +14,19 @@ from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.modules.manual_optimization import LRSchedulerCallable, ManualOptimization, OptimizerCallable
 from lightning_cgrpo.modules.monitors import TIMES, check_monitors
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
+from lightning_cgrpo.objective.merit import MERIT, merit
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.standing import standing
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.sharding import is_sharded, unsharded
 from lightning_cgrpo.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task
+from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
-TEST_SPLITS = ("test", "test_train", "test_follow_ups")
-"""Splits of a test: test prompts, training prompts, and prompts that follow test prompts."""
+TEST_SPLITS = ("test", "test_train", "test_follow_ups", "certify")
+"""Splits of a test: test prompts, training prompts, prompts that follow test prompts, and prompts of a certificate."""
 
 
 class ScoredPrompts(TypedDict):
@@ -70,6 +73,7 @@ class RolloutModule(ManualOptimization):
         self.evaluations: dict[str, Evaluation] = {}
         self._sums = {split: RunningSums() for split in ("val", *TEST_SPLITS)}
         self.latest_metrics: dict[str, float] = {}
+        self.latest_rates: dict[str, ClusteredRate] = {}
         self._metrics: dict[str, Tensor] = {}
         self._checks_monitors = False
 
@@ -154,6 +158,10 @@ class RolloutModule(ManualOptimization):
             sums.add(prompt_sums(self.objective, signals, rollouts, faults))
         return {"prompts": prompts, "rollouts": rollouts, "signals": signals}
 
+    def sums(self, split: str) -> RunningSums:
+        """The last evaluation's sums of each prompt: of ``val`` or a split of the test."""
+        return self._sums[split]
+
     def on_validation_epoch_start(self) -> None:
         self._sums["val"].clear()
 
@@ -203,7 +211,14 @@ class RolloutModule(ManualOptimization):
     def _finish_evaluation(self, split: str) -> None:
         evaluation = self._sums[split].evaluation(self.objective)
         self.evaluations[split] = evaluation
-        self.log_dict({f"{split}/{tag}": value for tag, value in evaluation.metrics.items()}, sync_dist=True)
+        metrics = dict(evaluation.metrics)
+        if split == "val" and (rank := merit(self.objective, evaluation)) is not None:
+            metrics[MERIT] = rank
+        if split != "val":
+            for name, rate in evaluation.rates.items():
+                found = standing(self.objective.constraints[name], rate)
+                metrics |= {f"rate_low/{name}": found.low, f"rate_high/{name}": found.high}
+        self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, sync_dist=True)
 
 
 def _check_lengths(objective: Objective, longest: int | None, task: Task) -> None:

@@ -14,9 +14,10 @@ from lightning_cgrpo.distributed import all_sum_named, world
 from lightning_cgrpo.grpo.advantages import GroupStatistics
 from lightning_cgrpo.grpo.losses import LossTerms
 from lightning_cgrpo.grpo.minibatches import Optimization
-from lightning_cgrpo.objective.measurement import behavior_metrics, behavior_sums
+from lightning_cgrpo.objective.measurement import behavior_metrics, behavior_sums, clustered_rates
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.rollout import Examples, Rollouts, Signals
+from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 POLICY_TERMS = ("loss", "kl", "entropy", "clip_fraction")
 SAMPLING_TERMS = ("ratio", "capped", "log_prob_gap")
@@ -45,6 +46,7 @@ class UpdateReport:
         self.redrawn: int | None = None
         self.sampling: dict[str, Tensor] = {}
         self.effective_weights: dict[str, Tensor] = {}
+        self.rates: dict[str, ClusteredRate] = {}
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:
@@ -110,6 +112,7 @@ class UpdateReport:
         total = all_sum_named(sums)
 
         metrics = behavior_metrics(objective, total)
+        self.rates = clustered_rates(objective.constraints, total)
         bounds = {name: constraint.bound for name, constraint in objective.constraints.items()}
         metrics |= {f"threshold/{name}": bound for name, bound in bounds.items() if bound is not None}
         named = zip(objective.weight_names, weights.tolist(), strict=True)

@@ -66,6 +66,10 @@ class Constraint:
     def shown_rate(self, violation_rate: float) -> float:
         return violation_rate if self.at_least is None else 1.0 - violation_rate
 
+    def shown_bounds(self, lower: float, upper: float) -> tuple[float, float]:
+        """Bounds of the shown rate, from bounds of the rate of violation."""
+        return (lower, upper) if self.at_least is None else (1.0 - upper, 1.0 - lower)
+
     def met_by(self, shown_rate: float) -> bool:
         if self.at_least is not None:
             return shown_rate >= self.at_least - ROUNDING

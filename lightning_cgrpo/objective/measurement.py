@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.distributed import all_sum_named
+from lightning_cgrpo.distributed import all_sum_named, gathered
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.rollout import Rollouts, Signal, Signals
+from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 
 def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tensor]]:
@@ -45,8 +46,9 @@ def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tenso
 def behavior_sums(
     objective: Objective, signals: Signals, rollouts: Rollouts, faults: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """`prompt_sums`, summed over the batch's prompts to scalars."""
-    return {name: sums.sum() for name, sums in prompt_sums(objective, signals, rollouts, faults).items()}
+    """`prompt_sums` over a batch (scalars), and their `moments`."""
+    rows = prompt_sums(objective, signals, rollouts, faults)
+    return {name: sums.sum() for name, sums in rows.items()} | moments(objective.constraints, rows)
 
 
 def prompt_sums(
@@ -77,6 +79,39 @@ def prompt_sums(
     return {name: value.to(rollouts.mask.device) for name, value in sums.items()}
 
 
+def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Scalars for `clustered_rates`, from violations and opportunities of prompts ``[B]``."""
+    found = {}
+    for name in constraints:
+        violations, opportunities = rows[f"violations/{name}"], rows[f"opportunities/{name}"]
+        found[f"observed/{name}"] = (opportunities > 0).sum()
+        found[f"violations squared/{name}"] = violations.square().sum()
+        found[f"violations by opportunities/{name}"] = (violations * opportunities).sum()
+        found[f"opportunities squared/{name}"] = opportunities.square().sum()
+    return found
+
+
+def clustered_rates(constraints: Iterable[str], sums: Mapping[str, float]) -> dict[str, ClusteredRate]:
+    """Rates of violation with clustered standard errors (see `RunningSums.evaluation`), of observed constraints."""
+    rates = {}
+    for name in constraints:
+        violations, opportunities = sums[f"violations/{name}"], sums[f"opportunities/{name}"]
+        prompts = int(sums[f"observed/{name}"])
+        if not opportunities:
+            continue
+        rate = violations / opportunities
+        squares = (
+            sums[f"violations squared/{name}"]
+            - 2 * rate * sums[f"violations by opportunities/{name}"]
+            + rate**2 * sums[f"opportunities squared/{name}"]
+        )
+        # What rounding leaves of a sum of zeros is no spread.
+        spread = 0 < rate < 1 and prompts > 1 and squares > 1e-12 * sums[f"opportunities squared/{name}"]
+        error = math.sqrt(prompts / (prompts - 1) * squares) / opportunities if spread else None
+        rates[name] = ClusteredRate(rate, error, prompts, opportunities)
+    return rates
+
+
 def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[str, float]:
     """Metrics by tag, without metrics that have no observations.
 
@@ -105,12 +140,14 @@ class Evaluation:
     Args:
         metrics: by tag, from `behavior_metrics`.
         standard_errors: by tag; left out for a single prompt, or if all prompts agree.
+        rates: rates of violation with intervals, by constraint.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     standard_errors: Mapping[str, float] = field(default_factory=dict)
     prompts: int = 0
     answers: int = 0
+    rates: Mapping[str, ClusteredRate] = field(default_factory=dict)
 
 
 class RunningSums:
@@ -124,6 +161,12 @@ class RunningSums:
 
     def add(self, sums: Mapping[str, Tensor]) -> None:
         self._batches.append(sums)
+
+    def by_prompt(self) -> dict[str, Tensor]:
+        """The sums of all prompts of all processes, ``[N]`` each, on the CPU. Collective."""
+        parts = gathered([{name: sums.cpu() for name, sums in batch.items()} for batch in self._batches])
+        batches = [batch for part in parts for batch in part]
+        return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]} if batches else {}
 
     def evaluation(self, objective: Objective) -> Evaluation:
         r"""Metrics over all batches and processes. Collective.
@@ -139,7 +182,8 @@ class RunningSums:
             return Evaluation()
         rows = {name: torch.cat([batch[name] for batch in self._batches]).double() for name in self._batches[0]}
         prompts = torch.tensor(len(rows["answers"]), device=rows["answers"].device)
-        total = all_sum_named({name: sums.sum() for name, sums in rows.items()} | {"prompts": prompts})
+        sums = {name: row.sum() for name, row in rows.items()} | moments(objective.constraints, rows)
+        total = all_sum_named(sums | {"prompts": prompts})
         metrics = behavior_metrics(objective, total)
         squares = {}
         for tag, parts in _ratios(objective).items():
@@ -156,7 +200,8 @@ class RunningSums:
         counts = {tag: squared[f"prompts of {tag}"] for tag in metrics if tag in squared}
         # No error if all prompts agree, as in a rate of 0.
         errors = {tag: math.sqrt(n / (n - 1) * squared[tag]) for tag, n in counts.items() if n > 1 and squared[tag]}
-        return Evaluation(metrics, errors, int(total["prompts"]), int(total["answers"]))
+        rates = clustered_rates(objective.constraints, total)
+        return Evaluation(metrics, errors, int(total["prompts"]), int(total["answers"]), rates)
 
 
 def _ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:

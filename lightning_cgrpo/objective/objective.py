@@ -109,6 +109,11 @@ class Objective:
         return {name: c for name, c in self.constraints.items() if c.role == "constrain"}
 
     @property
+    def bounded(self) -> dict[str, Constraint]:
+        """Constraints with a threshold, monitored or not."""
+        return {name: c for name, c in self.constraints.items() if c.bound is not None}
+
+    @property
     def weight_names(self) -> list[str]:
         """Names of the 1 + K weights: ``reward``, then the constraints."""
         return ["reward", *self.constrained]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.standing import Standing, compared
 from lightning_cgrpo.reporting.runs import MethodRuns, Run
 from lightning_cgrpo.reporting.summary import ROUNDING, TOLERANCE, Statistic, statistic, tolerance, violation
 from lightning_cgrpo.reporting.tables import Cell, Column, Table
@@ -17,6 +18,10 @@ RULE = (
     "enforce nothing are left out where others do. !: an enforced rate violates its threshold by more than that. In "
     "parentheses: of a method, how far unfinished runs are; of a value, how many of the seeds have it where not all "
     "do, and a threshold that not all share."
+)
+INTERVALS = (
+    "Met, missed: how many seeds have the whole 95 % interval of the rate (prompts as clusters) on that side of the "
+    "threshold; undecided: the interval has both sides; !: a seed missed."
 )
 Values = Callable[[Run], dict[str, float]]
 
@@ -65,7 +70,9 @@ def test_table(methods: Sequence[MethodRuns]) -> Table | None:
         return None
     beside = {TRAINING: trained} if any(trained(run) for method in methods for run in method.runs) else {}
     seen = f" Rows '{TRAINING}': the same policies' answers to prompts of training, never bold." if beside else ""
-    caption = f"Test: mean ± standard deviation over seeds.{seen} {RULE}"
+    known = any(tag.startswith("rate_low/") for method in methods for run in method.runs for tag in tested(run))
+    intervals = f" {INTERVALS}" if known else ""
+    caption = f"Test: mean ± standard deviation over seeds.{seen}{intervals} {RULE}"
     return _values_table("test", caption, methods, tested, ("reward/", "rate/", "rollout/"), beside)
 
 
@@ -102,7 +109,27 @@ def _cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], values: V
     constraint = method.enforced.get(tag.removeprefix("rate/")) if tag.startswith("rate/") else None
     marked = constraint is not None and violates(value, constraint)
     note = _note(tag, method, methods) if value is not None else ""
+    shown = [_standing(values(run), tag.removeprefix("rate/"), constraint) for run in method.runs if constraint]
+    says = [standing.says for standing in shown if standing is not None]
+    if says:
+        # The intervals of the seeds decide, instead of the tolerance.
+        marked = "missed" in says
+        note = ", ".join(filter(None, [note, _words(says), str(shown[0]) if len(method.runs) == 1 else ""]))
     return Cell(value, best and tag == REWARD, marked, note)
+
+
+def _standing(values: Mapping[str, float], name: str, constraint: Constraint) -> Standing | None:
+    """The standing of a run's evaluation, which logs the interval of each rate."""
+    low, high = values.get(f"rate_low/{name}"), values.get(f"rate_high/{name}")
+    if low is None or high is None:
+        return None
+    return compared(constraint, low, high)
+
+
+def _words(says: Sequence[str]) -> str:
+    """``met`` if all seeds agree, else ``2 met, 1 undecided``."""
+    counts = {word: says.count(word) for word in ("met", "undecided", "missed") if word in says}
+    return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {word}" for word, n in counts.items())
 
 
 def _ordered(tags: Sequence[str], family: str, methods: Sequence[MethodRuns]) -> list[str]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from rich.console import Console
+from scipy.stats import binomtest
 
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective
 from lightning_cgrpo.callbacks import EvaluationTable
@@ -15,6 +16,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 GSM8K = Objective(
     "length",
@@ -25,20 +27,26 @@ GSM8K = Objective(
         "truncated": Constraint(at_most=0.01, role="monitor"),
     },
 )
+
+
+def rates(objective, prompts, answers, **shown):
+    """Rates whose prompts are as different as independent answers of single prompts."""
+    found = {name: objective.constraints[name].shown_rate(rate) for name, rate in shown.items()}
+    errors = {name: math.sqrt(rate * (1 - rate) / prompts) for name, rate in found.items()}
+    return {name: ClusteredRate(rate, errors[name] or None, prompts, answers) for name, rate in found.items()}
+
+
+MEASURED = {"reward/mean": -0.2083, "rollout/length": 213.27}
 TRAIN = Evaluation(
-    {
-        "reward/mean": -0.2083,
-        "rate/correctness": 0.7612,
-        "rate/format": 0.9931,
-        "rate/integer": 0.995,
-        "rate/truncated": 0.0012,
-        "rollout/length": 213.27,
-    },
-    {"reward/mean": 0.0021, "rate/correctness": 0.01234, "rate/format": 0.0021, "rollout/length": 2.2},
+    MEASURED,
+    {"reward/mean": 0.0021, "rollout/length": 2.2},
     1319,
     4 * 1319,
+    rates(GSM8K, 1319, 4 * 1319, correctness=0.7812, format=0.9931, integer=0.9975, truncated=0.0012),
 )
-TEST = Evaluation({**TRAIN.metrics, "rate/correctness": 0.7123, "rate/truncated": 0.02}, {}, 500, 500)
+TEST = Evaluation(
+    MEASURED, {}, 500, 500, rates(GSM8K, 500, 500, correctness=0.6923, format=0.9931, integer=1.0, truncated=0.03)
+)
 BOTH = {"train": TRAIN, "test": TEST}
 
 
@@ -52,38 +60,46 @@ def shown(objective, evaluations, width=80, title="Test"):
 
 
 def test_the_papers_layout():
-    """Behaviors side by side, as in its table of GSM8K, in 80 columns; train, test and thresholds below each other."""
-    lines = shown(GSM8K, BOTH)
+    """Behaviors side by side, as in its table of GSM8K; train, test and thresholds below each other."""
+    lines = shown(GSM8K, BOTH, width=100)
     assert lines[0] == "Test" and set(lines[3]) == {"─"}
-    # No error of a rate of which there is none.
     assert [*lines[1:3], *lines[4:]] == [
         "reward answer",
         "length correctness format integer truncated length",
         "threshold >= 0.75 >= 0.99 >= 0.99 <= 0.01",
         "monitored",
-        "train -0.2083 0.7612 0.9931 0.9950 0.0012 213.3",
-        "1,319 x 4 ± 0.0021 ± 0.0123 ± 0.0021 met met ± 2.2",
-        "met met",
-        "test -0.2083 0.7123 0.9931 0.9950 0.0200 213.3",
-        "500 x 1 missed met met missed",
-        "prompts x answers to each; ± standard error over prompts",
+        "train -0.2083 0.7812 0.9931 0.9975 0.0012 213.3",
+        "1,319 x 4 ± 0.0021 0.758-0.803 0.987-0.997 0.9930-0.9994 0.0001-0.0050 ± 2.2",
+        "met undecided met met",
+        "test -0.2083 0.6923 0.9931 1.0000 0.0300 213.3",
+        "500 x 1 0.650-0.733 0.981-0.998 0.9926-1.0000 0.017-0.049",
+        "missed undecided met missed",
+        "prompts x answers to each; ± standard error and 95 % intervals over prompts",
     ]
+
+
+def test_the_intervals_are_those_of_one_answer_a_prompt():
+    """Clopper and Pearson's, because the answers to a prompt are equal here."""
+    low, high = binomtest(round(0.2188 * 1319), 1319).proportion_ci(0.95, method="exact")
+    assert (1 - high, 1 - low) == pytest.approx((0.758, 0.803), abs=1e-3)
 
 
 def test_where_it_would_be_too_wide_behaviors_are_rows():
     many = Objective("goal", {f"behavior_{n}": Constraint(at_most=0.1) for n in range(12)})
-    rates = {f"rate/behavior_{n}": n / 60 for n in range(12)}
-    lines = shown(many, {"test": Evaluation(rates, {"rate/behavior_9": 0.0123}, 70, 140)}, width=60)
-    assert lines[1] == "threshold test 70 x 2"
+    given = rates(many, 700, 1400, **{f"behavior_{n}": n / 60 for n in range(1, 12)})
+    lines = shown(many, {"test": Evaluation({"rollout/length": 3.0}, {}, 700, 1400, given)}, width=70)
+    assert lines[1] == "threshold test 700 x 2"
     assert lines[3] == "reward goal never observed"
-    assert lines[10] == "behavior_6 <= 0.1 0.1000 met"
-    assert lines[13] == "behavior_9 <= 0.1 0.1500 ± 0.0123 missed"
+    assert lines[4] == "behavior_0 <= 0.1 never observed"
+    assert lines[8] == "behavior_4 <= 0.1 0.0667 0.049-0.088 met"
+    assert lines[10] == "behavior_6 <= 0.1 0.1000 0.079-0.125 undecided"
+    assert lines[13] == "behavior_9 <= 0.1 0.1500 0.124-0.179 missed"
     assert sum(line.startswith("behavior_") for line in lines) == 12
 
 
 def test_only_enforced_thresholds_are_alarming_and_names_are_no_markup():
     objective = Objective("[red]goal", {"[/b]": Constraint(at_most=0.5), "x": Constraint(at_most=0.5, role="monitor")})
-    evaluation = Evaluation({"rate/[/b]": 0.6, "rate/x": 0.6}, {}, 1, 1)
+    evaluation = Evaluation({}, {}, 100, 100, rates(objective, 100, 100, **{"[/b]": 0.7, "x": 0.7}))
     table = objective_table(objective, {"test": evaluation}, "Test", 200)
     assert "[red]goal" in table.columns[1].header.plain and table.columns[2].header.plain == "[/b]"
     *_, enforced = table.columns[2].cells

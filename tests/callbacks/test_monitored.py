@@ -233,3 +233,54 @@ def test_no_warnings(folder):
         for evaluate in (trainer.validate, trainer.test, trainer.predict):
             evaluate(trainer.lightning_module, trainer.datamodule, ckpt_path="best")
     assert [str(warning.message) for warning in caught] == []
+
+
+# ---------------------------------------------------------------------- feasible first
+
+
+MERIT = {"monitor": "val/merit", "mode": "max", "save_last": True, "filename": "{step}"}
+
+
+def merits(folder):
+    callbacks = torch.load(folder / "last.ckpt", weights_only=True)["callbacks"]
+    (state,) = (state for name, state in callbacks.items() if name.startswith("Checkpoints"))
+    return {Path(path).name: score.item() for path, score in state["best_k_models"].items()}, state["best_model_path"]
+
+
+def test_every_validation_ranks_its_own_policy_whatever_the_interval_of_checkpoints():
+    """Validations are at updates 2, 4, 6 and 8; a checkpoint at update 3 has no validation of its own."""
+    seen = Seen()
+    checkpoints = Checkpoints(**MERIT, every_n_train_steps=3, save_top_k=-1)
+    trained(seen, checkpoints)
+    scores = {int(Path(path).stem[5:]): score.item() for path, score in checkpoints.best_k_models.items()}
+    assert scores == {step: seen.metrics["validation", step]["val/merit"] for step in (2, 4, 6, 8)}
+    assert len(set(scores.values())) > 1 and all(score < 0 for score in scores.values())
+    assert best_of(Path("runs/run/version_0/checkpoints/last.ckpt")).stem == f"step={max(scores, key=scores.get)}"
+
+
+@pytest.mark.parametrize("stop", [(4, "validation"), (5, "update")])
+def test_a_resumed_run_keeps_the_best_of_an_uninterrupted_run(stop):
+    given = {**MERIT, "every_n_train_steps": 3, "save_top_k": 2}
+    trained(Checkpoints(**given), name="whole")
+    with pytest.raises(ChildProcessError):
+        trained(Checkpoints(**given), Stop(*stop))
+    trained(Checkpoints(**given), ckpt_path="last")
+    expected, best = merits(Path("runs/whole/version_0/checkpoints"))
+    found, again = merits(Path("runs/run/version_1/checkpoints"))
+    assert found == expected and Path(again).name == Path(best).name and len(found) == 2
+
+
+def test_without_validation_the_newest_checkpoint_is_kept_and_none_is_the_best():
+    trained(Checkpoints(**MERIT, every_n_train_steps=2, save_top_k=1), limit_val_batches=0)
+    folder = Path("runs/run/version_0/checkpoints")
+    assert {path.name for path in folder.glob("*.ckpt")} == {"step=8.ckpt", "last.ckpt"}
+    with pytest.raises(UserError, match="ranks no checkpoints, try --ckpt_path=last, or a run with validation"):
+        best_of(folder / "last.ckpt")
+
+
+def test_validation_that_can_say_nothing_is_announced(caplog):
+    """Eight prompts, against a threshold of 1 %."""
+    with caplog.at_level("INFO"):
+        trained(Checkpoints(**MERIT, every_n_train_steps=2), max_steps=1)
+    assert "8 validation prompts can't show that a policy meets lava <= 0.01 (299 are)" in caplog.text
+    assert "A certificate of all constraints needs 299 prompts or more." in caplog.text

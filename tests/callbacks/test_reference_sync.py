@@ -21,6 +21,7 @@ COMMON = [
     "--trainer.limit_val_batches=0",
     "--callbacks.checkpoints.every_n_train_steps=1",
     "--callbacks.checkpoints.save_top_k=-1",
+    "--callbacks.checkpoints.monitor=null",
     "--model.policy.hidden=[16]",
     "--model.sampler.environment.max_steps=20",
     "--model.optimization.kl_weight=0.1",

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lightning_cgrpo import prompt_source
+from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.prompt_source import PromptLoader, PromptSource
 from lightning_cgrpo.rollout import PromptGroups
@@ -172,3 +173,16 @@ class TestGroupDataModule:
     def test_refusals(self, name: str) -> None:
         with pytest.raises(ValueError, match=f"Expected argument `{name}` to be at least 1, but got 0"):
             self.made(**{name: 0})
+
+
+def test_certification_takes_prompts_that_no_test_has_used():
+    """New layouts of an endless source, after those of the test."""
+    data = GridworldDataModule(test_prompts=5, seed=0)
+    source, words = data.certification(7)
+    assert words == "7 new prompts" and len(source) == 7
+    assert source.groups(torch.arange(7)).index.tolist() == list(range(5, 12))
+    drawn = source.groups(torch.arange(7)).columns["lava"]
+    for split in ("train", "val", "test"):
+        other = data.source(split).groups(torch.arange(5)).columns["lava"]
+        assert not (drawn[:, None] == other[None]).all(-1).any()
+    assert len(data.certification(None)[0]) == 5

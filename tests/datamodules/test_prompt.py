@@ -195,3 +195,42 @@ def test_a_trainer_trains_with_and_without_validation(folder, val_prompts, tmp_p
     assert len(set(module.seen["train"])) == 8
     assert module.seen["val"] == ["train 0", "train 5"][:val_prompts]
     assert not set(module.seen["train"]) & set(module.seen["val"])
+
+
+class TestCertification:
+    """Test prompts that trained or validated certify nothing."""
+
+    def data(self, tmp_path, test, **options):
+        for name, words in (("train", "abcdef"), ("test", test), ("validation", "gh")):
+            rows = "".join(json.dumps({"prompt": word}) + "\n" for word in words)
+            (tmp_path / f"{name}.jsonl").write_text(rows)
+        return PromptDataModule(str(tmp_path), seed=0, **options)
+
+    def prompts(self, source):
+        return source.groups(torch.arange(len(source))).columns["prompt"]
+
+    @pytest.mark.parametrize("options", [{"val_path": "validation.jsonl"}, {"val_prompts": 2}, {}])
+    def test_they_are_left_out(self, tmp_path, options):
+        if "val_path" in options:
+            options = {"val_path": str(tmp_path / options["val_path"])}
+        source, words = self.data(tmp_path, "xaygz", **options).certification(None)
+        left_out = "ag" if "val_path" in options else "a"
+        assert self.prompts(source) == [word for word in "xaygz" if word not in left_out]
+        n = len(left_out)
+        assert words == f"the {5 - n} test prompts without {n} that trained or validated"
+
+    def test_where_all_of_them_selected_there_is_nothing_to_certify_on(self, tmp_path):
+        data = self.data(tmp_path, "hg", val_path=str(tmp_path / "validation.jsonl"))
+        with pytest.raises(
+            UserError, match=r"Expected some prompts that neither trained nor validated, but got 0, of 2"
+        ):
+            data.certification(None)
+
+    def test_a_part_is_drawn_at_random_and_never_more_than_there_are(self, tmp_path):
+        data = self.data(tmp_path, "qrstuvwxyz")
+        source, words = data.certification(4)
+        drawn = self.prompts(source)
+        assert words == "4 of 10 test prompts" and len(set(drawn)) == 4 and drawn != list("qrst")
+        assert self.prompts(data.certification(4)[0]) == drawn
+        with pytest.raises(UserError, match=r"Expected 11 prompts .* but got 10, of 10 test prompts, try"):
+            data.certification(11)

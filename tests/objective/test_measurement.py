@@ -15,11 +15,14 @@ from lightning_cgrpo.objective.measurement import (
     RunningSums,
     behavior_metrics,
     behavior_sums,
+    clustered_rates,
     isolate_faults,
+    moments,
     prompt_sums,
 )
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import Rollouts, Signal
+from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 NAN, INF = math.nan, math.inf
 
@@ -232,7 +235,8 @@ def test_sums_by_loops() -> None:
     assert 0 < len(applies) < 12
     lava_count = sum(signals["lava"].count[at].item() for at in answers)
     steps = sum(int(rollouts.mask[at].sum()) for at in answers)
-    assert sums == {
+    families = ("observed", "violations squared", "violations by opportunities", "opportunities squared")
+    assert {name: value for name, value in sums.items() if name.partition("/")[0] not in families} == {
         "answers": 12,
         "steps": steps,
         "violations/lava": lava_count,
@@ -252,6 +256,27 @@ def test_sums_by_loops() -> None:
         "inapplicable/lava": 0,
         "inapplicable/polite": 12 - len(applies),
     }
+
+
+def test_moments_give_the_standard_errors_that_the_rows_give() -> None:
+    signals, rollouts = batch(40)
+    evaluation = evaluated(signals, rollouts)
+    sums = {name: value.item() for name, value in behavior_sums(OBJECTIVE, signals, rollouts).items()}
+    for rates in (evaluation.rates, clustered_rates(OBJECTIVE.constraints, sums)):
+        assert rates.keys() == OBJECTIVE.constraints.keys()
+        for name, rate in rates.items():
+            shown = OBJECTIVE.constraints[name].shown_rate(rate.rate)
+            assert shown == pytest.approx(evaluation.metrics[f"rate/{name}"], rel=1e-12)
+            assert rate.standard_error == pytest.approx(evaluation.standard_errors[f"rate/{name}"], rel=1e-9)
+
+
+def test_agreeing_prompts_have_rates_without_standard_error() -> None:
+    rows = {"violations/x": torch.full((3,), 2.0).double(), "opportunities/x": torch.full((3,), 3.0).double()}
+    added = {name: row.sum() for name, row in rows.items()} | moments(["x"], rows)
+    sums = {name: value.item() for name, value in added.items()}
+    assert clustered_rates(["x"], sums)["x"] == ClusteredRate(pytest.approx(2 / 3), None, 3, 9.0)
+    none = {name: value * 0 for name, value in sums.items()}
+    assert clustered_rates(["x"], none) == {}
 
 
 SUMS = {
@@ -277,7 +302,7 @@ SUMS = {
 
 
 PROCESS = """\
-import importlib.util, json, sys
+import dataclasses, importlib.util, json, sys
 import torch.distributed as dist
 path, store, rank, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
@@ -286,7 +311,7 @@ here = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(here)
 signals, rollouts = here.batch(5)
 share = slice(*[(0, 2), (2, 2), (2, 5)][rank])
-print(json.dumps(vars(here.evaluated(*here.rows(signals, rollouts, share)))))
+print(json.dumps(dataclasses.asdict(here.evaluated(*here.rows(signals, rollouts, share)))))
 """
 
 
@@ -301,6 +326,8 @@ def test_three_processes_of_which_one_has_no_prompts(tmp_path: Path) -> None:
         assert evaluation["metrics"] == pytest.approx(expected.metrics, rel=1e-12)
         assert evaluation["standard_errors"] == pytest.approx(expected.standard_errors, rel=1e-12)
         assert (evaluation["prompts"], evaluation["answers"]) == (5, 20)
+        for name, rate in evaluation["rates"].items():
+            assert ClusteredRate(**rate).bounds(0.05) == pytest.approx(expected.rates[name].bounds(0.05), rel=1e-9)
 
 
 class TestMetrics:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -257,3 +258,30 @@ def test_training_prompts_are_a_row_below():
     text = markdown(table)
     assert "Rows 'training prompts'" in text
     assert "| ScAdv, training prompts | 2 | -0.290 (1/2) | 0.7600 (1/2) |" in text
+
+
+def with_intervals(run, name, *interval):
+    ends = {f"test/rate_{side}/{name}": end for side, end in zip(("low", "high"), interval, strict=True)}
+    return replace(run, evaluations={**run.evaluations, **ends})
+
+
+def test_intervals_decide_where_a_test_logged_them():
+    """Of seeds with nearly equal rates, one is shown to meet the threshold, one isn't, and one is shown to miss it."""
+    runs = [solved(seed, 290.0, rate, 0.99) for seed, rate in enumerate((0.76, 0.752, 0.749))]
+    ends = [(0.751, 0.77), (0.745, 0.76), (0.70, 0.7499)]
+    runs = [with_intervals(run, "correctness", *pair) for run, pair in zip(runs, ends, strict=True)]
+    found = [
+        method("all", *runs, constraints=GSM8K),
+        method("two", *runs[:2], constraints=GSM8K),
+        method("alone", runs[0], constraints=GSM8K),
+    ]
+    table = tested_table(found)
+    lines = markdown(table).splitlines()
+    assert "Met, missed: how many seeds" in lines[0]
+    cells = [line.split(" | ")[3] for line in lines[4:]]
+    assert cells == [
+        "0.7537 ± 0.0057 (1 met, 1 undecided, 1 missed) !",
+        "0.7560 ± 0.0057 (1 met, 1 undecided)",
+        "0.7600 (met, 0.751-0.770)",
+    ]
+    assert not [column.title for column in table.columns if "low" in column.title or "high" in column.title]

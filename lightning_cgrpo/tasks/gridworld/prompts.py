@@ -21,6 +21,8 @@ class Layouts(PromptSource):
         UserError: the grid is too small for its lava.
     """
 
+    endless = True
+
     def __init__(self, count: int, split: int = 0, seed: int = 0, size: int = 10, lava: int = 20) -> None:
         if not 0 <= lava <= size * size - 2:
             raise UserError(

@@ -14,6 +14,8 @@ from lightning_cgrpo.tasks.gsm8k.word_problems import Problem, problem
 class WordProblems(PromptSource):
     """Word problems with the columns ``prompt`` and ``answer``."""
 
+    endless = True
+
     def __init__(self, count: int, split: str, seed: int) -> None:
         self.count, self.split, self.seed = count, split, seed
 

@@ -1,0 +1,82 @@
+"""Rates before training, and the rates within reach."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+from lightning_cgrpo.callbacks.evaluation_tables import bound_text, show_table
+from lightning_cgrpo.errors import expect
+from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.measurement import Evaluation, RunningSums
+from lightning_cgrpo.objective.reach import EVERY, Reach
+from lightning_cgrpo.objective.standing import standing
+from lightning_cgrpo.randomness import Stream
+from lightning_cgrpo.verdicts.clustered import ClusteredRate
+
+SOME_ANSWER = Constraint(at_least=0.5, role="monitor")
+"""Shows the share of prompts with an answer that meets all thresholds."""
+
+
+class InitialRates(Callback):
+    """Prints reward and rates before the first update, and the rates within reach, to choose thresholds.
+
+    A row shows each rate if the best of a prompt's answers were chosen; a warning names thresholds out of reach.
+    Metrics are logged under ``initial/*``. A separate random stream leaves the run unchanged.
+
+    Args:
+        batches: number of training batches.
+    """
+
+    changes_learning = False
+
+    def __init__(self, batches: int = 1) -> None:
+        expect(batches >= 1, "batches", "at least 1", batches)
+        self.batches = batches
+
+    def on_train_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
+        if trainer.global_step > 0 or trainer.train_dataloader is None:
+            return
+        objective, size = pl_module.objective, pl_module.group_size
+        sums, reach = RunningSums(), Reach(objective)
+        # Lightning sets the precision for its own steps alone.
+        with trainer.precision_plugin.forward_context():
+            for number, prompts in enumerate(islice(trainer.train_dataloader, self.batches)):
+                prompts = prompts.to(pl_module.device)
+                measured = pl_module.measure(prompts, size, Stream.INITIAL_RATES, number, sums)
+                reach.add(measured["signals"])
+        evaluation, best = sums.evaluation(objective), reach.rates()
+        metrics = dict(evaluation.metrics)
+        for name, constraint in objective.bounded.items():
+            if name in best:
+                metrics[f"best/{name}"] = constraint.shown_rate(best[name].rate)
+        if EVERY in best:
+            metrics["some_answer_meets_all"] = 1 - best[EVERY].rate
+        for logger in trainer.loggers:
+            logger.log_metrics({f"initial/{tag}": value for tag, value in metrics.items()}, step=0)
+        if not trainer.is_global_zero:
+            return
+        chosen = Evaluation({}, {}, evaluation.prompts, evaluation.answers, best)
+        rows = {"train": evaluation, **({f"best of {size}": chosen} if best and size > 1 else {})}
+        show_table(objective, rows, "Before training")
+        if EVERY in best and size > 1:
+            share = standing(SOME_ANSWER, best[EVERY])
+            print(
+                f"Prompts with an answer that meets all thresholds: {1 - best[EVERY].rate:.3f} ({share}).", flush=True
+            )
+        for name, constraint in objective.constrained.items():
+            if name in best and standing(constraint, best[name]).says == "missed":
+                rank_zero_warn(out_of_reach(name, constraint, best[name], size))
+
+
+def out_of_reach(name: str, constraint: Constraint, best: ClusteredRate, size: int) -> str:
+    """The warning of a threshold that no choice among the answers reaches."""
+    chosen = f"the best of {size} answers to each prompt" if size > 1 else "the policy"
+    return (
+        f"The threshold {name} {' '.join(bound_text(constraint))} is out of reach at the start: {chosen} has a rate of "
+        f"{constraint.shown_rate(best.rate):.3f} ({standing(constraint, best)}). Training reweighs answers, so it must "
+        "discover better answers first; a policy from scratch may, a fine-tuned policy may need an easier threshold."
+    )

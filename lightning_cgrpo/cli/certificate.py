@@ -1,0 +1,181 @@
+"""A look at a policy: sampling, verdicts and their table."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from lightning_cgrpo.cli.command_line import CommandLine
+from lightning_cgrpo.cli.configuration import Config, ConfigError
+from lightning_cgrpo.datamodules.base import GroupDataModule
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.output import print_table
+from lightning_cgrpo.prompt_source import PromptLoader
+from lightning_cgrpo.verdicts.verdict import Counts, fewest_for_all, overall, verdicts
+
+SPLIT = "certify"
+KEPT = ("checkpoints", "progress")
+"""Callbacks that a look needs: reading checkpoints, and the progress bar."""
+STYLES = {"certified": "bold green", "refuted": "bold red", "undecided": "bold yellow"}
+
+
+def look(config: Config, objective: Objective, prompts: int | None, confidence: float) -> dict[str, Any]:
+    """Answer each prompt once, and decide. Collective.
+
+    Raises:
+        UserError: there are too few prompts, or signals that give no verdict; nothing is shown of the answers.
+    """
+    if prompts is not None:
+        check_prompts(objective, prompts, confidence)
+    callbacks = {name: value for name, value in (config.get("callbacks") or {}).items() if name in KEPT}
+    # Loggers and limits of the run would write, or cut, what the certificate counts.
+    trainer = {**(config.get("trainer") or {}), "logger": False, "limit_test_batches": None, "fast_dev_run": False}
+    line = _Look({**config, "trainer": trainer, "callbacks": callbacks}, objective, prompts, confidence)
+    counts = {name: _counts(objective, name, line.rows, line.longest) for name in objective.constrained}
+    found = verdicts(counts, confidence)
+    constraints = {}
+    for name, verdict in found.items():
+        constraint = objective.constrained[name]
+        low, high = constraint.shown_bounds(verdict.lower, verdict.upper)
+        constraints[name] = {
+            "decision": verdict.decision,
+            "at_most" if constraint.at_least is None else "at_least": constraint.bound,
+            "rate": None if verdict.rate is None else constraint.shown_rate(verdict.rate),
+            "low": low,
+            "high": high,
+            "prompts_that_would_decide": verdict.needed,
+        }
+    decision = overall([verdict.decision for verdict in found.values()])
+    return {"decision": decision, "prompts": line.count, "source": line.source, "constraints": constraints}
+
+
+def check_prompts(objective: Objective, prompts: int, confidence: float) -> None:
+    """Refuse a look that could certify nothing, because it would be the only look.
+
+    Raises:
+        ConfigError: too few prompts, or a threshold that no number of prompts certifies.
+    """
+    thresholds = {name: constraint.max_violation_rate for name, constraint in objective.constrained.items()}
+    for name, threshold in thresholds.items():
+        if threshold == 0:
+            raise ConfigError(
+                f"Expected thresholds that prompts can certify, but constraint '{name}' allows no violation at all, "
+                "try a small rate, such as 0.001."
+            )
+    fewest = fewest_for_all(list(thresholds.values()), confidence)
+    if fewest is not None and prompts < fewest:
+        raise ConfigError(
+            f"Expected at least {fewest} prompts, because fewer can't certify "
+            f"{' and '.join(thresholds)} with confidence {confidence:g} even without a violation, but got {prompts}, "
+            f"try --prompts {fewest} or more."
+        )
+
+
+class _Rows(Callback):
+    """Gathers the sums of every prompt at the end of the look."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Tensor] = {}
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, RolloutModule)
+        self.rows = pl_module.sums(SPLIT).by_prompt()
+
+
+class _Look(CommandLine):
+    """A test of one answer to each of the prompts that neither trained nor selected."""
+
+    def __init__(self, config: Config, objective: Objective, prompts: int | None, confidence: float) -> None:
+        self._asked = objective, prompts, confidence
+        self.rows: dict[str, Tensor] = {}
+        self.source = ""
+        self.count = 0
+        self.longest: int | None = None
+        super().__init__("test", config, [])
+
+    def test(
+        self,
+        model: LightningModule,
+        datamodule: LightningDataModule,
+        ckpt_path: str,
+        weights_only: bool,
+        verbose: bool = False,
+    ) -> None:
+        """Takes the place of `Trainer.test`."""
+        objective, prompts, confidence = self._asked
+        if not isinstance(model, RolloutModule) or not isinstance(datamodule, GroupDataModule):
+            raise UserError(
+                "Expected a RolloutModule and a GroupDataModule, which know prompts that did not train, but got "
+                f"{type(model).__name__} and {type(datamodule).__name__}."
+            )
+        datamodule.prepare_data()
+        datamodule.setup("test")
+        source, self.source = datamodule.certification(prompts)
+        self.count, self.longest = len(source), model.sampler.longest
+        check_prompts(objective, self.count, confidence)
+        model.eval_group_size = 1
+        rows = _Rows()
+        self.trainer.callbacks.append(rows)  # type: ignore[attr-defined]
+        loader = PromptLoader(source, datamodule.eval_prompts)
+        # A look needs no multipliers.
+        warnings.filterwarnings("ignore", message=".*callbacks used to create the checkpoint need to be provided")
+        self.trainer.test(model, {SPLIT: loader}, ckpt_path, verbose=False, weights_only=weights_only)
+        self.rows = rows.rows
+
+
+def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: int | None) -> Counts:
+    constraint = objective.constrained[name]
+    faults = int(rows[f"faults/{constraint.signal or name}"].sum())
+    if faults:
+        raise UserError(
+            f"Expected finite signals for a verdict on '{name}', but got {faults} of {len(rows['answers'])} answers "
+            "without, try to mend the task's scores; this was no look."
+        )
+    violations, opportunities = (rows[f"{kind}/{name}"].numpy() for kind in ("violations", "opportunities"))
+    counts = Counts(violations, opportunities, constraint.max_violation_rate, float(longest or 1))
+    if not counts.single and (longest is None or opportunities.max() > longest):
+        raise UserError(
+            f"Expected at most {longest or 1} opportunities per answer for '{name}', the sampler's longest answer, but "
+            f"got {opportunities.max():g}, try a rate of whole answers; this was no look."
+        )
+    return counts
+
+
+def show(certificate: dict[str, Any], note: str) -> None:
+    """Print the table of a certificate."""
+    decision, confidence = certificate["decision"], certificate["question"]["confidence"]
+    caption = (
+        f"{certificate['source']}, one answer to each; confidence {confidence:g} over all constraints together (Holm)"
+    )
+    title = Text.assemble(
+        f"{certificate['checkpoint']}, update {certificate['update']}: ", (decision.upper(), STYLES[decision])
+    )
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
+    for column in ("", "threshold", "rate", "bound", "verdict", "prompts that would decide"):
+        table.add_column(column, justify="left" if column in ("", "verdict") else "right")
+    for name, of in certificate["constraints"].items():
+        at_least = "at_least" in of
+        threshold = of["at_least" if at_least else "at_most"]
+        # The bound that decided, or failed to.
+        observed = of["rate"] is not None and (of["rate"] >= threshold if at_least else of["rate"] <= threshold)
+        good = observed if of["decision"] == "undecided" else of["decision"] == "certified"
+        upper = good != at_least
+        bound = f"{'<=' if upper else '>='} {of['high' if upper else 'low']:.4f}"
+        rate = "never observed" if of["rate"] is None else f"{of['rate']:.4f}"
+        needed = of["prompts_that_would_decide"]
+        asks = "" if of["decision"] != "undecided" else "no number" if needed is None else f"{needed:,}"
+        sign = ">=" if at_least else "<="
+        verdict = Text(of["decision"], style=STYLES[of["decision"]])
+        table.add_row(Text(name), f"{sign} {threshold:g}", rate, bound, verdict, asks)
+    print_table(table)
+    if decision == "undecided":
+        print("Prompts that would decide do so with 80 % probability, if the rate is the observed rate.")
+    print(note, flush=True)

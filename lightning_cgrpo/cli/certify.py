@@ -1,0 +1,135 @@
+"""The command ``certify``: one look at prompts that neither trained nor selected the policy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lightning_cgrpo.cli.configuration import Config, ConfigError, get
+from lightning_cgrpo.objective.objective import Objective
+
+STATUS = {"certified": 0, "refuted": 3, "undecided": 4}
+"""Exit status by decision; 1 and 2 are errors."""
+CONFIDENCE = 0.95
+FREE = ("data.test_path", "data.prompts_per_update")
+"""Settings of the data that may differ from the run's."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command; ends with a status of `STATUS`."""
+    from lightning_cgrpo.cli.arguments import read_arguments
+
+    parser = argparse.ArgumentParser(
+        prog="python -m lightning_cgrpo certify",
+        description="Decide whether a checkpoint's policy meets its thresholds: certified (status 0), refuted (3) or "
+        "undecided (4).",
+        usage="%(prog)s -c FILE... [--KEY=VALUE]... [--ckpt_path=best] [--prompts N] [--confidence 0.95] [--out FILE]",
+        epilog="The policy gets one look; a second call prints the recorded verdict. See docs/verdicts.md.",
+        allow_abbrev=False,
+    )
+    # Never from the configuration, because a resumed run's config.yaml names the checkpoint that it resumed from.
+    parser.add_argument("--ckpt_path", metavar="FILE", default="best", help="the checkpoint (default: the run's best)")
+    parser.add_argument("--prompts", metavar="N", type=int, help="prompts (default: as many as test prompts)")
+    parser.add_argument("--confidence", metavar="P", type=float, help=f"over all constraints (default: {CONFIDENCE})")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="also write the verdicts to this JSON file")
+    given, rest = parser.parse_known_args(argv)
+    if given.prompts is not None and given.prompts < 1:
+        raise ConfigError(f"Expected --prompts to be at least 1, but got {given.prompts}.")
+    if given.confidence is not None and not 0.5 <= given.confidence < 1:
+        raise ConfigError(f"Expected --confidence from 0.5 to below 1, but got {given.confidence}, try 0.95.")
+    config, _ = read_arguments("certify", rest)
+    objective = _objective(config)
+    certificate = _certificate({**config, "ckpt_path": given.ckpt_path}, objective, given.prompts, given.confidence)
+    if certificate is None:  # another process tells
+        return
+    if given.out is not None:
+        given.out.write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
+    if STATUS[certificate["decision"]]:
+        sys.exit(STATUS[certificate["decision"]])
+
+
+def _certificate(
+    config: Config, objective: Objective, prompts: int | None, confidence: float | None
+) -> dict[str, Any] | None:
+    """The recorded or new certificate, printed; None on all processes but the first."""
+    from lightning.pytorch.utilities import rank_zero_only
+
+    from lightning_cgrpo.cli.certificate import look, show
+    from lightning_cgrpo.cli.loading import read_checkpoint
+    from lightning_cgrpo.cli.looks import FILE, identity, record, recorded
+    from lightning_cgrpo.cli.method import method_of
+    from lightning_cgrpo.cli.preparation import prepare
+
+    prepare("certify", config)
+    checkpoint = Path(config["ckpt_path"])
+    _check_data(config, checkpoint)
+    update, weights = read_checkpoint(checkpoint)
+    method = method_of(config)
+    policy = identity(weights, {part: get(method, f"model.init_args.{part}") for part in ("policy", "sampler", "task")})
+    del weights
+    question = {
+        "constraints": {name: asdict(constraint) for name, constraint in objective.constrained.items()},
+        "data": method.get("data"),
+        "confidence": confidence,
+        "prompts": prompts,
+    }
+    first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
+    found = recorded(checkpoint.parent, policy, question)
+    once = f"Recorded in {checkpoint.parent / FILE}: a policy gets one look."
+    if found is not None:
+        if first:
+            show(found, f"Nothing was sampled, because the look was taken on {found['at'][:10]}. {once}")
+        return found if first else None
+    seen = look(config, objective, prompts, confidence or CONFIDENCE)
+    if not first:
+        return None
+    certificate = {
+        "checkpoint": checkpoint.name,
+        "update": update,
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "question": question | {"confidence": confidence or CONFIDENCE, "prompts": seen["prompts"]},
+        **seen,
+    }
+    # Another command may have looked meanwhile; the first look counts.
+    before = recorded(checkpoint.parent, policy, question)
+    if before is None:
+        record(checkpoint.parent, policy, certificate)
+    show(before or certificate, once)
+    return before or certificate
+
+
+def _objective(config: Config) -> Objective:
+    declared = get(config, "model.init_args.objective") or {}
+    objective = Objective.declared(declared.get("init_args", declared))
+    if not objective.constrained:
+        raise ConfigError("Expected constraints to certify, but the objective enforces none, try role: constrain.")
+    return objective
+
+
+def _check_data(config: Config, checkpoint: Path) -> None:
+    """The run's own data settings say which prompts trained and selected the policy."""
+    from lightning_cgrpo.checkpoints.names import is_remote
+    from lightning_cgrpo.cli.method import method_of
+    from lightning_cgrpo.cli.preparation import differences
+    from lightning_cgrpo.cli.run_folders import configuration_beside
+
+    if is_remote(checkpoint):
+        raise ConfigError(
+            f"Expected a checkpoint on this machine, beside which the look is recorded, but got {checkpoint}."
+        )
+    kept = configuration_beside(checkpoint)
+    if kept is None:
+        return
+    before, now = (method_of(part).get("data") for part in (kept, config))
+    changed = [text for text in differences(before, now, "data") if not text.startswith(FREE)]
+    if changed:
+        raise ConfigError(
+            "Expected the data of the checkpoint's run, to know which prompts trained and selected the policy, but got "
+            f"another {changed[0]}, try -c {checkpoint.parent.parent / 'config.yaml'}."
+        )

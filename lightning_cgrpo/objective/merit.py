@@ -1,0 +1,60 @@
+"""A number that ranks policies: feasible policies first, then by reward."""
+
+from __future__ import annotations
+
+import math
+
+from lightning_cgrpo.objective.measurement import Evaluation
+from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.verdicts.clustered import ClusteredRate
+from lightning_cgrpo.verdicts.verdict import fewest_for_all, fewest_prompts
+
+MERIT = "merit"
+CONFIDENCE = 0.95
+"""Of the bound on each rate."""
+LEAST_RATE = 0.001
+"""Smaller thresholds share this threshold's unit, because a threshold of 0 has none."""
+
+
+def merit(objective: Objective, evaluation: Evaluation) -> float | None:
+    """At least 0 if the upper confidence bounds of all violation rates are within their thresholds, else below 0.
+
+    Below 0, the merit is the worst lower bound of slack (threshold - rate), in standard units: the standard deviation
+    sqrt(d (1 - d)) of one answer at the threshold d. At least 0, merit rises with the reward. None without a reward.
+    """
+    reward = evaluation.metrics.get("reward/mean")
+    if reward is None:
+        return None
+    slack = math.inf
+    for name, constraint in objective.constrained.items():
+        threshold = constraint.max_violation_rate
+        # A rate that was never observed may be anything.
+        rate = evaluation.rates.get(name, ClusteredRate(0.0, None, 0, 0.0))
+        unit = math.sqrt(max(threshold, LEAST_RATE) * (1 - threshold))
+        slack = min(slack, (threshold - rate.bounds(1 - CONFIDENCE)[1]) / unit)
+    # From 0 to 2, and float32 keeps four digits of rewards up to hundreds.
+    return slack if slack < 0 else 1 + reward / (1 + abs(reward))
+
+
+def too_few(objective: Objective, prompts: int) -> str | None:
+    """A note on thresholds that so few validation prompts can't show to be met, also without a violation."""
+    needed = {
+        name: fewest_prompts(constraint.max_violation_rate, CONFIDENCE)
+        for name, constraint in objective.constrained.items()
+    }
+    unshown = {name: count for name, count in needed.items() if count is None or count > prompts}
+    if not unshown:
+        return None
+    texts = []
+    for name, count in unshown.items():
+        constraint = objective.constrained[name]
+        sign = "<=" if constraint.at_least is None else ">="
+        texts.append(
+            f"{name} {sign} {constraint.bound:g} ({'no number is enough' if count is None else f'{count} are'})"
+        )
+    together = fewest_for_all([c.max_violation_rate for c in objective.constrained.values()], CONFIDENCE)
+    certify = "" if together is None else f" A certificate of all constraints needs {together} prompts or more."
+    return (
+        f"{prompts} validation prompts can't show that a policy meets {', '.join(texts)}, even without a violation, so "
+        f"no checkpoint counts as feasible; the best is the checkpoint nearest to that, whatever its reward.{certify}"
+    )

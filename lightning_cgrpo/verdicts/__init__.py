@@ -1,0 +1,1 @@
+"""Statistics of rates: bounds, tests and sample sizes, as functions of numbers."""

@@ -1,0 +1,93 @@
+"""Before training: rates, and what is within reach of a choice among the answers."""
+
+import warnings
+from typing import ClassVar
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import CSVLogger
+
+from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Signal
+from lightning_cgrpo.callbacks import FixedWeights, InitialRates
+from lightning_cgrpo.callbacks.initial_rates import out_of_reach
+from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from lightning_cgrpo.verdicts.clustered import ClusteredRate
+
+
+class Marked(GridworldTask):
+    """Of every prompt's four answers, the first is `first`; a tenth of the prompts has none that is `rare`."""
+
+    signals: ClassVar = {**GridworldTask.signals, "first": "indicator", "rare": "indicator", "never": "indicator"}
+
+    def score(self, prompts, rollouts):
+        first = torch.zeros(rollouts.mask.shape[:2])
+        first[:, 0] = 1
+        rare = (prompts.index % 10 > 0)[:, None] * first
+        more = {"first": Signal(first), "rare": Signal(rare), "never": Signal(torch.zeros_like(first))}
+        return {**super().score(prompts, rollouts), **more}
+
+
+def before_training(tmp_path, objective):
+    torch.manual_seed(0)
+    module = ConstrainedGRPO(
+        CategoricalMLP(30, 5, hidden=(8,)),
+        EnvironmentSampler(Gridworld(max_steps=5)),
+        Marked(),
+        objective,
+        optimizer=torch.optim.Adam,
+        group_size=4,
+    )
+    logged = {}
+
+    logger = CSVLogger(tmp_path)
+    logger.log_metrics = lambda metrics, step=None: logged.update(metrics)
+    trainer = Trainer(
+        accelerator="cpu",
+        max_steps=1,
+        logger=logger,
+        limit_val_batches=0,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[InitialRates(batches=4), FixedWeights(dict.fromkeys(objective.constrained, 0.1))],
+    )
+    trainer.fit(module, GridworldDataModule(prompts_per_update=50, train_prompts=200))
+    return logged
+
+
+def test_the_best_answer_of_each_prompt_and_the_thresholds_out_of_reach(tmp_path, capsys):
+    objective = Objective(
+        "goal",
+        {
+            "first": Constraint(at_least=0.9),
+            "rare": Constraint(at_least=0.99),
+            "never": Constraint(at_least=0.5, role="monitor"),
+        },
+    )
+    with pytest.warns(UserWarning, match="out of reach") as caught:
+        logged = before_training(tmp_path, objective)
+    assert logged["initial/rate/first"] == 0.25 and logged["initial/best/first"] == 1
+    # 200 prompts are the whole epoch: 20 of them have no rare answer.
+    assert logged["initial/best/rare"] == pytest.approx(0.9)
+    assert logged["initial/some_answer_meets_all"] == pytest.approx(0.9)
+    messages = [str(w.message) for w in caught if "out of reach" in str(w.message)]
+    assert len(messages) == 1, "of what is enforced, only the rare signal is out of reach"
+    assert messages[0].startswith(
+        "The threshold rare >= 0.99 is out of reach at the start: the best of 4 answers to each prompt has a rate of "
+        "0.900 (0.850-0.938). Training"
+    )
+    text = " ".join(capsys.readouterr().out.split())
+    assert "best of 4" in text and "Prompts with an answer that meets all thresholds: 0.900 (0.850-0.938)." in text
+
+
+def test_a_threshold_that_the_sample_leaves_open_is_not_called_out(tmp_path):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*out of reach.*")
+        before_training(tmp_path, Objective("goal", {"rare": Constraint(at_least=0.92)}))
+
+
+def test_a_single_answer_is_no_choice():
+    text = out_of_reach("x", Constraint(at_most=0.01), ClusteredRate(0.5, 0.02, 100, 100), 1)
+    assert "out of reach at the start: the policy has a rate of 0.500" in text

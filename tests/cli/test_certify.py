@@ -1,0 +1,256 @@
+"""The command certify: its verdicts by hand, one look for each policy, and prompts that trained nobody."""
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightning_cgrpo import load
+from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.cli import certificate
+from lightning_cgrpo.cli.looks import identity
+from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.randomness import Stream
+from lightning_cgrpo.verdicts import ratio
+
+SMALL = shlex.split(
+    "-c configs/gridworld.yaml --data.prompts_per_update=4 --data.train_prompts=12 --data.val_prompts=6 "
+    "--data.test_prompts=5 --data.eval_prompts=40 --model.group_size=4 --model.eval_group_size=2 "
+    "--model.policy.hidden=[16] --model.sampler.environment.max_steps=20 --callbacks.initial_rates=null "
+    "--callbacks.progress=null --trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
+    "--trainer.logger.name=gridworld --trainer.max_steps=2 --trainer.val_check_interval=1"
+)
+BOUNDS = "--model.objective.constraints.lava.at_most={lava} --model.objective.constraints.battery.at_most=0.99"
+FOLDER = Path("runs/gridworld/version_0/checkpoints")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A run of two updates."""
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        main(["fit", *SMALL])
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def copy(home, tmp_path, monkeypatch):
+    shutil.copytree(home, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+
+
+def certify(arguments="", lava=0.9):
+    """The exit status."""
+    try:
+        main(["certify", *SMALL, *shlex.split(BOUNDS.format(lava=lava)), *shlex.split(arguments)])
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def refused(arguments="", lava=0.9):
+    with pytest.raises(UserError) as caught:
+        certify(arguments, lava)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def looks():
+    return list(json.loads((FOLDER / "certificates.json").read_text()).values())
+
+
+@pytest.mark.parametrize(
+    ("lava", "status", "decision"), [(0.9, 0, "certified"), (0.06, 3, "refuted"), (0.2, 4, "undecided")]
+)
+def test_the_verdict_and_the_status_follow_from_answers_to_new_prompts(lava, status, decision, capsys):
+    """The same answers sampled here, of layouts 5 to 64, decide by the functions that simulations test."""
+    if lava == 0.2:  # a threshold at the policy's own rate, which is what can't be decided
+        lava = round(float(sampled()[0].sum() / sampled()[1].sum()), 3)
+    assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=60 --out=mine.json", lava) == status
+    (look,) = looks()
+    assert look["decision"] == look["constraints"]["lava"]["decision"] == decision
+    assert json.loads(Path("mine.json").read_text()) == look
+    violations, opportunities = sampled()
+    found = look["constraints"]["lava"]
+    assert found["rate"] == pytest.approx(violations.sum() / opportunities.sum())
+    # Holm: the battery, which never runs down, is certified first, and refutes nothing.
+    side, bound, level = ("low", ratio.lower_bound, 0.025) if status == 3 else ("high", ratio.upper_bound, 0.05)
+    assert found[side] == pytest.approx(bound(violations, opportunities, 20, level))
+    out = " ".join(capsys.readouterr().out.split())
+    assert decision.upper() in out and "60 new prompts, one answer to each" in out and "a policy gets one look" in out
+
+
+def sampled():
+    module = load(FOLDER / "last.ckpt")
+    data = GridworldDataModule(test_prompts=5, seed=0)
+    prompts = data.source("test").groups(torch.arange(5, 65))
+    rollouts = module.sample(prompts, 1, Stream.TEST, 3)
+    violations, opportunities = module.task.score(prompts, rollouts)["lava"].counts()
+    return violations.double().sum(-1).numpy(), opportunities.double().sum(-1).numpy()
+
+
+def test_a_second_call_gives_the_recorded_verdict_and_samples_nothing(monkeypatch, capsys):
+    assert certify("--ckpt_path=best --prompts=60", 0.06) == 3
+    before = (FOLDER / "certificates.json").read_bytes()
+
+    def never(*_):
+        raise AssertionError("a second look")
+
+    monkeypatch.setattr(certificate, "look", never)
+    for arguments in ("--ckpt_path=best --prompts=60 --confidence=0.95", "", "--out=again.json"):
+        capsys.readouterr()
+        assert certify(arguments, 0.06) == 3
+        out = " ".join(capsys.readouterr().out.split())
+        assert "Nothing was sampled, because the look was taken on 20" in out and "REFUTED" in out
+    assert json.loads(Path("again.json").read_text()) == looks()[0]
+    assert (FOLDER / "certificates.json").read_bytes() == before
+    # The same weights under another name.
+    (best,) = FOLDER.glob("step=*.ckpt")
+    shutil.copy(best, FOLDER / "other.ckpt")
+    assert certify(f"--ckpt_path={FOLDER}/other.ckpt", 0.06) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lava", "name"),
+    [("--prompts=61", 0.06, "prompts, 60,"), ("--confidence=0.9", 0.06, "confidence, 0.95,"), ("", 0.5, "constraints")],
+)
+def test_another_question_about_the_same_policy_is_refused(arguments, lava, name):
+    assert certify("--prompts=60", 0.06) == 3
+    message = refused(arguments, lava)
+    assert (
+        message.startswith("Expected one look at a checkpoint, but got a second with other") and "'refuted'" in message
+    )
+    assert f"try the same {name}" in message and len(looks()) == 1
+
+
+def test_another_policy_has_a_look_of_its_own():
+    (best,) = FOLDER.glob("step=*.ckpt")
+    saved = torch.load(best, weights_only=True)
+    next(iter(saved["state_dict"].values()))[0] += 1
+    torch.save(saved, FOLDER / "other.ckpt")
+    certify("--prompts=60", 0.9)
+    certify(f"--prompts=60 --ckpt_path={FOLDER}/other.ckpt", 0.9)
+    assert len(looks()) == 2
+
+
+def test_identity_is_that_of_weights_and_decoding():
+    weights = {"a": torch.zeros(2), "b": torch.ones(3, dtype=torch.bfloat16)}
+    same = {"b": weights["b"].clone(), "a": weights["a"].clone()}
+    assert identity(weights, {"t": 1}) == identity(same, {"t": 1})
+    others = [
+        {**weights, "a": torch.ones(2)},
+        {**weights, "a": torch.zeros(1, 2)},
+        {"c": weights["a"], "b": weights["b"]},
+    ]
+    assert len({identity(w, {"t": 1}) for w in (weights, *others)} | {identity(weights, {"t": 2})}) == 5
+
+
+def test_what_can_decide_nothing_is_no_look():
+    message = refused("--prompts=100", 0.01)
+    assert (
+        message.startswith("Expected at least 299 prompts")
+        and "certify lava and battery with confidence 0.95 even without a violation, but got 100" in message
+    )
+    assert "allows no violation at all" in refused("--prompts=100", 0.0)
+    assert "at least 1" in refused("--prompts=0") and "--confidence" in refused("--confidence=95")
+    assert "try --prompts" in refused("", 0.01), "five test prompts are the default"
+    assert not (FOLDER / "certificates.json").exists()
+
+
+def test_other_data_than_the_runs_own_is_refused():
+    message = refused("--prompts=60 --data.lava=3")
+    assert message.startswith("Expected the data of the checkpoint's run") and "data.lava: 20 -> 3" in message
+    assert certify("--prompts=60 --data.eval_prompts=7 --data.test_prompts=9 --seed_everything=1") == 0
+
+
+def test_a_damaged_record_is_no_second_chance():
+    certify("--prompts=60")
+    (FOLDER / "certificates.json").write_text("{")
+    assert "is damaged" in refused("--prompts=60")
+
+
+MEMORIZED = '''
+import torch
+from lightning_cgrpo import Signal
+from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.tasks.gridworld import GridworldTask
+
+
+def known(prompts):
+    return [(int(start), int(goal)) for start, goal in zip(prompts.columns["start"], prompts.columns["goal"])]
+
+
+class Memorized(GridworldTask):
+    """Behavior that is fine on the validation layouts, and nowhere else: as if these had been learned by heart."""
+
+    signals = {**GridworldTask.signals, "fine": "indicator"}
+
+    def score(self, prompts, rollouts):
+        validated = set(known(GridworldDataModule(val_prompts=400, seed=0).source("val").groups(torch.arange(400))))
+        fine = torch.tensor([float(place in validated) for place in known(prompts)])
+        signals = {"fine": Signal(fine[:, None].expand(rollouts.mask.shape[:2]).clone())}
+        return {**super().score(prompts, rollouts), **signals}
+'''
+
+
+def test_what_holds_on_the_validation_prompts_alone_is_refuted(capsys):
+    Path("memorized.py").write_text(MEMORIZED)
+    only = (
+        "--model.task=memorized.Memorized --model.objective.constraints.lava=null --data.val_prompts=400 "
+        "--model.objective.constraints.battery=null --model.objective.constraints.fine.at_least=0.99 "
+        "--trainer.logger.name=memorized"
+    )
+    main(["fit", *SMALL, *shlex.split(only)])
+    capsys.readouterr()
+    main(["validate", *SMALL, *shlex.split(only), "--ckpt_path=best"])
+    words = capsys.readouterr().out.split()
+    assert "1.0000" in words and "met" in words
+    with pytest.raises(SystemExit) as end:
+        main(["certify", *SMALL, *shlex.split(only), "--ckpt_path=best", "--prompts=300"])
+    assert end.value.code == 3 and "REFUTED" in capsys.readouterr().out
+
+
+def test_best_is_the_same_checkpoint_in_every_command(capsys):
+    (best,) = FOLDER.glob("step=*.ckpt")
+    for command in ("validate", "test", "predict"):
+        capsys.readouterr()
+        main([command, *SMALL, "--ckpt_path=best"])
+        assert str(best) in capsys.readouterr().out.splitlines()[0]
+    capsys.readouterr()
+    certify("--prompts=60")
+    assert str(best) in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.slow
+def test_several_processes_rank_and_certify_as_one_does(home):
+    """Two processes train, rank and certify; also the exit status is that of one process."""
+
+    def run(command, *arguments):
+        bounds = shlex.split(BOUNDS.format(lava=0.06)) if command == "certify" else []
+        line = [sys.executable, "-m", "lightning_cgrpo", command, *SMALL, *bounds, *arguments]
+        return subprocess.run(line, capture_output=True, text=True, timeout=300)
+
+    two = ["--trainer.devices=2", "--trainer.strategy=ddp"]
+    assert run("certify", "--prompts=61").returncode == 3
+    alone = looks()[0]
+    (FOLDER / "certificates.json").unlink()
+    found = run("certify", "--prompts=61", *two)
+    assert found.returncode == 3, found.stderr[-2000:]
+    assert found.stdout.count("REFUTED") == 1
+    together = looks()[0]
+    for look in (alone, together):
+        del look["at"]
+    assert together["question"] == alone["question"] and together["source"] == alone["source"]
+    for name, values in alone["constraints"].items():
+        assert together["constraints"][name] == pytest.approx(values)
+    shutil.rmtree("runs")
+    assert (done := run("fit", *two)).returncode == 0, done.stderr[-2000:]
+    (expected,), (best,) = ((folder / FOLDER).glob("step=*.ckpt") for folder in (home, Path()))
+    assert best.name == expected.name

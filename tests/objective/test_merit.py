@@ -1,0 +1,63 @@
+"""The order of policies."""
+
+import pytest
+
+from lightning_cgrpo import Constraint, Objective
+from lightning_cgrpo.objective.measurement import Evaluation
+from lightning_cgrpo.objective.merit import merit, too_few
+from lightning_cgrpo.verdicts.clustered import ClusteredRate
+
+OBJECTIVE = Objective("goal", {"lava": Constraint(at_most=0.01), "polite": Constraint(at_least=0.95)})
+
+
+def of(reward, lava=0.0, impolite=0.0, prompts=400):
+    rates = {
+        name: ClusteredRate(rate, (rate * (1 - rate) / prompts) ** 0.5 or None, prompts, prompts)
+        for name, rate in (("lava", lava), ("polite", impolite))
+    }
+    return merit(OBJECTIVE, Evaluation({"reward/mean": reward}, {}, prompts, prompts, rates))
+
+
+def test_feasible_policies_come_first_and_then_the_reward_decides():
+    order = [
+        of(9.0, lava=0.5, impolite=0.5),
+        of(9.0, lava=0.02),
+        of(9.0, lava=0.01),
+        of(9.0, lava=0.004),  # within the threshold, but 400 prompts don't show it
+        of(-1e3),
+        of(-1e3, prompts=1_000, lava=0.001) + 1e-5,
+        of(0.2, impolite=0.02),
+        of(0.9),
+        of(0.901),
+        of(1e3),
+    ]
+    assert order == sorted(order) and len(set(order)) == len(order)
+    assert order[3] < 0 <= order[4]
+
+
+def test_298_prompts_without_violation_show_nothing_of_1_percent_and_299_do():
+    assert of(1.0, prompts=298) < 0 <= of(1.0, prompts=299)
+
+
+def test_the_worst_constraint_counts_in_standard_units():
+    """2 % of lava at 1 % is worse than 8 % of impoliteness at 5 %, in standard deviations of one answer."""
+    assert of(1.0, lava=0.03) < of(1.0, impolite=0.08) < 0
+    assert of(1.0, lava=0.03, impolite=0.06) == of(1.0, lava=0.03)
+
+
+def test_what_was_never_observed():
+    unseen = Evaluation({"reward/mean": 1.0}, {}, 400, 400, {"lava": ClusteredRate(0.0, None, 400, 400)})
+    assert merit(OBJECTIVE, unseen) < 0
+    assert merit(OBJECTIVE, Evaluation()) is None
+    assert merit(Objective("goal"), Evaluation({"reward/mean": 1.0})) == pytest.approx(1.5)
+    assert merit(Objective("goal", {"lava": Constraint(at_most=0.0)}), unseen) < 0
+
+
+def test_how_many_validation_prompts_can_say_something():
+    three = Objective("length", {name: Constraint(at_least=0.99) for name in ("format", "integer", "safe")})
+    note = too_few(three, 250)
+    assert note.startswith("250 validation prompts can't show that a policy meets format >= 0.99 (299 are), integer")
+    assert note.endswith("A certificate of all constraints needs 408 prompts or more.")
+    assert too_few(three, 299) is None and too_few(OBJECTIVE, 299) is None
+    assert "polite" not in too_few(OBJECTIVE, 59) and "polite >= 0.95 (59 are)" in too_few(OBJECTIVE, 58)
+    assert "lava <= 0 (no number is enough)" in too_few(Objective("goal", {"lava": Constraint(at_most=0.0)}), 10**6)
