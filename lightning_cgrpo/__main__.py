@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import NoReturn
 
@@ -76,6 +77,9 @@ def main(arguments: list[str]) -> None:
         importlib.import_module(TOOLS[command][0]).main(rest)
         return
     config, flags = read_arguments(command, rest)
+    # Torch reads this when it is imported. Threads that spin while they wait would take the cores from other processes,
+    # such as the worker that makes prompts.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from lightning_cgrpo.cli.command_line import main as run_command
 
     run_command(command, config, flags)

@@ -1,6 +1,7 @@
 """The command line from the first word to the files it leaves, run inside this process and in a folder of its own."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -320,6 +321,18 @@ def test_classes_of_this_package_need_no_path(folder):
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert run.returncode == 2 and answer in run.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("given", "policy"), [(None, "PASSIVE"), ("active", "ACTIVE")])
+def test_waiting_threads_sleep_unless_the_environment_says_otherwise(folder, given, policy):
+    """As OpenMP reports; a failing command, since OpenMP is loaded before."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {"OMP_DISPLAY_ENV": "true"} | ({} if given is None else {"OMP_WAIT_POLICY": given})
+    run = subprocess.run(
+        [sys.executable, "-m", "lightning_cgrpo", "fit", *SMALL, "--ckpt_path=nowhere.ckpt"],
+        capture_output=True, text=True, timeout=120, check=False, env=environment,
+    )  # fmt: skip
+    assert run.returncode == 2 and f"OMP_WAIT_POLICY = '{policy}'" in run.stderr
 
 
 def test_a_callback_can_be_taken_out(folder):
