@@ -15,7 +15,7 @@ from lightning_cgrpo.studies.study import Run, configuration, read_study
 ROOT = Path(__file__).parents[2]
 COMMITTED = {
     "gridworld": {"gridworld": 30, "gridworld_sweep": 108, "gridworld_controllers": 24, "gridworld_choices": 36},
-    "gsm8k": {"gsm8k": 15},
+    "gsm8k": {"gsm8k": 21},
     "navsim": {"navsim": 21},
 }
 """By folder of results, the studies and their numbers of runs."""
