@@ -58,6 +58,7 @@ def test_streams_keep_their_numbers() -> None:
         "INITIAL_RATES": 6,
         "PREDICT": 7,
         "REDRAW": 8,
+        "CERTIFY": 9,
     }
 
 
