@@ -34,7 +34,7 @@ class Controller(nn.Module, ABC):
     """lambda ``[K]`` >= 0, unless a subclass overrides `weights`."""
     size: int | None = None
     standard_units = False
-    """Whether `step` wants violations in standard units by default."""
+    """True if `step` wants violations in standard units by default."""
     max_multiplier: float = math.inf
     """Cap on each lambda_k, relative to the reward's 1."""
 

@@ -11,7 +11,7 @@ from lightning_cgrpo.verdicts.verdict import fewest_for_all, fewest_prompts
 
 MERIT = "merit"
 CONFIDENCE = 0.95
-"""Of the bound on each rate."""
+"""Confidence of the bound on each rate."""
 LEAST_RATE = 0.001
 """Smaller thresholds share this threshold's unit, because a threshold of 0 has none."""
 

@@ -1,4 +1,4 @@
-"""Whether measurements show that a policy meets a threshold."""
+"""Comparison of measured rates with thresholds: met, missed or undecided."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 CONFIDENCE = 0.95
-"""Of two-sided intervals."""
+"""Confidence of two-sided intervals."""
 
 
 @dataclass(frozen=True)
