@@ -54,7 +54,7 @@ def newest_whole(path: Path) -> Path | None:
 def write_failure(error: BaseException, unfinished: Path) -> Exception | None:
     """The cause of a failed write of a sharded checkpoint; None if the error has another cause.
 
-    torch reports errors in parts to all processes. One process alone writes Lightning's last file into `unfinished`.
+    torch wraps errors of the parts. Another error counts only if `SHARDED_LAST` in `unfinished` is damaged.
     """
     if isinstance(error, CheckpointException):
         causes: list[BaseException] = [cause for cause, _ in error.failures.values()]

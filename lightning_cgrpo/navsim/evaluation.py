@@ -108,7 +108,7 @@ def evaluate(
 def planned_drives(
     scorer: Scorer, planners: Mapping[str, Planner], numbers: Sequence[int], follows: Sequence[int] | None = None
 ) -> dict[str, list[Drive]]:
-    """`drives` by planner, in all scenes of a scorer."""
+    """`drives` by planner, in the scenes that it plans."""
     found = {}
     for name, planner in planners.items():
         rows, poses, interval = planner(scorer.batch.scenes, scorer.plans)

@@ -78,7 +78,7 @@ def numbered(labels: Sequence[str]) -> list[str]:
 
 
 def _usual(texts: Sequence[str]) -> str | None:
-    """Text of more than half of the methods, at least three; never fixed weights."""
+    """Text that at least three methods and more than half share; never fixed weights."""
     text, count = Counter(texts).most_common(1)[0]
     return text if count > 2 and 2 * count > len(texts) and not text.startswith(FIXED_WORD) else None
 

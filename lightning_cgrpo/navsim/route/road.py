@@ -46,7 +46,7 @@ class Road:
         return float(np.linalg.norm(np.diff(self.centerline(lane), axis=0), axis=1).sum())
 
     def errors(self, lane: int) -> tuple[float, float]:
-        """Meters from the ego to a centerline's nearest point, and the absolute heading error there in radians."""
+        """Meters from the ego to a centerline's nearest vertex, and the absolute heading error there in radians."""
         line = self.centerline(lane)
         distances = np.linalg.norm(line - self.position, axis=1)
         nearest = distances.argmin()
