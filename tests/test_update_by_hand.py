@@ -9,7 +9,6 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from lightning.pytorch import Callback, Trainer  # noqa: E402
-from lightning.pytorch.loggers.logger import DummyLogger  # noqa: E402
 
 from lightning_cgrpo import ConstrainedGRPO, Constraint, GSM8KTask, Objective, Optimization  # noqa: E402
 from lightning_cgrpo.callbacks import LagrangianCallback  # noqa: E402
@@ -20,6 +19,7 @@ from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
 from lightning_cgrpo.rollout import Rollouts  # noqa: E402
 from lightning_cgrpo.samplers.sampler import Sampler  # noqa: E402
 from tests.gsm8k_records import write_records  # noqa: E402
+from tests.memory import Memory  # noqa: E402
 
 MAX_TOKENS, GROUP = 48, 8
 
@@ -75,15 +75,6 @@ class Informed(Scripted):
         rollouts = super().rollout(policy, prompts, group_size, noise)
         rollouts.log_probs = policy(policy.examples(rollouts)).log_probs.view(rollouts.mask.shape)
         return rollouts
-
-
-class Memory(DummyLogger):
-    def __init__(self):
-        super().__init__()
-        self.updates = {}
-
-    def log_metrics(self, metrics, step=None):
-        self.updates.setdefault(step, {}).update(metrics)
 
 
 class Keep(Callback):

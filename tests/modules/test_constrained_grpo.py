@@ -7,7 +7,6 @@ from typing import ClassVar
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.loggers.logger import DummyLogger
 
 import lightning_cgrpo.modules.constrained_grpo
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
@@ -19,20 +18,10 @@ from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from tests.memory import Memory
 
 GROUPS, GROUP_SIZE = 4, 4
 OBJECTIVE = Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.05)})
-
-
-class Memory(DummyLogger):
-    """Keeps the metrics of each update."""
-
-    def __init__(self):
-        super().__init__()
-        self.updates = {}
-
-    def log_metrics(self, metrics, step=None):
-        self.updates.setdefault(step, {}).update(metrics)
 
 
 class Record(Callback):
