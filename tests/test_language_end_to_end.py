@@ -167,23 +167,17 @@ def test_the_embedded_default_runs_without_a_download(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("overlay", "shorter"), [((), 0.85), (("-c", "configs/ablations/gsm8k/softmax_adam.yaml"), 0.75)]
-)
-def test_the_embedded_task_is_learned(tmp_path, monkeypatch, overlay, shorter):
-    """In 40 of its 300 updates: rates come closer to their thresholds, and answers get much shorter.
-
-    The default dual first gives its weight to the violated rates, and a fifth of the tokens goes in this time.
-    """
+def test_the_embedded_default_learns(tmp_path, monkeypatch):
+    """In 40 of its 300 updates: rates come closer to their thresholds, and answers get shorter."""
     monkeypatch.chdir(tmp_path)
-    main(["fit", *embedded(40, *overlay)])
+    main(["fit", *embedded(40)])
     seen = scalars("runs/gsm8k/version_0")
     first, last = slice(0, 3), slice(-10, None)
     for name in ("format", "integer"):
         rates = seen[f"rate/{name}"]
         assert statistics.fmean(rates[last]) > statistics.fmean(rates[first]) + 0.03
     assert statistics.fmean(seen["rate/correctness"][last]) > 0.75
-    assert statistics.fmean(seen["rollout/length"][last]) < shorter * statistics.fmean(seen["rollout/length"][first])
+    assert statistics.fmean(seen["rollout/length"][last]) < 0.85 * statistics.fmean(seen["rollout/length"][first])
 
 
 def test_a_record_error_is_a_user_error():
