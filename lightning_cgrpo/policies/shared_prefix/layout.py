@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.policies.shared_prefix.varlen import PackedSpans, Spans
+
 
 @dataclass(frozen=True)
 class Blocks:
@@ -41,6 +43,7 @@ class Layout:
     following: Tensor  # [n], the position after each prompt
     predictors: Tensor  # [M], tokens of the row that predict the answers' M tokens
     prompt_mask: Tensor | None  # [n, P] bool; None if prompts are equally long
+    spans: PackedSpans  # the row without padding
 
     @classmethod
     def of(
@@ -110,6 +113,12 @@ class Layout:
             following=following,
             predictors=there(torch.where(step == 0, ends[group][answer], starts[answer] + step - 1)),
             prompt_mask=None if mask is None else there(mask),
+            spans=PackedSpans(
+                prompts=Spans.of(prompt_lengths, device),
+                answers=Spans.of(fed, device),
+                of_prompt=Spans.of(fed.new_zeros(prompts).index_add(0, group, fed), device),
+                prompt_tokens=total,
+            ),
         )
 
     def prompt_bias(self, dtype: torch.dtype) -> Tensor | None:
