@@ -106,9 +106,14 @@ class Constraint:
                 raise ObjectiveError(f"Expected {where} to have a finite {word}, but got {number}.")
 
     def violations(self, signal: Signal) -> tuple[Tensor, Tensor]:
+        """Violations and opportunities, ``[B, G]``, or ``[B, G, T]`` of a signal by step.
+
+        Raises:
+            ObjectiveError: the counts give no rate.
+        """
         count, opportunities = self._indicator(signal).counts()
         wrong = (count < 0) | (count > opportunities)
-        if signal.count is None and signal.opportunities is None:
+        if signal.count is None and (signal.opportunities is None or signal.value.dim() == 3):
             wrong |= (count != 0) & (count != 1)
         if bool(wrong.any()):
             raise ObjectiveError(
@@ -122,6 +127,8 @@ class Constraint:
 
     def component(self, signal: Signal) -> Tensor:
         """Value for the advantage, larger is better: the signal, or minus an unwanted signal or the excess.
+
+        The value is by step, ``[B, G, T]``, if the signal is.
 
         A signal that is a number gives -1 at violations, else 0.
         """
@@ -144,7 +151,13 @@ class Constraint:
             return signal
         from lightning_cgrpo.rollout import Signal
 
-        return Signal(violated.to(signal.value.dtype), applicable=signal.applicable)
+        every = None
+        if signal.value.dim() == 3:
+            every = signal.opportunities
+            if every is None or every.dim() != 3:
+                raise ObjectiveError("a number by step needs opportunities by step, and no counts of answers")
+            violated = violated & (every > 0)  # not after an answer's end
+        return Signal(violated.to(signal.value.dtype), opportunities=every, applicable=signal.applicable)
 
 
 def as_number(tensor: Tensor) -> Tensor:
