@@ -164,9 +164,9 @@ def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options
 @pytest.mark.parametrize(
     ("config", "options", "most"),
     [
-        ("gridworld", [], 47),  # of these 20 by steps of the environment
+        ("gridworld", [], 42),  # of these 20 by steps of the environment
         # A rollout of 60 tokens looks 8 times; three passes wait once each.
-        ("gsm8k", ["--model.group_size=4", "--data.train_prompts=6"], 48),
+        ("gsm8k", ["--model.group_size=4", "--data.train_prompts=6"], 34),
     ],
 )
 def test_waits_of_an_update_stay_within_the_budget(config, options, most, tmp_path, monkeypatch):

@@ -140,9 +140,10 @@ class RolloutModule(ManualOptimization):
                     f"Expected {type(self.task).__name__}.score to return signals by name, but got '{name}' as a "
                     f"{type(signal).__name__}, try Signal(value)."
                 )
-        signals, faults = isolate_faults({name: signal.within(rollouts.mask) for name, signal in scored.items()})
-        if any(bool(counts.any()) for counts in faults.values()):
-            found = {name: int(counts.sum()) for name, counts in faults.items() if counts.any()}
+        scored = {name: signal.within(rollouts.mask) for name, signal in scored.items()}
+        signals, faults = isolate_faults(scored)
+        if mended := [name for name, signal in signals.items() if signal is not scored[name]]:
+            found = {name: int(faults[name].sum()) for name in mended}
             # On every process, because processes have different faults.
             warnings.warn(
                 f"Signal values were not finite and are left out: {found}. The tags faults/* count them.", stacklevel=2
