@@ -52,13 +52,16 @@ def _size(of: Evaluation) -> str:
 
 
 def _threshold(constraint: Constraint) -> Lines:
-    return [*bound_text(constraint), *(["monitored"] if constraint.role == "monitor" else [])]
+    return [
+        *(["mean"] if constraint.of_mean else []),
+        *bound_text(constraint),
+        *(["monitored"] if constraint.role == "monitor" else []),
+    ]
 
 
 def bound_text(constraint: Constraint) -> list[str]:
     """``<= 0.01``, or nothing without a threshold."""
-    sign = "<=" if constraint.at_least is None else ">="
-    return [] if constraint.bound is None else [f"{sign} {constraint.bound:g}"]
+    return [] if constraint.bound is None else [f"{constraint.sign} {constraint.bound:g}"]
 
 
 def _measured(of: Evaluation, tag: str) -> Lines:
@@ -76,7 +79,8 @@ def _rate(of: Evaluation, name: str, constraint: Constraint) -> Lines:
     found = standing(constraint, of.rates[name])
     alarming = found.says == "missed" and constraint.role == "constrain"
     says = [Text(found.says, style="bold red" if alarming else "")] if found.says else []
-    return [f"{constraint.shown_rate(of.rates[name].rate):.4f}", str(found), *says]
+    value = constraint.shown_rate(of.rates[name].rate)
+    return [f"{value:.4g}" if constraint.of_mean else f"{value:.4f}", str(found), *says]
 
 
 def _table(

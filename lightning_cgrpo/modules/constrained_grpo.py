@@ -48,12 +48,14 @@ class UpdateOutput(ScoredPrompts):
     Attributes:
         advantages: ``[B, G]`` or ``[B, G, T]``.
         effective_weights: by component, in its varying groups; only in logged updates.
+        measured: signals of the first draw.
         violations: counts ``[K]`` in the first draw.
         opportunities: counts ``[K]`` in the first draw.
     """
 
     advantages: Tensor
     effective_weights: dict[str, Tensor]
+    measured: dict[str, Signal]
     violations: Tensor
     opportunities: Tensor
 
@@ -114,6 +116,8 @@ class ConstrainedGRPO(RolloutModule):
         # Not in checkpoints, because the callback that sets the weights restores them.
         self.register_buffer("weights", initial, persistent=False)
         self.has_weight_setter = False
+        self.thresholds: dict[str, float] = {}
+        """Thresholds in force, of the constraints with a schedule; set by `LagrangianCallback`."""
         self.collapse = CollapseDetector(list(objective.rewards))
         self._skipped_update = -2
 
@@ -188,6 +192,7 @@ class ConstrainedGRPO(RolloutModule):
             statistics = group_statistics(components)
             effective = self.estimator.effective_weights(statistics, weights)
             metrics = report.metrics(self.objective, first, measured, faults, statistics, effective, self.weights)
+            metrics |= {f"threshold/{name}": value for name, value in self.thresholds.items()}
             metrics["policy/learning_rate"] = learning_rate
             if self.reference is None:
                 del metrics["policy/kl"]
@@ -201,6 +206,7 @@ class ConstrainedGRPO(RolloutModule):
             "signals": signals,
             "advantages": advantages,
             "effective_weights": report.effective_weights,
+            "measured": measured,
             "violations": violations,
             "opportunities": opportunities,
         }

@@ -140,7 +140,7 @@ class RolloutModule(ManualOptimization):
                     f"Expected {type(self.task).__name__}.score to return signals by name, but got '{name}' as a "
                     f"{type(signal).__name__}, try Signal(value)."
                 )
-        signals, faults = isolate_faults(scored)
+        signals, faults = isolate_faults(self.objective.with_compositions(scored))
         if any(bool(counts.any()) for counts in faults.values()):
             found = {name: int(counts.sum()) for name, counts in faults.items() if counts.any()}
             # On every process, because processes have different faults.
@@ -217,7 +217,8 @@ class RolloutModule(ManualOptimization):
         if split != "val":
             for name, rate in evaluation.rates.items():
                 found = standing(self.objective.constraints[name], rate)
-                metrics |= {f"rate_low/{name}": found.low, f"rate_high/{name}": found.high}
+                kind = self.objective.constraints[name].kind
+                metrics |= {f"{kind}_low/{name}": found.low, f"{kind}_high/{name}": found.high}
         self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, sync_dist=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_cgrpo.distributed import all_sum_named, gathered
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.rollout import Rollouts, Signal, Signals
-from lightning_cgrpo.verdicts.clustered import ClusteredRate
+from lightning_cgrpo.verdicts.clustered import ClusteredMean, ClusteredRate
 
 
 def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tensor]]:
@@ -91,8 +91,14 @@ def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str,
     return found
 
 
-def clustered_rates(constraints: Iterable[str], sums: Mapping[str, float]) -> dict[str, ClusteredRate]:
-    """Rates of violation with clustered standard errors (see `RunningSums.evaluation`), of observed constraints."""
+def clustered_rates(
+    constraints: Iterable[str], sums: Mapping[str, float], means: Container[str] = ()
+) -> dict[str, ClusteredRate]:
+    """Rates of violation with clustered standard errors (see `RunningSums.evaluation`), of observed constraints.
+
+    Args:
+        means: names of the constraints that bound means.
+    """
     rates = {}
     for name in constraints:
         violations, opportunities = sums[f"violations/{name}"], sums[f"opportunities/{name}"]
@@ -105,26 +111,29 @@ def clustered_rates(constraints: Iterable[str], sums: Mapping[str, float]) -> di
             - 2 * rate * sums[f"violations by opportunities/{name}"]
             + rate**2 * sums[f"opportunities squared/{name}"]
         )
+        mean = name in means
+        scale = sums[f"{'violations' if mean else 'opportunities'} squared/{name}"]
         # What rounding leaves of a sum of zeros is no spread.
-        spread = 0 < rate < 1 and prompts > 1 and squares > 1e-12 * sums[f"opportunities squared/{name}"]
+        spread = (mean or 0 < rate < 1) and prompts > 1 and squares > 1e-12 * scale
         error = math.sqrt(prompts / (prompts - 1) * squares) / opportunities if spread else None
-        rates[name] = ClusteredRate(rate, error, prompts, opportunities)
+        rates[name] = (ClusteredMean if mean else ClusteredRate)(rate, error, prompts, opportunities)
     return rates
 
 
 def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[str, float]:
     """Metrics by tag, without metrics that have no observations.
 
-    The tags are ``rate/<constraint>`` (of the bounded behavior), ``reward/mean``, ``reward/<signal>`` of several
-    rewards, ``rollout/length``, and nonzero ``inapplicable/<signal>`` (a share) and ``faults/<signal>`` (a count).
+    The tags are ``rate/<constraint>`` (of the bounded behavior) or ``mean/<constraint>``, ``reward/mean``,
+    ``reward/<signal>`` of several rewards, ``rollout/length``, and nonzero ``inapplicable/<signal>`` (a share) and
+    ``faults/<signal>`` (a count).
     """
     metrics = {}
     for tag, parts in _ratios(objective).items():
         if all(sums[below] for _, _, below in parts):
             metrics[tag] = sum(weight * sums[above] / sums[below] for weight, above, below in parts)
     for name, constraint in objective.constraints.items():
-        if (rate := metrics.get(f"rate/{name}")) is not None:
-            metrics[f"rate/{name}"] = constraint.shown_rate(rate)
+        if (rate := metrics.get(constraint.tag(name))) is not None:
+            metrics[constraint.tag(name)] = constraint.shown_rate(rate)
     for name in objective.signal_names:
         if faults := sums.get(f"faults/{name}"):
             metrics[f"faults/{name}"] = faults
@@ -200,7 +209,7 @@ class RunningSums:
         counts = {tag: squared[f"prompts of {tag}"] for tag in metrics if tag in squared}
         # No error if all prompts agree, as in a rate of 0.
         errors = {tag: math.sqrt(n / (n - 1) * squared[tag]) for tag, n in counts.items() if n > 1 and squared[tag]}
-        rates = clustered_rates(objective.constraints, total)
+        rates = clustered_rates(objective.constraints, total, objective.means)
         return Evaluation(metrics, errors, int(total["prompts"]), int(total["answers"]), rates)
 
 
@@ -210,7 +219,8 @@ def _ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:
     ratios = {"reward/mean": [(weight, *rewards[name]) for name, weight in objective.rewards.items()]}
     if len(rewards) > 1:
         ratios |= {f"reward/{name}": [(1.0, *sums)] for name, sums in rewards.items()}
-    ratios |= {f"rate/{name}": [(1.0, f"violations/{name}", f"opportunities/{name}")] for name in objective.constraints}
+    for name, constraint in objective.constraints.items():
+        ratios[constraint.tag(name)] = [(1.0, f"violations/{name}", f"opportunities/{name}")]
     return ratios | {"rollout/length": [(1.0, "steps", "answers")]}
 
 

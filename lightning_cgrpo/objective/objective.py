@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightning_cgrpo.errors import did_you_mean
-from lightning_cgrpo.objective.constraint import Constraint, ObjectiveError, as_number
+from lightning_cgrpo.objective.composition import check_expression, composed, operands, ordered
+from lightning_cgrpo.objective.constraint import BOUNDS, Constraint, ObjectiveError, as_number
+from lightning_cgrpo.objective.declaration import check_constraint
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lightning_cgrpo.rollout import Signals
+    from lightning_cgrpo.rollout import Signal, Signals
 
 SignalKind = Literal["indicator", "number", "any"]
 
@@ -36,11 +38,12 @@ class Components:
 
 @dataclass(frozen=True)
 class Objective:
-    """Maximize the reward subject to behavior rates.
+    """Maximize the reward subject to bounds of behavior rates and means.
 
     Args:
         reward: a signal, or a component per weighted signal, ``{speed: 1.0, comfort: 0.2}``.
         constraints: by name, as in tags and tables.
+        signals: signals made of the task's signals, by name, see `composition`.
 
     Example:
         >>> objective = Objective("goal", {"lava": Constraint(at_most=0.01)})
@@ -50,6 +53,7 @@ class Objective:
 
     reward: str | dict[str, float]
     constraints: dict[str, Constraint] = field(default_factory=dict)
+    signals: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.reward:
@@ -63,9 +67,17 @@ class Objective:
                     f"Expected constraint '{name}' to be a Constraint, but got a {type(constraint).__name__}, try "
                     "Constraint(at_most=0.01)."
                 )
-            constraint.check(name)
+            check_constraint(name, constraint)
             if name.partition("/")[0] == "reward":
                 raise ObjectiveError(f"Expected a constraint name that isn't the reward's in tags, but got '{name}'.")
+        for name, expression in self.signals.items():
+            if isinstance(expression, str):
+                raise ObjectiveError(
+                    f"Expected signal '{name}' to be one operation, like {{below: {{tokens: 80}}}}, but got "
+                    f"'{expression}'."
+                )
+            check_expression(f"signal '{name}'", expression)
+        ordered(self.signals)
         self._check_contradictions()
 
     def _check_contradictions(self) -> None:
@@ -73,10 +85,11 @@ class Objective:
         for name, lower in bounded.items():
             for other, upper in bounded.items():
                 same = (lower.signal or name) == (upper.signal or other)
-                if same and lower.at_least is not None and upper.at_most is not None and lower.at_least > upper.at_most:
+                alike = same and lower.kind == upper.kind and lower.wanted and not upper.wanted
+                if alike and lower.bound is not None and upper.bound is not None and lower.bound > upper.bound:
                     raise ObjectiveError(
-                        f"Expected constraints '{name}' and '{other}' on '{lower.signal or name}' to allow some rate, "
-                        f"but got at_least: {lower.at_least:g} and at_most: {upper.at_most:g}."
+                        f"Expected constraints '{name}' and '{other}' on '{lower.signal or name}' to allow some "
+                        f"{lower.kind}, but got {lower.word}: {lower.bound:g} and {upper.word}: {upper.bound:g}."
                     )
 
     @classmethod
@@ -92,12 +105,27 @@ class Objective:
         for name, values in declared.items():
             if not isinstance(values, Mapping):
                 raise ObjectiveError(f"Expected constraint '{name}' to be like {{at_most: 0.01}}, but got {values}.")
-            for key in ("at_most", "at_least", "violated_above", "violated_below"):
+            for key in (*BOUNDS, "violated_above", "violated_below", "over", "notch"):
                 value = values.get(key)
                 if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
                     raise ObjectiveError(f"Expected {key} of constraint '{name}' to be a number, but got '{value}'.")
+            for key in ("start", "range"):
+                value = values.get(key)
+                numbers = value if isinstance(value, list) else [] if value is None and key == "range" else [value]
+                wrong = [
+                    n for n in numbers if n is not None and (isinstance(n, bool) or not isinstance(n, (int, float)))
+                ]
+                if wrong or (key == "range" and value is not None and not isinstance(value, list)):
+                    what = "two numbers, like [0, 100]" if key == "range" else "a number or a list of numbers"
+                    raise ObjectiveError(f"Expected {key} of constraint '{name}' to be {what}, but got '{value}'.")
             constraints[name] = Constraint(**values)
-        return cls(reward if isinstance(reward, str) else dict(reward), constraints)
+        signals = config.get("signals") or {}
+        if not isinstance(signals, Mapping):
+            raise ObjectiveError(
+                "Expected signals to be a mapping by name, like {brief: {below: {tokens: 80}}}, but got "
+                f"{signals}."
+            )
+        return cls(reward if isinstance(reward, str) else dict(reward), constraints, dict(signals))
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -112,6 +140,11 @@ class Objective:
     def bounded(self) -> dict[str, Constraint]:
         """Constraints with a threshold, monitored or not."""
         return {name: c for name, c in self.constraints.items() if c.bound is not None}
+
+    @property
+    def means(self) -> set[str]:
+        """Names of the constraints that bound a mean."""
+        return {name for name, c in self.constraints.items() if c.of_mean}
 
     @property
     def weight_names(self) -> list[str]:
@@ -132,14 +165,22 @@ class Objective:
         """Check the signals against a task's declaration.
 
         Raises:
-            ObjectiveError: a signal is unknown, a number has no `violated_above` or `violated_below`, or an indicator
-                has one.
+            ObjectiveError: a signal is unknown, a number has no `violated_above` or `violated_below`, an indicator
+                has one or is bounded by its mean, or a composition does not fit its parts.
         """
+        declared = self._with_compositions(declared)
         for name in self.rewards:
             _check_known(f"reward '{name}'", name, declared)
         for name, constraint in self.constraints.items():
             signal = constraint.signal or name
             _check_known(f"constraint '{name}'", signal, declared)
+            if constraint.of_mean:
+                if declared[signal] == "indicator":
+                    raise ObjectiveError(
+                        f"Expected constraint '{name}' to bound the mean of a number, but '{signal}' is an indicator, "
+                        f"whose mean is a rate, try {(constraint.word or '').removeprefix('mean_')}:."
+                    )
+                continue
             if declared[signal] == "number" and not constraint.from_number:
                 raise ObjectiveError(
                     f"Expected constraint '{name}' to say when the number '{signal}' violates it: "
@@ -150,6 +191,37 @@ class Objective:
                     f"Expected constraint '{name}' on the indicator '{signal}' to have no violated_above: or "
                     "violated_below:, since its rate is bounded directly."
                 )
+
+    def _with_compositions(self, declared: Mapping[str, SignalKind]) -> dict[str, SignalKind]:
+        """The task's signals and the compositions, checked."""
+        for name in self.signals:
+            if name in declared:
+                raise ObjectiveError(
+                    f"Expected signal '{name}' to have another name than the task's signals, but the task has it, try "
+                    "a new name."
+                )
+        kinds: dict[str, SignalKind] = {**declared, **dict.fromkeys(self.signals, "indicator")}
+        for name, expression in self.signals.items():
+            for part, number in operands(expression):
+                _check_known(f"signal '{name}'", part, kinds)
+                if number and kinds[part] == "indicator":
+                    raise ObjectiveError(
+                        f"Expected signal '{name}' to compare a number with its limit, but '{part}' is an indicator, "
+                        "try its name alone, or not:."
+                    )
+                if not number and kinds[part] == "number":
+                    raise ObjectiveError(
+                        f"Expected signal '{name}' to be made of indicators, but '{part}' is a number, try "
+                        f"{{above: {{{part}: LIMIT}}}}."
+                    )
+        return kinds
+
+    def with_compositions(self, signals: Mapping[str, Signal]) -> dict[str, Signal]:
+        """The task's signals, and the declared compositions."""
+        found = dict(signals)
+        for name in ordered(self.signals):
+            found[name] = composed(self.signals[name], found)
+        return found
 
     def components(self, signals: Signals) -> Components:
         import torch
@@ -177,6 +249,31 @@ class Objective:
         """Violations and opportunities of constraints, by default all, monitored too; float64 ``[len(names)]`` each."""
         violations, opportunities = self.violations_by_prompt(signals, names)
         return violations.sum(-1), opportunities.sum(-1)
+
+    def spread(self, signals: Signals, names: Iterable[str]) -> Tensor:
+        """Squares of deviations within groups, and their degrees of freedom, ``[2, len(names)]`` float64; 0 of rates.
+
+        A deviation is that of an answer's own mean (its sum / its opportunities) from its group's mean.
+        """
+        import torch
+
+        rows = []
+        for name in names:
+            constraint = self.constraints[name]
+            total, weight = (n.double() for n in constraint.violations(signals[constraint.signal or name]))
+            if not constraint.of_mean:
+                rows.append(torch.zeros(2, dtype=torch.float64, device=total.device))
+                continue
+            there = weight > 0  # [B, G]
+            value = torch.where(there, total / weight.clamp(min=1e-300), 0)
+            # Shifted by a member, equal values are exactly zero.
+            first = there.to(torch.uint8).argmax(-1, keepdim=True)
+            shifted = torch.where(there, value - value.gather(-1, first), 0)
+            count = there.sum(-1)
+            mean = shifted.sum(-1) / count.clamp(min=1)
+            squares = torch.where(there, shifted - mean[:, None], 0).square().sum()
+            rows.append(torch.stack([squares, (count - 1).clamp(min=0).sum().double()]))
+        return torch.stack(rows, 1)
 
     def violations_by_prompt(self, signals: Signals, names: Iterable[str] | None = None) -> tuple[Tensor, Tensor]:
         """`violations` by prompt, ``[len(names), B]`` each."""

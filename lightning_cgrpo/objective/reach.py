@@ -49,4 +49,8 @@ class Reach:
             return {}
         rows = {name: torch.cat([batch[name] for batch in self._batches]) for name in self._batches[0]}
         names = [name.removeprefix("violations/") for name in rows if name.startswith("violations/")]
-        return clustered_rates(names, all_sum_named({n: row.sum() for n, row in rows.items()} | moments(names, rows)))
+        return clustered_rates(
+            names,
+            all_sum_named({n: row.sum() for n, row in rows.items()} | moments(names, rows)),
+            self.objective.means,
+        )
