@@ -84,24 +84,50 @@ class Rollouts(_Tensors):
 
 @dataclass
 class Signal(_Tensors):
-    """Measurement of one behavior in every answer.
+    """Measurement of one behavior in every answer, or in every step of the answers.
 
-    Inapplicable entries enter no rate, group statistic or advantage.
+    Inapplicable entries enter no rate, group statistic or advantage. A rate pools the counts of all steps.
     """
 
     value: Tensor  # [B, G] or [B, G, T], for the advantage: an indicator, a number, or a sum of step penalties
-    count: Tensor | None = None  # [B, G], occurrences of the behavior; by default `value`, an indicator
-    opportunities: Tensor | None = None  # [B, G], opportunities for the behavior; by default 1
+    count: Tensor | None = None  # like `value` or [B, G], occurrences of the behavior; by default `value`, an indicator
+    opportunities: Tensor | None = None  # like `value` or [B, G], opportunities for the behavior; by default 1
     applicable: Tensor | None = None  # [B, G] bool, by default true
 
+    @property
+    def total(self) -> Tensor:
+        """The value of whole answers, ``[B, G]``: summed over steps, 0 where inapplicable."""
+        return over_steps(self._where_applicable(self.value))
+
     def counts(self) -> tuple[Tensor, Tensor]:
-        """Occurrences and opportunities ``[B, G]``, both 0 where inapplicable."""
+        """Occurrences and opportunities, 0 where inapplicable: ``[B, G, T]`` if both are by step, else ``[B, G]``."""
         count = self.value if self.count is None else self.count
         opportunities = torch.ones_like(count) if self.opportunities is None else self.opportunities
-        if self.applicable is not None:
-            count = torch.where(self.applicable, count, 0)
-            opportunities = torch.where(self.applicable, opportunities, 0)
-        return count, opportunities
+        counts = self._where_applicable(count), self._where_applicable(opportunities)
+        return counts if count.dim() == opportunities.dim() else (over_steps(counts[0]), over_steps(counts[1]))
+
+    def within(self, mask: Tensor) -> Signal:
+        """The signal with 0 after the answers' ends, given the steps `mask` ``[B, G, T]``.
+
+        Opportunities by step are by default the steps of the mask.
+        """
+
+        def kept(tensor: Tensor | None) -> Tensor | None:
+            return tensor if tensor is None or tensor.dim() == 2 else torch.where(mask, tensor, 0)
+
+        count = self.value if self.count is None else self.count
+        every = mask.to(count.dtype) if count.dim() == 3 and self.opportunities is None else self.opportunities
+        return replace(self, value=kept(self.value), count=kept(self.count), opportunities=kept(every))
+
+    def _where_applicable(self, values: Tensor) -> Tensor:
+        if self.applicable is None:
+            return values
+        return torch.where(self.applicable if values.dim() == 2 else self.applicable[..., None], values, 0)
+
+
+def over_steps(values: Tensor) -> Tensor:
+    """Sums ``[B, G]`` of values ``[B, G]`` or ``[B, G, T]``."""
+    return values if values.dim() == 2 else values.sum(-1)
 
 
 Signals = Mapping[str, Signal]

@@ -57,11 +57,6 @@ def group_statistics(components: Components) -> GroupStatistics:
         tensor([[[ 1.7321, -0.5774, -0.5774, -0.5774]]])
     """
     values, applicable = components.values, components.applicable
-    if values.dim() != 3:
-        raise ValueError(
-            f"Expected values of whole answers [J, B, G], but got shape {tuple(values.shape)}: this estimator has no "
-            "use for values of single steps; sum them in the task."
-        )
     resolution, values = torch.finfo(values.dtype).eps, values.double()
     count = applicable.sum(-1)  # [J, B]
     # Shifted by a member, equal values are exactly zero, whatever the rounding of their mean.

@@ -122,7 +122,7 @@ def all_succeed(objective: Objective, signals: Signals, violations: Tensor) -> T
     succeeded = ~(violations > 0).any()
     for name in objective.rewards:
         signal = signals[name]
-        right = signal.value == 1
+        right = signal.total == 1
         applies = right if signal.applicable is None else right | ~signal.applicable
         succeeded = succeeded & applies.all().to(succeeded.device)
     return succeeded

@@ -140,7 +140,8 @@ class RolloutModule(ManualOptimization):
                     f"Expected {type(self.task).__name__}.score to return signals by name, but got '{name}' as a "
                     f"{type(signal).__name__}, try Signal(value)."
                 )
-        signals, faults = isolate_faults(self.objective.with_compositions(scored))
+        whole = {name: signal.within(rollouts.mask) for name, signal in scored.items()}
+        signals, faults = isolate_faults(self.objective.with_compositions(whole))
         if any(bool(counts.any()) for counts in faults.values()):
             found = {name: int(counts.sum()) for name, counts in faults.items() if counts.any()}
             # On every process, because processes have different faults.

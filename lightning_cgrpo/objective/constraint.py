@@ -158,13 +158,19 @@ class Constraint:
         return f"{self.kind}/{name}"
 
     def violations(self, signal: Signal) -> tuple[Tensor, Tensor]:
-        """Violations and opportunities of each answer; of a mean, the oriented values and their number."""
+        """Violations and opportunities, ``[B, G]``, or ``[B, G, T]`` of a signal by step.
+
+        Of a mean, the oriented values and their number.
+
+        Raises:
+            ObjectiveError: the counts give no rate.
+        """
         count, opportunities = self._indicator(signal).counts()
         if self.of_mean:
             count = as_number(count)
             return -count if self.wanted else count, as_number(opportunities)
         wrong = (count < 0) | (count > opportunities)
-        if signal.count is None and signal.opportunities is None:
+        if signal.count is None and (signal.opportunities is None or signal.value.dim() == 3):
             wrong |= (count != 0) & (count != 1)
         if bool(wrong.any()):
             raise ObjectiveError(
@@ -178,6 +184,8 @@ class Constraint:
 
     def component(self, signal: Signal) -> Tensor:
         """Value for the advantage, larger is better: the signal, or minus an unwanted signal or the excess.
+
+        The value is by step, ``[B, G, T]``, if the signal is.
 
         A signal that is a number gives -1 at violations, else 0; under a bound of its mean, the number itself.
         """
@@ -200,7 +208,13 @@ class Constraint:
             return signal
         from lightning_cgrpo.rollout import Signal
 
-        return Signal(violated.to(signal.value.dtype), applicable=signal.applicable)
+        every = None
+        if signal.value.dim() == 3:
+            every = signal.opportunities
+            if every is None or every.dim() != 3:
+                raise ObjectiveError("a number by step needs opportunities by step, and no counts of answers")
+            violated = violated & (every > 0)  # not after an answer's end
+        return Signal(violated.to(signal.value.dtype), opportunities=every, applicable=signal.applicable)
 
 
 def as_number(tensor: Tensor) -> Tensor:

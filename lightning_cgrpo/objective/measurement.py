@@ -23,9 +23,10 @@ def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tenso
     clean, faults = {}, {}
     for name, signal in signals.items():
         finite = signal.value.isfinite()
+        finite = _in_all_steps(finite)
         for counts in (signal.count, signal.opportunities):
             if counts is not None:
-                finite &= counts.isfinite()
+                finite &= _in_all_steps(counts.isfinite())
         if signal.applicable is not None:
             finite |= ~signal.applicable
         faulty = ~finite
@@ -34,9 +35,9 @@ def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tenso
             applicable = finite if signal.applicable is None else signal.applicable & finite
             signal = replace(
                 signal,
-                value=torch.where(finite, signal.value, 0),
-                count=None if signal.count is None else torch.where(finite, signal.count, 0),
-                opportunities=None if signal.opportunities is None else torch.where(finite, signal.opportunities, 0),
+                value=_where(finite, signal.value),
+                count=None if signal.count is None else _where(finite, signal.count),
+                opportunities=None if signal.opportunities is None else _where(finite, signal.opportunities),
                 applicable=applicable,
             )
         clean[name] = signal
@@ -65,8 +66,7 @@ def prompt_sums(
     for row, name in enumerate(objective.constraints):
         sums[f"violations/{name}"], sums[f"opportunities/{name}"] = violations[row], opportunities[row]
     for name in objective.rewards:
-        value, applicable = signals[name].value, signals[name].applicable
-        value = value if applicable is None else torch.where(applicable, value, 0)
+        value, applicable = signals[name].total, signals[name].applicable
         sums[f"sum/{name}"] = _by_prompt(value)
         sums[f"count/{name}"] = _by_prompt(torch.ones_like(value) if applicable is None else applicable)
     for name in objective.signal_names:
@@ -222,6 +222,15 @@ def _ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:
     for name, constraint in objective.constraints.items():
         ratios[constraint.tag(name)] = [(1.0, f"violations/{name}", f"opportunities/{name}")]
     return ratios | {"rollout/length": [(1.0, "steps", "answers")]}
+
+
+def _in_all_steps(flags: Tensor) -> Tensor:
+    return flags if flags.dim() == 2 else flags.all(-1)
+
+
+def _where(answers: Tensor, values: Tensor) -> Tensor:
+    """The values ``[B, G]`` or ``[B, G, T]`` of `answers` ``[B, G]``, otherwise 0."""
+    return torch.where(answers if values.dim() == 2 else answers[..., None], values, 0)
 
 
 def _by_prompt(values: Tensor) -> Tensor:

@@ -28,12 +28,27 @@ class Components:
     """Components of advantages; larger is better.
 
     Args:
-        values: ``[J, B, G]`` (or ``[J, B, G, T]``): rewards, then constraints (`Constraint.component`).
+        values: ``[J, B, G]``: rewards, then constraints (`Constraint.component`). A signal by step is summed over the
+            steps, so estimators that compare answers in a group standardize the sum.
         applicable: ``[J, B, G]`` bool.
+        steps: values ``[B, G, T]`` of the components whose signal is by step, by component.
     """
 
     values: Tensor
     applicable: Tensor
+    steps: Mapping[int, Tensor] = field(default_factory=dict)
+
+    def by_step(self, mask: Tensor) -> Tensor:
+        """Values ``[J, B, G, T]``, 0 where inapplicable; the value of a whole answer stands at its last step.
+
+        Args:
+            mask: steps of the answers, ``[B, G, T]``.
+        """
+        import torch
+
+        last = mask & ~torch.cat([mask[..., 1:], torch.zeros_like(mask[..., :1])], -1)
+        rows = [self.steps.get(row, value[..., None] * last) for row, value in enumerate(self.values)]
+        return torch.where(self.applicable[..., None], torch.stack(rows).to(self.values.dtype), 0)
 
 
 @dataclass(frozen=True)
@@ -226,17 +241,21 @@ class Objective:
     def components(self, signals: Signals) -> Components:
         import torch
 
+        from lightning_cgrpo.rollout import over_steps
+
         values = [signals[name].value for name in self.rewards]
         applicable = [signals[name].applicable for name in self.rewards]
         for name, constraint in self.constrained.items():
             signal = signals[constraint.signal or name]
             values.append(constraint.component(signal))
             applicable.append(signal.applicable)
-        everywhere = torch.ones_like(values[0], dtype=torch.bool)
         values = [as_number(value) for value in values]
+        sums = [over_steps(value) for value in values]
+        everywhere = torch.ones_like(sums[0], dtype=torch.bool)
         return Components(
-            torch.stack([value.to(values[0].dtype) for value in values]),
+            torch.stack([value.to(sums[0].dtype) for value in sums]),
             torch.stack([everywhere if mask is None else mask for mask in applicable]),
+            {row: value for row, value in enumerate(values) if value.dim() == 3},
         )
 
     def component_weights(self, weights: Tensor) -> Tensor:
@@ -257,10 +276,12 @@ class Objective:
         """
         import torch
 
+        from lightning_cgrpo.rollout import over_steps
+
         rows = []
         for name in names:
             constraint = self.constraints[name]
-            total, weight = (n.double() for n in constraint.violations(signals[constraint.signal or name]))
+            total, weight = (over_steps(n.double()) for n in constraint.violations(signals[constraint.signal or name]))
             if not constraint.of_mean:
                 rows.append(torch.zeros(2, dtype=torch.float64, device=total.device))
                 continue
@@ -286,7 +307,7 @@ class Objective:
                 pair = constraint.violations(signals[constraint.signal or name])
             except ObjectiveError as error:
                 raise ObjectiveError(f"Constraint '{name}' can't be measured: {error}.") from None
-            counts.append(torch.stack([count.double().sum(-1) for count in pair]))
+            counts.append(torch.stack([count.double().flatten(1).sum(-1) for count in pair]))
         if not counts:
             empty = torch.zeros(0, 0, dtype=torch.float64)
             return empty, empty.clone()

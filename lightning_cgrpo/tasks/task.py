@@ -26,7 +26,7 @@ class Task(ABC):
 
     @abstractmethod
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
-        """One signal ``[B, G]`` by name."""
+        """One signal by name, of answers ``[B, G]`` or of steps ``[B, G, T]``."""
 
 
 class Renderer(ABC):

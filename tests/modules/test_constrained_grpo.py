@@ -13,9 +13,7 @@ from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, Environ
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.grpo.advantages import group_statistics
 from lightning_cgrpo.multipliers import SoftmaxAdam
-from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from tests.memory import Memory
@@ -365,7 +363,16 @@ def test_a_rate_of_numbers_is_refused():
         train(make(Numbers()), updates=20)
 
 
-def test_values_of_single_steps_are_refused_by_estimators_of_whole_answers():
-    values = torch.rand(1, 2, 3, 4)
-    with pytest.raises(ValueError, match=r"Expected values of whole answers \[J, B, G\]"):
-        group_statistics(Components(values, values[..., 0] >= 0))
+class TestSignalsByStep:
+    def test_costs_at_their_steps_train_as_their_sums(self):
+        """Rates pool the steps, and estimators of groups take the sums, so all weights and metrics are equal."""
+        results = []
+        for cost in ("sum", "steps"):
+            module = make(GridworldTask(cost=cost))
+            train(module, updates=2)
+            timed = ("time/", "throughput/")
+            metrics = {name: value for name, value in module.latest_metrics.items() if not name.startswith(timed)}
+            results.append((metrics, module.policy.state_dict()))
+        (metrics, weights), (by_step, weights_by_step) = results
+        assert metrics == by_step and metrics["rate/lava"] > 0
+        assert all(torch.equal(weights[name], weights_by_step[name]) for name in weights)

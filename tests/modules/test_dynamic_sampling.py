@@ -167,12 +167,12 @@ class Record(Callback, DummyLogger):
         self.metrics.append(metrics)
 
 
-def train(redraws, updates=1):
+def train(redraws, updates=1, cost="sum"):
     torch.manual_seed(0)
     module = ConstrainedGRPO(
         CategoricalMLP(30, 5, hidden=(16,)),
         EnvironmentSampler(Gridworld(max_steps=12)),
-        GridworldTask(),
+        GridworldTask(cost),
         OBJECTIVE,
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
         optimization=Optimization(aggregation="token_mean"),
@@ -193,6 +193,12 @@ def train(redraws, updates=1):
     )
     trainer.fit(module, GridworldDataModule(16, train_prompts=100, size=5, lava=2))
     return record, module
+
+
+def test_signals_by_step_are_redrawn_as_their_sums():
+    (record, whole), (by_step, steps) = train(2), train(2, cost="steps")
+    assert record.metrics[0]["rollout/redrawn"] == by_step.metrics[0]["rollout/redrawn"] > 0
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), steps.parameters(), strict=True))
 
 
 def informative(outputs):

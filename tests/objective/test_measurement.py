@@ -51,6 +51,12 @@ class TestIsolateFaults:
         assert violations.tolist() == opportunities.tolist() == [[3, 0, 5]]
         assert signals["x"].applicable.tolist() == [[True, False, True]]
 
+    def test_a_step_that_is_not_finite_takes_its_answer_out(self) -> None:
+        signals, faults = isolate_faults({"x": Signal(torch.tensor([[[1.0, NAN], [1, 0]]]))})
+        assert faults["x"].tolist() == [1]
+        assert signals["x"].value.tolist() == [[[0, 0], [1, 0]]]
+        assert signals["x"].applicable.tolist() == [[False, True]]
+
     def test_where_a_signal_does_not_apply_nan_is_no_fault(self) -> None:
         applicable = torch.tensor([[True, False, False, True]])
         signals, faults = isolate_faults({"x": Signal(tensor([1, NAN, INF, NAN]), applicable=applicable)})

@@ -261,6 +261,53 @@ class TestViolations:
         assert values[0].tolist() == values[1].tolist() and values[1].is_floating_point()
 
 
+class TestSignalsByStep:
+    """A behavior of steps, two answers of 3 and 2 steps; after the end the task left garbage."""
+
+    MASK = torch.tensor([[[True, True, True], [True, True, False]]])
+    OBJECTIVE = Objective("goal", {"lava": Constraint(at_most=0.1), "speed": Constraint(at_most=0.1, violated_below=2)})
+
+    def signals(self, **options: torch.Tensor) -> dict[str, Signal]:
+        signals = {
+            "goal": Signal(torch.tensor([[1.0, 0]]), **options),
+            "lava": Signal(torch.tensor([[[1.0, 0, 1], [0, 1, math.nan]]]), **options),
+            "speed": Signal(torch.tensor([[[1.0, 2, 3], [4, 5, 0]]]), **options),
+        }
+        return {name: signal.within(self.MASK) for name, signal in signals.items()}
+
+    def test_rates_pool_the_steps(self) -> None:
+        violations, opportunities = self.OBJECTIVE.violations(self.signals())
+        assert (violations.tolist(), opportunities.tolist()) == ([3, 1], [5, 5])
+
+    def test_components_are_sums_and_keep_their_steps(self) -> None:
+        components = self.OBJECTIVE.components(self.signals())
+        assert components.values.tolist() == [[[1, 0]], [[-2, -1]], [[-1, 0]]]
+        goal, lava, speed = components.by_step(self.MASK)[:, 0].tolist()
+        assert goal == [[0, 0, 1], [0, 0, 0]]
+        assert lava == [[-1, 0, -1], [0, -1, 0]]
+        assert speed == [[-1, 0, 0], [0, 0, 0]]
+
+    def test_an_inapplicable_answer_counts_in_no_step(self) -> None:
+        signals = self.signals(applicable=torch.tensor([[False, True]]))
+        violations, opportunities = self.OBJECTIVE.violations(signals)
+        assert (violations.tolist(), opportunities.tolist()) == ([1, 0], [2, 2])
+        assert self.OBJECTIVE.components(signals).by_step(self.MASK)[:, 0, 0].eq(0).all()
+
+    def test_counts_of_answers(self) -> None:
+        """The advantage sees the steps, the rate is of answers."""
+        signal = Signal(torch.tensor([[[1.0, 0, 1], [0, 0, 0]]]), count=torch.tensor([[1.0, 0]])).within(self.MASK)
+        assert [x.tolist() for x in Constraint(at_most=0.1).violations(signal)] == [[[1, 0]], [[1, 1]]]
+
+    def test_the_excess_of_each_step(self) -> None:
+        excess = Constraint(at_most=0.25, cost="excess").component(self.signals()["lava"])
+        assert excess.tolist() == [[[-0.75, 0.25, -0.75], [0.25, -0.75, 0]]]
+
+    def test_a_step_that_is_no_indicator(self) -> None:
+        signal = Signal(torch.tensor([[[-1.0, 1, 1], [0, 0, 0]]])).within(self.MASK)
+        with pytest.raises(ObjectiveError, match="must be 0 or 1, but it was -1"):
+            Constraint(at_most=0.1).violations(signal)
+
+
 class TestCost:
     """Two answers with steps: one violation in 10 steps, and 2 in 80; the threshold is .05 of the steps."""
 

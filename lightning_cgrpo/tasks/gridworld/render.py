@@ -37,7 +37,7 @@ class GridworldRenderer(Renderer):
         figure = Figure(figsize=(4.4, 5.4), layout="constrained")
         axes = figure.add_subplot()
         axes.imshow(lava.view(size, size).numpy(), cmap=ListedColormap(["white", LAVA]), vmin=0, vmax=1)
-        reached = signals["goal"].value[row].bool()
+        reached = signals["goal"].total[row].bool()
         count, table = min(self.episodes, len(reached)), moves(size)
         for episode in range(count):
             steps = rollouts.mask[row, episode].cpu()

@@ -17,16 +17,19 @@ class GridworldTask(Task):
     """Signals of `Gridworld`: ``goal``, ``lava`` and ``battery``.
 
     Args:
-        cost: value of lava and battery: violating steps as ``sum``, ``mean`` over steps, or ``indicator`` of any.
+        cost: value of lava and battery: violating steps as ``sum``, ``mean`` over steps, or ``indicator`` of any; or
+            ``steps``, each step's violation at the step, for a critic.
         rate: share of ``steps`` or of ``episodes`` with a violation.
     """
 
     signals: Mapping[str, SignalKind] = {"goal": "indicator", "lava": "indicator", "battery": "indicator"}
 
     def __init__(
-        self, cost: Literal["sum", "mean", "indicator"] = "sum", rate: Literal["steps", "episodes"] = "steps"
+        self,
+        cost: Literal["sum", "mean", "indicator", "steps"] = "sum",
+        rate: Literal["steps", "episodes"] = "steps",
     ) -> None:
-        expect(cost in ("sum", "mean", "indicator"), "cost", "sum, mean or indicator", f"'{cost}'")
+        expect(cost in ("sum", "mean", "indicator", "steps"), "cost", "sum, mean, indicator or steps", f"'{cost}'")
         expect(rate in ("steps", "episodes"), "rate", "steps or episodes", f"'{rate}'")
         self.cost, self.rate = cost, rate
 
@@ -41,7 +44,8 @@ class GridworldTask(Task):
     def _penalty(self, penalties: Tensor, steps: Tensor) -> Signal:
         total = penalties.sum(-1).float()
         occurred = (total > 0).float()
-        value = {"sum": total, "mean": total / steps, "indicator": occurred}[self.cost]
+        values = {"sum": total, "mean": total / steps, "indicator": occurred, "steps": penalties.float()}
+        value = values[self.cost]
         if self.rate == "episodes":
             return Signal(value, count=occurred)
-        return Signal(value, count=total, opportunities=steps)
+        return Signal(value) if self.cost == "steps" else Signal(value, count=total, opportunities=steps)
