@@ -38,7 +38,8 @@ def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation],
     cells: list[list[Lines]] = [[[], *(_measured(of, "reward/mean") for of in found)]]
     for name, constraint in objective.constraints.items():
         behaviors.append([name])
-        cells.append([_threshold(constraint), *(_rate(of, name, constraint) for of in found)])
+        unknown = ["measured in", "training"] if name in objective.own else ["never", "observed"]
+        cells.append([_threshold(constraint), *(_rate(of, name, constraint, unknown) for of in found)])
     behaviors.append(["answer", "length"])
     cells.append([[], *(_measured(of, "rollout/length") for of in found)])
     table = _table(title, behaviors, sets, list(zip(*cells, strict=True)), "\n")
@@ -73,9 +74,9 @@ def _measured(of: Evaluation, tag: str) -> Lines:
     return [f"{value:.4g}", *([] if error is None else [f"± {error:.2g}"])]
 
 
-def _rate(of: Evaluation, name: str, constraint: Constraint) -> Lines:
+def _rate(of: Evaluation, name: str, constraint: Constraint, unknown: list[str]) -> Lines:
     if name not in of.rates:
-        return ["never", "observed"] if of.metrics else []
+        return [*unknown] if of.metrics else []
     found = standing(constraint, of.rates[name])
     alarming = found.says == "missed" and constraint.role == "constrain"
     says = [Text(found.says, style="bold red" if alarming else "")] if found.says else []

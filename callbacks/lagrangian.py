@@ -28,6 +28,7 @@ from lightning_cgrpo.multipliers.units import standard_units
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.declaration import check_schedule
+from lightning_cgrpo.objective.measurement import spread
 from lightning_cgrpo.objective.thresholds import Thresholds
 
 
@@ -142,7 +143,14 @@ class LagrangianCallback(WeightSetter):
             )
         # On the policy's device, because the processes' backend sums there.
         self.rates.to(pl_module.device)
+        self._set_weights(pl_module)
+
+    def _set_weights(self, pl_module: ConstrainedGRPO) -> None:
         pl_module.weights.copy_(self.weights())
+        if self.spread is not None:
+            # An unknown unit gives the policy's own signals no weight yet.
+            units = self.spread.units.nan_to_num(nan=torch.inf)
+            pl_module.units.copy_(torch.where(self.means, units, 1.0))
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: ConstrainedGRPO, outputs: UpdateOutput, batch: Any, batch_idx: int
@@ -151,7 +159,7 @@ class LagrangianCallback(WeightSetter):
         # Summed over the processes now, so that any process's checkpoint holds the counts for a later dual step.
         sums = torch.stack([outputs["violations"], outputs["opportunities"]])
         if self.spread is not None:
-            sums = torch.cat([sums, pl_module.objective.spread(outputs["measured"], self.names).to(sums)])
+            sums = torch.cat([sums, spread(pl_module.objective, outputs["measured"], self.names).to(sums)])
         sums = all_sum(sums)
         self.rates.update(sums[0], sums[1])
         if self.spread is not None:
@@ -162,7 +170,7 @@ class LagrangianCallback(WeightSetter):
         if self.thresholds.moving:
             self._enforce(trainer.global_step)
             self._tell_thresholds(trainer, pl_module)
-        pl_module.weights.copy_(self.weights())
+        self._set_weights(pl_module)
 
     def _tell_thresholds(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
         shown = self.thresholds.shown(trainer.global_step)

@@ -40,7 +40,7 @@ def look(config: Config, objective: Objective, prompts: int | None, confidence: 
     # Loggers and limits of the run would write, or cut, what the certificate counts.
     trainer = {**(config.get("trainer") or {}), "logger": False, "limit_test_batches": None, "fast_dev_run": False}
     line = _Look({**config, "trainer": trainer, "callbacks": callbacks}, objective, prompts, confidence)
-    counts = {name: _counts(objective, name, line.rows, line.longest) for name in objective.constrained}
+    counts = {name: _counts(objective, name, line.rows, line.longest) for name in objective.compared}
     found = verdicts(counts, confidence)
     constraints = {}
     for name, verdict in found.items():
@@ -127,7 +127,7 @@ class _Look(CommandLine):
         source, self.source = datamodule.certification(prompts)
         self.count, self.longest = len(source), model.sampler.longest
         check_prompts(objective, self.count, confidence)
-        for name, constraint in objective.constrained.items():
+        for name, constraint in objective.compared.items():
             _range(name, constraint, self.longest)
         model.eval_group_size = 1
         rows = _Rows()

@@ -11,8 +11,8 @@ Functions import torch themselves, so that the command line checks a declaration
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightning_cgrpo.errors import did_you_mean
 from lightning_cgrpo.objective.constraint import ObjectiveError, as_number
@@ -20,13 +20,65 @@ from lightning_cgrpo.objective.constraint import ObjectiveError, as_number
 if TYPE_CHECKING:
     from lightning_cgrpo.rollout import Signal, Signals
 
+SignalKind = Literal["indicator", "number", "any"]
+
+OWN = ("kl", "entropy", "gap")
+"""The policy's own signals, numbers measured in training where log-probabilities are known, see `own_signals`."""
 OPERATIONS = ("all_of", "any_of", "not", "above", "below")
 
 Expression = str | Mapping[str, Any]
 """A signal's name, or ``{operation: operands}``."""
 
 
-def check_expression(what: str, expression: object) -> None:
+def check_compositions(declared: Mapping[str, object]) -> None:
+    """Raise an `ObjectiveError` unless all are complete operations, and none is made of itself."""
+    for name, expression in declared.items():
+        if isinstance(expression, str):
+            raise ObjectiveError(
+                f"Expected signal '{name}' to be one operation, like {{below: {{tokens: 80}}}}, but got '{expression}'."
+            )
+        _check_expression(f"signal '{name}'", expression)
+    ordered(declared)  # type: ignore[arg-type]  # checked above
+
+
+def checked_kinds(compositions: Mapping[str, Expression], known: Mapping[str, SignalKind]) -> dict[str, SignalKind]:
+    """Kinds of the known signals and the compositions.
+
+    Raises:
+        ObjectiveError: a composition takes the name of a known signal, or does not fit its parts.
+    """
+    kinds: dict[str, SignalKind] = {**known, **dict.fromkeys(compositions, "indicator")}
+    for name, expression in compositions.items():
+        if name in known:
+            raise ObjectiveError(
+                f"Expected signal '{name}' to have another name than the task's signals, but the task has it, try a "
+                "new name."
+            )
+        for part, number in operands(expression):
+            check_known(f"signal '{name}'", part, kinds)
+            if number and kinds[part] == "indicator":
+                raise ObjectiveError(
+                    f"Expected signal '{name}' to compare a number with its limit, but '{part}' is an indicator, try "
+                    "its name alone, or not:."
+                )
+            if not number and kinds[part] == "number":
+                raise ObjectiveError(
+                    f"Expected signal '{name}' to be made of indicators, but '{part}' is a number, try "
+                    f"{{above: {{{part}: LIMIT}}}}."
+                )
+    return kinds
+
+
+def check_known(what: str, signal: str, declared: Iterable[str]) -> None:
+    """Raise an `ObjectiveError` with the nearest name unless the signal is declared."""
+    if signal not in declared:
+        hint = did_you_mean(signal, declared)
+        raise ObjectiveError(
+            f"Expected {what} to name a signal of the task, {sorted(declared)}, but got '{signal}'.{hint}"
+        )
+
+
+def _check_expression(what: str, expression: object) -> None:
     """Raise an `ObjectiveError` unless this is a name or a complete operation."""
     if isinstance(expression, str) and expression:
         return
@@ -54,7 +106,7 @@ def check_expression(what: str, expression: object) -> None:
             f"{operand}."
         )
     for part in [operand] if operation == "not" else operand:
-        check_expression(what, part)
+        _check_expression(what, part)
 
 
 def operands(expression: Expression) -> Iterator[tuple[str, bool]]:

@@ -3,9 +3,34 @@
 from __future__ import annotations
 
 import math
-from typing import get_args
+from collections.abc import Mapping
+from typing import Any, get_args
 
 from lightning_cgrpo.objective.constraint import BOUNDS, Constraint, Cost, ObjectiveError, Role
+
+
+def check_numbers(name: str, declared: Mapping[str, Any]) -> None:
+    """Raise an `ObjectiveError` where a declaration has another value than a number, or a list of numbers."""
+    for key in (*BOUNDS, "violated_above", "violated_below", "over", "notch"):
+        if declared.get(key) is not None and not _is_number(declared[key]):
+            raise ObjectiveError(f"Expected {key} of constraint '{name}' to be a number, but got '{declared[key]}'.")
+    start, values = declared.get("start"), declared.get("range")
+    if start is not None and not (_is_number(start) or _are_numbers(start)):
+        raise ObjectiveError(
+            f"Expected start of constraint '{name}' to be a number or a list of numbers, but got '{start}'."
+        )
+    if values is not None and not _are_numbers(values):
+        raise ObjectiveError(
+            f"Expected range of constraint '{name}' to be two numbers, like [0, 100], but got '{values}'."
+        )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _are_numbers(values: object) -> bool:
+    return isinstance(values, list) and all(map(_is_number, values))
 
 
 def check_constraint(name: str, of: Constraint) -> None:

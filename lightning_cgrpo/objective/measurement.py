@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_cgrpo.distributed import all_sum_named, gathered
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.rollout import Rollouts, Signal, Signals
+from lightning_cgrpo.rollout import Rollouts, Signal, Signals, over_steps
 from lightning_cgrpo.verdicts.clustered import ClusteredMean, ClusteredRate
 
 
@@ -69,7 +69,7 @@ def prompt_sums(
         value, applicable = signals[name].total, signals[name].applicable
         sums[f"sum/{name}"] = _by_prompt(value)
         sums[f"count/{name}"] = _by_prompt(torch.ones_like(value) if applicable is None else applicable)
-    for name in objective.signal_names:
+    for name in (name for name in objective.signal_names if name in signals):
         present = signals[name].applicable
         absent = torch.zeros_like(sums["answers"]) if present is None else _by_prompt(~present)
         if faults is not None:
@@ -137,7 +137,7 @@ def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[st
     for name in objective.signal_names:
         if faults := sums.get(f"faults/{name}"):
             metrics[f"faults/{name}"] = faults
-        if sums[f"inapplicable/{name}"]:
+        if sums.get(f"inapplicable/{name}"):
             metrics[f"inapplicable/{name}"] = sums[f"inapplicable/{name}"] / sums["answers"]
     return metrics
 
@@ -231,6 +231,32 @@ def _in_all_steps(flags: Tensor) -> Tensor:
 def _where(answers: Tensor, values: Tensor) -> Tensor:
     """The values ``[B, G]`` or ``[B, G, T]`` of `answers` ``[B, G]``, otherwise 0."""
     return torch.where(answers if values.dim() == 2 else answers[..., None], values, 0)
+
+
+def spread(objective: Objective, signals: Signals, names: Iterable[str]) -> Tensor:
+    """Squares of deviations within groups, and their degrees of freedom, ``[2, len(names)]`` float64; 0 of rates.
+
+    A deviation is that of an answer's own mean (its sum / its opportunities) from its group's mean.
+    """
+    rows = []
+    for name in names:
+        constraint = objective.constraints[name]
+        if not constraint.of_mean:
+            rows.append(torch.zeros(2, dtype=torch.float64))
+            continue
+        pair = constraint.violations(signals[constraint.signal or name])
+        total, weight = (over_steps(count.double()) for count in pair)  # [B, G]
+        there = weight > 0
+        value = torch.where(there, total / torch.where(there, weight, 1), 0)
+        # Shifted by a member, equal values are exactly zero.
+        first = there.to(torch.uint8).argmax(-1, keepdim=True)
+        shifted = torch.where(there, value - value.gather(-1, first), 0)
+        count = there.sum(-1)
+        mean = shifted.sum(-1) / count.clamp(min=1)
+        squares = torch.where(there, shifted - mean[:, None], 0).square().sum()
+        rows.append(torch.stack([squares, (count - 1).clamp(min=0).sum().double()]))
+    device = next((row.device for row in rows if row.device.type != "cpu"), torch.device("cpu"))
+    return torch.stack([row.to(device) for row in rows], 1)
 
 
 def _by_prompt(values: Tensor) -> Tensor:

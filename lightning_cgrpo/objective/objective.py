@@ -8,19 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.errors import did_you_mean
-from lightning_cgrpo.objective.composition import check_expression, composed, operands, ordered
-from lightning_cgrpo.objective.constraint import BOUNDS, Constraint, ObjectiveError, as_number
-from lightning_cgrpo.objective.declaration import check_constraint
+from lightning_cgrpo.objective.composition import (
+    OWN,
+    SignalKind,
+    check_compositions,
+    check_known,
+    checked_kinds,
+    composed,
+    ordered,
+)
+from lightning_cgrpo.objective.constraint import Constraint, ObjectiveError, as_number
+from lightning_cgrpo.objective.declaration import check_constraint, check_numbers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from lightning_cgrpo.rollout import Signal, Signals
-
-SignalKind = Literal["indicator", "number", "any"]
 
 
 @dataclass(frozen=True)
@@ -85,14 +90,7 @@ class Objective:
             check_constraint(name, constraint)
             if name.partition("/")[0] == "reward":
                 raise ObjectiveError(f"Expected a constraint name that isn't the reward's in tags, but got '{name}'.")
-        for name, expression in self.signals.items():
-            if isinstance(expression, str):
-                raise ObjectiveError(
-                    f"Expected signal '{name}' to be one operation, like {{below: {{tokens: 80}}}}, but got "
-                    f"'{expression}'."
-                )
-            check_expression(f"signal '{name}'", expression)
-        ordered(self.signals)
+        check_compositions(self.signals)
         self._check_contradictions()
 
     def _check_contradictions(self) -> None:
@@ -120,19 +118,7 @@ class Objective:
         for name, values in declared.items():
             if not isinstance(values, Mapping):
                 raise ObjectiveError(f"Expected constraint '{name}' to be like {{at_most: 0.01}}, but got {values}.")
-            for key in (*BOUNDS, "violated_above", "violated_below", "over", "notch"):
-                value = values.get(key)
-                if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-                    raise ObjectiveError(f"Expected {key} of constraint '{name}' to be a number, but got '{value}'.")
-            for key in ("start", "range"):
-                value = values.get(key)
-                numbers = value if isinstance(value, list) else [] if value is None and key == "range" else [value]
-                wrong = [
-                    n for n in numbers if n is not None and (isinstance(n, bool) or not isinstance(n, (int, float)))
-                ]
-                if wrong or (key == "range" and value is not None and not isinstance(value, list)):
-                    what = "two numbers, like [0, 100]" if key == "range" else "a number or a list of numbers"
-                    raise ObjectiveError(f"Expected {key} of constraint '{name}' to be {what}, but got '{value}'.")
+            check_numbers(name, values)
             constraints[name] = Constraint(**values)
         signals = config.get("signals") or {}
         if not isinstance(signals, Mapping):
@@ -162,6 +148,16 @@ class Objective:
         return {name for name, c in self.constraints.items() if c.of_mean}
 
     @property
+    def own(self) -> dict[str, Constraint]:
+        """Constraints on the policy's own signals, which enter the loss instead of the advantage."""
+        return {name: c for name, c in self.constraints.items() if (c.signal or name) in OWN}
+
+    @property
+    def compared(self) -> dict[str, Constraint]:
+        """The enforced constraints on the task's signals, which enter the advantage."""
+        return {name: c for name, c in self.constrained.items() if name not in self.own}
+
+    @property
     def weight_names(self) -> list[str]:
         """Names of the 1 + K weights: ``reward``, then the constraints."""
         return ["reward", *self.constrained]
@@ -170,7 +166,7 @@ class Objective:
     def component_names(self) -> list[str]:
         """Names of the J components: ``reward`` (or ``reward/<signal>`` of several), then the constraints."""
         rewards = ["reward"] if len(self.rewards) == 1 else [f"reward/{name}" for name in self.rewards]
-        return [*rewards, *self.constrained]
+        return [*rewards, *self.compared]
 
     @property
     def signal_names(self) -> list[str]:
@@ -183,12 +179,24 @@ class Objective:
             ObjectiveError: a signal is unknown, a number has no `violated_above` or `violated_below`, an indicator
                 has one or is bounded by its mean, or a composition does not fit its parts.
         """
-        declared = self._with_compositions(declared)
+        declared = checked_kinds(self.signals, declared)
         for name in self.rewards:
-            _check_known(f"reward '{name}'", name, declared)
+            check_known(f"reward '{name}'", name, declared)
         for name, constraint in self.constraints.items():
             signal = constraint.signal or name
-            _check_known(f"constraint '{name}'", signal, declared)
+            if name in self.own:
+                if not constraint.of_mean:
+                    raise ObjectiveError(
+                        f"Expected constraint '{name}' to bound the mean of '{signal}', a number of the policy's own, "
+                        f"try mean_at_most: {0.1 if constraint.bound is None else constraint.bound:g}."
+                    )
+                if signal in declared:
+                    raise ObjectiveError(
+                        f"Expected the task's signals to have other names than the policy's own, but got '{signal}', "
+                        "try another name for the task's signal."
+                    )
+                continue
+            check_known(f"constraint '{name}'", signal, declared)
             if constraint.of_mean:
                 if declared[signal] == "indicator":
                     raise ObjectiveError(
@@ -207,30 +215,6 @@ class Objective:
                     "violated_below:, since its rate is bounded directly."
                 )
 
-    def _with_compositions(self, declared: Mapping[str, SignalKind]) -> dict[str, SignalKind]:
-        """The task's signals and the compositions, checked."""
-        for name in self.signals:
-            if name in declared:
-                raise ObjectiveError(
-                    f"Expected signal '{name}' to have another name than the task's signals, but the task has it, try "
-                    "a new name."
-                )
-        kinds: dict[str, SignalKind] = {**declared, **dict.fromkeys(self.signals, "indicator")}
-        for name, expression in self.signals.items():
-            for part, number in operands(expression):
-                _check_known(f"signal '{name}'", part, kinds)
-                if number and kinds[part] == "indicator":
-                    raise ObjectiveError(
-                        f"Expected signal '{name}' to compare a number with its limit, but '{part}' is an indicator, "
-                        "try its name alone, or not:."
-                    )
-                if not number and kinds[part] == "number":
-                    raise ObjectiveError(
-                        f"Expected signal '{name}' to be made of indicators, but '{part}' is a number, try "
-                        f"{{above: {{{part}: LIMIT}}}}."
-                    )
-        return kinds
-
     def with_compositions(self, signals: Mapping[str, Signal]) -> dict[str, Signal]:
         """The task's signals, and the declared compositions."""
         found = dict(signals)
@@ -245,7 +229,7 @@ class Objective:
 
         values = [signals[name].value for name in self.rewards]
         applicable = [signals[name].applicable for name in self.rewards]
-        for name, constraint in self.constrained.items():
+        for name, constraint in self.compared.items():
             signal = signals[constraint.signal or name]
             values.append(constraint.component(signal))
             applicable.append(signal.applicable)
@@ -262,39 +246,32 @@ class Objective:
         import torch
 
         rewards = torch.tensor(list(self.rewards.values()), dtype=weights.dtype, device=weights.device)
-        return torch.cat([weights[:1] * rewards, weights[1:]])
+        costs = weights[1:]
+        if self.own:
+            costs = costs[[k for k, name in enumerate(self.constrained) if name in self.compared]]
+        return torch.cat([weights[:1] * rewards, costs])
+
+    def penalties(self, weights: Tensor, units: Tensor) -> dict[str, Tensor]:
+        """Coefficients of the policy's own signals in the loss, by signal.
+
+        The coefficient of an enforced constraint is its weight per standard unit, as a standardized component's.
+
+        Args:
+            weights: ``[1 + K]``.
+            units: ``[K]`` of the means; infinite where not known yet.
+        """
+        found: dict[str, Tensor] = {}
+        for k, (name, constraint) in enumerate(self.constrained.items()):
+            if name in self.own:
+                signal, cost = constraint.signal or name, weights[1 + k] / units[k]
+                cost = -cost if constraint.wanted else cost
+                found[signal] = found[signal] + cost if signal in found else cost
+        return found
 
     def violations(self, signals: Signals, names: Iterable[str] | None = None) -> tuple[Tensor, Tensor]:
         """Violations and opportunities of constraints, by default all, monitored too; float64 ``[len(names)]`` each."""
         violations, opportunities = self.violations_by_prompt(signals, names)
         return violations.sum(-1), opportunities.sum(-1)
-
-    def spread(self, signals: Signals, names: Iterable[str]) -> Tensor:
-        """Squares of deviations within groups, and their degrees of freedom, ``[2, len(names)]`` float64; 0 of rates.
-
-        A deviation is that of an answer's own mean (its sum / its opportunities) from its group's mean.
-        """
-        import torch
-
-        from lightning_cgrpo.rollout import over_steps
-
-        rows = []
-        for name in names:
-            constraint = self.constraints[name]
-            total, weight = (over_steps(n.double()) for n in constraint.violations(signals[constraint.signal or name]))
-            if not constraint.of_mean:
-                rows.append(torch.zeros(2, dtype=torch.float64, device=total.device))
-                continue
-            there = weight > 0  # [B, G]
-            value = torch.where(there, total / weight.clamp(min=1e-300), 0)
-            # Shifted by a member, equal values are exactly zero.
-            first = there.to(torch.uint8).argmax(-1, keepdim=True)
-            shifted = torch.where(there, value - value.gather(-1, first), 0)
-            count = there.sum(-1)
-            mean = shifted.sum(-1) / count.clamp(min=1)
-            squares = torch.where(there, shifted - mean[:, None], 0).square().sum()
-            rows.append(torch.stack([squares, (count - 1).clamp(min=0).sum().double()]))
-        return torch.stack(rows, 1)
 
     def violations_by_prompt(self, signals: Signals, names: Iterable[str] | None = None) -> tuple[Tensor, Tensor]:
         """`violations` by prompt, ``[len(names), B]`` each."""
@@ -303,6 +280,10 @@ class Objective:
         counts = []
         for name in self.constraints if names is None else names:
             constraint = self.constraints[name]
+            if name in self.own and (constraint.signal or name) not in signals:
+                value = next(iter(signals.values())).value
+                counts.append(torch.zeros(2, len(value), dtype=torch.float64, device=value.device))
+                continue
             try:
                 pair = constraint.violations(signals[constraint.signal or name])
             except ObjectiveError as error:
@@ -313,11 +294,3 @@ class Objective:
             return empty, empty.clone()
         violations, opportunities = torch.stack(counts).unbind(1)
         return violations, opportunities
-
-
-def _check_known(what: str, signal: str, declared: Iterable[str]) -> None:
-    if signal not in declared:
-        hint = did_you_mean(signal, declared)
-        raise ObjectiveError(
-            f"Expected {what} to name a signal of the task, {sorted(declared)}, but got '{signal}'.{hint}"
-        )

@@ -30,6 +30,8 @@ class Reach:
         rows: dict[str, Tensor] = {}
         meets: Tensor | None = None
         for name, constraint in self.objective.bounded.items():
+            if name in self.objective.own:
+                continue
             violations, opportunities = constraint.violations(signals[constraint.signal or name])  # [B, G]
             violations, opportunities = violations.double(), opportunities.double()
             excess = violations - constraint.max_violation_rate * opportunities

@@ -1,6 +1,7 @@
 """Constraints as people state them: means, compositions and schedules, and what is refused, in one line."""
 
 import math
+from typing import ClassVar
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from lightning_cgrpo.objective.composition import composed
 from lightning_cgrpo.objective.declaration import check_schedule
-from lightning_cgrpo.objective.measurement import isolate_faults
+from lightning_cgrpo.objective.measurement import isolate_faults, spread
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
 from lightning_cgrpo.objective.standing import standing
 from lightning_cgrpo.objective.thresholds import HOLD, Thresholds
@@ -47,11 +48,11 @@ class TestMeans:
         """Groups (10, 30) and (20) have squares of 200 and degrees of freedom of 1."""
         objective = Objective("goal", {"c": Constraint(mean_at_most=5.0, signal="x"), "r": Constraint(at_most=0.1)})
         signals = {"x": self.SIGNAL, "r": Signal(torch.tensor([[1.0, 0], [0, 1]]))}
-        assert objective.spread(signals, ["c", "r"]).tolist() == [[200, 0], [1, 0]]
+        assert spread(objective, signals, ["c", "r"]).tolist() == [[200, 0], [1, 0]]
 
     def test_equal_answers_have_no_spread_whatever_their_rounding(self) -> None:
         objective = Objective("goal", {"c": Constraint(mean_at_most=5.0)})
-        assert objective.spread({"c": Signal(torch.full((3, 7), 0.1))}, ["c"])[0].item() == 0
+        assert spread(objective, {"c": Signal(torch.full((3, 7), 0.1))}, ["c"])[0].item() == 0
 
     def test_the_interval_is_students(self) -> None:
         found = standing(Constraint(mean_at_most=19.0), ClusteredMean(18.0, 0.5, 11, 11))
@@ -93,7 +94,7 @@ class TestMeans:
 
 
 class TestComposition:
-    SIGNALS = {
+    SIGNALS: ClassVar = {
         "a": Signal(torch.tensor([[1.0, 1, 0, 0]])),
         "b": Signal(torch.tensor([[1.0, 0, 1, 0]]), applicable=torch.tensor([[True, True, True, False]])),
         "n": Signal(torch.tensor([[1.0, 2, 3, 4]])),
@@ -130,7 +131,7 @@ class TestComposition:
         assert clean["c"].applicable.tolist() == [[True, False, True, True]]
 
     def test_numbers_are_no_indicators(self) -> None:
-        with pytest.raises(ObjectiveError, match="Expected indicators, 0 or 1, in .* but got 2, try above: or below:"):
+        with pytest.raises(ObjectiveError, match=r"Expected indicators, 0 or 1, in .* but got 2, try above: or below:"):
             composed({"all_of": ["a", "n"]}, self.SIGNALS)
 
     @pytest.mark.parametrize(
@@ -269,4 +270,4 @@ def test_whatever_is_declared_is_an_objective_or_one_line(declared: dict, signal
     found = objective.with_compositions(values)
     violations, opportunities = objective.violations(found)
     assert violations.isfinite().all() and (opportunities >= 0).all()
-    assert objective.components(found).values.isfinite().all() and objective.spread(found, ["c"]).isfinite().all()
+    assert objective.components(found).values.isfinite().all() and spread(objective, found, ["c"]).isfinite().all()
