@@ -88,7 +88,7 @@ def test_tags_and_thresholds_in_force(whole) -> None:
     assert first["threshold/lava"] == 0.5 and last["threshold/lava"] == 0.01
     assert first["threshold/fine"] == 0.1 and last["threshold/fine"] == pytest.approx(0.1 + 0.8 * 14 / 15)
     assert first["threshold/brief"] == updates[9]["threshold/brief"] == 40 and last["threshold/brief"] == 30
-    assert last["mean/drift"] == pytest.approx(last["policy/kl"], rel=0.2), "by answers and by steps, and a step apart"
+    assert 0.5 < last["mean/drift"] / last["policy/kl"] < 2, "the latter is after the first epoch, too"
     assert 1.5 < first["mean/lively"] <= math.log(5) and first["mean/drift"] == 0
     assert last["multiplier/lively"] > 0
     for name in ("brief", "fine", "drift"):
