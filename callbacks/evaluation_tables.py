@@ -36,7 +36,7 @@ def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation],
     sets += [[name, _size(of)] for name, of in evaluations.items()]
     behaviors: list[Lines] = [["reward", ", ".join(objective.rewards)]]
     cells: list[list[Lines]] = [[[], *(_measured(of, "reward/mean") for of in found)]]
-    for name, constraint in objective.constraints.items():
+    for name, constraint in _worst_first(objective, evaluations):
         behaviors.append([name])
         unknown = ["measured in", "training"] if name in objective.own else ["never", "observed"]
         cells.append([_threshold(constraint), *(_rate(of, name, constraint, unknown) for of in found)])
@@ -46,6 +46,23 @@ def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation],
     if Console(width=1000).measure(table).maximum <= width:
         return table
     return _table(title, sets, behaviors, cells, " ")
+
+
+def _worst_first(objective: Objective, evaluations: Mapping[str, Evaluation]) -> list[tuple[str, Constraint]]:
+    """The constraints, with the subsets of one behavior by their violation in the last evaluation."""
+    rates = list(evaluations.values())[-1].rates if evaluations else {}
+
+    def place(item: tuple[int, tuple[str, Constraint]]) -> tuple[int, float]:
+        number, (name, constraint) = item
+        if constraint.where is None:
+            return number, 0.0
+        first = min(
+            n for n, other in enumerate(objective.constraints) if other.startswith(f"{name.rpartition('/')[0]}/")
+        )
+        excess = rates[name].rate - constraint.max_violation_rate if name in rates else 0.0
+        return first, -excess
+
+    return [item for _, item in sorted(enumerate(objective.constraints.items()), key=place)]
 
 
 def _size(of: Evaluation) -> str:

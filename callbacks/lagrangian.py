@@ -31,13 +31,17 @@ from lightning_cgrpo.objective.declaration import check_schedule
 from lightning_cgrpo.objective.measurement import spread
 from lightning_cgrpo.objective.thresholds import Thresholds
 
+ENOUGH = 30.0
+"""Opportunities of a subset with which its rate moves a multiplier; with fewer, multipliers clip at 0 too often."""
+
 
 class LagrangianCallback(WeightSetter):
     """Learns the weights of reward and constraints from the rates of violation (paper, section 3).
 
     After each update, counts are summed over processes, and the controller steps with v_k = rate_k - threshold_k.
     The next update uses the new weights. Checkpoints hold the controller's state and pending counts. A mean's violation
-    is always in standard units, the moving estimate `Spread`.
+    is always in standard units, the moving estimate `Spread`. A subset of the prompts pools counts over updates
+    until it has `ENOUGH`.
 
     Args:
         controller: by default `DampedAscent`.
@@ -89,6 +93,7 @@ class LagrangianCallback(WeightSetter):
         if not self.thresholds.constraints:
             self.thresholds = Thresholds(list(constrained.values()))
             self.spread = Spread(len(self.names)) if bool(self.means.any()) else None
+        self.rare = torch.tensor([constraint.where is not None for constraint in constrained.values()])
         self._enforce(0)
         self.controller.setup(len(self.names))
         if self.stall is not None:
@@ -178,10 +183,17 @@ class LagrangianCallback(WeightSetter):
 
     def _dual_step(self, update: int) -> None:
         assert self.rates is not None
-        rates = self.rates.compute().cpu()
+        violations, opportunities = self.rates.violations, self.rates.opportunities
+        # A rare subset keeps its counts until they can move a multiplier.
+        pending = self.rare.to(opportunities.device) & (opportunities < ENOUGH)
+        rates = torch.where(pending, torch.nan, self.rates.compute()).cpu()
         if self.thresholds.moving:
-            self.thresholds.observe(update, self.rates.violations.cpu(), self.rates.opportunities.cpu())
+            seen = ~pending
+            self.thresholds.observe(update, (violations * seen).cpu(), (opportunities * seen).cpu())
         self.rates.reset()
+        if self.rare.any():
+            self.rates.violations = torch.where(pending, violations, 0.0)
+            self.rates.opportunities = torch.where(pending, opportunities, 0.0)
         violations = rates - self.max_violation_rates
         in_units = violations if self.spread is None else self.spread.standardized(violations, self.means)
         observed = ~in_units.isnan()

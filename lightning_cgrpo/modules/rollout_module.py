@@ -17,6 +17,7 @@ from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isola
 from lightning_cgrpo.objective.merit import MERIT, merit
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.standing import standing
+from lightning_cgrpo.objective.subsets import check_columns
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.sharding import is_sharded, unsharded
 from lightning_cgrpo.randomness import Stream, run_seed, uniform
@@ -92,6 +93,12 @@ class RolloutModule(ManualOptimization):
             )
         return super().load_from_checkpoint(checkpoint_path, *args, **kwargs)
 
+    def setup(self, stage: str) -> None:
+        """Check the columns that constraints name, before the policy's weights are loaded."""
+        data = getattr(self.trainer, "datamodule", None)
+        if stage == "fit" and hasattr(data, "source"):
+            check_columns(self.objective.constraints, data.source)
+
     @property
     def seed(self) -> int:
         """Argument `seed`, else the seed of `lightning.seed_everything`, else 0."""
@@ -141,7 +148,7 @@ class RolloutModule(ManualOptimization):
                     f"{type(signal).__name__}, try Signal(value)."
                 )
         whole = {name: signal.within(rollouts.mask) for name, signal in scored.items()}
-        signals, faults = isolate_faults(self.objective.with_compositions(whole))
+        signals, faults = isolate_faults(self.objective.made(whole, prompts))
         if any(bool(counts.any()) for counts in faults.values()):
             found = {name: int(counts.sum()) for name, counts in faults.items() if counts.any()}
             # On every process, because processes have different faults.

@@ -56,6 +56,8 @@ class Constraint:
             `notch`.
         over: updates until the bound is in force: along a line from `start`, or after equally long stays at each
             threshold of the list.
+        where: a column of the prompts and its value; only answers to these prompts count.
+        by: a column and its values; each value has a multiplier of its own (see `subsets.expanded`).
         notch: step towards the bound, taken whenever the threshold in force has been held (see `Thresholds`).
     """
 
@@ -72,6 +74,8 @@ class Constraint:
     start: float | list[float] | None = None
     over: int | None = None
     notch: float | None = None
+    where: dict[str, Any] | None = None
+    by: dict[str, list[Any]] | None = None
 
     @property
     def word(self) -> str | None:

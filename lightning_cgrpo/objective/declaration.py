@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from lightning_cgrpo.objective.constraint import BOUNDS, Constraint, Cost, ObjectiveError, Role
+from lightning_cgrpo.objective.subsets import check_subset
 
 
 def check_numbers(name: str, declared: Mapping[str, Any]) -> None:
@@ -40,6 +41,7 @@ def check_constraint(name: str, of: Constraint) -> None:
         raise ObjectiveError(f"Expected {where} to have role: constrain or monitor, but got '{of.role}'.")
     if of.cost not in get_args(Cost):
         raise ObjectiveError(f"Expected {where} to have cost: signal or excess, but got '{of.cost}'.")
+    check_subset(name, of)
     given = [word for word in BOUNDS if getattr(of, word) is not None]
     if len(given) > 1:
         words = " and ".join(f"{word}: {getattr(of, word)}" for word in given)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightning_cgrpo.distributed import all_sum_named, gathered
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.subsets import key
 from lightning_cgrpo.rollout import Rollouts, Signal, Signals, over_steps
 from lightning_cgrpo.verdicts.clustered import ClusteredMean, ClusteredRate
 
@@ -244,7 +245,7 @@ def spread(objective: Objective, signals: Signals, names: Iterable[str]) -> Tens
         if not constraint.of_mean:
             rows.append(torch.zeros(2, dtype=torch.float64))
             continue
-        pair = constraint.violations(signals[constraint.signal or name])
+        pair = constraint.violations(signals[key(name, constraint)])
         total, weight = (over_steps(count.double()) for count in pair)  # [B, G]
         there = weight > 0
         value = torch.where(there, total / torch.where(there, weight, 1), 0)

@@ -21,11 +21,12 @@ from lightning_cgrpo.objective.composition import (
 )
 from lightning_cgrpo.objective.constraint import Constraint, ObjectiveError, as_number
 from lightning_cgrpo.objective.declaration import check_constraint, check_numbers
+from lightning_cgrpo.objective.subsets import expanded, key, with_subsets
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lightning_cgrpo.rollout import Signal, Signals
+    from lightning_cgrpo.rollout import PromptGroups, Signal, Signals
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Objective:
             check_constraint(name, constraint)
             if name.partition("/")[0] == "reward":
                 raise ObjectiveError(f"Expected a constraint name that isn't the reward's in tags, but got '{name}'.")
+        object.__setattr__(self, "constraints", expanded(self.constraints))
         check_compositions(self.signals)
         self._check_contradictions()
 
@@ -97,7 +99,7 @@ class Objective:
         bounded = {name: c for name, c in self.constrained.items() if not c.from_number}
         for name, lower in bounded.items():
             for other, upper in bounded.items():
-                same = (lower.signal or name) == (upper.signal or other)
+                same = key(name, lower) == key(other, upper)
                 alike = same and lower.kind == upper.kind and lower.wanted and not upper.wanted
                 if alike and lower.bound is not None and upper.bound is not None and lower.bound > upper.bound:
                     raise ObjectiveError(
@@ -190,6 +192,11 @@ class Objective:
                         f"Expected constraint '{name}' to bound the mean of '{signal}', a number of the policy's own, "
                         f"try mean_at_most: {0.1 if constraint.bound is None else constraint.bound:g}."
                     )
+                if constraint.where is not None:
+                    raise ObjectiveError(
+                        f"Expected constraint '{name}' on the policy's own '{signal}' to be on all prompts, try it "
+                        "without where: and by:."
+                    )
                 if signal in declared:
                     raise ObjectiveError(
                         f"Expected the task's signals to have other names than the policy's own, but got '{signal}', "
@@ -215,6 +222,10 @@ class Objective:
                     "violated_below:, since its rate is bounded directly."
                 )
 
+    def made(self, signals: Mapping[str, Signal], prompts: PromptGroups) -> dict[str, Signal]:
+        """The task's signals, the declared compositions, and the signals of subsets."""
+        return with_subsets(self.constraints, self.with_compositions(signals), prompts)
+
     def with_compositions(self, signals: Mapping[str, Signal]) -> dict[str, Signal]:
         """The task's signals, and the declared compositions."""
         found = dict(signals)
@@ -230,7 +241,7 @@ class Objective:
         values = [signals[name].value for name in self.rewards]
         applicable = [signals[name].applicable for name in self.rewards]
         for name, constraint in self.compared.items():
-            signal = signals[constraint.signal or name]
+            signal = signals[key(name, constraint)]
             values.append(constraint.component(signal))
             applicable.append(signal.applicable)
         values = [as_number(value) for value in values]
@@ -285,7 +296,7 @@ class Objective:
                 counts.append(torch.zeros(2, len(value), dtype=torch.float64, device=value.device))
                 continue
             try:
-                pair = constraint.violations(signals[constraint.signal or name])
+                pair = constraint.violations(signals[key(name, constraint)])
             except ObjectiveError as error:
                 raise ObjectiveError(f"Constraint '{name}' can't be measured: {error}.") from None
             counts.append(torch.stack([count.double().flatten(1).sum(-1) for count in pair]))

@@ -8,6 +8,7 @@ from torch import Tensor
 from lightning_cgrpo.distributed import all_sum_named
 from lightning_cgrpo.objective.measurement import clustered_rates, moments
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.subsets import key
 from lightning_cgrpo.rollout import Signals
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
@@ -32,7 +33,7 @@ class Reach:
         for name, constraint in self.objective.bounded.items():
             if name in self.objective.own:
                 continue
-            violations, opportunities = constraint.violations(signals[constraint.signal or name])  # [B, G]
+            violations, opportunities = constraint.violations(signals[key(name, constraint)])  # [B, G]
             violations, opportunities = violations.double(), opportunities.double()
             excess = violations - constraint.max_violation_rate * opportunities
             best = excess.argmin(-1, keepdim=True)
