@@ -56,9 +56,8 @@ def _worst_first(objective: Objective, evaluations: Mapping[str, Evaluation]) ->
         number, (name, constraint) = item
         if constraint.where is None:
             return number, 0.0
-        first = min(
-            n for n, other in enumerate(objective.constraints) if other.startswith(f"{name.rpartition('/')[0]}/")
-        )
+        behavior = f"{name.rpartition('/')[0]}/"
+        first = min((n for n, other in enumerate(objective.constraints) if other.startswith(behavior)), default=number)
         excess = rates[name].rate - constraint.max_violation_rate if name in rates else 0.0
         return first, -excess
 

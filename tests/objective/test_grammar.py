@@ -14,7 +14,7 @@ from lightning_cgrpo.objective.measurement import isolate_faults, spread
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
 from lightning_cgrpo.objective.standing import standing
 from lightning_cgrpo.objective.thresholds import HOLD, Thresholds
-from lightning_cgrpo.rollout import Signal
+from lightning_cgrpo.rollout import PromptGroups, Signal
 from lightning_cgrpo.verdicts.clustered import ClusteredMean
 
 DECLARED = {"goal": "indicator", "lava": "indicator", "tokens": "number", "score": "any"}
@@ -233,10 +233,28 @@ class TestSchedules:
 
 
 NUMBERS = st.one_of(st.none(), st.booleans(), st.integers(-2, 120), st.floats(), st.text(max_size=3))
-VALUES = st.one_of(NUMBERS, st.lists(NUMBERS, max_size=3), st.dictionaries(st.sampled_from(["tokens", "x"]), NUMBERS))
+VALUES = st.one_of(
+    NUMBERS,
+    st.lists(NUMBERS, max_size=3),
+    st.dictionaries(
+        st.sampled_from(["tokens", "x"]), st.one_of(NUMBERS, st.lists(st.integers(1, 3), max_size=3)), max_size=2
+    ),
+)
 DECLARATIONS = st.dictionaries(
     st.sampled_from(
-        ["at_most", "at_least", "mean_at_most", "mean_at_least", "start", "over", "notch", "range", "violated_above"]
+        [
+            "at_most",
+            "at_least",
+            "mean_at_most",
+            "mean_at_least",
+            "start",
+            "over",
+            "notch",
+            "range",
+            "where",
+            "by",
+            "violated_above",
+        ]
     ),
     VALUES,
     max_size=4,
@@ -264,10 +282,11 @@ def test_whatever_is_declared_is_an_objective_or_one_line(declared: dict, signal
     except ObjectiveError as error:
         assert "\n" not in str(error)
         return
-    constraint = objective.constraints["c"]
-    assert math.isfinite(constraint.threshold(3)) and math.isfinite(constraint.max_violation_rate)
+    for constraint in objective.constraints.values():
+        assert math.isfinite(constraint.threshold(3)) and math.isfinite(constraint.max_violation_rate)
     values = {name: Signal(torch.tensor([[1.0, 0.0], [0.0, 1.0]])) for name in DECLARED}
-    found = objective.with_compositions(values)
+    found = objective.made(values, PromptGroups(torch.arange(2), {"tokens": ["1", "2"], "x": [1, 2]}))
     violations, opportunities = objective.violations(found)
     assert violations.isfinite().all() and (opportunities >= 0).all()
-    assert objective.components(found).values.isfinite().all() and spread(objective, found, ["c"]).isfinite().all()
+    assert objective.components(found).values.isfinite().all()
+    assert spread(objective, found, objective.constraints).isfinite().all()
