@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.gpu.waits import Waits
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.preparation import prepare
+from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
-from lightning_cgrpo.policies.shared_prefix.layout import Layout
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 from lightning_cgrpo.tasks.driving.from_scratch import VisionFromScratch
 from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
@@ -74,9 +75,10 @@ def test_waits_of_the_host_are_counted(machine):
 
 
 def test_waits_name_the_line_that_asks(machine):
-    Layout.of(*(torch.tensor(values, device=DEVICE) for values in ([2, 3], [2], [1])))
-    files = {line.partition(":")[0] for _, line in machine.waits}
-    assert files == {"elsewhere", Layout.__module__}
+    on_host(torch.ones(3, device=DEVICE, dtype=torch.bool), torch.arange(2, device=DEVICE))
+    assert machine.waits.total() == 1
+    ((_, line),) = machine.waits
+    assert line.partition(":")[0] == on_host.__module__
 
 
 # --- policies
@@ -157,6 +159,24 @@ def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options
     assert largest > 1e-6
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * largest)
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "most"),
+    [
+        ("gridworld", [], 42),  # of these 20 by steps of the environment
+        # A rollout of 60 tokens looks 8 times; three passes wait once each.
+        ("gsm8k", ["--model.group_size=4", "--data.train_prompts=6"], 34),
+    ],
+)
+def test_waits_of_an_update_stay_within_the_budget(config, options, most, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    with pretending() as machine:
+        monkeypatch.setattr(Waits, "pretended", machine.waits)
+        watch = "--trainer.callbacks=benchmarks.gpu.waits.Waits"
+        update(config, *GRPO, "--callbacks.initial_rates=null", *options, *ON_THE_DEVICE, watch)
+    assert 0 < Waits.lines.total() <= most, Waits.lines.most_common()
 
 
 def update(config, *options):

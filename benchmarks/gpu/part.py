@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu.attention import flash_errors
 from benchmarks.gpu.device import Place, place
 from benchmarks.gpu.throughput import throughput
 from benchmarks.gpu.waits import Waits
@@ -35,6 +36,9 @@ SMALL = {
 """Sizes on the pretended device."""
 RATES, MULTIPLIERS = 0.05, 0.02
 """Largest passing differences between GPU and CPU; an answer in 128 changes a rate by 0.008."""
+
+FLASH_ERROR = 0.02
+"""Largest passing error of the flash kernel, relative to the largest value; bfloat16 rounds by 0.004."""
 
 
 def fit(task: str, *options: str) -> CommandLine:
@@ -55,7 +59,7 @@ def versions(where: Place) -> dict[str, Any]:
 
 
 def prompts(where: Place) -> dict[str, Any]:
-    """Check if shipped models share prompts; list the attention kernels of a GSM8K update."""
+    """Check if shipped models share prompts, and the flash kernel; list the attention kernels of a GSM8K update."""
     shared = {}
     for policy in (CausalLMPolicy("packaged:word-problems"), VisionLanguagePolicy("packaged:driver")):
         with where.device:
@@ -64,7 +68,10 @@ def prompts(where: Place) -> dict[str, Any]:
     with torch.profiler.profile() as profile:
         fit("gsm8k", "--trainer.max_steps=1", "--trainer.logger=false", *where.options, *SMALL["gsm8k"])
     kernels = Counter({event.key: event.count for event in profile.key_averages() if "attention" in event.key.lower()})
-    return {"passed": all(shared.values()), "shares_prompts": shared, "attention": dict(kernels.most_common(6))}
+    flash = flash_errors(where.device)
+    right = all(error <= FLASH_ERROR for name, error in flash.items() if name not in ("skipped", "milliseconds"))
+    passed = right and all(shared.values())
+    return {"passed": passed, "shares_prompts": shared, "attention": dict(kernels.most_common(6)), "flash": flash}
 
 
 def waits(where: Place) -> dict[str, Any]:

@@ -148,9 +148,10 @@ class RolloutModule(ManualOptimization):
                     f"{type(signal).__name__}, try Signal(value)."
                 )
         whole = {name: signal.within(rollouts.mask) for name, signal in scored.items()}
-        signals, faults = isolate_faults(self.objective.made(whole, prompts))
-        if any(bool(counts.any()) for counts in faults.values()):
-            found = {name: int(counts.sum()) for name, counts in faults.items() if counts.any()}
+        made = self.objective.made(whole, prompts)
+        signals, faults = isolate_faults(made)
+        if mended := [name for name, signal in signals.items() if signal is not made[name]]:
+            found = {name: int(faults[name].sum()) for name in mended}
             # On every process, because processes have different faults.
             warnings.warn(
                 f"Signal values were not finite and are left out: {found}. The tags faults/* count them.", stacklevel=2

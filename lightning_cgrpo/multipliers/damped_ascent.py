@@ -15,10 +15,11 @@ class DampedAscent(Controller):
     """Moves each multiplier by its violation in standard units, and by the smoothed violation's change.
 
         v_k = (rate_k - d_k) / sqrt(d_k (1 - d_k)),    s <- a s + (1 - a) v,    s_0 = v_0
-        lambda_k = clip(gain s_k + I_k, 0, max_multiplier),    I_k <- I_k + (gain / time) v_k
+        lambda_k = clip(gain s_k + I_k, 0, max_multiplier),    I_k <- clip(I_k + (gain / time) v_k, ...)
 
-    The integral I finds the multiplier; the proportional part damps oscillation and responds at once. I stops where
-    `lambda_k` is at a bound and would be pushed beyond, so lambda_k leaves the bound without delay. The cap keeps the
+    The integral I finds the multiplier; the proportional part damps oscillation and responds at once. I stops while
+    lambda_k is at its cap and the rate above its threshold, so lambda_k leaves the cap without delay. At the other bound
+    I goes on down to 0: if I stopped where lambda_k is 0, rates would end below their thresholds. The cap keeps the
     reward and the other constraints if a threshold can't be met.
 
     One setting serves all thresholds and tasks, because the policy's response and a rate's noise don't depend on the
@@ -66,8 +67,7 @@ class DampedAscent(Controller):
     def _update(self, violations: Tensor, observed: Tensor) -> None:
         previous = torch.where(self.started, self.smoothed, violations)
         smoothed = self.smoothing * previous + (1 - self.smoothing) * violations
-        wanted = self.gain * smoothed + self.integral
-        beyond = ((wanted >= self.max_multiplier) & (violations > 0)) | ((wanted <= 0) & (violations < 0))
+        beyond = (self.gain * smoothed + self.integral >= self.max_multiplier) & (violations > 0)
         moved = (self.integral + self.gain / self.time * violations).clamp(0, self.max_multiplier)
         integral = torch.where(beyond, self.integral, moved)
         multipliers = (self.gain * smoothed + integral).clamp(0, self.max_multiplier)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.distributed import all_sum_named, gathered
+from lightning_cgrpo.host import on_host
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
 from lightning_cgrpo.rollout import Rollouts, Signal, Signals, over_steps
@@ -21,28 +22,31 @@ def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tenso
 
     Returns the signals, and the number of such answers ``[B]`` by signal.
     """
-    clean, faults = {}, {}
-    for name, signal in signals.items():
-        finite = signal.value.isfinite()
-        finite = _in_all_steps(finite)
-        for counts in (signal.count, signal.opportunities):
-            if counts is not None:
-                finite &= _in_all_steps(counts.isfinite())
-        if signal.applicable is not None:
-            finite |= ~signal.applicable
-        faulty = ~finite
-        faults[name] = _by_prompt(faulty)
-        if bool(faulty.any()):
+    masks = {name: _finite(signal) for name, signal in signals.items()}
+    faults = {name: _by_prompt(~finite) for name, finite in masks.items()}
+    some = on_host(*((~finite).any() for finite in masks.values()))
+    clean = dict(signals)
+    for (name, finite), faulty in zip(masks.items(), some, strict=True):
+        signal = signals[name]
+        if faulty:
             applicable = finite if signal.applicable is None else signal.applicable & finite
-            signal = replace(
+            clean[name] = replace(
                 signal,
                 value=_where(finite, signal.value),
                 count=None if signal.count is None else _where(finite, signal.count),
                 opportunities=None if signal.opportunities is None else _where(finite, signal.opportunities),
                 applicable=applicable,
             )
-        clean[name] = signal
     return clean, faults
+
+
+def _finite(signal: Signal) -> Tensor:
+    """``[B, G]`` bool: answers whose value and counts are finite, or inapplicable."""
+    finite = _in_all_steps(signal.value.isfinite())
+    for counts in (signal.count, signal.opportunities):
+        if counts is not None:
+            finite &= _in_all_steps(counts.isfinite())
+    return finite if signal.applicable is None else finite | ~signal.applicable
 
 
 def behavior_sums(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from lightning_cgrpo.errors import expect
+from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.policy import PolicyOutput, Reference
 from lightning_cgrpo.policies.pretrained import (
     LoRA,
@@ -195,23 +196,30 @@ class CausalLMPolicy(TextPolicy):
 
     def packed_log_probs(self, examples: Examples) -> PolicyOutput:
         """`forward` with each prompt computed once."""
-        order = examples.group.argsort(stable=True)
-        prompts, group = torch.unique(examples.group[order], return_inverse=True)
-        taken, actions = examples.mask[order], examples.actions[order]
-        inputs = {name: tensor[prompts] for name, tensor in examples.shared.items()}
-        prompt_ids, prompt_mask = inputs.pop("prompt_ids"), inputs.pop("prompt_mask")
-        read, lengths = prompt_ids[prompt_mask], prompt_mask.sum(-1)
-        layout = Layout.of(lengths, taken.sum(-1), group, self.prompt_positions(read, lengths, inputs))
+        group, mask, prompt_mask = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
+        order = group.argsort(stable=True)
+        prompts, group = torch.unique(group[order], return_inverse=True)
+        taken = mask[order]
         fed = taken & (taken.cumsum(-1) < taken.sum(-1, keepdim=True))  # all but the last token of each answer
-        ids = torch.cat([read, actions[fed]])
+        cells = order[:, None] * mask.shape[1] + torch.arange(mask.shape[1], device="cpu")  # of the answers' tokens
+
+        def there(index: Tensor) -> Tensor:
+            return index.to(examples.actions.device, non_blocking=True)
+
+        rows = there(prompts)
+        inputs = {name: tensor[rows] for name, tensor in examples.shared.items()}
+        prompt_ids, _ = inputs.pop("prompt_ids"), inputs.pop("prompt_mask")
+        prompt_mask = prompt_mask[prompts]
+        read = prompt_ids.flatten()[there(prompt_mask.flatten().nonzero()[:, 0])]
+        lengths, actions = prompt_mask.sum(-1), examples.actions.flatten()
+        positions = self.prompt_positions(read, lengths, inputs)
+        layout = Layout.of(lengths, taken.sum(-1), group, positions, actions.device)
+        ids = torch.cat([read, actions[there(cells[fed])]])
         hidden = self.hidden(ids, layout.position_ids, PackedAttention(layout), inputs)
-        values = linear_log_probs(hidden[layout.predictors], self.output_weight, actions[taken], self.temperature)
-        back = order.argsort()
+        places = there(cells[taken])
+        values = linear_log_probs(hidden[layout.predictors], self.output_weight, actions[places], self.temperature)
         return PolicyOutput(
-            *(
-                torch.zeros(taken.shape, dtype=value.dtype, device=value.device).masked_scatter(taken, value)[back]
-                for value in values
-            )
+            *(value.new_zeros(len(actions)).index_copy(0, places, value).view(mask.shape) for value in values)
         )
 
     def padded_log_probs(self, examples: Examples) -> PolicyOutput:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.policy import Policy
 
 Messages = list[dict[str, Any]]
@@ -66,12 +67,12 @@ class TextPolicy(Policy):
     def padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
         """Token ids, padded on the left, and their mask (true for tokens), ``[B, P]``."""
         width = max((len(row) for row in prompts), default=1)
-        ids = torch.full((len(prompts), width), self.pad_token)
-        mask = torch.zeros((len(prompts), width), dtype=torch.bool)
+        ids = torch.full((len(prompts), width), self.pad_token, device="cpu")
+        mask = torch.zeros((len(prompts), width), dtype=torch.bool, device="cpu")
         for i, row in enumerate(prompts):
-            ids[i, width - len(row) :] = torch.tensor(row)
+            ids[i, width - len(row) :] = torch.tensor(row, device="cpu")
             mask[i, width - len(row) :] = True
-        return ids.to(self.device), mask.to(self.device)
+        return ids.to(self.device, non_blocking=True), mask.to(self.device, non_blocking=True)
 
     def encode(self, prompts: Sequence[str | Messages]) -> tuple[Tensor, Tensor]:
         return self.padded(self.tokenize(prompts))
@@ -108,5 +109,5 @@ class TextPolicy(Policy):
         """Texts of N answers without special tokens."""
         return [
             self.tokenizer.decode(row[kept].tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            for row, kept in zip(actions, mask, strict=True)
+            for row, kept in zip(*on_host(actions, mask), strict=True)
         ]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import LoRA, read
 from lightning_cgrpo.policies.sharding import in_shards
@@ -144,11 +145,12 @@ class VisionLanguagePolicy(CausalLMPolicy):
         if not inputs:
             return None
         positions = []
-        for row, grid in zip(ids.split(lengths.tolist()), inputs["grids"], strict=True):
+        host, grids = on_host(ids, inputs["grids"])
+        for row, grid in zip(host.split(lengths.tolist()), grids, strict=True):
             kinds = (row == self.image_token).int()
             found, _ = self.network.model.get_rope_index(row[None], kinds[None], image_grid_thw=grid[grid.prod(-1) > 0])
             positions.append(found[:, 0])
-        return torch.cat(positions, 1)
+        return torch.cat(positions, 1).to(ids.device, non_blocking=True)
 
     def hidden(
         self, ids: Tensor, positions: Tensor, attend: Attend, inputs: Mapping[str, Tensor] = NO_INPUTS

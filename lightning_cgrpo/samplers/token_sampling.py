@@ -79,6 +79,7 @@ def _inverse(cumulative: Tensor, draws: Tensor | None, target: Tensor | None) ->
     below = torch.nextafter(total, torch.zeros_like(total))
     # The target stays below the total where the product rounds up, so that the entry has a positive weight.
     target = torch.minimum(draws * total if target is None else target, below)  # type: ignore[operator]
-    found = torch.searchsorted(cumulative, target[:, None], right=True)
+    # NaN, which the engine reports later, must not give an index outside.
+    found = torch.searchsorted(cumulative, target[:, None], right=True).clamp(max=cumulative.shape[1] - 1)
     before = torch.where(found > 0, cumulative.gather(-1, (found - 1).clamp(min=0)), 0)
     return found[:, 0], target - before[:, 0]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
@@ -15,12 +16,17 @@ from lightning_cgrpo.rollout import NO_INPUTS
 from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.token_sampling import min_p, sample, top_k, top_p
 
+LOOK_EVERY = {"cpu": 1}
+"""Tokens between looks at which answers have ended, by kind of device; the host waits for a GPU at each look."""
+LOOK_EVERY_ON_GPUS = 8
+
 
 class TransformersEngine(RolloutEngine):
     """Reads each prompt once and continues it G times.
 
-    Every token has its own draw, so answers depend on the batch only by rounding. The padding token is never chosen,
-    unless it is a stop token.
+    Every token has its own draw, so answers depend on the batch only by rounding. On a GPU, an ended answer leaves the
+    batch at the next look, and tokens after its stop token are dropped. The padding token is never chosen, unless it is
+    a stop token.
     """
 
     @torch.no_grad()
@@ -34,27 +40,34 @@ class TransformersEngine(RolloutEngine):
         inputs: Mapping[str, Tensor] = NO_INPUTS,
     ) -> Completions:
         device = policy.device
+        look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_ON_GPUS)
         shape = (len(prompts), group_size, sampling.max_new_tokens)
         tokens = torch.full((len(prompts) * group_size, sampling.max_new_tokens), policy.pad_token, device=device)
         taken = torch.zeros_like(tokens, dtype=torch.bool)
         going_on = torch.arange(len(tokens), device=device)
+        ended = torch.zeros_like(going_on, dtype=torch.bool)  # of the rows that go on
         if prompts:
             choose = _Choice(policy, sampling)
-            draws = draws.flatten(0, 1).to(device)
+            draws = draws.flatten(0, 1).to(device, non_blocking=True)
             steps = (_Shared if policy.shares_prompts else _Padded)(policy, prompts, group_size, inputs)
             logits = steps.read().repeat_interleave(group_size, 0)
             for step in range(sampling.max_new_tokens):
                 chosen = choose(logits, draws[going_on, step], step)
                 tokens[going_on, step] = chosen
-                taken[going_on, step] = True
-                kept = (~torch.isin(chosen, choose.stops)).nonzero()[:, 0]
-                some_ended = len(kept) < len(chosen)
-                going_on = going_on[kept]
-                if len(going_on) == 0 or step + 1 == sampling.max_new_tokens:
-                    break
-                logits = steps.next(kept if some_ended else None, chosen[kept])
+                taken[going_on, step] = ~ended
+                ended = ended | torch.isin(chosen, choose.stops)
+                last, kept = step + 1 == sampling.max_new_tokens, None
+                if last or (step + 1) % look_every == 0:
+                    running = choose.running(ended)
+                    if last or not len(running):
+                        break
+                    if len(running) < len(ended):
+                        kept, rows = running, running.to(device, non_blocking=True)
+                        going_on, chosen, ended = going_on[rows], chosen[rows], ended[rows]
+                logits = steps.next(kept, chosen)
         truncated = torch.zeros(len(tokens), dtype=torch.bool, device=device)
-        truncated[going_on] = True
+        truncated[going_on] = ~ended
+        tokens.masked_fill_(~taken, policy.pad_token)
         return Completions(tokens.view(shape), taken.view(shape), truncated.view(shape[:2]))
 
 
@@ -63,16 +76,13 @@ class _Choice:
 
     def __init__(self, policy: CausalLMPolicy, sampling: Sampling) -> None:
         self.policy, self.sampling = policy, sampling
-        self.stops = torch.tensor(policy.stop_tokens, device=policy.device)
+        self.stops = torch.tensor(policy.stop_tokens, device="cpu").to(policy.device, non_blocking=True)
+        self._finite = torch.ones((), dtype=torch.bool, device=policy.device)
         self.never = [] if policy.pad_token in policy.stop_tokens else [policy.pad_token]
 
     def __call__(self, logits: Tensor, draws: Tensor, step: int) -> Tensor:
         sampling = self.sampling
-        if not bool(logits.amax(-1).isfinite().all()):
-            raise FloatingPointError(
-                f"Expected finite logits from '{self.policy.name}', but got NaN or infinity, because training diverged "
-                "or a half-precision model overflowed, try a smaller learning rate, or float32 or bfloat16 weights."
-            )
+        self._finite = self._finite & logits.amax(-1).isfinite().all()
         scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.policy.temperature
         for token in self.never:
             scaled[:, token] = -torch.inf
@@ -80,6 +90,20 @@ class _Choice:
             scaled[:, self.stops] = -torch.inf
         probabilities = min_p(top_k(scaled.softmax(-1), sampling.top_k), sampling.min_p)
         return sample(top_p(probabilities, sampling.top_p), draws)
+
+    def running(self, ended: Tensor) -> Tensor:
+        """Indices of the rows that have not ended, on the CPU. The host waits for the device.
+
+        Raises:
+            FloatingPointError: logits were not finite since the last call.
+        """
+        finite, over = on_host(self._finite, ended)
+        if not finite:
+            raise FloatingPointError(
+                f"Expected finite logits from '{self.policy.name}', but got NaN or infinity, because training diverged "
+                "or a half-precision model overflowed, try a smaller learning rate, or float32 or bfloat16 weights."
+            )
+        return (~over).nonzero()[:, 0]
 
 
 class _Shared:
@@ -89,29 +113,32 @@ class _Shared:
         self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, inputs: Mapping[str, Tensor]
     ) -> None:
         self.policy, self.inputs = policy, inputs
-        self.tokens = torch.tensor([token for prompt in prompts for token in prompt], device=policy.device)
-        self.lengths = torch.tensor([len(prompt) for prompt in prompts], device=policy.device)
-        nothing = self.lengths[:0]
-        positions = policy.prompt_positions(self.tokens, self.lengths, inputs)
-        self.layout = Layout.of(self.lengths, nothing, nothing, positions)
+        device = policy.device
+        tokens = torch.tensor([token for prompt in prompts for token in prompt], device="cpu")
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device="cpu")
+        self.tokens = tokens.to(device, non_blocking=True)
+        self.ends = (lengths.cumsum(0) - 1).to(device, non_blocking=True)
+        nothing = lengths[:0]
+        positions = policy.prompt_positions(self.tokens, lengths, inputs)
+        self.layout = Layout.of(lengths, nothing, nothing, positions, device)
         self.decoding = Decoding(self.layout, group_size)
         self.positions = self.layout.following.repeat_interleave(group_size)
 
     def read(self) -> Tensor:
         """Logits ``[B, V]`` after the prompts."""
         hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding, self.inputs)
-        return linear(hidden[self.lengths.cumsum(0) - 1], self.policy.output_weight)
+        return linear(hidden[self.ends], self.policy.output_weight)
 
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
         """Append ``tokens [R]`` to R answers, and return the next logits ``[R, V]``.
 
         Args:
-            kept: ascending rows ``[R]`` of the last call that go on; None for all.
+            kept: ascending rows ``[R]`` of the last call that go on, on the CPU; None for all.
         """
         self.decoding.step += 1
         if kept is not None:
             self.decoding.keep(kept)
-            self.positions = self.positions[kept]
+            self.positions = self.positions[kept.to(self.positions.device, non_blocking=True)]
         positions = (self.positions + self.decoding.step)[None]
         return linear(self.policy.hidden(tokens, positions, self.decoding), self.policy.output_weight)
 
@@ -134,6 +161,7 @@ class _Padded:
 
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
         if kept is not None:
+            kept = kept.to(self.mask.device, non_blocking=True)
             self.mask = self.mask[kept]
             self.cache.batch_select_indices(kept)
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), 1)], 1)

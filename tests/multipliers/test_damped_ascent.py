@@ -47,15 +47,23 @@ def test_integral_stops_at_the_cap_and_leaves_it_at_once() -> None:
     assert falling[9] < 7 and falling == sorted(falling, reverse=True)
 
 
-def test_integral_stops_at_zero_and_leaves_it_before_the_threshold_is_crossed() -> None:
+def test_the_integral_falls_to_zero_without_need() -> None:
     made = controller()
     for _ in range(1000):
         step(made, -0.3)
-    assert made.multipliers.item() == 0
-    assert made.integral.item() == pytest.approx(1.0)
-    rising = [step(made, -0.3 + 0.01 * t) for t in range(31)]
-    crossed = 30  # the first update without slack
-    assert rising[crossed] > 0.5 and rising[crossed - 5] > 0
+    assert made.multipliers.item() == made.integral.item() == 0
+
+
+@pytest.mark.parametrize(("noise", "bias"), [(0.1, 0.005), (0.2, 0.03)])
+def test_noise_that_clips_at_zero_leaves_the_mean_rate_at_its_threshold(noise, bias) -> None:
+    """An integral that stopped where the multiplier is 0 would end 0.04 and 0.14 below."""
+    made, draw = controller(), torch.Generator().manual_seed(0)
+    violation, seen = 0.0, []
+    for _ in range(4000):
+        seen.append(violation + noise * torch.randn((), generator=draw).item())
+        multiplier = step(made, seen[-1])
+        violation += 0.02 * (0.5 - min(multiplier, 3.0))  # the policy holds the rate where the multiplier is 0.5
+    assert abs(sum(seen[1000:]) / 3000) < bias
 
 
 def test_reduces_to_projected_ascent() -> None:

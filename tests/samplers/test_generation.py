@@ -14,6 +14,7 @@ from lightning_cgrpo.rollout import PromptGroups  # noqa: E402
 from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
 from lightning_cgrpo.samplers.sampler import Sampler  # noqa: E402
 from lightning_cgrpo.samplers.token_sampling import min_p, sample, top_k, top_p  # noqa: E402
+from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY  # noqa: E402
 
 TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day. How many in 5 days?"]
 
@@ -99,6 +100,21 @@ def test_independent_of_the_batch(policy, batch_size):
         single = sampler.rollout(policy, alone, 4, noise_for(alone))
         assert answers(single, 0) == answers(together, b) == answers(reordered, row)
         assert single.info["text"][0] == together.info["text"][b]
+
+
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("look_every", [2, 8, 100])
+def test_rare_looks_at_which_answers_ended_change_no_answer(policy, monkeypatch, look_every, shares):
+    monkeypatch.setattr(policy, "shares_prompts", shares)
+    prompts = groups()
+    expected = GenerationSampler(30).rollout(policy, prompts, 6, noise_for(prompts))
+    monkeypatch.setitem(LOOK_EVERY, "cpu", look_every)
+    found = GenerationSampler(30).rollout(policy, prompts, 6, noise_for(prompts))
+    assert len(expected.lengths.unique()) > 3
+    for name in ("actions", "mask"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+    assert torch.equal(found.info["truncated"], expected.info["truncated"])
+    assert found.info["text"] == expected.info["text"]
 
 
 @pytest.mark.parametrize(("group_size", "stops"), [(1, 60), (2, 60), (24, 60), (24, 12)])
@@ -318,14 +334,16 @@ class FakeTokenizer:
         return " ".join(map(str, tokens))
 
 
-def test_diverged_weights_are_an_error(directory):
+@pytest.mark.parametrize("look_every", [1, 8])
+def test_diverged_weights_are_an_error(directory, monkeypatch, look_every):
+    monkeypatch.setitem(LOOK_EVERY, "cpu", look_every)
     policy = CausalLMPolicy(str(directory))
     policy.load()
     with torch.no_grad():
         policy.model.model.norm.weight.fill_(torch.nan)
     prompts = groups()
     with pytest.raises(FloatingPointError, match="Expected finite logits"):
-        GenerationSampler(2).rollout(policy, prompts, 2, noise_for(prompts))
+        GenerationSampler(9).rollout(policy, prompts, 2, noise_for(prompts))
 
 
 def test_errors_name_what_is_wrong(policy):

@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lightning_cgrpo.policies.shared_prefix.cascade import shared_attention
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
+from lightning_cgrpo.policies.shared_prefix.varlen import Flash, packed_attention, runs_flash
 
 NAME = "shared_prefix"
 
@@ -82,6 +83,8 @@ class PackedAttention:
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         layout, cut = self.layout, self.layout.prompt_tokens
+        if runs_flash(query) and layout.answers is not None:
+            return packed_attention(query, key, value, layout.spans, scale, Flash())
         q, k, v = (layout.prompts.pad(tensor[:cut]) for tensor in (query, key, value))  # [n, P, heads, D]
         to_prompt = layout.prompts.unpad(causal_attention(q, k, v, scale))
         if layout.answers is None:

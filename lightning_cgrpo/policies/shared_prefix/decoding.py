@@ -33,7 +33,8 @@ class Decoding:
         self.layout = layout
         self.step = -1
         prompts = layout.prompts.shape[0]
-        self.prompt = torch.arange(prompts, device=layout.position_ids.device).repeat_interleave(group_size)
+        # On the CPU, so that no shape waits for the device.
+        self.prompt = torch.arange(prompts, device="cpu").repeat_interleave(group_size)
         self.slots = Blocks((prompts, group_size), None)  # the rows by prompt
         self.bias: Tensor | None = None
         self._layers: dict[int, _Layer] = {}
@@ -81,22 +82,25 @@ class Decoding:
         return self.slots.unpad(slots.transpose(1, 2))
 
     def keep(self, rows: Tensor) -> None:
-        """Keep only the answers at `rows`, ascending indices."""
+        """Keep only the answers at `rows`, ascending indices on the CPU."""
+        device = self.layout.position_ids.device
+        kept = rows.to(device, non_blocking=True)
         self.prompt = self.prompt[rows]
         for layer in self._layers.values():
-            layer.key, layer.value = layer.key[rows], layer.value[rows]
+            layer.key, layer.value = layer.key[kept], layer.value[kept]
         counts = torch.bincount(self.prompt, minlength=self.slots.shape[0])
         used = counts.nonzero()[:, 0]
         if len(used) <= CROWDED * len(counts):
+            running = used.to(device, non_blocking=True)
             for layer in self._layers.values():
-                layer.prompt_key, layer.prompt_value = layer.prompt_key[used], layer.prompt_value[used]
+                layer.prompt_key, layer.prompt_value = layer.prompt_key[running], layer.prompt_value[running]
             if self.bias is not None:
-                self.bias = self.bias[used]
+                self.bias = self.bias[running]
             self.prompt = torch.searchsorted(used, self.prompt)
             counts = counts[used]
         shape = len(counts), int(counts.max())
         if shape[0] * shape[1] == len(self.prompt):
             self.slots = Blocks(shape, None)
         else:
-            column = torch.arange(len(self.prompt), device=counts.device) - (counts.cumsum(0) - counts)[self.prompt]
-            self.slots = Blocks(shape, self.prompt * shape[1] + column)
+            column = torch.arange(len(self.prompt), device="cpu") - (counts.cumsum(0) - counts)[self.prompt]
+            self.slots = Blocks(shape, (self.prompt * shape[1] + column).to(device, non_blocking=True))

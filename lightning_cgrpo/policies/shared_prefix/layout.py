@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.policies.shared_prefix.varlen import PackedSpans, Spans
+
 
 @dataclass(frozen=True)
 class Blocks:
@@ -41,32 +43,42 @@ class Layout:
     following: Tensor  # [n], the position after each prompt
     predictors: Tensor  # [M], tokens of the row that predict the answers' M tokens
     prompt_mask: Tensor | None  # [n, P] bool; None if prompts are equally long
+    spans: PackedSpans  # the row without padding
 
     @classmethod
     def of(
-        cls, prompt_lengths: Tensor, answer_lengths: Tensor, group: Tensor, prompt_positions: Tensor | None = None
+        cls,
+        prompt_lengths: Tensor,
+        answer_lengths: Tensor,
+        group: Tensor,
+        prompt_positions: Tensor | None = None,
+        device: torch.device | str = "cpu",
     ) -> Layout:
-        """Arrange prompts and answers.
+        """Arrange prompts and answers on a device.
 
         Args:
-            prompt_lengths: ``[n]`` int64, at least 1.
+            prompt_lengths: ``[n]`` int64, at least 1; lengths and `group` are on the CPU, so that no shape waits for
+                the device.
             answer_lengths: ``[N]`` int64, with the last token.
             group: ``[N]`` int64, index of each answer's prompt, ascending.
-            prompt_positions: ``[A, S']`` position ids of all prompt tokens; by default 0, 1, 2, … per prompt.
+            prompt_positions: ``[A, S']`` position ids of all prompt tokens, on the device; by default 0, 1, 2, … per
+                prompt.
         """
-        device = prompt_lengths.device
         prompts = len(prompt_lengths)
         prompt_offsets = _within(prompt_lengths)
         total = len(prompt_offsets)
         fed = (answer_lengths - 1).clamp(min=0)
         answer_offsets = _within(fed)
-        of_answer = torch.arange(len(fed), device=device).repeat_interleave(fed)
+        of_answer = _rows(fed)
+
+        def there(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=True)
 
         longest = int(prompt_lengths.max())
         ragged = bool((prompt_lengths != longest).any())
-        prompt_row = torch.arange(prompts, device=device).repeat_interleave(prompt_lengths)
-        mask = torch.arange(longest, device=device) < prompt_lengths[:, None] if ragged else None
-        prompt_blocks = Blocks((prompts, longest), prompt_row * longest + prompt_offsets if ragged else None)
+        prompt_row = _rows(prompt_lengths)
+        mask = _numbers(longest) < prompt_lengths[:, None] if ragged else None
+        prompt_blocks = Blocks((prompts, longest), there(prompt_row * longest + prompt_offsets) if ragged else None)
 
         answer_blocks = None
         if len(answer_offsets):
@@ -75,28 +87,38 @@ class Layout:
             column = _within(counts)  # the answer's number within its group
             full = bool((counts == most).all()) and bool((fed == steps).all())
             positions = (group * most + column)[of_answer] * steps + answer_offsets
-            answer_blocks = Blocks((prompts, most, steps), None if full else positions)
+            answer_blocks = Blocks((prompts, most, steps), None if full else there(positions))
 
-        following = prompt_lengths
-        if prompt_positions is not None:
+        if prompt_positions is None:
+            following = there(prompt_lengths)
+            answer_positions = prompt_lengths[group][of_answer] + answer_offsets
+            position_ids = there(torch.cat([prompt_offsets, answer_positions])[None])
+        else:
             last = prompt_positions.amax(0)
-            following = last.new_zeros(prompts).scatter_reduce(0, prompt_row, last, "amax", include_self=False) + 1
-        axes = prompt_offsets[None] if prompt_positions is None else prompt_positions
-        answer_positions = (following[group][of_answer] + answer_offsets).expand(len(axes), -1)
+            following = last.new_zeros(prompts).scatter_reduce(0, there(prompt_row), last, "amax", include_self=False)
+            following = following + 1
+            answer_positions = following[there(group[of_answer])] + there(answer_offsets)
+            position_ids = torch.cat([prompt_positions, answer_positions.expand(len(prompt_positions), -1)], 1)
 
         # The prompt's last token predicts the first token; each token predicts its successor.
         ends = prompt_lengths.cumsum(0) - 1
         starts = total + fed.cumsum(0) - fed
         step = _within(answer_lengths)
-        answer = torch.arange(len(fed), device=device).repeat_interleave(answer_lengths)
+        answer = _rows(answer_lengths)
         return cls(
             prompts=prompt_blocks,
             answers=answer_blocks,
             prompt_tokens=total,
-            position_ids=torch.cat([axes, answer_positions], 1),
+            position_ids=position_ids,
             following=following,
-            predictors=torch.where(step == 0, ends[group][answer], starts[answer] + step - 1),
-            prompt_mask=mask,
+            predictors=there(torch.where(step == 0, ends[group][answer], starts[answer] + step - 1)),
+            prompt_mask=None if mask is None else there(mask),
+            spans=PackedSpans(
+                prompts=Spans.of(prompt_lengths, device),
+                answers=Spans.of(fed, device),
+                of_prompt=Spans.of(fed.new_zeros(prompts).index_add(0, group, fed), device),
+                prompt_tokens=total,
+            ),
         )
 
     def prompt_bias(self, dtype: torch.dtype) -> Tensor | None:
@@ -107,7 +129,14 @@ class Layout:
         return bias.masked_fill_(~self.prompt_mask, -torch.inf)[:, None, None]
 
 
+def _numbers(count: int) -> Tensor:
+    return torch.arange(count, device="cpu")  # also where the default device is another
+
+
+def _rows(lengths: Tensor) -> Tensor:
+    return _numbers(len(lengths)).repeat_interleave(lengths)
+
+
 def _within(lengths: Tensor) -> Tensor:
-    total = int(lengths.sum())
     starts = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
-    return torch.arange(total, device=lengths.device) - starts
+    return _numbers(int(lengths.sum())) - starts
