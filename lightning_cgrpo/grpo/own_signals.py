@@ -53,5 +53,5 @@ def _by_answer(values: Tensor, rollouts: Rollouts) -> Tensor:
     if values.dim() == 2:
         return values.sum(-1).view(rollouts.mask.shape[:2])
     steps = torch.zeros(rollouts.mask.shape, dtype=values.dtype, device=values.device)
-    steps[rollouts.mask] = values
-    return steps.sum(-1)
+    # Not by indexing with the mask, which would wait for the device.
+    return steps.masked_scatter(rollouts.mask, values).sum(-1)
