@@ -36,9 +36,10 @@ def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation],
     sets += [[name, _size(of)] for name, of in evaluations.items()]
     behaviors: list[Lines] = [["reward", ", ".join(objective.rewards)]]
     cells: list[list[Lines]] = [[[], *(_measured(of, "reward/mean") for of in found)]]
-    for name, constraint in objective.constraints.items():
+    for name, constraint in _worst_first(objective, evaluations):
         behaviors.append([name])
-        cells.append([_threshold(constraint), *(_rate(of, name, constraint) for of in found)])
+        unknown = ["measured in", "training"] if name in objective.own else ["never", "observed"]
+        cells.append([_threshold(constraint), *(_rate(of, name, constraint, unknown) for of in found)])
     behaviors.append(["answer", "length"])
     cells.append([[], *(_measured(of, "rollout/length") for of in found)])
     table = _table(title, behaviors, sets, list(zip(*cells, strict=True)), "\n")
@@ -47,18 +48,37 @@ def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation],
     return _table(title, sets, behaviors, cells, " ")
 
 
+def _worst_first(objective: Objective, evaluations: Mapping[str, Evaluation]) -> list[tuple[str, Constraint]]:
+    """The constraints, with the subsets of one behavior by their violation in the last evaluation."""
+    rates = list(evaluations.values())[-1].rates if evaluations else {}
+
+    def place(item: tuple[int, tuple[str, Constraint]]) -> tuple[int, float]:
+        number, (name, constraint) = item
+        if constraint.where is None:
+            return number, 0.0
+        behavior = f"{name.rpartition('/')[0]}/"
+        first = min((n for n, other in enumerate(objective.constraints) if other.startswith(behavior)), default=number)
+        excess = rates[name].rate - constraint.max_violation_rate if name in rates else 0.0
+        return first, -excess
+
+    return [item for _, item in sorted(enumerate(objective.constraints.items()), key=place)]
+
+
 def _size(of: Evaluation) -> str:
     return f"{of.prompts:,} x {of.answers // max(of.prompts, 1):,}"
 
 
 def _threshold(constraint: Constraint) -> Lines:
-    return [*bound_text(constraint), *(["monitored"] if constraint.role == "monitor" else [])]
+    return [
+        *(["mean"] if constraint.of_mean else []),
+        *bound_text(constraint),
+        *(["monitored"] if constraint.role == "monitor" else []),
+    ]
 
 
 def bound_text(constraint: Constraint) -> list[str]:
     """``<= 0.01``, or nothing without a threshold."""
-    sign = "<=" if constraint.at_least is None else ">="
-    return [] if constraint.bound is None else [f"{sign} {constraint.bound:g}"]
+    return [] if constraint.bound is None else [f"{constraint.sign} {constraint.bound:g}"]
 
 
 def _measured(of: Evaluation, tag: str) -> Lines:
@@ -70,13 +90,14 @@ def _measured(of: Evaluation, tag: str) -> Lines:
     return [f"{value:.4g}", *([] if error is None else [f"± {error:.2g}"])]
 
 
-def _rate(of: Evaluation, name: str, constraint: Constraint) -> Lines:
+def _rate(of: Evaluation, name: str, constraint: Constraint, unknown: list[str]) -> Lines:
     if name not in of.rates:
-        return ["never", "observed"] if of.metrics else []
+        return [*unknown] if of.metrics else []
     found = standing(constraint, of.rates[name])
     alarming = found.says == "missed" and constraint.role == "constrain"
     says = [Text(found.says, style="bold red" if alarming else "")] if found.says else []
-    return [f"{constraint.shown_rate(of.rates[name].rate):.4f}", str(found), *says]
+    value = constraint.shown_rate(of.rates[name].rate)
+    return [f"{value:.4g}" if constraint.of_mean else f"{value:.4f}", str(found), *says]
 
 
 def _table(

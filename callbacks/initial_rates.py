@@ -75,8 +75,9 @@ class InitialRates(Callback):
 def out_of_reach(name: str, constraint: Constraint, best: ClusteredRate, size: int) -> str:
     """The warning of a threshold that no choice among the answers reaches."""
     chosen = f"the best of {size} answers to each prompt" if size > 1 else "the policy"
+    value = f"{constraint.shown_rate(best.rate):{'.4g' if constraint.of_mean else '.3f'}}"
     return (
-        f"The threshold {name} {' '.join(bound_text(constraint))} is out of reach at the start: {chosen} has a rate of "
-        f"{constraint.shown_rate(best.rate):.3f} ({standing(constraint, best)}). Training reweighs answers, so it must "
+        f"The threshold {name} {' '.join(bound_text(constraint))} is out of reach at the start: {chosen} has a "
+        f"{constraint.kind} of {value} ({standing(constraint, best)}). Training reweighs answers, so it must "
         "discover better answers first; a policy from scratch may, a fine-tuned policy may need an easier threshold."
     )

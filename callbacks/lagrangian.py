@@ -23,16 +23,25 @@ from lightning_cgrpo.multipliers import (
     WeightBounds,
     rounded_up,
 )
+from lightning_cgrpo.multipliers.spread import Spread
 from lightning_cgrpo.multipliers.units import standard_units
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
 from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.declaration import check_schedule
+from lightning_cgrpo.objective.measurement import spread
+from lightning_cgrpo.objective.thresholds import Thresholds
+
+ENOUGH = 30.0
+"""Opportunities of a subset with which its rate moves a multiplier; with fewer, multipliers clip at 0 too often."""
 
 
 class LagrangianCallback(WeightSetter):
     """Learns the weights of reward and constraints from the rates of violation (paper, section 3).
 
     After each update, counts are summed over processes, and the controller steps with v_k = rate_k - threshold_k.
-    The next update uses the new weights. Checkpoints hold the controller's state and pending counts.
+    The next update uses the new weights. Checkpoints hold the controller's state and pending counts. A mean's violation
+    is always in standard units, the moving estimate `Spread`. A subset of the prompts pools counts over updates
+    until it has `ENOUGH`.
 
     Args:
         controller: by default `DampedAscent`.
@@ -41,7 +50,7 @@ class LagrangianCallback(WeightSetter):
         stall: warns of likely infeasible constraints.
         every_n_updates: updates with pooled counts per dual step.
         standard_units: give the controller violations in standard units; by default if it wants them.
-        aim: tightens the thresholds that the controller sees, so that the policy passes a test.
+        aim: tightens the rates' thresholds that the controller sees, so that the policy passes a test.
 
     Raises:
         UserError: (at setup) no constraint to enforce.
@@ -66,6 +75,8 @@ class LagrangianCallback(WeightSetter):
         self.constraints: dict[str, Constraint] = {}
         self.fitting, self._restored = True, False
         self.rates: BehaviorRate | None = None
+        self.spread: Spread | None = None
+        self.thresholds = Thresholds([])
 
     def setup(self, trainer: Trainer, pl_module: ConstrainedGRPO, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
@@ -78,17 +89,28 @@ class LagrangianCallback(WeightSetter):
             )
         self.names = list(constrained)
         self.constraints = constrained
-        highest = [constraint.max_violation_rate for constraint in constrained.values()]
-        declared = torch.tensor(highest, dtype=torch.float64)
-        self.max_violation_rates = declared if self.aim is None else self.aim(declared)
-        self.units = standard_units(declared)
+        self.means = torch.tensor([constraint.of_mean for constraint in constrained.values()])
+        if not self.thresholds.constraints:
+            self.thresholds = Thresholds(list(constrained.values()))
+            self.spread = Spread(len(self.names)) if bool(self.means.any()) else None
+        self.rare = torch.tensor([constraint.where is not None for constraint in constrained.values()])
+        self._enforce(0)
         self.controller.setup(len(self.names))
         if self.stall is not None:
             self.stall.setup(len(self.names))
         if self.bounds is not None:
             self.bounds.resolve(pl_module.objective.weight_names)
         if self.rates is None:
-            self.rates = BehaviorRate(len(self.names), sync_on_compute=False)
+            self.rates = BehaviorRate(len(self.names), self.means.tolist(), sync_on_compute=False)
+
+    def _enforce(self, update: int) -> None:
+        """Put the thresholds of an update in force."""
+        declared = self.thresholds.in_force(update)
+        rates = ~self.means
+        self.units = torch.where(rates, standard_units(declared), 1.0)
+        self.max_violation_rates = declared.clone()
+        if self.aim is not None and bool(rates.any()):
+            self.max_violation_rates[rates] = self.aim(declared[rates])
 
     def weights(self) -> Tensor:
         """``[1 + K]`` float64, for the next update."""
@@ -102,6 +124,10 @@ class LagrangianCallback(WeightSetter):
                 f"Expected every_n_updates to be at most the {trainer.estimated_stepping_batches} updates of this run, "
                 f"but got {self.every_n_updates}, with which no multiplier would move."
             )
+        for name, constraint in self.constraints.items():
+            check_schedule(name, constraint, trainer.estimated_stepping_batches)
+        self._enforce(trainer.global_step)
+        self._tell_thresholds(trainer, pl_module)
         if trainer.global_step and not self._restored:
             rank_zero_warn(
                 f"The checkpoint has no multipliers: the run resumes at update {trainer.global_step} with those that "
@@ -109,9 +135,11 @@ class LagrangianCallback(WeightSetter):
             )
         if self.aim is not None:
             aims = ", ".join(
-                f"{name} {'<=' if self.constraints[name].at_least is None else '>='} {aimed:.4g} "
-                f"instead of {self.constraints[name].bound:g}"
-                for name, aimed in self._aims().items()
+                f"{name} {self.constraints[name].sign} {aimed:.4g} instead of {threshold:g}"
+                for (name, aimed), threshold in zip(
+                    self._aims().items(), self.thresholds.shown(trainer.global_step), strict=True
+                )
+                if not self.constraints[name].of_mean
             )
             rank_zero_info(
                 f"Aims for {aims}, so that a test of {self.aim.prompts:,} prompts meets all thresholds in "
@@ -120,24 +148,55 @@ class LagrangianCallback(WeightSetter):
             )
         # On the policy's device, because the processes' backend sums there.
         self.rates.to(pl_module.device)
+        self._set_weights(pl_module)
+
+    def _set_weights(self, pl_module: ConstrainedGRPO) -> None:
         pl_module.weights.copy_(self.weights())
+        if self.spread is not None:
+            # An unknown unit gives the policy's own signals no weight yet.
+            units = self.spread.units.nan_to_num(nan=torch.inf)
+            pl_module.units.copy_(torch.where(self.means, units, 1.0))
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: ConstrainedGRPO, outputs: UpdateOutput, batch: Any, batch_idx: int
     ) -> None:
         assert self.rates is not None
         # Summed over the processes now, so that any process's checkpoint holds the counts for a later dual step.
-        self.rates.update(*all_sum(torch.stack([outputs["violations"], outputs["opportunities"]])))
+        sums = torch.stack([outputs["violations"], outputs["opportunities"]])
+        if self.spread is not None:
+            sums = torch.cat([sums, spread(pl_module.objective, outputs["measured"], self.names).to(sums)])
+        sums = all_sum(sums)
+        self.rates.update(sums[0], sums[1])
+        if self.spread is not None:
+            self.spread.update(sums[2], sums[3])
         self._write(trainer, pl_module)
-        if trainer.global_step % self.every_n_updates:
-            return
-        rates = self.rates.compute().cpu()
-        self.rates.reset()
-        self._dual_step(rates - self.max_violation_rates)
-        pl_module.weights.copy_(self.weights())
+        if not trainer.global_step % self.every_n_updates:
+            self._dual_step(trainer.global_step - 1)
+        if self.thresholds.moving:
+            self._enforce(trainer.global_step)
+            self._tell_thresholds(trainer, pl_module)
+        self._set_weights(pl_module)
 
-    def _dual_step(self, violations: Tensor) -> None:
-        observed = ~violations.isnan()
+    def _tell_thresholds(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
+        shown = self.thresholds.shown(trainer.global_step)
+        pl_module.thresholds = dict(zip(self.names, shown, strict=True)) if self.thresholds.moving else {}
+
+    def _dual_step(self, update: int) -> None:
+        assert self.rates is not None
+        violations, opportunities = self.rates.violations, self.rates.opportunities
+        # A rare subset keeps its counts until they can move a multiplier.
+        pending = self.rare.to(opportunities.device) & (opportunities < ENOUGH)
+        rates = torch.where(pending, torch.nan, self.rates.compute()).cpu()
+        if self.thresholds.moving:
+            seen = ~pending
+            self.thresholds.observe(update, (violations * seen).cpu(), (opportunities * seen).cpu())
+        self.rates.reset()
+        if self.rare.any():
+            self.rates.violations = torch.where(pending, violations, 0.0)
+            self.rates.opportunities = torch.where(pending, opportunities, 0.0)
+        violations = rates - self.max_violation_rates
+        in_units = violations if self.spread is None else self.spread.standardized(violations, self.means)
+        observed = ~in_units.isnan()
         own = self.controller.weights
         weights = own if self.bounds is None else self.bounds(own)
         if weights is not own:  # only then, because log and softmax round
@@ -148,6 +207,7 @@ class LagrangianCallback(WeightSetter):
                 highest = torch.minimum(highest, self.bounds.highest_weights().to(highest))
             for stalled in self.stall.update(weights, violations, observed, highest):
                 rank_zero_warn(self._stalled(self.stall, stalled))
+        violations = in_units
         if self.slack is not None:
             violations = self.slack(violations, own)
         if self.standard_units:
@@ -163,12 +223,13 @@ class LagrangianCallback(WeightSetter):
         name = self.names[k]
         constraint = self.constraints[name]
         reached = float(self.max_violation_rates[k] + stall.reached[k])
-        word = "at_most" if constraint.at_least is None else "at_least"
+        shown = constraint.shown_rate(reached)
+        easier = shown if constraint.of_mean else constraint.shown_rate(rounded_up(reached))
         return (
             f"Constraint '{name}' has had at least {stall.weight:.0%} of the weight that it can have for "
             f"{stall.updates} updates, is still violated and doesn't get better: it may be infeasible. The last "
-            f"{stall.updates // 2} updates reached a rate of {constraint.shown_rate(reached):.3g}, so try "
-            f"{word}: {constraint.shown_rate(rounded_up(reached)):g}."
+            f"{stall.updates // 2} updates reached a {constraint.kind} of {shown:.3g}, so try {constraint.word}: "
+            f"{easier:{'.3g' if constraint.of_mean else 'g'}}."
         )
 
     def _write(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
@@ -183,7 +244,9 @@ class LagrangianCallback(WeightSetter):
             names = pl_module.objective.weight_names
             metrics |= {f"unbounded/{n}": w for n, w in zip(names, weights.tolist(), strict=True)}
         if self.aim is not None:
-            metrics |= {f"aim/{name}": aimed for name, aimed in self._aims().items()}
+            metrics |= {
+                f"aim/{name}": aimed for name, aimed in self._aims().items() if not self.constraints[name].of_mean
+            }
         if metrics:
             for logger in pl_module.loggers:
                 logger.log_metrics(metrics, step=update)
@@ -194,6 +257,10 @@ class LagrangianCallback(WeightSetter):
             "controller_class": type(self.controller).__name__,
             "controller": self.controller.state_dict(),
         }
+        if self.thresholds.moving:
+            state["thresholds"] = self.thresholds.state_dict()
+        if self.spread is not None:
+            state["spread"] = self.spread.state_dict()
         if self.rates is not None:
             state["rates"] = self.rates.state_dict()
         if self.stall is not None:
@@ -216,5 +283,9 @@ class LagrangianCallback(WeightSetter):
         self.controller.load_state_dict(state_dict["controller"])
         if self.rates is not None and "rates" in state_dict:
             self.rates.load_state_dict(state_dict["rates"])
+        if "thresholds" in state_dict:
+            self.thresholds.load_state_dict(state_dict["thresholds"])
+        if self.spread is not None and "spread" in state_dict:
+            self.spread.load_state_dict(state_dict["spread"])
         if self.stall is not None and "stall" in state_dict:
             self.stall.load_state_dict(state_dict["stall"])

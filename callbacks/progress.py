@@ -58,15 +58,16 @@ class ObjectiveProgressBar(RichProgressBar):
         if "reward/mean" in latest:
             shown["reward"] = f"{latest['reward/mean']:.3g} λ {latest['multiplier/reward']:.2g}"
         for name, constraint in objective.constraints.items():
-            if f"rate/{name}" not in latest:
+            tag = constraint.tag(name)
+            if tag not in latest:
                 continue
-            text = f"{latest[f'rate/{name}']:.3g}"
+            constraint = constraint.with_bound(latest.get(f"threshold/{name}", constraint.bound))
+            text = f"{latest[tag]:.3g}"
             found = standing(constraint, rates[name]) if name in rates else None
             if found is not None:
-                text += f" ({found.low:.2g}-{found.high:.2g})"
+                text += f" ({found})" if found.of_mean else f" ({found.low:.2g}-{found.high:.2g})"
             if constraint.bound is not None:
-                sign = "<=" if constraint.at_least is None else ">="
-                text += f" {sign} {constraint.bound:g}{MARKS[found.says] if found is not None else ''}"
+                text += f" {constraint.sign} {constraint.bound:g}{MARKS[found.says] if found is not None else ''}"
             if f"multiplier/{name}" in latest:
                 text += f" λ {latest[f'multiplier/{name}']:.2g}"
             shown[name] = text

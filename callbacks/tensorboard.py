@@ -26,11 +26,11 @@ def writers(trainer: Trainer) -> Iterator[SummaryWriter]:
 
 
 def custom_scalars(objective: Objective) -> dict[str, dict[str, list[Any]]]:
-    """Lay out TensorBoard's *Custom Scalars*: each rate with its threshold, all multipliers together."""
+    """Lay out TensorBoard's *Custom Scalars*: each rate or mean with its threshold, all multipliers together."""
     charts: dict[str, list[Any]] = {"reward": ["Multiline", ["^reward/mean$"]]}
-    for name in objective.constraints:
+    for name, constraint in objective.constraints.items():
         tag = re.escape(name)
-        charts[f"rate of {name}"] = ["Multiline", [f"^rate/{tag}$", f"^threshold/{tag}$"]]
+        charts[f"{constraint.kind} of {name}"] = ["Multiline", [f"^{constraint.kind}/{tag}$", f"^threshold/{tag}$"]]
     charts["multipliers"] = ["Multiline", ["^multiplier/.*"]]
     charts["effective weights"] = ["Multiline", ["^effective_weight/.*"]]
     charts["informative groups"] = ["Multiline", ["^groups/informative/.*"]]

@@ -9,6 +9,7 @@ FOLDER holds a language model and prompts. A run is the name of a function below
 import os
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from lightning.pytorch import Callback, Trainer
@@ -33,6 +34,7 @@ from lightning_cgrpo.distributed import world
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.sharding import whole
+from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 
 UPDATES = 20
@@ -82,6 +84,42 @@ def gridworld(folder: Path, prompts: int) -> dict:
         group_size=8,
     )
     return run(module, GridworldDataModule(prompts), LagrangianCallback(SoftmaxAdam()), UPDATES)
+
+
+class TaskWithNumbers(GridworldTask):
+    """The gridworld's signals, and the number of steps."""
+
+    signals: ClassVar = {**GridworldTask.signals, "steps": "number"}
+
+    def score(self, prompts, rollouts):
+        return {**super().score(prompts, rollouts), "steps": Signal(rollouts.lengths.double())}
+
+
+def grammar_module() -> ConstrainedGRPO:
+    """A module with every kind of constraint."""
+    torch.manual_seed(0)
+    constraints = {
+        "lava": Constraint(at_most=0.01, start=[0.5, 0.1], over=12),
+        "brief": Constraint(signal="steps", mean_at_most=10.0, start=40.0, notch=10.0),
+        "fine": Constraint(at_least=0.9, start=0.1, over=15),
+        "drift": Constraint(signal="kl", mean_at_most=1e-5),
+        "lively": Constraint(signal="entropy", mean_at_least=1.6),
+    }
+    signals = {"fine": {"any_of": ["goal", {"below": {"steps": 30}}]}}
+    return ConstrainedGRPO(
+        CategoricalMLP(30, 5, hidden=(32,)).double(),
+        EnvironmentSampler(Gridworld(max_steps=40)),
+        TaskWithNumbers(),
+        Objective("goal", constraints, signals),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        optimization=Optimization(epochs=2, minibatch_size=1000, aggregation="token_mean"),
+        group_size=8,
+    )
+
+
+def grammar(folder: Path, prompts: int) -> dict:
+    """The first updates with every kind of constraint."""
+    return run(grammar_module(), GridworldDataModule(prompts), LagrangianCallback(), UPDATES)
 
 
 def even(completions, **columns):
@@ -164,7 +202,7 @@ def size() -> tuple[int, int]:
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
-RUNS = {"gridworld": gridworld, "language": language, "supervised": supervised}
+RUNS = {"gridworld": gridworld, "language": language, "supervised": supervised, "grammar": grammar}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -14,8 +14,17 @@ from lightning_cgrpo.policies.tiny.text import make_tiny_model
 WORKER = Path(__file__).with_name("process_worker.py")
 STRATEGIES = ("ddp", "fsdp2")
 # Of 8 prompts per update 2 and 4 processes get equal shares; of 7 or 3 somebody gets fewer, of 1 all but one get none.
-RUNS = ("gridworld_8", "gridworld_7", "gridworld_1", "language_1", "supervised_1", "supervised_3")
-LONGER = ("gridworld_7", "gridworld_1", "language_3", "supervised_3")
+RUNS = (
+    "gridworld_8",
+    "gridworld_7",
+    "gridworld_1",
+    "grammar_7",
+    "grammar_1",
+    "language_1",
+    "supervised_1",
+    "supervised_3",
+)
+LONGER = ("gridworld_7", "gridworld_1", "grammar_7", "language_3", "supervised_3")
 
 
 def load_worker():
@@ -88,7 +97,10 @@ def assert_equal_runs(ranks, alone, prompts):
 
 
 def rates(metrics):
-    return [[value for tag, value in update.items() if tag.startswith(("rate/", "reward/"))] for update in metrics]
+    return [
+        [value for tag, value in update.items() if tag.startswith(("rate/", "reward/", "threshold/"))]
+        for update in metrics
+    ]
 
 
 def test_the_comparison_sees_something(single):

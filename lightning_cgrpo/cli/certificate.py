@@ -16,6 +16,7 @@ from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.objective.constraint import BOUNDS, Constraint
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.output import print_table
 from lightning_cgrpo.prompt_source import PromptLoader
@@ -39,16 +40,17 @@ def look(config: Config, objective: Objective, prompts: int | None, confidence: 
     # Loggers and limits of the run would write, or cut, what the certificate counts.
     trainer = {**(config.get("trainer") or {}), "logger": False, "limit_test_batches": None, "fast_dev_run": False}
     line = _Look({**config, "trainer": trainer, "callbacks": callbacks}, objective, prompts, confidence)
-    counts = {name: _counts(objective, name, line.rows, line.longest) for name in objective.constrained}
+    counts = {name: _counts(objective, name, line.rows, line.longest) for name in objective.compared}
     found = verdicts(counts, confidence)
     constraints = {}
     for name, verdict in found.items():
         constraint = objective.constrained[name]
-        low, high = constraint.shown_bounds(verdict.lower, verdict.upper)
+        least, width = _range(name, constraint, line.longest)
+        low, high = constraint.shown_bounds(least + width * verdict.lower, least + width * verdict.upper)
         constraints[name] = {
             "decision": verdict.decision,
-            "at_most" if constraint.at_least is None else "at_least": constraint.bound,
-            "rate": None if verdict.rate is None else constraint.shown_rate(verdict.rate),
+            constraint.word: constraint.bound,
+            "rate": None if verdict.rate is None else constraint.shown_rate(least + width * verdict.rate),
             "low": low,
             "high": high,
             "prompts_that_would_decide": verdict.needed,
@@ -63,7 +65,11 @@ def check_prompts(objective: Objective, prompts: int, confidence: float) -> None
     Raises:
         ConfigError: too few prompts, or a threshold that no number of prompts certifies.
     """
-    thresholds = {name: constraint.max_violation_rate for name, constraint in objective.constrained.items()}
+    thresholds = {
+        name: constraint.max_violation_rate
+        for name, constraint in objective.constrained.items()
+        if not constraint.of_mean
+    }
     for name, threshold in thresholds.items():
         if threshold == 0:
             raise ConfigError(
@@ -121,6 +127,8 @@ class _Look(CommandLine):
         source, self.source = datamodule.certification(prompts)
         self.count, self.longest = len(source), model.sampler.longest
         check_prompts(objective, self.count, confidence)
+        for name, constraint in objective.compared.items():
+            _range(name, constraint, self.longest)
         model.eval_group_size = 1
         rows = _Rows()
         self.trainer.callbacks.append(rows)  # type: ignore[attr-defined]
@@ -140,13 +148,42 @@ def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: i
             "without, try to mend the task's scores; this was no look."
         )
     violations, opportunities = (rows[f"{kind}/{name}"].numpy() for kind in ("violations", "opportunities"))
-    counts = Counts(violations, opportunities, constraint.max_violation_rate, float(longest or 1))
+    least, width = _range(name, constraint, longest)
+    violations = (violations - least * opportunities) / width
+    if constraint.of_mean and ((violations < 0) | (violations > opportunities)).any():
+        raise UserError(
+            f"Expected the signal of '{name}' within its range, {constraint.range}, but got other values, try a wider "
+            "range:; this was no look."
+        )
+    threshold = (constraint.max_violation_rate - least) / width
+    counts = Counts(violations, opportunities, threshold, 1.0 if constraint.of_mean else float(longest or 1))
+    if constraint.of_mean:
+        return counts
     if not counts.single and (longest is None or opportunities.max() > longest):
         raise UserError(
             f"Expected at most {longest or 1} opportunities per answer for '{name}', the sampler's longest answer, but "
             f"got {opportunities.max():g}, try a rate of whole answers; this was no look."
         )
     return counts
+
+
+def _range(name: str, constraint: Constraint, longest: int | None) -> tuple[float, float]:
+    """Least level of violation, and the width of its range: 0 and 1 for a rate.
+
+    Raises:
+        ConfigError: a mean has no declared range, without which no number of answers bounds it.
+    """
+    if not constraint.of_mean:
+        return 0.0, 1.0
+    least, most = constraint.range or (0.0, 0.0)
+    if constraint.range is None and (constraint.signal or name) == "tokens" and longest is not None:
+        most = float(longest)
+    if least == most:
+        raise ConfigError(
+            f"Expected a range for a certificate of the mean '{name}', because one rare answer could move an unbounded "
+            f"mean, but got none, try range: [LEAST, GREATEST] in the constraint."
+        )
+    return (-most, most - least) if constraint.wanted else (least, most - least)
 
 
 def show(certificate: dict[str, Any], note: str) -> None:
@@ -159,11 +196,19 @@ def show(certificate: dict[str, Any], note: str) -> None:
         f"{certificate['checkpoint']}, update {certificate['update']}: ", (decision.upper(), STYLES[decision])
     )
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
-    for column in ("", "threshold", "rate", "bound", "verdict", "prompts that would decide"):
+    means = any(key.startswith("mean") for of in certificate["constraints"].values() for key in of)
+    for column in (
+        "",
+        "threshold",
+        "rate or mean" if means else "rate",
+        "bound",
+        "verdict",
+        "prompts that would decide",
+    ):
         table.add_column(column, justify="left" if column in ("", "verdict") else "right")
     for name, of in certificate["constraints"].items():
-        at_least = "at_least" in of
-        threshold = of["at_least" if at_least else "at_most"]
+        word = next(word for word in BOUNDS if word in of)
+        at_least, threshold = word.endswith("at_least"), of[word]
         # The bound that decided, or failed to.
         observed = of["rate"] is not None and (of["rate"] >= threshold if at_least else of["rate"] <= threshold)
         good = observed if of["decision"] == "undecided" else of["decision"] == "certified"

@@ -74,7 +74,7 @@ def _certificate(
     policy = identity(weights, {part: get(method, f"model.init_args.{part}") for part in ("policy", "sampler", "task")})
     del weights
     question = {
-        "constraints": {name: asdict(constraint) for name, constraint in objective.constrained.items()},
+        "constraints": {name: asdict(constraint) for name, constraint in objective.compared.items()},
         "data": method.get("data"),
         "confidence": confidence,
         "prompts": prompts,
@@ -107,8 +107,11 @@ def _certificate(
 def _objective(config: Config) -> Objective:
     declared = get(config, "model.init_args.objective") or {}
     objective = Objective.declared(declared.get("init_args", declared))
-    if not objective.constrained:
-        raise ConfigError("Expected constraints to certify, but the objective enforces none, try role: constrain.")
+    if not objective.compared:
+        raise ConfigError(
+            "Expected constraints to certify, but the objective enforces none on the task's signals, try role: "
+            "constrain; the policy's own signals (kl, entropy, gap) are measured in training alone."
+        )
     return objective
 
 

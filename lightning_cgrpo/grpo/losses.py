@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -109,6 +111,14 @@ class LossTerms:
     clip_fraction: Tensor
 
 
+NO_PENALTIES: Mapping[str, Tensor] = MappingProxyType({})
+
+
+def k3(distance: Tensor) -> Tensor:
+    """exp(d) - d - 1, whose mean over samples of p is KL(p || q), with d = log q - log p (Schulman, 2020)."""
+    return distance.exp() - distance - 1
+
+
 def sampling_ratio(old_log_probs: Tensor, sampling_log_probs: Tensor, cap: float) -> Tensor:
     """Truncated importance ratios min(pi_old / pi_sampling, cap) (Yao et al., 2025), without gradient, ``[...]``.
 
@@ -129,6 +139,8 @@ def grpo_loss(
     sampling_ratios: Tensor | None = None,
     reference_log_probs: Tensor | None = None,
     entropy: Tensor | None = None,
+    sampling_log_probs: Tensor | None = None,
+    penalties: Mapping[str, Tensor] = NO_PENALTIES,
 ) -> LossTerms:
     """Surrogate with KL and entropy terms (paper, section 3, eq. J_GRPO), to be minimized.
 
@@ -141,6 +153,8 @@ def grpo_loss(
     Args:
         log_probs: of the actions under the trained policy, ``[N]`` or ``[N, T]`` as all tensors.
         weights: from `aggregation_weights`; 0 for padding.
+        penalties: further coefficients of ``kl`` (added to kl_weight), ``entropy`` (subtracted from entropy_weight) and
+            ``gap``, scalars; from `Objective.penalties`.
     """
     valid = weights > 0
     log_ratio = torch.where(valid, log_probs - old_log_probs, 0)
@@ -155,15 +169,22 @@ def grpo_loss(
     kl_sum, entropy_sum = zero, zero
     if reference_log_probs is not None:
         distance = torch.where(valid, reference_log_probs - log_probs, 0)
-        kl = distance.exp() - distance - 1
+        kl = k3(distance)
         if options.correct_kl:
             kl = kl * log_ratio.exp()
         kl_sum = (weights * kl).sum().detach()
         if options.kl_weight:
             total = total - options.kl_weight * kl
+        if "kl" in penalties:
+            total = total - penalties["kl"] * kl
     if entropy is not None:
         bonus = torch.where(valid, entropy, 0)
         entropy_sum = (weights * bonus).sum().detach()
         if options.entropy_weight:
             total = total + options.entropy_weight * bonus
+        if "entropy" in penalties:
+            total = total - penalties["entropy"] * bonus
+    if "gap" in penalties and sampling_log_probs is not None:
+        known = valid & sampling_log_probs.isfinite()
+        total = total - penalties["gap"] * k3(torch.where(known, log_probs - sampling_log_probs, 0))
     return LossTerms(-(weights * total).sum(), kl_sum, entropy_sum, clip_fraction=(weights * bounded).sum())

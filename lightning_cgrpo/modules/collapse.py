@@ -117,9 +117,14 @@ def constant_rewards(components: Components, rewards: int) -> Tensor:
     return (highest <= lowest) & (highest != 1)
 
 
-def all_succeed(objective: Objective, signals: Signals, violations: Tensor) -> Tensor:
-    """True if no constraint is violated (`violations` ``[K]``) and every reward is 1; scalar bool."""
-    succeeded = ~(violations > 0).any()
+def all_succeed(objective: Objective, signals: Signals, violations: Tensor, opportunities: Tensor) -> Tensor:
+    """True if no answer violates a rate, all means meet their bounds, and every reward is 1; scalar bool.
+
+    Args:
+        violations: ``[K]``, and `opportunities` likewise.
+    """
+    allowed = [c.max_violation_rate if c.of_mean else 0.0 for c in objective.constrained.values()]
+    succeeded = ~(violations > opportunities * opportunities.new_tensor(allowed)).any()
     for name in objective.rewards:
         signal = signals[name]
         right = signal.total == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,11 +22,13 @@ from lightning_cgrpo.grpo.minibatches import (
     put_rows,
     with_targets,
 )
+from lightning_cgrpo.grpo.own_signals import own_signals
 from lightning_cgrpo.modules.collapse import CollapseDetector, all_succeed, constant_rewards
 from lightning_cgrpo.modules.dynamic_sampling import redraw
 from lightning_cgrpo.modules.manual_optimization import LRSchedulerCallable, OptimizerCallable
 from lightning_cgrpo.modules.rollout_module import RolloutModule, ScoredPrompts
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
+from lightning_cgrpo.objective.measurement import isolate_faults
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import is_sharded, shard
@@ -48,12 +52,14 @@ class UpdateOutput(ScoredPrompts):
     Attributes:
         advantages: ``[B, G]`` or ``[B, G, T]``.
         effective_weights: by component, in its varying groups; only in logged updates.
+        measured: signals of the first draw.
         violations: counts ``[K]`` in the first draw.
         opportunities: counts ``[K]`` in the first draw.
     """
 
     advantages: Tensor
     effective_weights: dict[str, Tensor]
+    measured: dict[str, Signal]
     violations: Tensor
     opportunities: Tensor
 
@@ -86,6 +92,7 @@ class ConstrainedGRPO(RolloutModule):
     """
 
     weights: Tensor
+    units: Tensor
 
     def __init__(
         self,
@@ -113,7 +120,11 @@ class ConstrainedGRPO(RolloutModule):
         initial[0] = 1
         # Not in checkpoints, because the callback that sets the weights restores them.
         self.register_buffer("weights", initial, persistent=False)
+        # Standard units of the means, which `LagrangianCallback` measures.
+        self.register_buffer("units", torch.ones_like(initial[1:]), persistent=False)
         self.has_weight_setter = False
+        self.thresholds: dict[str, float] = {}
+        """Thresholds in force, of the constraints with a schedule; set by `LagrangianCallback`."""
         self.collapse = CollapseDetector(list(objective.rewards))
         self._skipped_update = -2
 
@@ -131,9 +142,19 @@ class ConstrainedGRPO(RolloutModule):
     def configure_model(self) -> None:
         self.load_policy()
         without_dropout(self.policy)
-        if self.optimization.kl_weight and self.reference is None:
+        if self.needs_reference and self.reference is None:
             self.reference = self.policy.reference()
         shard(self)
+
+    @property
+    def needs_reference(self) -> bool:
+        """True if the loss or a constraint contains the KL to the reference."""
+        return bool(self.optimization.kl_weight) or "kl" in self._own
+
+    @property
+    def _own(self) -> list[str]:
+        """The policy's own signals that are constrained or monitored."""
+        return sorted({constraint.signal or name for name, constraint in self.objective.own.items()})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -180,14 +201,19 @@ class ConstrainedGRPO(RolloutModule):
         with report.time("optimize"):
             components = self.objective.components(signals)
             advantages = self.estimator(rollouts, components, weights)
-            self._optimize(rollouts, advantages, update, report)
-        succeeded = all_succeed(self.objective, measured, violations)
+            own = self._optimize(rollouts, advantages, update, report)
+        if own:
+            clean, own_faults = isolate_faults(own)
+            measured, faults = {**measured, **clean}, {**faults, **own_faults}
+            violations, opportunities = self.objective.violations(measured, self.objective.constrained)
+        succeeded = all_succeed(self.objective, measured, violations, opportunities)
         constant = constant_rewards(components, len(self.objective.rewards))
         self.collapse.add(update, report.entropy, advantages, constant, succeeded, stepped=bool(report.grad_norms))
         if report.due:
             statistics = group_statistics(components)
             effective = self.estimator.effective_weights(statistics, weights)
             metrics = report.metrics(self.objective, first, measured, faults, statistics, effective, self.weights)
+            metrics |= {f"threshold/{name}": value for name, value in self.thresholds.items()}
             metrics["policy/learning_rate"] = learning_rate
             if self.reference is None:
                 del metrics["policy/kl"]
@@ -201,12 +227,15 @@ class ConstrainedGRPO(RolloutModule):
             "signals": signals,
             "advantages": advantages,
             "effective_weights": report.effective_weights,
+            "measured": measured,
             "violations": violations,
             "opportunities": opportunities,
         }
 
-    def _optimize(self, rollouts: Rollouts, advantages: Tensor, update: int, report: UpdateReport) -> None:
+    def _optimize(self, rollouts: Rollouts, advantages: Tensor, update: int, report: UpdateReport) -> dict[str, Signal]:
+        """Take all optimizer steps, and return the policy's own signals."""
         how = self.optimization
+        penalties = self.objective.penalties(self.weights, self.units)
         examples = self._training_examples(rollouts, advantages)
         epochs = [
             list(minibatches(examples, how.minibatch_size, self.group_size, self.seed, update, epoch))
@@ -218,20 +247,26 @@ class ConstrainedGRPO(RolloutModule):
             examples.targets["old_log_probs"] = torch.zeros_like(examples.targets["weights"])
         elif "old_log_probs" not in examples.targets:
             examples.targets["old_log_probs"] = self._log_probs(self.policy, examples)
+        if "entropy" in self._own:
+            examples.targets["entropy"] = torch.zeros_like(examples.targets["weights"])
+        entropy: dict[str, Tensor] = {}
         remaining = sum(len(parts) for parts in epochs)
         for parts in epochs:
             for rows, scale in parts:
                 report.next_minibatch()
 
                 def loss(piece: Tensor, scale: float = scale, record: bool = record) -> Tensor:
-                    return self._loss(examples, piece, scale, record, report)
+                    return self._loss(examples, piece, scale, record, report, penalties)
 
                 self.accumulate(micro_batches(rows, how.micro_batch_size), loss)
                 self._clip(update, report)
                 remaining -= 1
                 self.take_step(last=not remaining)
             record = False
+            if "entropy" in examples.targets:  # of the first epoch
+                entropy = {"entropy": examples.targets.pop("entropy")}
         report.add_sampling(examples)
+        return own_signals(self._own, replace(examples, targets={**examples.targets, **entropy}), rollouts)
 
     def _training_examples(self, rollouts: Rollouts, advantages: Tensor) -> Examples:
         how = self.optimization
@@ -267,13 +302,23 @@ class ConstrainedGRPO(RolloutModule):
                     model(self.policy.placeholder())
         return out
 
-    def _loss(self, examples: Examples, piece: Tensor, scale: float, record: bool, report: UpdateReport) -> Tensor:
+    def _loss(
+        self,
+        examples: Examples,
+        piece: Tensor,
+        scale: float,
+        record: bool,
+        report: UpdateReport,
+        penalties: Mapping[str, Tensor],
+    ) -> Tensor:
         part = examples[piece]
         output = self.policy(part)
         old = part.targets["old_log_probs"]
         if record:
             old = torch.where(part.mask, output.log_probs.detach(), 0)
             put_rows(examples.targets["old_log_probs"], piece, old)
+        if "entropy" in examples.targets:
+            put_rows(examples.targets["entropy"], piece, torch.where(part.mask, output.entropy.detach(), 0))
         sampled = part.targets.get("sampling_log_probs")
         terms = grpo_loss(
             output.log_probs,
@@ -284,6 +329,8 @@ class ConstrainedGRPO(RolloutModule):
             sampling_ratios=None if sampled is None else sampling_ratio(old, sampled, self.optimization.sampling_cap),
             reference_log_probs=part.targets.get("reference_log_probs"),
             entropy=output.entropy,
+            sampling_log_probs=sampled,
+            penalties=penalties,
         )
         report.add_terms(terms, scale)
         return terms.loss * scale

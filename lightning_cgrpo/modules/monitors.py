@@ -42,12 +42,13 @@ def check_monitors(trainer: Trainer, objective: Objective, validated: bool) -> N
 
 
 def _measured(objective: Objective) -> list[str]:
-    return [MERIT, "reward/mean", *(f"rate/{name}" for name in objective.constraints), "rollout/length"]
+    return [MERIT, "reward/mean", *(c.tag(name) for name, c in objective.constraints.items()), "rollout/length"]
 
 
 def _optional(objective: Objective) -> list[str]:
     families: dict[str, Iterable[str]] = {
-        "rate": objective.constraints,
+        "rate": [name for name, c in objective.constraints.items() if not c.of_mean],
+        "mean": objective.means,
         "reward": objective.rewards,
         "effective_weight": objective.component_names,
         "faults": objective.signal_names,

@@ -17,6 +17,7 @@ from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isola
 from lightning_cgrpo.objective.merit import MERIT, merit
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.standing import standing
+from lightning_cgrpo.objective.subsets import check_columns
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.sharding import is_sharded, unsharded
 from lightning_cgrpo.randomness import Stream, run_seed, uniform
@@ -92,6 +93,12 @@ class RolloutModule(ManualOptimization):
             )
         return super().load_from_checkpoint(checkpoint_path, *args, **kwargs)
 
+    def setup(self, stage: str) -> None:
+        """Check the columns that constraints name, before the policy's weights are loaded."""
+        data = getattr(self.trainer, "datamodule", None)
+        if stage == "fit" and data is not None and hasattr(data, "source"):
+            check_columns(self.objective.constraints, data.source)
+
     @property
     def seed(self) -> int:
         """Argument `seed`, else the seed of `lightning.seed_everything`, else 0."""
@@ -140,9 +147,10 @@ class RolloutModule(ManualOptimization):
                     f"Expected {type(self.task).__name__}.score to return signals by name, but got '{name}' as a "
                     f"{type(signal).__name__}, try Signal(value)."
                 )
-        scored = {name: signal.within(rollouts.mask) for name, signal in scored.items()}
-        signals, faults = isolate_faults(scored)
-        if mended := [name for name, signal in signals.items() if signal is not scored[name]]:
+        whole = {name: signal.within(rollouts.mask) for name, signal in scored.items()}
+        made = self.objective.made(whole, prompts)
+        signals, faults = isolate_faults(made)
+        if mended := [name for name, signal in signals.items() if signal is not made[name]]:
             found = {name: int(faults[name].sum()) for name in mended}
             # On every process, because processes have different faults.
             warnings.warn(
@@ -218,7 +226,8 @@ class RolloutModule(ManualOptimization):
         if split != "val":
             for name, rate in evaluation.rates.items():
                 found = standing(self.objective.constraints[name], rate)
-                metrics |= {f"rate_low/{name}": found.low, f"rate_high/{name}": found.high}
+                kind = self.objective.constraints[name].kind
+                metrics |= {f"{kind}_low/{name}": found.low, f"{kind}_high/{name}": found.high}
         self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, sync_dist=True)
 
 

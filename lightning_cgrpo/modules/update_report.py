@@ -112,7 +112,7 @@ class UpdateReport:
         total = all_sum_named(sums)
 
         metrics = behavior_metrics(objective, total)
-        self.rates = clustered_rates(objective.constraints, total)
+        self.rates = clustered_rates(objective.constraints, total, objective.means)
         bounds = {name: constraint.bound for name, constraint in objective.constraints.items()}
         metrics |= {f"threshold/{name}": bound for name, bound in bounds.items() if bound is not None}
         named = zip(objective.weight_names, weights.tolist(), strict=True)

@@ -1,7 +1,8 @@
-"""A torchmetrics accumulator of rates, for the controller."""
+"""A torchmetrics accumulator of rates and means, for the controller."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,10 @@ class BehaviorRate(Metric):
     """Pooled rates of K = `size` behaviors: sum of violations / sum of opportunities, over batches and processes.
 
     Counts are float64: sums up to 2^53 are exact, so all processes compute identical rates.
+
+    Args:
+        size: K.
+        means: which behaviors are means, whose "violations" are sums of any sign and size; by default none.
 
     Example:
         >>> rate = BehaviorRate(2)
@@ -26,15 +31,17 @@ class BehaviorRate(Metric):
     violations: Tensor
     opportunities: Tensor
 
-    def __init__(self, size: int, **kwargs: Any) -> None:
+    def __init__(self, size: int, means: Sequence[bool] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.means = torch.tensor([False] * size if means is None else list(means), dtype=torch.bool)
         for state in ("violations", "opportunities"):
             self.add_state(state, torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum", persistent=True)
 
     def update(self, violations: Tensor, opportunities: Tensor) -> None:
         violations, opportunities = violations.to(self.violations), opportunities.to(self.opportunities)
+        sums = self.means.to(violations.device) & violations.isfinite() & (opportunities >= 0)
         # The negation catches NaN too.
-        if not bool(((violations >= 0) & (violations <= opportunities) & opportunities.isfinite()).all()):
+        if not bool((((violations >= 0) & (violations <= opportunities) | sums) & opportunities.isfinite()).all()):
             raise ValueError(
                 "Expected counts with 0 <= violations <= opportunities, all finite, but got "
                 f"{violations.tolist()} of {opportunities.tolist()}."

@@ -6,9 +6,9 @@ Functions import torch themselves, so that the command line checks a declaration
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightning_cgrpo.errors import UserError
 
@@ -28,13 +28,23 @@ class ObjectiveError(UserError):
     """An invalid objective."""
 
 
+BOUNDS = ("at_most", "at_least", "mean_at_most", "mean_at_least")
+"""Kinds of bounds, of which a constraint has one."""
+
+
 @dataclass(frozen=True)
 class Constraint:
-    """One behavior and the rate at which it may or must occur.
+    """One behavior and the rate at which it may or must occur, or one signal and the bound of its mean.
+
+    A mean's *level of violation* is the mean for `mean_at_most`, and minus the mean for `mean_at_least`. Code that
+    handles rates of violation handles levels of violation alike: both must not exceed `max_violation_rate`.
 
     Args:
         at_most: highest rate, in [0, 1], of an unwanted behavior.
         at_least: lowest rate, in [0, 1], of a wanted behavior.
+        mean_at_most: highest mean of a signal, in the signal's own unit.
+        mean_at_least: lowest mean.
+        range: least and greatest value of a mean's signal, which `certify` needs.
         role: ``constrain`` gives a multiplier; ``monitor`` only logs the rate.
         signal: the task's signal; by default the constraint's name.
         violated_above: larger values of a number are violations; `at_least` then bounds the rate of the other values.
@@ -42,6 +52,13 @@ class Constraint:
         cost: value in the advantage. ``signal`` is the signal's own value; ``excess`` is violations - threshold *
             opportunities, the Lagrangian of the ratio violations / opportunities. They differ where answers have
             different opportunities: a sum over steps as the cost prefers short answers, whatever their rate.
+        start: threshold before the first update, or a list of thresholds, looser than the bound; with `over` or
+            `notch`.
+        over: updates until the bound is in force: along a line from `start`, or after equally long stays at each
+            threshold of the list.
+        where: a column of the prompts and its value; only answers to these prompts count.
+        by: a column and its values; each value has a multiplier of its own (see `subsets.expanded`).
+        notch: step towards the bound, taken whenever the threshold in force has been held (see `Thresholds`).
     """
 
     at_most: float | None = None
@@ -51,67 +68,111 @@ class Constraint:
     violated_above: float | None = None
     violated_below: float | None = None
     cost: Cost = "signal"
+    mean_at_most: float | None = None
+    mean_at_least: float | None = None
+    range: list[float] | None = None
+    start: float | list[float] | None = None
+    over: int | None = None
+    notch: float | None = None
+    where: dict[str, Any] | None = None
+    by: dict[str, list[Any]] | None = None
+
+    @property
+    def word(self) -> str | None:
+        """The kind of the bound, of `BOUNDS`."""
+        return next((word for word in BOUNDS if getattr(self, word) is not None), None)
 
     @property
     def bound(self) -> float | None:
-        return self.at_most if self.at_least is None else self.at_least
+        return None if self.word is None else getattr(self, self.word)
+
+    @property
+    def of_mean(self) -> bool:
+        return (self.word or "").startswith("mean")
+
+    @property
+    def kind(self) -> str:
+        """``rate`` or ``mean``, as in tags."""
+        return "mean" if self.of_mean else "rate"
+
+    @property
+    def wanted(self) -> bool:
+        """True if the bound is a lower bound."""
+        return (self.word or "").endswith("at_least")
+
+    @property
+    def sign(self) -> str:
+        return ">=" if self.wanted else "<="
 
     @property
     def max_violation_rate(self) -> float:
-        """The threshold as a rate of violations: `at_most`, 1 - `at_least` in decimal (0.01 for 0.99), or infinity."""
-        if self.at_least is not None:
-            return float(1 - Decimal(str(self.at_least)))
-        return math.inf if self.at_most is None else float(self.at_most)
+        """The threshold as a rate of violations: `at_most`, 1 - `at_least` in decimal (0.01 for 0.99), or infinity.
+
+        Of a mean, the largest level of violation.
+        """
+        return math.inf if self.bound is None else self.violation_rate(self.bound)
+
+    def threshold(self, update: int, notches: int = 0) -> float:
+        """The threshold in force, in the user's orientation."""
+        assert self.bound is not None
+        if self.start is None:
+            return float(self.bound)
+        if self.notch is not None:
+            assert isinstance(self.start, (int, float))
+            left = max(abs(self.bound - self.start) - notches * self.notch, 0.0)
+            # In decimal, because 0.9 + 0.01 is a threshold that people read.
+            return round(self.bound - left if self.bound > self.start else self.bound + left, 12)
+        assert self.over is not None
+        if update >= self.over:
+            return float(self.bound)
+        if isinstance(self.start, list):
+            return float(self.start[update * len(self.start) // self.over])
+        return self.start + (self.bound - self.start) * update / self.over
+
+    def with_bound(self, bound: float | None) -> Constraint:
+        """This constraint with another bound, without a schedule."""
+        if bound == self.bound or self.word is None:
+            return self
+        changes: dict[str, Any] = {self.word: bound, "start": None, "over": None, "notch": None}
+        return replace(self, **changes)
+
+    def violation_rate(self, shown_rate: float) -> float:
+        """The rate of violation (or a mean's level) behind a rate in the user's orientation, in decimal."""
+        if not self.wanted:
+            return float(shown_rate)
+        return -float(shown_rate) if self.of_mean else float(1 - Decimal(str(shown_rate)))
 
     def shown_rate(self, violation_rate: float) -> float:
-        return violation_rate if self.at_least is None else 1.0 - violation_rate
+        if not self.wanted:
+            return violation_rate
+        return -violation_rate if self.of_mean else 1.0 - violation_rate
 
     def shown_bounds(self, lower: float, upper: float) -> tuple[float, float]:
         """Bounds of the shown rate, from bounds of the rate of violation."""
-        return (lower, upper) if self.at_least is None else (1.0 - upper, 1.0 - lower)
+        return (self.shown_rate(upper), self.shown_rate(lower)) if self.wanted else (lower, upper)
 
     def met_by(self, shown_rate: float) -> bool:
-        if self.at_least is not None:
-            return shown_rate >= self.at_least - ROUNDING
-        return self.at_most is None or shown_rate <= self.at_most + ROUNDING
+        if self.bound is None:
+            return True
+        rounding = ROUNDING * max(1.0, abs(self.bound))
+        return shown_rate >= self.bound - rounding if self.wanted else shown_rate <= self.bound + rounding
 
-    def check(self, name: str) -> None:
-        where = f"constraint '{name}'"
-        if self.role not in get_args(Role):
-            raise ObjectiveError(f"Expected {where} to have role: constrain or monitor, but got '{self.role}'.")
-        if self.cost not in get_args(Cost):
-            raise ObjectiveError(f"Expected {where} to have cost: signal or excess, but got '{self.cost}'.")
-        if self.at_most is not None and self.at_least is not None:
-            raise ObjectiveError(
-                f"Expected {where} to have one bound, but got both at_most: {self.at_most} and at_least: "
-                f"{self.at_least}. Declare two constraints on the same `signal` to bound a rate from both sides."
-            )
-        if self.bound is None and self.role == "constrain":
-            raise ObjectiveError(f"Expected {where} to have a bound, at_most: or at_least:, or role: monitor.")
-        if self.bound is not None and not 0.0 <= self.bound <= 1.0:
-            word = "at_most" if self.at_least is None else "at_least"
-            hint = f" (did you mean {self.bound / 100:g}?)" if 1.0 < self.bound <= 100.0 else ""
-            raise ObjectiveError(f"Expected {where} to have {word} in [0, 1], a rate, but got {self.bound}{hint}.")
-        if self.role == "constrain" and (self.at_most == 1 or self.at_least == 0):
-            given = "at_most: 1" if self.at_least is None else "at_least: 0"
-            hint = "0.01 for 1 %" if self.at_least is None else "0.99"
-            raise ObjectiveError(
-                f"Expected {where} to have a bound that can be violated, but got {given}, a rate of "
-                f"{'100' if self.at_least is None else '0'} %, try {hint}, or role: monitor."
-            )
-        if self.violated_above is not None and self.violated_below is not None:
-            raise ObjectiveError(f"Expected {where} to have one of violated_above and violated_below, but got both.")
-        for word, number in (("violated_above", self.violated_above), ("violated_below", self.violated_below)):
-            if number is not None and not math.isfinite(number):
-                raise ObjectiveError(f"Expected {where} to have a finite {word}, but got {number}.")
+    def tag(self, name: str) -> str:
+        """The tag of the measured rate or mean."""
+        return f"{self.kind}/{name}"
 
     def violations(self, signal: Signal) -> tuple[Tensor, Tensor]:
         """Violations and opportunities, ``[B, G]``, or ``[B, G, T]`` of a signal by step.
+
+        Of a mean, the oriented values and their number.
 
         Raises:
             ObjectiveError: the counts give no rate.
         """
         count, opportunities = self._indicator(signal).counts()
+        if self.of_mean:
+            count = as_number(count)
+            return -count if self.wanted else count, as_number(opportunities)
         wrong = (count < 0) | (count > opportunities)
         if signal.count is None and (signal.opportunities is None or signal.value.dim() == 3):
             wrong |= (count != 0) & (count != 1)
@@ -121,7 +182,7 @@ class Constraint:
                 "violated_above: or violated_below: to say which numbers violate it"
             )
         count, opportunities = as_number(count), as_number(opportunities)
-        if self.at_least is not None and not self.from_number:
+        if self.wanted and not self.from_number:
             count = opportunities - count
         return count, opportunities
 
@@ -130,13 +191,13 @@ class Constraint:
 
         The value is by step, ``[B, G, T]``, if the signal is.
 
-        A signal that is a number gives -1 at violations, else 0.
+        A signal that is a number gives -1 at violations, else 0; under a bound of its mean, the number itself.
         """
         if self.cost == "excess":
             count, opportunities = self.violations(signal)
             return self.max_violation_rate * opportunities - count
         value = as_number(self._indicator(signal).value)
-        return value if self.at_least is not None and not self.from_number else -value
+        return value if self.wanted and not self.from_number else -value
 
     @property
     def from_number(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor
 from lightning_cgrpo.distributed import all_sum_named, gathered
 from lightning_cgrpo.host import on_host
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.rollout import Rollouts, Signal, Signals
-from lightning_cgrpo.verdicts.clustered import ClusteredRate
+from lightning_cgrpo.objective.subsets import key
+from lightning_cgrpo.rollout import Rollouts, Signal, Signals, over_steps
+from lightning_cgrpo.verdicts.clustered import ClusteredMean, ClusteredRate
 
 
 def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tensor]]:
@@ -73,7 +74,7 @@ def prompt_sums(
         value, applicable = signals[name].total, signals[name].applicable
         sums[f"sum/{name}"] = _by_prompt(value)
         sums[f"count/{name}"] = _by_prompt(torch.ones_like(value) if applicable is None else applicable)
-    for name in objective.signal_names:
+    for name in (name for name in objective.signal_names if name in signals):
         present = signals[name].applicable
         absent = torch.zeros_like(sums["answers"]) if present is None else _by_prompt(~present)
         if faults is not None:
@@ -95,8 +96,14 @@ def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str,
     return found
 
 
-def clustered_rates(constraints: Iterable[str], sums: Mapping[str, float]) -> dict[str, ClusteredRate]:
-    """Rates of violation with clustered standard errors (see `RunningSums.evaluation`), of observed constraints."""
+def clustered_rates(
+    constraints: Iterable[str], sums: Mapping[str, float], means: Container[str] = ()
+) -> dict[str, ClusteredRate]:
+    """Rates of violation with clustered standard errors (see `RunningSums.evaluation`), of observed constraints.
+
+    Args:
+        means: names of the constraints that bound means.
+    """
     rates = {}
     for name in constraints:
         violations, opportunities = sums[f"violations/{name}"], sums[f"opportunities/{name}"]
@@ -109,30 +116,33 @@ def clustered_rates(constraints: Iterable[str], sums: Mapping[str, float]) -> di
             - 2 * rate * sums[f"violations by opportunities/{name}"]
             + rate**2 * sums[f"opportunities squared/{name}"]
         )
+        mean = name in means
+        scale = sums[f"{'violations' if mean else 'opportunities'} squared/{name}"]
         # What rounding leaves of a sum of zeros is no spread.
-        spread = 0 < rate < 1 and prompts > 1 and squares > 1e-12 * sums[f"opportunities squared/{name}"]
+        spread = (mean or 0 < rate < 1) and prompts > 1 and squares > 1e-12 * scale
         error = math.sqrt(prompts / (prompts - 1) * squares) / opportunities if spread else None
-        rates[name] = ClusteredRate(rate, error, prompts, opportunities)
+        rates[name] = (ClusteredMean if mean else ClusteredRate)(rate, error, prompts, opportunities)
     return rates
 
 
 def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[str, float]:
     """Metrics by tag, without metrics that have no observations.
 
-    The tags are ``rate/<constraint>`` (of the bounded behavior), ``reward/mean``, ``reward/<signal>`` of several
-    rewards, ``rollout/length``, and nonzero ``inapplicable/<signal>`` (a share) and ``faults/<signal>`` (a count).
+    The tags are ``rate/<constraint>`` (of the bounded behavior) or ``mean/<constraint>``, ``reward/mean``,
+    ``reward/<signal>`` of several rewards, ``rollout/length``, and nonzero ``inapplicable/<signal>`` (a share) and
+    ``faults/<signal>`` (a count).
     """
     metrics = {}
     for tag, parts in _ratios(objective).items():
         if all(sums[below] for _, _, below in parts):
             metrics[tag] = sum(weight * sums[above] / sums[below] for weight, above, below in parts)
     for name, constraint in objective.constraints.items():
-        if (rate := metrics.get(f"rate/{name}")) is not None:
-            metrics[f"rate/{name}"] = constraint.shown_rate(rate)
+        if (rate := metrics.get(constraint.tag(name))) is not None:
+            metrics[constraint.tag(name)] = constraint.shown_rate(rate)
     for name in objective.signal_names:
         if faults := sums.get(f"faults/{name}"):
             metrics[f"faults/{name}"] = faults
-        if sums[f"inapplicable/{name}"]:
+        if sums.get(f"inapplicable/{name}"):
             metrics[f"inapplicable/{name}"] = sums[f"inapplicable/{name}"] / sums["answers"]
     return metrics
 
@@ -204,7 +214,7 @@ class RunningSums:
         counts = {tag: squared[f"prompts of {tag}"] for tag in metrics if tag in squared}
         # No error if all prompts agree, as in a rate of 0.
         errors = {tag: math.sqrt(n / (n - 1) * squared[tag]) for tag, n in counts.items() if n > 1 and squared[tag]}
-        rates = clustered_rates(objective.constraints, total)
+        rates = clustered_rates(objective.constraints, total, objective.means)
         return Evaluation(metrics, errors, int(total["prompts"]), int(total["answers"]), rates)
 
 
@@ -214,7 +224,8 @@ def _ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:
     ratios = {"reward/mean": [(weight, *rewards[name]) for name, weight in objective.rewards.items()]}
     if len(rewards) > 1:
         ratios |= {f"reward/{name}": [(1.0, *sums)] for name, sums in rewards.items()}
-    ratios |= {f"rate/{name}": [(1.0, f"violations/{name}", f"opportunities/{name}")] for name in objective.constraints}
+    for name, constraint in objective.constraints.items():
+        ratios[constraint.tag(name)] = [(1.0, f"violations/{name}", f"opportunities/{name}")]
     return ratios | {"rollout/length": [(1.0, "steps", "answers")]}
 
 
@@ -225,6 +236,32 @@ def _in_all_steps(flags: Tensor) -> Tensor:
 def _where(answers: Tensor, values: Tensor) -> Tensor:
     """The values ``[B, G]`` or ``[B, G, T]`` of `answers` ``[B, G]``, otherwise 0."""
     return torch.where(answers if values.dim() == 2 else answers[..., None], values, 0)
+
+
+def spread(objective: Objective, signals: Signals, names: Iterable[str]) -> Tensor:
+    """Squares of deviations within groups, and their degrees of freedom, ``[2, len(names)]`` float64; 0 of rates.
+
+    A deviation is that of an answer's own mean (its sum / its opportunities) from its group's mean.
+    """
+    rows = []
+    for name in names:
+        constraint = objective.constraints[name]
+        if not constraint.of_mean:
+            rows.append(torch.zeros(2, dtype=torch.float64))
+            continue
+        pair = constraint.violations(signals[key(name, constraint)])
+        total, weight = (over_steps(count.double()) for count in pair)  # [B, G]
+        there = weight > 0
+        value = torch.where(there, total / torch.where(there, weight, 1), 0)
+        # Shifted by a member, equal values are exactly zero.
+        first = there.to(torch.uint8).argmax(-1, keepdim=True)
+        shifted = torch.where(there, value - value.gather(-1, first), 0)
+        count = there.sum(-1)
+        mean = shifted.sum(-1) / count.clamp(min=1)
+        squares = torch.where(there, shifted - mean[:, None], 0).square().sum()
+        rows.append(torch.stack([squares, (count - 1).clamp(min=0).sum().double()]))
+    device = next((row.device for row in rows if row.device.type != "cpu"), torch.device("cpu"))
+    return torch.stack([row.to(device) for row in rows], 1)
 
 
 def _by_prompt(values: Tensor) -> Tensor:

@@ -9,10 +9,12 @@ import torch
 from lightning_cgrpo.multipliers.units import standard_units
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.verdicts.clustered import ClusteredRate
+from lightning_cgrpo.verdicts.clustered import ClusteredMean, ClusteredRate
 from lightning_cgrpo.verdicts.verdict import fewest_for_all, fewest_prompts
 
 MERIT = "merit"
+WORST = -1e3
+"""Merit of a policy of which a mean was never observed, because an infinite metric can't be logged."""
 CONFIDENCE = 0.95
 """Confidence of the bound on each rate."""
 
@@ -21,39 +23,39 @@ def merit(objective: Objective, evaluation: Evaluation) -> float | None:
     """At least 0 if the upper confidence bounds of all violation rates are within their thresholds, else below 0.
 
     Below 0, the merit is the worst lower bound of slack (threshold - rate), in `standard_units`. At least 0, merit
-    rises with the reward. None without a reward.
+    rises with the reward. The unit of a mean is the size of its bound. The policy's own signals don't
+    count, because evaluations don't measure them. None without a reward.
     """
     reward = evaluation.metrics.get("reward/mean")
     if reward is None:
         return None
     slack = math.inf
-    thresholds = [constraint.max_violation_rate for constraint in objective.constrained.values()]
-    units = standard_units(torch.tensor(thresholds, dtype=torch.float64)).tolist()
-    for name, threshold, unit in zip(objective.constrained, thresholds, units, strict=True):
+    for name, constraint in objective.compared.items():
+        threshold = constraint.max_violation_rate
+        if constraint.of_mean:
+            unit = abs(threshold) or 1.0
+        else:
+            unit = standard_units(torch.tensor([threshold], dtype=torch.float64)).item()
         # A rate that was never observed may be anything.
-        rate = evaluation.rates.get(name, ClusteredRate(0.0, None, 0, 0.0))
-        slack = min(slack, (threshold - rate.bounds(1 - CONFIDENCE)[1]) / unit)
+        unknown = (ClusteredMean if constraint.of_mean else ClusteredRate)(0.0, None, 0, 0.0)
+        rate = evaluation.rates.get(name, unknown)
+        slack = max(min(slack, (threshold - rate.bounds(1 - CONFIDENCE)[1]) / unit), WORST)
     # From 0 to 2, and float32 keeps four digits of rewards up to hundreds.
     return slack if slack < 0 else 1 + reward / (1 + abs(reward))
 
 
 def too_few(objective: Objective, prompts: int) -> str | None:
-    """A note on thresholds that so few validation prompts can't show to be met, also without a violation."""
-    needed = {
-        name: fewest_prompts(constraint.max_violation_rate, CONFIDENCE)
-        for name, constraint in objective.constrained.items()
-    }
+    """A note on rates' thresholds that so few validation prompts can't show to be met, also without a violation."""
+    rates = {name: constraint for name, constraint in objective.constrained.items() if not constraint.of_mean}
+    needed = {name: fewest_prompts(constraint.max_violation_rate, CONFIDENCE) for name, constraint in rates.items()}
     unshown = {name: count for name, count in needed.items() if count is None or count > prompts}
     if not unshown:
         return None
     texts = []
     for name, count in unshown.items():
-        constraint = objective.constrained[name]
-        sign = "<=" if constraint.at_least is None else ">="
-        texts.append(
-            f"{name} {sign} {constraint.bound:g} ({'no number is enough' if count is None else f'{count} are'})"
-        )
-    together = fewest_for_all([c.max_violation_rate for c in objective.constrained.values()], CONFIDENCE)
+        enough = "no number is enough" if count is None else f"{count} are"
+        texts.append(f"{name} {rates[name].sign} {rates[name].bound:g} ({enough})")
+    together = fewest_for_all([c.max_violation_rate for c in rates.values()], CONFIDENCE)
     certify = "" if together is None else f" A certificate of all constraints needs {together} prompts or more."
     return (
         f"{prompts} validation prompts can't show that a policy meets {', '.join(texts)}, even without a violation, so "

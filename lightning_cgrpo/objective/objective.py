@@ -8,17 +8,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.errors import did_you_mean
+from lightning_cgrpo.objective.composition import (
+    OWN,
+    SignalKind,
+    check_compositions,
+    check_known,
+    checked_kinds,
+    composed,
+    ordered,
+)
 from lightning_cgrpo.objective.constraint import Constraint, ObjectiveError, as_number
+from lightning_cgrpo.objective.declaration import check_constraint, check_numbers
+from lightning_cgrpo.objective.subsets import expanded, key, with_subsets
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lightning_cgrpo.rollout import Signals
-
-SignalKind = Literal["indicator", "number", "any"]
+    from lightning_cgrpo.rollout import PromptGroups, Signal, Signals
 
 
 @dataclass(frozen=True)
@@ -51,11 +59,12 @@ class Components:
 
 @dataclass(frozen=True)
 class Objective:
-    """Maximize the reward subject to behavior rates.
+    """Maximize the reward subject to bounds of behavior rates and means.
 
     Args:
         reward: a signal, or a component per weighted signal, ``{speed: 1.0, comfort: 0.2}``.
         constraints: by name, as in tags and tables.
+        signals: signals made of the task's signals, by name, see `composition`.
 
     Example:
         >>> objective = Objective("goal", {"lava": Constraint(at_most=0.01)})
@@ -65,6 +74,7 @@ class Objective:
 
     reward: str | dict[str, float]
     constraints: dict[str, Constraint] = field(default_factory=dict)
+    signals: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.reward:
@@ -78,20 +88,23 @@ class Objective:
                     f"Expected constraint '{name}' to be a Constraint, but got a {type(constraint).__name__}, try "
                     "Constraint(at_most=0.01)."
                 )
-            constraint.check(name)
+            check_constraint(name, constraint)
             if name.partition("/")[0] == "reward":
                 raise ObjectiveError(f"Expected a constraint name that isn't the reward's in tags, but got '{name}'.")
+        object.__setattr__(self, "constraints", expanded(self.constraints))
+        check_compositions(self.signals)
         self._check_contradictions()
 
     def _check_contradictions(self) -> None:
         bounded = {name: c for name, c in self.constrained.items() if not c.from_number}
         for name, lower in bounded.items():
             for other, upper in bounded.items():
-                same = (lower.signal or name) == (upper.signal or other)
-                if same and lower.at_least is not None and upper.at_most is not None and lower.at_least > upper.at_most:
+                same = key(name, lower) == key(other, upper)
+                alike = same and lower.kind == upper.kind and lower.wanted and not upper.wanted
+                if alike and lower.bound is not None and upper.bound is not None and lower.bound > upper.bound:
                     raise ObjectiveError(
-                        f"Expected constraints '{name}' and '{other}' on '{lower.signal or name}' to allow some rate, "
-                        f"but got at_least: {lower.at_least:g} and at_most: {upper.at_most:g}."
+                        f"Expected constraints '{name}' and '{other}' on '{lower.signal or name}' to allow some "
+                        f"{lower.kind}, but got {lower.word}: {lower.bound:g} and {upper.word}: {upper.bound:g}."
                     )
 
     @classmethod
@@ -107,12 +120,15 @@ class Objective:
         for name, values in declared.items():
             if not isinstance(values, Mapping):
                 raise ObjectiveError(f"Expected constraint '{name}' to be like {{at_most: 0.01}}, but got {values}.")
-            for key in ("at_most", "at_least", "violated_above", "violated_below"):
-                value = values.get(key)
-                if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-                    raise ObjectiveError(f"Expected {key} of constraint '{name}' to be a number, but got '{value}'.")
+            check_numbers(name, values)
             constraints[name] = Constraint(**values)
-        return cls(reward if isinstance(reward, str) else dict(reward), constraints)
+        signals = config.get("signals") or {}
+        if not isinstance(signals, Mapping):
+            raise ObjectiveError(
+                "Expected signals to be a mapping by name, like {brief: {below: {tokens: 80}}}, but got "
+                f"{signals}."
+            )
+        return cls(reward if isinstance(reward, str) else dict(reward), constraints, dict(signals))
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -129,6 +145,21 @@ class Objective:
         return {name: c for name, c in self.constraints.items() if c.bound is not None}
 
     @property
+    def means(self) -> set[str]:
+        """Names of the constraints that bound a mean."""
+        return {name for name, c in self.constraints.items() if c.of_mean}
+
+    @property
+    def own(self) -> dict[str, Constraint]:
+        """Constraints on the policy's own signals, which enter the loss instead of the advantage."""
+        return {name: c for name, c in self.constraints.items() if (c.signal or name) in OWN}
+
+    @property
+    def compared(self) -> dict[str, Constraint]:
+        """The enforced constraints on the task's signals, which enter the advantage."""
+        return {name: c for name, c in self.constrained.items() if name not in self.own}
+
+    @property
     def weight_names(self) -> list[str]:
         """Names of the 1 + K weights: ``reward``, then the constraints."""
         return ["reward", *self.constrained]
@@ -137,7 +168,7 @@ class Objective:
     def component_names(self) -> list[str]:
         """Names of the J components: ``reward`` (or ``reward/<signal>`` of several), then the constraints."""
         rewards = ["reward"] if len(self.rewards) == 1 else [f"reward/{name}" for name in self.rewards]
-        return [*rewards, *self.constrained]
+        return [*rewards, *self.compared]
 
     @property
     def signal_names(self) -> list[str]:
@@ -147,14 +178,39 @@ class Objective:
         """Check the signals against a task's declaration.
 
         Raises:
-            ObjectiveError: a signal is unknown, a number has no `violated_above` or `violated_below`, or an indicator
-                has one.
+            ObjectiveError: a signal is unknown, a number has no `violated_above` or `violated_below`, an indicator
+                has one or is bounded by its mean, or a composition does not fit its parts.
         """
+        declared = checked_kinds(self.signals, declared)
         for name in self.rewards:
-            _check_known(f"reward '{name}'", name, declared)
+            check_known(f"reward '{name}'", name, declared)
         for name, constraint in self.constraints.items():
             signal = constraint.signal or name
-            _check_known(f"constraint '{name}'", signal, declared)
+            if name in self.own:
+                if not constraint.of_mean:
+                    raise ObjectiveError(
+                        f"Expected constraint '{name}' to bound the mean of '{signal}', a number of the policy's own, "
+                        f"try mean_at_most: {0.1 if constraint.bound is None else constraint.bound:g}."
+                    )
+                if constraint.where is not None:
+                    raise ObjectiveError(
+                        f"Expected constraint '{name}' on the policy's own '{signal}' to be on all prompts, try it "
+                        "without where: and by:."
+                    )
+                if signal in declared:
+                    raise ObjectiveError(
+                        f"Expected the task's signals to have other names than the policy's own, but got '{signal}', "
+                        "try another name for the task's signal."
+                    )
+                continue
+            check_known(f"constraint '{name}'", signal, declared)
+            if constraint.of_mean:
+                if declared[signal] == "indicator":
+                    raise ObjectiveError(
+                        f"Expected constraint '{name}' to bound the mean of a number, but '{signal}' is an indicator, "
+                        f"whose mean is a rate, try {(constraint.word or '').removeprefix('mean_')}:."
+                    )
+                continue
             if declared[signal] == "number" and not constraint.from_number:
                 raise ObjectiveError(
                     f"Expected constraint '{name}' to say when the number '{signal}' violates it: "
@@ -166,6 +222,17 @@ class Objective:
                     "violated_below:, since its rate is bounded directly."
                 )
 
+    def made(self, signals: Mapping[str, Signal], prompts: PromptGroups) -> dict[str, Signal]:
+        """The task's signals, the declared compositions, and the signals of subsets."""
+        return with_subsets(self.constraints, self.with_compositions(signals), prompts)
+
+    def with_compositions(self, signals: Mapping[str, Signal]) -> dict[str, Signal]:
+        """The task's signals, and the declared compositions."""
+        found = dict(signals)
+        for name in ordered(self.signals):
+            found[name] = composed(self.signals[name], found)
+        return found
+
     def components(self, signals: Signals) -> Components:
         import torch
 
@@ -173,8 +240,8 @@ class Objective:
 
         values = [signals[name].value for name in self.rewards]
         applicable = [signals[name].applicable for name in self.rewards]
-        for name, constraint in self.constrained.items():
-            signal = signals[constraint.signal or name]
+        for name, constraint in self.compared.items():
+            signal = signals[key(name, constraint)]
             values.append(constraint.component(signal))
             applicable.append(signal.applicable)
         values = [as_number(value) for value in values]
@@ -190,7 +257,27 @@ class Objective:
         import torch
 
         rewards = torch.tensor(list(self.rewards.values()), dtype=weights.dtype, device=weights.device)
-        return torch.cat([weights[:1] * rewards, weights[1:]])
+        costs = weights[1:]
+        if self.own:
+            costs = costs[[k for k, name in enumerate(self.constrained) if name in self.compared]]
+        return torch.cat([weights[:1] * rewards, costs])
+
+    def penalties(self, weights: Tensor, units: Tensor) -> dict[str, Tensor]:
+        """Coefficients of the policy's own signals in the loss, by signal.
+
+        The coefficient of an enforced constraint is its weight per standard unit, as a standardized component's.
+
+        Args:
+            weights: ``[1 + K]``.
+            units: ``[K]`` of the means; infinite where not known yet.
+        """
+        found: dict[str, Tensor] = {}
+        for k, (name, constraint) in enumerate(self.constrained.items()):
+            if name in self.own:
+                signal, cost = constraint.signal or name, weights[1 + k] / units[k]
+                cost = -cost if constraint.wanted else cost
+                found[signal] = found[signal] + cost if signal in found else cost
+        return found
 
     def violations(self, signals: Signals, names: Iterable[str] | None = None) -> tuple[Tensor, Tensor]:
         """Violations and opportunities of constraints, by default all, monitored too; float64 ``[len(names)]`` each."""
@@ -204,8 +291,12 @@ class Objective:
         counts = []
         for name in self.constraints if names is None else names:
             constraint = self.constraints[name]
+            if name in self.own and (constraint.signal or name) not in signals:
+                value = next(iter(signals.values())).value
+                counts.append(torch.zeros(2, len(value), dtype=torch.float64, device=value.device))
+                continue
             try:
-                pair = constraint.violations(signals[constraint.signal or name])
+                pair = constraint.violations(signals[key(name, constraint)])
             except ObjectiveError as error:
                 raise ObjectiveError(f"Constraint '{name}' can't be measured: {error}.") from None
             counts.append(torch.stack([count.double().flatten(1).sum(-1) for count in pair]))
@@ -214,11 +305,3 @@ class Objective:
             return empty, empty.clone()
         violations, opportunities = torch.stack(counts).unbind(1)
         return violations, opportunities
-
-
-def _check_known(what: str, signal: str, declared: Iterable[str]) -> None:
-    if signal not in declared:
-        hint = did_you_mean(signal, declared)
-        raise ObjectiveError(
-            f"Expected {what} to name a signal of the task, {sorted(declared)}, but got '{signal}'.{hint}"
-        )

@@ -8,6 +8,7 @@ from torch import Tensor
 from lightning_cgrpo.distributed import all_sum_named
 from lightning_cgrpo.objective.measurement import clustered_rates, moments
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.subsets import key
 from lightning_cgrpo.rollout import Signals
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
@@ -30,7 +31,9 @@ class Reach:
         rows: dict[str, Tensor] = {}
         meets: Tensor | None = None
         for name, constraint in self.objective.bounded.items():
-            violations, opportunities = constraint.violations(signals[constraint.signal or name])  # [B, G]
+            if name in self.objective.own:
+                continue
+            violations, opportunities = constraint.violations(signals[key(name, constraint)])  # [B, G]
             violations, opportunities = violations.double(), opportunities.double()
             excess = violations - constraint.max_violation_rate * opportunities
             best = excess.argmin(-1, keepdim=True)
@@ -49,4 +52,8 @@ class Reach:
             return {}
         rows = {name: torch.cat([batch[name] for batch in self._batches]) for name in self._batches[0]}
         names = [name.removeprefix("violations/") for name in rows if name.startswith("violations/")]
-        return clustered_rates(names, all_sum_named({n: row.sum() for n, row in rows.items()} | moments(names, rows)))
+        return clustered_rates(
+            names,
+            all_sum_named({n: row.sum() for n, row in rows.items()} | moments(names, rows)),
+            self.objective.means,
+        )

@@ -1,4 +1,4 @@
-"""Comparison of measured rates with thresholds: met, missed or undecided."""
+"""Comparison of measured rates and means with thresholds: met, missed or undecided."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Standing:
-    """The interval of a shown rate, and on which side of the threshold the interval lies."""
+    """The interval of a shown rate or mean, and on which side of the threshold the interval lies."""
 
     low: float
     high: float
     says: Literal["met", "missed", "undecided", ""]
+    of_mean: bool = False
 
     def __str__(self) -> str:
+        if self.of_mean:
+            return f"{self.low:.4g} to {self.high:.4g}"
         # A rate near 0 or 1 needs more digits.
         digits = 4 if min(self.high, 1 - self.low) < 0.01 else 3
         return f"{self.low:.{digits}f}-{self.high:.{digits}f}"
@@ -34,6 +37,7 @@ def standing(constraint: Constraint, rate: ClusteredRate) -> Standing:
 def compared(constraint: Constraint, low: float, high: float) -> Standing:
     """The standing of a shown rate's interval."""
     if constraint.bound is None:
-        return Standing(low, high, "")
+        return Standing(low, high, "", constraint.of_mean)
     met = [constraint.met_by(end) for end in (low, high)]
-    return Standing(low, high, "met" if all(met) else "undecided" if any(met) else "missed")
+    says: Literal["met", "missed", "undecided"] = "met" if all(met) else "undecided" if any(met) else "missed"
+    return Standing(low, high, says, constraint.of_mean)

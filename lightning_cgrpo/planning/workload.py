@@ -111,7 +111,7 @@ def workload(
         group_size=size,
         passes=tuple(pieces(rows, how.micro_batch_size) for rows in steps),
         epochs=how.epochs,
-        reference_passes=everything if how.kl_weight else (),
+        reference_passes=everything if module.needs_reference else (),
         old_passes=everything if language and len(steps) > 1 else (),
         generated=generated,
         samples=True,

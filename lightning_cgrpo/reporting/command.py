@@ -129,7 +129,7 @@ def _show_table(methods: Sequence[MethodRuns], table: Table) -> None:
     from rich.markup import escape
     from rich.table import Table as Screen
 
-    shown = [n for n, column in enumerate(table.columns) if column.title.startswith(("reward", "rate"))]
+    shown = [n for n, column in enumerate(table.columns) if column.title.startswith(("reward", "rate", "mean"))]
     screen = Screen(box=SIMPLE)
     screen.add_column("method", min_width=_longest(word for method in methods for word in method.label.split()))
     # A bound stands below its name, to save width.

@@ -36,7 +36,7 @@ def control_table(methods: Sequence[MethodRuns]) -> Table:
 def _measures(run: Run, method: MethodRuns, names: Sequence[str], level: float) -> list[float | None]:
     reward = run.smooth(REWARD)
     start = summary.time_to(reward, level)
-    rates = {name: run.smooth(f"rate/{name}") for name in method.enforced}
+    rates = {name: run.smooth(constraint.tag(name)) for name, constraint in method.enforced.items()}
     met = {name: summary.compliance(rates[name], constraint) for name, constraint in method.enforced.items()}
     values = [start, summary.together(list(met.values()), reward, level) if met else None]
     for name in names:

@@ -10,6 +10,7 @@ from typing import Any
 
 from lightning_cgrpo.cli.configuration import get, short_class
 from lightning_cgrpo.cli.method import Method
+from lightning_cgrpo.objective.constraint import BOUNDS
 
 CONSTRAINTS = "model.init_args.objective.constraints"
 ESTIMATOR = "model.init_args.estimator"
@@ -102,9 +103,8 @@ def _aspects(method: Method) -> Iterator[tuple[Aspect, str]]:
 def _constraint_words(name: str, settings: Mapping[str, Any]) -> str:
     if settings.get("role") == "monitor":
         return f"{name} monitored"
-    bounded = ("at_most", "at_least")
-    bounds = [f"{key} {_number(settings[key])}" for key in bounded if key in settings]
-    others = [f"{key}={value}" for key, value in settings.items() if key not in (*bounded, "role", "signal")]
+    bounds = [f"{key} {_number(settings[key])}" for key in BOUNDS if key in settings]
+    others = [f"{key}={value}" for key, value in settings.items() if key not in (*BOUNDS, "role", "signal")]
     return " ".join([name, *bounds, *others])
 
 

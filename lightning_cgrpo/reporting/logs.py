@@ -13,7 +13,7 @@ import numpy as np
 from lightning_cgrpo.reporting.histogram import Buckets
 from lightning_cgrpo.reporting.series import FLOAT_DIGITS, Series, rounded
 
-TRAINING = ("reward/", "rate/", "threshold/", "multiplier/", "effective_weight/", "groups/informative/")
+TRAINING = ("reward/", "rate/", "mean/", "threshold/", "multiplier/", "effective_weight/", "groups/informative/")
 FAULTS = "faults/"
 COLLAPSED = "policy/collapsed_since"
 """Update at which the policy began to collapse; logged after detection."""

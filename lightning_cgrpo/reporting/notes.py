@@ -11,7 +11,7 @@ from lightning_cgrpo.reporting.logs import EFFECTIVE_WEIGHTS
 from lightning_cgrpo.reporting.runs import SKIPPED, MethodRuns, Run, progress, seeds_of
 from lightning_cgrpo.reporting.series import Series
 
-MEASURED = ("reward/", "rate/")
+MEASURED = ("reward/", "rate/", "mean/")
 """Series that follow from sampled answers."""
 CHANCE = 30.0
 """Below this many bits, equal numbers may be chance."""
@@ -154,7 +154,7 @@ def _missing_notes(methods: Sequence[MethodRuns]) -> list[str]:
 
 
 def _missing(run: Run, method: MethodRuns) -> Iterator[str]:
-    expected = ["reward/mean", *(f"rate/{name}" for name in method.constraints)]
+    expected = ["reward/mean", *(c.tag(name) for name, c in method.constraints.items())]
     expected += [f"multiplier/{name}" for name in ("reward", *method.enforced)]
     yield from (tag for tag in expected if tag not in run.series)
     for family in ("effective_weight/", "groups/informative/"):

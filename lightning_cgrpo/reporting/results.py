@@ -11,6 +11,8 @@ from lightning_cgrpo.reporting.summary import ROUNDING, TOLERANCE, Statistic, st
 from lightning_cgrpo.reporting.tables import Cell, Column, Table
 
 REWARD = "reward/mean"
+MEASURED = ("rate/", "mean/")
+"""Starts of the tags of constraints."""
 TRAINING = "training prompts"
 RULE = (
     "Bold: for each set of enforced constraints and thresholds, the highest reward among the methods whose rates meet "
@@ -46,7 +48,7 @@ def best_of(methods: Sequence[MethodRuns], values: Values) -> list[str]:
         reward = measured(method, REWARD, values)
         if reward is None or not method.finished or (enforcing and not method.enforced):
             continue
-        rates = [(measured(method, f"rate/{name}", values), c) for name, c in method.enforced.items()]
+        rates = [(measured(method, c.tag(name), values), c) for name, c in method.enforced.items()]
         if all(rate is not None and not violates(rate, constraint) for rate, constraint in rates):
             bounds = frozenset(f"{name} {_bound(constraint)}" for name, constraint in method.enforced.items())
             groups.setdefault(bounds, {})[method.label] = reward.mean
@@ -58,7 +60,7 @@ def final_table(methods: Sequence[MethodRuns], last: float) -> Table:
     parts = 1 / last
     share = f"1/{parts:.0f}" if abs(parts - round(parts)) < 1e-6 else f"{last:.0%}"
     caption = f"Mean ± standard deviation over seeds of the means over the last {share} of the updates. {RULE}"
-    families = ("reward/", "rate/", "multiplier/", "effective_weight/")
+    families = ("reward/", *MEASURED, "multiplier/", "effective_weight/")
     return _values_table("final", caption, methods, lambda run: run.final, families)
 
 
@@ -70,10 +72,12 @@ def test_table(methods: Sequence[MethodRuns]) -> Table | None:
         return None
     beside = {TRAINING: trained} if any(trained(run) for method in methods for run in method.runs) else {}
     seen = f" Rows '{TRAINING}': the same policies' answers to prompts of training, never bold." if beside else ""
-    known = any(tag.startswith("rate_low/") for method in methods for run in method.runs for tag in tested(run))
+    known = any(
+        tag.startswith(("rate_low/", "mean_low/")) for method in methods for run in method.runs for tag in tested(run)
+    )
     intervals = f" {INTERVALS}" if known else ""
     caption = f"Test: mean ± standard deviation over seeds.{seen}{intervals} {RULE}"
-    return _values_table("test", caption, methods, tested, ("reward/", "rate/", "rollout/"), beside)
+    return _values_table("test", caption, methods, tested, ("reward/", *MEASURED, "rollout/"), beside)
 
 
 def _evaluated(prefix: str) -> Values:
@@ -106,10 +110,10 @@ def _values_table(
 
 def _cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], values: Values, best: bool) -> Cell:
     value = measured(method, tag, values)
-    constraint = method.enforced.get(tag.removeprefix("rate/")) if tag.startswith("rate/") else None
+    constraint = method.enforced.get(tag.partition("/")[2]) if tag.startswith(MEASURED) else None
     marked = constraint is not None and violates(value, constraint)
     note = _note(tag, method, methods) if value is not None else ""
-    shown = [_standing(values(run), tag.removeprefix("rate/"), constraint) for run in method.runs if constraint]
+    shown = [_standing(values(run), tag.partition("/")[2], constraint) for run in method.runs if constraint]
     says = [standing.says for standing in shown if standing is not None]
     if says:
         # The intervals of the seeds decide, instead of the tolerance.
@@ -120,7 +124,7 @@ def _cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], values: V
 
 def _standing(values: Mapping[str, float], name: str, constraint: Constraint) -> Standing | None:
     """The standing of a run's evaluation, which logs the interval of each rate."""
-    low, high = values.get(f"rate_low/{name}"), values.get(f"rate_high/{name}")
+    low, high = (values.get(f"{constraint.kind}_{end}/{name}") for end in ("low", "high"))
     if low is None or high is None:
         return None
     return compared(constraint, low, high)
@@ -146,17 +150,17 @@ def _title(tag: str, methods: Sequence[MethodRuns]) -> str:
     family, _, name = tag.partition("/")
     if tag == REWARD:
         return "reward"
-    if family != "rate":
+    if f"{family}/" not in MEASURED:
         return f"{family.replace('_', ' ')} {name}"
     bounds = _bounds(name, methods)
-    return f"rate {name} {bounds.pop()}" if len(bounds) == 1 else f"rate {name}"
+    return f"{family} {name} {bounds.pop()}" if len(bounds) == 1 else f"{family} {name}"
 
 
 def _note(tag: str, method: MethodRuns, methods: Sequence[MethodRuns]) -> str:
     """The rate's own threshold if thresholds differ, or "monitored"."""
     family, _, name = tag.partition("/")
     bounds = _bounds(name, methods)
-    if family != "rate" or not bounds:
+    if f"{family}/" not in MEASURED or not bounds:
         return ""
     if name not in method.enforced:
         return "monitored"
@@ -168,7 +172,7 @@ def _bounds(name: str, methods: Sequence[MethodRuns]) -> set[str]:
 
 
 def _bound(constraint: Constraint) -> str:
-    return f"{'≤' if constraint.at_least is None else '≥'} {constraint.bound:g}"
+    return f"{'≥' if constraint.wanted else '≤'} {constraint.bound:g}"
 
 
 def _decimals(tag: str, methods: Sequence[MethodRuns], values: Values) -> int:

@@ -16,6 +16,8 @@ WINDOW = 200
 """Updates of the moving average; at most a quarter of a run."""
 TOLERANCE = 0.1
 """A rate passes if violations exceed the allowed rate by at most this share."""
+MEAN_TOLERANCE = 0.02
+"""A mean passes if it exceeds its bound by at most this share of the bound."""
 NEAR_BEST = 0.15
 """A reward within this share of the best final reward counts as reached."""
 KEPT, REST = 0.8, 1 / 4
@@ -70,11 +72,13 @@ def final_values(scalars: Mapping[str, Series], start: float) -> dict[str, float
 def violation(rate: Rate, constraint: Constraint) -> Rate:
     """Distance of rates beyond their bound; negative if met."""
     assert constraint.bound is not None
-    return constraint.bound - rate if constraint.at_least is not None else rate - constraint.bound
+    return constraint.bound - rate if constraint.wanted else rate - constraint.bound
 
 
 def tolerance(constraint: Constraint) -> float:
     """Largest violation that passes."""
+    if constraint.of_mean:
+        return MEAN_TOLERANCE * abs(constraint.max_violation_rate)
     return TOLERANCE * constraint.max_violation_rate
 
 

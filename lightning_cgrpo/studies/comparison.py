@@ -94,7 +94,7 @@ def differences(measured: Measured) -> dict[str, dict[str, Difference]]:
 def tags_of(measured: Measured) -> list[str]:
     """Tags of the reward and of all rates."""
     tags = dict.fromkeys(tag for seeds in measured.values() for values in seeds.values() for tag in values)
-    return [*(tag for tag in tags if tag == REWARD), *(tag for tag in tags if tag.startswith("rate/"))]
+    return [*(tag for tag in tags if tag == REWARD), *(tag for tag in tags if tag.startswith(("rate/", "mean/")))]
 
 
 def differences_text(measured: Measured, where: str) -> str:

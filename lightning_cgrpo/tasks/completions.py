@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lightning_cgrpo.objective.objective import SignalKind
+from lightning_cgrpo.objective.composition import SignalKind
 from lightning_cgrpo.rollout import Rollouts, Signal
 
 LENGTH_SIGNALS: Mapping[str, SignalKind] = {"length": "number", "tokens": "number", "truncated": "indicator"}

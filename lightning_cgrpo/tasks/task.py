@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lightning_cgrpo.objective.objective import SignalKind
+from lightning_cgrpo.objective.composition import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, Signals
 
 if TYPE_CHECKING:

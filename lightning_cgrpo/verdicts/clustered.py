@@ -54,6 +54,22 @@ class ClusteredRate:
         return lower_bound(violations, size, level), upper_bound(violations, size, level)
 
 
+@dataclass(frozen=True)
+class ClusteredMean(ClusteredRate):
+    """The mean of a signal over prompts with several answers each."""
+
+    def bounds(self, level: float) -> tuple[float, float]:
+        """One-sided lower and upper bounds, each of confidence 1 - `level`, by Student's t with prompts as samples.
+
+        Approximate: a mean of few prompts with a heavy tail misses more often. Certificates use bounds that hold for
+        any distribution.
+        """
+        if self.prompts < 2:
+            return -math.inf, math.inf
+        half = (self.standard_error or 0.0) * float(stdtrit(self.prompts - 1, 1 - level))
+        return self.rate - half, self.rate + half
+
+
 def wald(rate: float, observations: float, quantile: float) -> tuple[float, float]:
     """The textbook interval of independent observations, which is wrong for groups; for comparisons."""
     half = quantile * math.sqrt(rate * (1 - rate) / observations)

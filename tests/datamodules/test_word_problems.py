@@ -22,6 +22,7 @@ def test_columns():
     assert groups.columns == {
         "prompt": [f"{p.question}\n" for p in problems],
         "answer": [str(p.result) for p in problems],
+        "steps": [len(p.steps) for p in problems],
     }
 
 
@@ -80,7 +81,7 @@ def test_a_resumed_run_goes_on(monkeypatch):
 
 
 def test_evaluation_has_no_completions():
-    assert set(everything(demonstrations(val_prompts=3).source("val")).columns) == {"prompt", "answer"}
+    assert set(everything(demonstrations(val_prompts=3).source("val")).columns) == {"prompt", "answer", "steps"}
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -88,7 +88,8 @@ def test_success_is_no_violation_and_every_reward():
     ones, none = torch.ones(2, 3), torch.zeros(1)
 
     def succeeded(goal, violations=none, applicable=None):
-        return bool(all_succeed(objective, {"goal": Signal(goal, applicable=applicable)}, violations))
+        signals = {"goal": Signal(goal, applicable=applicable)}
+        return bool(all_succeed(objective, signals, violations, torch.ones_like(violations)))
 
     mostly = ones.clone()
     mostly[1, 2] = 0

@@ -24,7 +24,13 @@ from lightning_cgrpo.reporting.figures.style import (
 )
 from lightning_cgrpo.reporting.runs import MethodRuns
 
-COLUMNS = {"reward/": "reward", "rate/": "rate", "multiplier/": "multiplier λ", "effective_weight/": "effective weight"}
+COLUMNS = {
+    "reward/": "reward",
+    "rate/": "rate",
+    "mean/": "mean",
+    "multiplier/": "multiplier λ",
+    "effective_weight/": "effective weight",
+}
 INFORMATIVE = "groups/informative/"
 SMALL_BOUND = 0.1
 """Upper bounds up to this value get an axis that is logarithmic beyond them."""
@@ -88,8 +94,8 @@ def _panel(axes: Axes, method: MethodRuns, family: str, colors: dict[str, str]) 
         draw_seeds(axes, method.series(tag), colors.get(_component(tag), GRAY))
     if not tags:
         say(axes, "not logged")
-    if family == "rate/":
-        _thresholds(axes, method, colors)
+    if family in ("rate/", "mean/"):
+        _thresholds(axes, method, family, colors)
 
 
 def _component(tag: str) -> str:
@@ -99,10 +105,14 @@ def _component(tag: str) -> str:
     return name
 
 
-def _thresholds(axes: Axes, method: MethodRuns, colors: dict[str, str]) -> None:
+def _thresholds(axes: Axes, method: MethodRuns, family: str, colors: dict[str, str]) -> None:
     bounds: dict[float, list[str]] = {}
     for name, constraint in method.enforced.items():
-        if constraint.bound is not None and f"rate/{name}" in method.tags:
+        if constraint.bound is None or constraint.tag(name) not in method.tags or constraint.tag(name) != family + name:
+            continue
+        if constraint.start is not None:
+            draw_seeds(axes, method.series(f"threshold/{name}"), colors[name], linewidth=1.1, linestyle="--")
+        else:
             bounds.setdefault(constraint.bound, []).append(name)
     for bound, names in bounds.items():
         for n, name in enumerate(names):
@@ -111,7 +121,7 @@ def _thresholds(axes: Axes, method: MethodRuns, colors: dict[str, str]) -> None:
 
 
 def _bounded(methods: Sequence[MethodRuns]) -> list[Constraint]:
-    return [c for method in methods for c in method.constraints.values() if c.bound is not None]
+    return [c for method in methods for c in method.constraints.values() if c.bound is not None and not c.of_mean]
 
 
 def _lowest_bound(methods: Sequence[MethodRuns]) -> float | None:

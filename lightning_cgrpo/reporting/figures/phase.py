@@ -21,7 +21,7 @@ from lightning_cgrpo.reporting.summary import violation
 
 def paths(run: Run, name: str, constraint: Constraint) -> tuple[Array, Array, Array] | None:
     """Steps, violations (negative if met) and multipliers ``[n]`` of a constraint; None if not logged."""
-    rate, multiplier = run.series.get(f"rate/{name}"), run.series.get(f"multiplier/{name}")
+    rate, multiplier = run.series.get(constraint.tag(name)), run.series.get(f"multiplier/{name}")
     if rate is None or multiplier is None or constraint.bound is None:
         return None
     steps, rows, columns = np.intersect1d(rate.steps, multiplier.steps, return_indices=True)

@@ -58,7 +58,7 @@ def component_colors(methods: Sequence[MethodRuns]) -> dict[str, str]:
     rewards = list(dict.fromkeys(tag for tag in tags if tag.startswith("reward/") and tag != "reward/mean"))
     colors = {"reward": GREEN, **{name: REWARDS[(n + 1) % len(REWARDS)] for n, name in enumerate(rewards)}}
     declared = [name for method in methods for name in method.constraints]
-    seen = [tag.removeprefix("rate/") for tag in tags if tag.startswith("rate/")]
+    seen = [tag.partition("/")[2] for tag in tags if tag.startswith(("rate/", "mean/"))]
     for n, name in enumerate(dict.fromkeys([*declared, *seen])):
         colors[name] = CONSTRAINTS[n % len(CONSTRAINTS)]
     return colors

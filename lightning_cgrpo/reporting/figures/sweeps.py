@@ -19,7 +19,7 @@ def sweep_figures(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]
     for sweep in sweeps:
         used = sweep.methods
         tested = all("test/reward/mean" in run.evaluations for method in used for run in method.runs)
-        tags = list(dict.fromkeys(tag for m in used for tag in m.tags if tag.startswith("rate/")))
+        tags = list(dict.fromkeys(tag for m in used for tag in m.tags if tag.startswith(("rate/", "mean/"))))
         tags = ["reward/mean", *tags]
         names = list(dict.fromkeys(name for lines in sweep.rows.values() for name in lines))
         colors = {name: METHODS[n % len(METHODS)] for n, name in enumerate(names)}
@@ -33,7 +33,7 @@ def sweep_figures(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]
                     x, mean, std = _line(found, tag, tested)
                     axes.errorbar(x, mean, std, color=colors[name], marker="o", markersize=3, capsize=2, linewidth=1.2)
         for column, tag in enumerate(tags):
-            what = "reward" if tag == "reward/mean" else f"rate of {tag.removeprefix('rate/')}"
+            what = "reward" if tag == "reward/mean" else " of ".join(tag.split("/", 1))
             for axes in grid[:, column]:
                 axes.set_ylabel(what)
             grid[-1, column].set_xlabel(f"fixed weight of {sweep.weight}")

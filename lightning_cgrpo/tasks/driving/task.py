@@ -13,7 +13,7 @@ from lightning_cgrpo.navsim.columns import MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.navsim.evaluation import average_displacement
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
-from lightning_cgrpo.objective.objective import SignalKind
+from lightning_cgrpo.objective.composition import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.completions import length_signals, texts

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError, expect
-from lightning_cgrpo.objective.objective import SignalKind
+from lightning_cgrpo.objective.composition import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, length_signals, texts
 from lightning_cgrpo.tasks.functions.calls import call_functions, import_function

@@ -12,7 +12,7 @@ from lightning_cgrpo.tasks.gsm8k.word_problems import Problem, problem
 
 
 class WordProblems(PromptSource):
-    """Word problems with the columns ``prompt`` and ``answer``."""
+    """Word problems with the columns ``prompt``, ``answer`` and ``steps``, the number of steps to the answer."""
 
     endless = True
 
@@ -28,7 +28,12 @@ class WordProblems(PromptSource):
     def groups(self, index: Tensor) -> PromptGroups:
         problems = self.problems(index)
         return PromptGroups(
-            index, {"prompt": [f"{p.question}\n" for p in problems], "answer": [str(p.result) for p in problems]}
+            index,
+            {
+                "prompt": [f"{p.question}\n" for p in problems],
+                "answer": [str(p.result) for p in problems],
+                "steps": [len(p.steps) for p in problems],
+            },
         )
 
 

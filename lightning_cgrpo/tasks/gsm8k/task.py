@@ -8,7 +8,7 @@ from typing import get_args
 import torch
 
 from lightning_cgrpo.errors import expect
-from lightning_cgrpo.objective.objective import SignalKind
+from lightning_cgrpo.objective.composition import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, length_signals, texts
 from lightning_cgrpo.tasks.gsm8k.scoring import Profile, score_completion

@@ -1,0 +1,57 @@
+"""The policy's own signals: drift from the reference, entropy, and the gap to the sampling engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.grpo.losses import k3
+from lightning_cgrpo.rollout import Examples, Rollouts, Signal
+
+
+def own_signals(names: Iterable[str], examples: Examples, rollouts: Rollouts) -> dict[str, Signal]:
+    """Means over the steps of each answer, ``[B, G]``, from log-probabilities that the update needed anyway.
+
+    - ``kl``: KL(policy || reference) by `k3`, in nats per step
+    - ``entropy``: of the policy's distributions, in nats per step
+    - ``gap``: KL(sampling engine || policy) by `k3`, in nats per step
+
+    The policy is the one that sampled. With several minibatches, entropies are those of the first epoch.
+
+    Args:
+        names: of the signals to measure.
+        examples: after the optimizer steps, with all targets.
+
+    Raises:
+        UserError: the sampler reported no log-probabilities for ``gap``.
+    """
+    targets, found = examples.targets, {}
+    policy, real = targets["old_log_probs"], examples.mask
+    for name in names:
+        if name == "entropy":
+            values, known = targets["entropy"], real
+        elif name == "kl":
+            values, known = k3(targets["reference_log_probs"] - policy), real
+        elif "sampling_log_probs" in targets:
+            known = real & targets["sampling_log_probs"].isfinite()
+            values = k3(torch.where(known, policy - targets["sampling_log_probs"], 0))
+        else:
+            raise UserError(
+                "Expected a sampler that reports log-probabilities for the signal 'gap', but the policy samples "
+                "itself, try a vLLM engine, or no constraint on gap."
+            )
+        total, steps = (_by_answer(torch.where(known, part, 0), rollouts) for part in (values, torch.ones_like(values)))
+        found[name] = Signal(total / steps.clamp(min=1), applicable=steps > 0)
+    return found
+
+
+def _by_answer(values: Tensor, rollouts: Rollouts) -> Tensor:
+    """Sums ``[B, G]`` of values of the examples, ``[N]`` for steps or ``[N, T]`` for answers."""
+    if values.dim() == 2:
+        return values.sum(-1).view(rollouts.mask.shape[:2])
+    steps = torch.zeros(rollouts.mask.shape, dtype=values.dtype, device=values.device)
+    # Not by indexing with the mask, which would wait for the device.
+    return steps.masked_scatter(rollouts.mask, values).sum(-1)

@@ -1,0 +1,139 @@
+"""Constraints on subsets of the prompts: a column of the data has a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lightning_cgrpo.errors import did_you_mean
+from lightning_cgrpo.objective.constraint import Constraint, ObjectiveError
+
+if TYPE_CHECKING:
+    from lightning_cgrpo.prompt_source import PromptSource
+    from lightning_cgrpo.rollout import PromptGroups, Signal
+
+SEEN = 256
+"""Prompts of a source without rows in memory whose columns are looked at."""
+
+
+def expanded(constraints: Mapping[str, Constraint]) -> dict[str, Constraint]:
+    """The constraints, with one for each value in the place of `by`, after the monitored average of all prompts."""
+    found: dict[str, Constraint] = {}
+    for name, constraint in constraints.items():
+        if constraint.by is None:
+            found[name] = constraint
+            continue
+        average = {"by": None, "role": "monitor", "start": None, "over": None, "notch": None}
+        found[name] = replace(constraint, **average)  # type: ignore[arg-type]
+        for column, values in constraint.by.items():
+            for value in values:
+                part = replace(constraint, by=None, where={column: value}, signal=constraint.signal or name)
+                found[f"{name}/{column}={value}"] = part
+    return found
+
+
+def check_subset(name: str, of: Constraint) -> None:
+    """Raise an `ObjectiveError` unless `where` is one column and its value, and `by` one column and its values."""
+    if of.where is not None and of.by is not None:
+        raise ObjectiveError(f"Expected constraint '{name}' to have one of where: and by:, but got both.")
+    if isinstance(of.by, str):
+        raise ObjectiveError(
+            f"Expected by: of constraint '{name}' to list the column's values, but got the column '{of.by}' alone, try "
+            f"by: {{{of.by}: [VALUE, ...]}}."
+        )
+    if of.by is not None:
+        values = next(iter(of.by.values()), None) if isinstance(of.by, Mapping) and len(of.by) == 1 else None
+        if not isinstance(values, list) or not values or len(set(map(str, values))) < len(values):
+            raise ObjectiveError(
+                f"Expected by: of constraint '{name}' to be a column and its different values, like {{language: [en, "
+                f"fr]}}, but got {of.by}."
+            )
+    if of.where is not None and (not isinstance(of.where, Mapping) or len(of.where) != 1):
+        raise ObjectiveError(
+            f"Expected where: of constraint '{name}' to be a column and its value, like {{language: fr}}, but got "
+            f"{of.where}."
+        )
+
+
+def key(name: str, of: Constraint) -> str:
+    """Name of the signal that a constraint measures, within its subset."""
+    signal = of.signal or name
+    return signal if of.where is None else f"{signal}[{column_of(of)}={value_of(of)}]"
+
+
+def column_of(of: Constraint) -> str:
+    """The column of `where`."""
+    assert of.where is not None
+    return str(next(iter(of.where)))
+
+
+def value_of(of: Constraint) -> Any:
+    """The value of `where`."""
+    assert of.where is not None
+    return next(iter(of.where.values()))
+
+
+def with_subsets(
+    constraints: Mapping[str, Constraint], signals: Mapping[str, Signal], prompts: PromptGroups
+) -> dict[str, Signal]:
+    """The signals, and those of constraints with `where`, which apply to the answers of the subset alone."""
+    import torch
+
+    found = dict(signals)
+    for name, constraint in constraints.items():
+        if constraint.where is None:
+            continue
+        column = prompts.column(column_of(constraint), f"constraint '{name}'")
+        elements = column.tolist() if isinstance(column, torch.Tensor) else column
+        signal = signals[constraint.signal or name]
+        inside = torch.tensor(
+            [str(element) == str(value_of(constraint)) for element in elements],
+            dtype=torch.bool,
+            device=signal.value.device,
+        )
+        applicable = inside[:, None].expand(signal.value.shape[:2])
+        if signal.applicable is not None:
+            applicable = applicable & signal.applicable
+        found[key(name, constraint)] = replace(signal, applicable=applicable)
+    return found
+
+
+def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[str], PromptSource]) -> None:
+    """Refuse an unknown column, and a subset without prompts in training data.
+
+    Args:
+        source_of: a data module's prompts by split.
+
+    Raises:
+        ObjectiveError: the nearest column or value is suggested.
+    """
+    import torch
+
+    subsets = {name: constraint for name, constraint in constraints.items() if constraint.where is not None}
+    if not subsets:
+        return
+    source = source_of("train")
+    rows = source.rows
+    groups = source.groups(torch.arange(min(SEEN, len(source)))).columns if rows is None else {}
+    columns = list(groups) if rows is None else list(dict.fromkeys(column for row in rows for column in row))
+    for name, constraint in subsets.items():
+        column, value = column_of(constraint), value_of(constraint)
+        if column not in columns:
+            raise ObjectiveError(
+                f"Expected constraint '{name}' to name a column of the data, {sorted(columns)}, but got '{column}'."
+                f"{did_you_mean(column, columns)}"
+            )
+        values = _texts(groups[column] if rows is None else (row.get(column) for row in rows))
+        if str(value) not in values:
+            known = sorted(values)
+            shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
+            raise ObjectiveError(
+                f"Expected constraint '{name}' to be on a subset with prompts, but no {column} is {value}; there are "
+                f"{shown}.{did_you_mean(str(value), known)}"
+            )
+
+
+def _texts(column: Any) -> set[str]:
+    values: Iterable[Any] = column.tolist() if hasattr(column, "tolist") else column
+    return {str(value) for value in values}

@@ -1,0 +1,156 @@
+"""Constraints on subsets of the prompts: a multiplier for each value of a column, beside the average."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.callbacks.evaluation_tables import objective_table
+from lightning_cgrpo.multipliers import ProjectedAscent
+from lightning_cgrpo.objective.measurement import RunningSums, prompt_sums
+from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
+from lightning_cgrpo.objective.subsets import check_columns
+from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
+
+BY = Constraint(at_least=0.8, by={"steps": [1, 2, 3]})
+
+
+def prompts(*steps: Any) -> PromptGroups:
+    return PromptGroups(torch.arange(len(steps)), {"steps": list(steps)})
+
+
+def signals(*rows: list[int]) -> dict[str, Signal]:
+    value = torch.tensor(rows, dtype=torch.float32)
+    return {"goal": Signal(value), "right": Signal(value)}
+
+
+class TestExpansion:
+    def test_a_multiplier_for_each_value_and_a_monitored_average(self) -> None:
+        objective = Objective("goal", {"right": BY, "other": Constraint(at_most=0.1, signal="right")})
+        names = ["right/steps=1", "right/steps=2", "right/steps=3"]
+        assert list(objective.constraints) == ["right", *names, "other"]
+        assert list(objective.constrained) == [*names, "other"]
+        assert objective.constraints["right"].role == "monitor" and objective.constraints["right"].bound == 0.8
+        assert objective.signal_names == ["goal", "right"]
+
+    def test_counts_components_and_what_applies(self) -> None:
+        objective = Objective("goal", {"right": BY})
+        measured = objective.made(signals([1, 0], [1, 1], [0, 0], [0, 1]), prompts(1, "2", 1.5, 1))
+        violations, opportunities = objective.violations(measured)
+        # The average counts all eight answers; a column may hold texts; nothing is in subset 3.
+        assert violations.tolist() == [4, 2, 0, 0] and opportunities.tolist() == [8, 4, 2, 0]
+        components = objective.components(measured)
+        assert components.applicable[1].all(1).tolist() == [True, False, False, True]
+        assert components.applicable[3].any().item() is False
+
+    def test_an_answer_to_which_the_signal_does_not_apply_is_in_no_subset(self) -> None:
+        found = signals([1, 0])
+        found["right"] = Signal(found["right"].value, applicable=torch.tensor([[True, False]]))
+        objective = Objective("goal", {"c": Constraint(at_most=0.5, signal="right", where={"steps": 1})})
+        assert objective.violations(objective.made(found, prompts(1)))[1].tolist() == [1]
+
+    @pytest.mark.parametrize(
+        ("declared", "words"),
+        [
+            ({"by": "steps"}, "but got the column 'steps' alone, try by: {steps: [VALUE, ...]}."),
+            ({"by": {"steps": []}}, "a column and its different values"),
+            ({"by": {"steps": [1, 1]}}, "a column and its different values"),
+            ({"by": {"a": [1], "b": [2]}}, "a column and its different values"),
+            ({"where": {}}, "a column and its value, like {language: fr}"),
+            ({"where": {"steps": 1}, "by": {"steps": [1]}}, "one of where: and by:, but got both"),
+        ],
+    )
+    def test_refusals(self, declared: dict, words: str) -> None:
+        with pytest.raises(ObjectiveError) as caught:
+            Objective.declared({"reward": "goal", "constraints": {"right": {"at_least": 0.8, **declared}}})
+        assert words in str(caught.value) and "\n" not in str(caught.value)
+
+    def test_the_policys_own_signals_have_no_subsets(self) -> None:
+        objective = Objective("goal", {"d": Constraint(signal="kl", mean_at_most=0.1, where={"steps": 1})})
+        with pytest.raises(ObjectiveError, match="to be on all prompts, try it without where: and by:"):
+            objective.check_signals({"goal": "indicator"})
+
+
+class TestData:
+    ROWS = SimpleNamespace(rows=[{"steps": 1, "prompt": "a"}, {"steps": 2, "prompt": "b"}])
+
+    class Generated:
+        rows = None
+
+        def __len__(self) -> int:
+            return 9
+
+        def groups(self, index: torch.Tensor) -> PromptGroups:
+            return PromptGroups(index, {"steps": (1 + index % 2).tolist()})
+
+    @pytest.mark.parametrize("source", [ROWS, Generated()])
+    def test_unknown_columns_and_empty_subsets(self, source: Any) -> None:
+        def check(where: dict[str, Any]) -> None:
+            check_columns({"c": Constraint(at_most=0.1, where=where)}, lambda split: source)
+
+        check({"steps": 2})
+        with pytest.raises(ObjectiveError, match=r"but got 'step'. Did you mean 'steps'\?"):
+            check({"step": 2})
+        with pytest.raises(ObjectiveError, match="but no steps is 3; there are 1, 2"):
+            check({"steps": 3})
+
+    def test_without_subsets_no_data_is_read(self) -> None:
+        check_columns({"c": Constraint(at_most=0.1)}, lambda split: pytest.fail("was read"))
+
+
+class TestPooling:
+    def started(self) -> tuple[LagrangianCallback, Any, Any]:
+        objective = Objective("goal", {"a": Constraint(at_most=0.1), "b": Constraint(at_most=0.1, where={"x": 1})})
+        callback = LagrangianCallback(ProjectedAscent())
+        module = SimpleNamespace(
+            objective=objective, weights=torch.zeros(3).double(), device=torch.device("cpu"), loggers=[]
+        )
+        trainer = SimpleNamespace(global_step=0, log_every_n_steps=1, estimated_stepping_batches=9, callbacks=[])
+        callback.setup(trainer, module, "fit")
+        callback.on_train_start(trainer, module)
+        return callback, trainer, module
+
+    def update(self, started: tuple[LagrangianCallback, Any, Any], answers: float) -> list[float]:
+        callback, trainer, module = started
+        trainer.global_step += 1
+        counts = torch.tensor([answers, answers]).double()
+        callback.on_train_batch_end(trainer, module, {"violations": counts, "opportunities": counts}, None, 0)
+        return callback.controller.multipliers.tolist()
+
+    def test_a_rare_subset_waits_until_its_counts_can_move_a_multiplier(self) -> None:
+        run = self.started()
+        before = run[0].controller.multipliers.tolist()
+        one = self.update(run, 12)
+        assert one[0] > before[0] and one[1] == before[1], "whatever has no subset moves as ever"
+        two = self.update(run, 12)
+        assert two[0] > one[0] and two[1] == before[1]
+        three = self.update(run, 12)
+        assert three[1] > before[1]
+        assert self.update(run, 12)[1] == three[1], "the counts were used up"
+
+    def test_pending_counts_are_in_the_checkpoint(self) -> None:
+        one, other = self.started(), self.started()
+        for _ in range(2):
+            self.update(one, 12)
+        other[0].load_state_dict(one[0].state_dict())
+        assert self.update(one, 12) == self.update(other, 12)
+
+
+def test_the_table_has_the_worst_subset_first() -> None:
+    objective = Objective("goal", {"right": BY})
+    rows = signals([1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 1, 0])
+    asked = prompts(1, 2, 3)
+    mask = torch.ones(3, 4, 2, dtype=torch.bool)
+    rollouts = Rollouts(torch.zeros(3, 4, 2, dtype=torch.int64), mask, {})
+    sums = RunningSums()
+    sums.add(prompt_sums(objective, objective.made(rows, asked), rollouts))
+    table = objective_table(objective, {"test": sums.evaluation(objective)}, "Test", 30)
+    names = [str(cell) for cell in table.columns[0].cells]
+    assert [name for name in names if name.startswith("right")] == [
+        "right",
+        "right/steps=2",
+        "right/steps=3",
+        "right/steps=1",
+    ]

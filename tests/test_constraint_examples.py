@@ -1,0 +1,47 @@
+"""Each file of examples/constraints trains, and logs what its comment promises."""
+
+import csv
+import shlex
+from pathlib import Path
+
+import pytest
+
+from lightning_cgrpo.__main__ import main
+
+pytest.importorskip("transformers")
+
+FOLDER = Path(__file__).parents[1] / "examples/constraints"
+SMALL = shlex.split(
+    "--trainer.max_steps=2 --trainer.log_every_n_steps=1 --trainer.limit_val_batches=1 --trainer.val_check_interval=2 "
+    "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false --callbacks.samples=null "
+    "--callbacks.initial_rates=null --data.prompts_per_update=4 --data.eval_prompts=8 --model.group_size=4 "
+    "--model.sampler.max_new_tokens=30 --trainer.logger=lightning.pytorch.loggers.CSVLogger "
+    "--trainer.logger.save_dir=runs --trainer.logger.name=example"
+)
+EXPECTED = {
+    "mean": {"mean/brevity", "multiplier/brevity", "rate/correctness", "val/mean/brevity"},
+    "composition": {"rate/neat", "multiplier/neat", "val/rate/neat"},
+    "schedule": {"threshold/correctness", "threshold/format"},
+    "drift": {"mean/drift", "multiplier/drift", "policy/kl"},
+    "subsets": {"rate/correctness", "threshold/correctness", "multiplier/correctness/steps=1", "val/rate/correctness"},
+}
+FURTHER = {"schedule": [f"--model.objective.constraints.{name}.over=2" for name in ("format", "integer")]}
+
+
+def test_all_examples_are_tried() -> None:
+    assert {file.stem for file in FOLDER.glob("*.yaml")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_trains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["fit", "-c", str(FOLDER / f"{name}.yaml"), *SMALL, *FURTHER.get(name, [])])
+    [file] = tmp_path.glob("runs/example/**/metrics.csv")
+    rows = list(csv.DictReader(file.open()))
+    logged = {tag for row in rows for tag, value in row.items() if value}
+    assert logged >= EXPECTED[name]
+    if name == "subsets":
+        assert "multiplier/correctness" not in logged
+    if name == "schedule":
+        shown = [float(row["threshold/format"]) for row in rows if row.get("threshold/format")]
+        assert shown == pytest.approx([0.95, 0.97])

@@ -1,0 +1,179 @@
+"""Runs with every kind of constraint: what is logged, what a resumed run does, and what the dual sees."""
+
+import importlib.util
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers.logger import DummyLogger
+
+from lightning_cgrpo import Constraint, Objective
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar
+from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.grpo.losses import LossOptions, grpo_loss
+
+UPDATES = 15
+
+
+def load_worker():
+    path = Path(__file__).with_name("process_worker.py")
+    module = importlib.util.module_from_spec(importlib.util.spec_from_file_location("process_worker", path))
+    module.__spec__.loader.exec_module(module)
+    return module
+
+
+class Memory(DummyLogger):
+    def __init__(self) -> None:
+        super().__init__()
+        self.updates: dict[int, dict[str, float]] = {}
+
+    def log_metrics(self, metrics, step=None):
+        kept = {tag: v for tag, v in metrics.items() if not tag.startswith(("time/", "throughput/", "epoch"))}
+        self.updates.setdefault(step, {}).update(kept)
+
+
+class Signals(Callback):
+    def __init__(self) -> None:
+        self.measured = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.measured.append(outputs["measured"])
+
+
+class Stop(Callback):
+    """Writes a checkpoint after an update, and ends the run before the next."""
+
+    def __init__(self, update: int | None, path: Path | None) -> None:
+        self.update, self.path = update, path
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.update:
+            trainer.save_checkpoint(self.path)
+            raise ChildProcessError
+
+
+def trained(updates: int = UPDATES, ckpt_path: str | None = None, stop: int | None = None, save: Path | None = None):
+    module, memory, duals, seen = load_worker().grammar_module(), Memory(), LagrangianCallback(), Signals()
+    trainer = Trainer(
+        accelerator="cpu",
+        precision="64-true",
+        logger=memory,
+        callbacks=[duals, seen, Stop(stop, save)],
+        max_steps=updates,
+        log_every_n_steps=1,
+        limit_val_batches=0,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    trainer.fit(module, GridworldDataModule(3), ckpt_path=ckpt_path)
+    return module, memory.updates, duals, seen.measured
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return trained()
+
+
+def test_tags_and_thresholds_in_force(whole) -> None:
+    _, updates, _, _ = whole
+    first, last = updates[0], updates[14]
+    for update in (first, last):
+        assert {"rate/lava", "mean/brief", "rate/fine", "mean/drift", "mean/lively"} <= update.keys()
+        assert not {"mean/lava", "rate/brief", "rate/drift"} & update.keys()
+        assert not [tag for tag in update if tag.startswith("effective_weight/") and tag.endswith(("drift", "lively"))]
+    assert first["threshold/lava"] == 0.5 and last["threshold/lava"] == 0.01
+    assert first["threshold/fine"] == 0.1 and last["threshold/fine"] == pytest.approx(0.1 + 0.8 * 14 / 15)
+    assert first["threshold/brief"] == updates[9]["threshold/brief"] == 40 and last["threshold/brief"] == 30
+    assert 0.5 < last["mean/drift"] / last["policy/kl"] < 2, "the latter is after the first epoch, too"
+    assert 1.5 < first["mean/lively"] <= math.log(5) and first["mean/drift"] == 0
+    assert last["multiplier/lively"] > 0
+    for name in ("brief", "fine", "drift"):
+        assert len({updates[u][f"multiplier/{name}"] for u in updates}) > 5
+
+
+def test_the_dual_sees_means_in_standard_units(whole) -> None:
+    """By hand: the first update's mean of steps, its spread within groups, and lambda = clip(10 v + 1)."""
+    _, updates, _, measured = whole
+    steps = measured[0]["steps"].value.double()
+    spread = math.sqrt((steps - steps.mean(1, keepdim=True)).square().sum() / (len(steps) * (steps.shape[1] - 1)))
+    v = max(min((steps.mean().item() - 40) / spread, 10), -10)
+    told = updates[1]
+    assert told["multiplier/brief"] / told["multiplier/reward"] == pytest.approx(
+        min(max(10 * v + min(max(1 + v / 3, 0), 10) if 0 < 10 * v + 1 < 10 else 10 * v + 1, 0), 10), rel=1e-6
+    )
+
+
+def test_a_resumed_run_is_the_same_to_the_last_bit(whole, tmp_path) -> None:
+    """Stopped in the middle of a hold, of a line and of a list."""
+    module, updates, duals, _ = whole
+    with pytest.raises(ChildProcessError):
+        trained(stop=7, save=tmp_path / "last.ckpt")
+    resumed, later, others, _ = trained(ckpt_path=str(tmp_path / "last.ckpt"))
+    assert sorted(later) == list(range(7, 15))
+    for update, metrics in later.items():
+        assert metrics == updates[update], update
+    for one, other in zip(module.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+    for part in ("controller", "spread", "thresholds"):
+        ours, theirs = duals.state_dict()[part], others.state_dict()[part]
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_schedule_past_the_end_ends_the_run_before_it_begins() -> None:
+    with pytest.raises(Exception, match="within the run's 5 updates, but got over: 12, try over: 3"):
+        trained(5)
+
+
+def test_the_bar_shows_the_threshold_in_force_and_units(whole) -> None:
+    module, updates, _, _ = whole
+    module.latest_metrics = updates[3]
+    bar, trainer = ObjectiveProgressBar(), Trainer(logger=False, enable_progress_bar=False, enable_checkpointing=False)
+    shown = bar.get_metrics(trainer, module)
+    assert ">= 0.26" in shown["fine"] and "<= 40" in shown["brief"] and "<= 0.5" in shown["lava"]
+
+
+class TestPenalties:
+    def test_coefficients_are_weights_per_unit(self) -> None:
+        objective = Objective(
+            "goal",
+            {
+                "lava": Constraint(at_most=0.1),
+                "drift": Constraint(signal="kl", mean_at_most=0.1),
+                "lively": Constraint(signal="entropy", mean_at_least=1.0),
+            },
+        )
+        weights = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
+        found = objective.penalties(weights, torch.tensor([1.0, 0.5, math.inf], dtype=torch.float64))
+        assert found["kl"].item() == pytest.approx(0.4) and found["entropy"].item() == 0
+        assert objective.component_weights(weights).tolist() == [0.4, 0.3]
+        assert objective.component_names == ["reward", "lava"]
+
+    def test_the_loss_with_a_penalty_is_the_loss_with_the_weight(self) -> None:
+        torch.manual_seed(0)
+        p, old, reference, advantages = (torch.randn(5, dtype=torch.float64) for _ in range(4))
+        entropy, w = torch.rand(5, dtype=torch.float64), torch.full((5,), 0.2, dtype=torch.float64)
+        given = {"reference_log_probs": reference, "entropy": entropy}
+        by_hand = grpo_loss(p, old, advantages, w, LossOptions(kl_weight=0.3, entropy_weight=0.2), **given).loss
+        penalties = {"kl": w.new_tensor(0.2), "entropy": w.new_tensor(-0.2)}
+        learned = grpo_loss(p, old, advantages, w, LossOptions(kl_weight=0.1), **given, penalties=penalties).loss
+        assert learned.item() == pytest.approx(by_hand.item(), rel=1e-12)
+
+    def test_the_gap_pulls_the_policy_to_the_engine(self) -> None:
+        p = torch.tensor([-1.0, -2.0], requires_grad=True)
+        sampled, w = torch.tensor([-1.5, math.nan]), torch.full((2,), 0.5)
+        loss = grpo_loss(
+            p, p.detach(), torch.zeros(2), w, sampling_log_probs=sampled, penalties={"gap": torch.tensor(1.0)}
+        ).loss
+        loss.backward()
+        assert loss.item() == pytest.approx(0.5 * (math.exp(0.5) - 0.5 - 1))
+        assert p.grad.tolist() == pytest.approx([0.5 * (math.exp(0.5) - 1), 0.0])
+
+    @pytest.mark.parametrize("word", ["at_most", "at_least"])
+    def test_a_rate_of_the_policys_own(self, word: str) -> None:
+        objective = Objective("goal", {"drift": Constraint(signal="kl", **{word: 0.2})})
+        with pytest.raises(Exception, match=r"a number of the policy's own, try mean_at_most: 0.2"):
+            objective.check_signals({"goal": "indicator"})
