@@ -9,11 +9,14 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
+from lightning_cgrpo.critic.critic_advantages import CriticAdvantages
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages, group_statistics
 from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss, sampling_ratio
 from lightning_cgrpo.grpo.minibatches import (
+    LRSchedulerCallable,
     Optimization,
+    OptimizerCallable,
     loss_mask,
     micro_batches,
     minibatches,
@@ -22,7 +25,6 @@ from lightning_cgrpo.grpo.minibatches import (
 )
 from lightning_cgrpo.modules.collapse import CollapseDetector, all_succeed, constant_rewards
 from lightning_cgrpo.modules.dynamic_sampling import redraw
-from lightning_cgrpo.modules.manual_optimization import LRSchedulerCallable, OptimizerCallable
 from lightning_cgrpo.modules.rollout_module import RolloutModule, ScoredPrompts
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
 from lightning_cgrpo.objective.objective import Objective
@@ -73,7 +75,7 @@ class ConstrainedGRPO(RolloutModule):
         task: scores answers into signals.
         objective: reward and constraints.
         optimizer: function of parameters.
-        estimator: computes advantages.
+        estimator: computes advantages; `CriticAdvantages` also learns a critic, after the policy's steps.
         lr_scheduler: function of the optimizer; steps once per update.
         optimization: epochs, minibatches, clipping, KL and entropy.
         group_size: answers per prompt (G) in training.
@@ -133,7 +135,25 @@ class ConstrainedGRPO(RolloutModule):
         without_dropout(self.policy)
         if self.optimization.kl_weight and self.reference is None:
             self.reference = self.policy.reference()
+        if self.learned is not None and self._trainer is not None and self.trainer.state.fn == "fit":
+            self.learned.critic.load(len(self.objective.component_names))
+            # DistributedDataParallel would wait for the critic's gradients in the policy's backward pass.
+            names = [f"estimator.{name}" for name, _ in self.learned.named_parameters()]
+            self._ddp_params_and_buffers_to_ignore = names
         shard(self)
+
+    @property
+    def learned(self) -> CriticAdvantages | None:
+        """The estimator, if it has a critic."""
+        return self.estimator if isinstance(self.estimator, CriticAdvantages) else None
+
+    def configure_optimizers(self) -> Any:
+        own = super().configure_optimizers()
+        if self.learned is None:
+            return own
+        optimizers, schedules = own if isinstance(own, tuple) else ([own], [])
+        optimizer, schedule = self.learned.configure_optimizer()
+        return [*optimizers, optimizer], [*schedules, *([] if schedule is None else [schedule])]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
@@ -142,10 +162,12 @@ class ConstrainedGRPO(RolloutModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if "collapse" in checkpoint:  # not after supervised fine-tuning
             self.collapse.load_state_dict(checkpoint["collapse"], self.device)
-        if self.reference is None:
-            # Trained with a KL term, used without; a sharded checkpoint has its weights elsewhere.
-            state = checkpoint.get("state_dict", {})
-            checkpoint["state_dict"] = {name: t for name, t in state.items() if not name.startswith("reference.")}
+        # Trained with a KL term or a critic, used without; a sharded checkpoint has its weights elsewhere.
+        unused = () if self.reference is not None else ("reference.",)
+        if not any(name.startswith("estimator.") for name in self.state_dict()):
+            unused = (*unused, "estimator.")
+        if (state := checkpoint.get("state_dict")) is not None:
+            checkpoint["state_dict"] = {name: t for name, t in state.items() if not name.startswith(unused)}
         super().on_load_checkpoint(checkpoint)
 
     def on_train_start(self) -> None:
@@ -180,17 +202,30 @@ class ConstrainedGRPO(RolloutModule):
         with report.time("optimize"):
             components = self.objective.components(signals)
             advantages = self.estimator(rollouts, components, weights)
-            self._optimize(rollouts, advantages, update, report)
-        succeeded = all_succeed(self.objective, measured, violations)
-        constant = constant_rewards(components, len(self.objective.rewards))
-        self.collapse.add(update, report.entropy, advantages, constant, succeeded, stepped=bool(report.grad_norms))
+            warming_up = self.learned is not None and self.learned.warming_up(update)
+            if warming_up:
+                self.take_step()  # without gradients: counts the update, and moves no weight
+            else:
+                self._optimize(rollouts, advantages, update, report)
+        if self.learned is not None:
+            with report.time("critic"):
+                self._learn_values(self.learned, update)
+        if warming_up:
+            # Without opportunities no multiplier moves.
+            violations, opportunities = torch.zeros_like(violations), torch.zeros_like(opportunities)
+        else:
+            succeeded = all_succeed(self.objective, measured, violations)
+            constant = constant_rewards(components, len(self.objective.rewards))
+            self.collapse.add(update, report.entropy, advantages, constant, succeeded, stepped=bool(report.grad_norms))
         if report.due:
             statistics = group_statistics(components)
             effective = self.estimator.effective_weights(statistics, weights)
             metrics = report.metrics(self.objective, first, measured, faults, statistics, effective, self.weights)
             metrics["policy/learning_rate"] = learning_rate
             if self.reference is None:
-                del metrics["policy/kl"]
+                metrics.pop("policy/kl", None)
+            if self.learned is not None:
+                metrics |= self.learned.metrics(self.objective.component_names)
             if self.collapse.collapsed_since is not None:
                 metrics["policy/collapsed_since"] = self.collapse.collapsed_since
             self.latest_rates = report.rates
@@ -204,6 +239,12 @@ class ConstrainedGRPO(RolloutModule):
             "violations": violations,
             "opportunities": opportunities,
         }
+
+    def _learn_values(self, learned: CriticAdvantages, update: int) -> None:
+        optimizer = self.trainer.optimizers[1]  # not Lightning's wrapper, whose steps are counted as updates
+        learned.learn(optimizer, self.group_size, self.seed, update)
+        if (schedule := self.schedule(optimizer)) is not None:
+            schedule.step()
 
     def _optimize(self, rollouts: Rollouts, advantages: Tensor, update: int, report: UpdateReport) -> None:
         how = self.optimization

@@ -195,6 +195,19 @@ class CausalLMPolicy(TextPolicy):
 
     def packed_log_probs(self, examples: Examples) -> PolicyOutput:
         """`forward` with each prompt computed once."""
+        hidden, order = self.packed_states(examples)
+        taken, actions = examples.mask[order], examples.actions[order]
+        values = linear_log_probs(hidden, self.output_weight, actions[taken], self.temperature)
+        back = order.argsort()
+        return PolicyOutput(
+            *(
+                torch.zeros(taken.shape, dtype=value.dtype, device=value.device).masked_scatter(taken, value)[back]
+                for value in values
+            )
+        )
+
+    def packed_states(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        """Last hidden states ``[S, D]`` before the answers' S tokens, and the order ``[N]`` of the answers."""
         order = examples.group.argsort(stable=True)
         prompts, group = torch.unique(examples.group[order], return_inverse=True)
         taken, actions = examples.mask[order], examples.actions[order]
@@ -205,17 +218,17 @@ class CausalLMPolicy(TextPolicy):
         fed = taken & (taken.cumsum(-1) < taken.sum(-1, keepdim=True))  # all but the last token of each answer
         ids = torch.cat([read, actions[fed]])
         hidden = self.hidden(ids, layout.position_ids, PackedAttention(layout), inputs)
-        values = linear_log_probs(hidden[layout.predictors], self.output_weight, actions[taken], self.temperature)
-        back = order.argsort()
-        return PolicyOutput(
-            *(
-                torch.zeros(taken.shape, dtype=value.dtype, device=value.device).masked_scatter(taken, value)[back]
-                for value in values
-            )
-        )
+        return hidden[layout.predictors], order
 
     def padded_log_probs(self, examples: Examples) -> PolicyOutput:
         """`forward` with a padded row per answer, its prompt included."""
+        logits, actions = self.padded_logits(examples)
+        log_probs, entropy = token_log_probs(logits, actions, self.temperature)
+        unused = (0, examples.actions.shape[1] - actions.shape[1])
+        return PolicyOutput(pad(log_probs, unused), pad(entropy, unused))
+
+    def padded_logits(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        """Logits ``[N, steps, V]`` and tokens ``[N, steps]`` of the answers, up to the longest."""
         actions, mask, group = examples.actions, examples.mask, examples.group
         steps = max(int(mask.sum(-1).max()), 1)
         prompt_mask = examples.shared["prompt_mask"][group]
@@ -223,10 +236,7 @@ class CausalLMPolicy(TextPolicy):
         # `cat` copies the rollout's tensors, which may have been made under inference mode.
         ids = torch.cat([examples.shared["prompt_ids"][group][:, -width:], actions[:, :steps]], 1)
         seen = torch.cat([prompt_mask[:, -width:], mask[:, :steps]], 1)
-        logits = self.logits(ids[:, :-1], seen[:, :-1], keep=steps)  # [N, steps, V]
-        log_probs, entropy = token_log_probs(logits, ids[:, -steps:], self.temperature)
-        unused = (0, actions.shape[1] - steps)
-        return PolicyOutput(pad(log_probs, unused), pad(entropy, unused))
+        return self.logits(ids[:, :-1], seen[:, :-1], keep=steps), ids[:, -steps:]
 
     def prompt_positions(self, ids: Tensor, lengths: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
         """Positions ``[A, S]`` (A axes) of the tokens ``[S]`` of n prompts; None for 0, 1, 2, … in each prompt."""
