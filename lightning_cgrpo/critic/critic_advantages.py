@@ -59,7 +59,7 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
             expect(0 <= value <= 1, name, "in [0, 1]", value)
         self.critic, self.learning = critic, learning
         self.gamma, self.gae_lambda = gamma, gae_lambda
-        self._make_optimizer, self._make_scheduler = optimizer, lr_scheduler
+        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
         self._examples: Examples | None = None
         self._effective: Tensor | None = None
         self._sums: dict[str, Tensor] = {}
@@ -74,8 +74,8 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         """
 
     def configure_optimizer(self) -> tuple[Optimizer, LRScheduler | None]:
-        optimizer = self._make_optimizer([p for p in self.critic.parameters() if p.requires_grad])
-        return optimizer, None if self._make_scheduler is None else self._make_scheduler(optimizer)
+        optimizer = self.make_optimizer([p for p in self.critic.parameters() if p.requires_grad])
+        return optimizer, None if self.make_scheduler is None else self.make_scheduler(optimizer)
 
     def warming_up(self, update: int) -> bool:
         return update < self.learning.warmup
