@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -85,8 +86,9 @@ def shard(module: LightningModule) -> None:
         cast_forward_inputs=False,  # the inputs include old log-probabilities
     )
     critic = getattr(getattr(module, "estimator", None), "critic", None)
-    for network in (getattr(module, "policy", None), getattr(module, "reference", None), critic):
-        if isinstance(network, nn.Module) and not is_sharded(network):
+    networks: list[Any] = [getattr(module, "policy", None), getattr(module, "reference", None), critic]
+    for network in networks:
+        if hasattr(network, "layers") and not is_sharded(network):
             for part in (*reversed(network.layers()), network):  # inner layers first
                 fully_shard(part, mesh=mesh["data_parallel"], mp_policy=precision, reshard_after_forward=True)
 
