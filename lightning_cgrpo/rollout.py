@@ -111,13 +111,10 @@ class Signal(_Tensors):
 
         Opportunities by step are by default the steps of the mask.
         """
-
-        def kept(tensor: Tensor | None) -> Tensor | None:
-            return tensor if tensor is None or tensor.dim() == 2 else torch.where(mask, tensor, 0)
-
         count = self.value if self.count is None else self.count
         every = mask.to(count.dtype) if count.dim() == 3 and self.opportunities is None else self.opportunities
-        return replace(self, value=kept(self.value), count=kept(self.count), opportunities=kept(every))
+        signal = replace(self, opportunities=every)
+        return signal.mapped(lambda tensor: tensor if tensor.dim() == 2 else torch.where(mask, tensor, 0))
 
     def _where_applicable(self, values: Tensor) -> Tensor:
         if self.applicable is None:

@@ -23,11 +23,16 @@ from lightning_cgrpo import (
     EnvironmentSampler,
     FunctionTask,
     GenerationSampler,
+    LagrangianGAE,
+    LanguageCritic,
+    MLPCritic,
     Objective,
     Optimization,
+    ScalarizedGAE,
     SupervisedFineTuning,
 )
 from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.critic.value_learning import ValueLearning
 from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.distributed import world
@@ -122,6 +127,28 @@ def grammar(folder: Path, prompts: int) -> dict:
     return run(grammar_module(), GridworldDataModule(prompts), LagrangianCallback(), UPDATES)
 
 
+def critic(folder: Path, prompts: int) -> dict:
+    """PPO-Lagrangian: costs by step, a critic with a schedule and minibatches of its own, and its warm-up."""
+    torch.manual_seed(0)
+    estimator = LagrangianGAE(
+        MLPCritic(30, hidden=(32,)),
+        lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5),
+        learning=ValueLearning(epochs=2, minibatch_size=150 * prompts, micro_batch_size=50 * prompts, warmup=3),
+    )
+    module = ConstrainedGRPO(
+        CategoricalMLP(30, 5, hidden=(32,)).double(),
+        EnvironmentSampler(Gridworld(max_steps=40)),
+        GridworldTask(cost="steps"),
+        Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.01)}),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        optimization=Optimization(epochs=2, minibatch_size=120 * prompts, aggregation="token_mean"),
+        estimator=estimator,
+        group_size=8,
+    )
+    return run(module, GridworldDataModule(prompts), LagrangianCallback(SoftmaxAdam()), UPDATES)
+
+
 def even(completions, **columns):
     """Signal: an even number of characters."""
     return [float(len(text) % 2 == 0) for text in completions]
@@ -141,6 +168,28 @@ def language(folder: Path, prompts: int) -> dict:
     )
     data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts)
     return run(module, data, LagrangianCallback(SoftmaxAdam(), every_n_updates=3), UPDATES if prompts > 1 else 8)
+
+
+def reader(folder: Path, prompts: int) -> dict:
+    """A language model as critic."""
+    torch.manual_seed(0)
+    estimator = ScalarizedGAE(
+        LanguageCritic(CausalLMPolicy(str(folder / "model"), dtype="float64")),
+        lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        learning=ValueLearning(epochs=2, minibatch_size=2, micro_batch_size=1),
+    )
+    module = ConstrainedGRPO(
+        CausalLMPolicy(str(folder / "model"), dtype="float64"),
+        GenerationSampler(max_new_tokens=8),
+        FunctionTask({"even": even}, kinds={"even": "indicator"}, max_completion_tokens=8),
+        Objective("length", {"even": Constraint(at_least=0.9)}),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        optimization=Optimization(minibatch_size=2, micro_batch_size=1),
+        estimator=estimator,
+        group_size=4,
+    )
+    data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts)
+    return run(module, data, LagrangianCallback(SoftmaxAdam()), 4)
 
 
 def supervised(folder: Path, prompts: int) -> dict:
@@ -171,7 +220,8 @@ def run(module: ConstrainedGRPO, data: GroupDataModule, duals: LagrangianCallbac
 
 
 def flattened(module: RolloutModule) -> torch.Tensor:
-    return torch.cat([whole(parameter.detach()).flatten() for parameter in module.policy.parameters()])
+    """All trained weights, a critic's included."""
+    return torch.cat([whole(p.detach()).flatten() for p in module.parameters() if p.requires_grad])
 
 
 def fit(
@@ -202,7 +252,14 @@ def size() -> tuple[int, int]:
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 
-RUNS = {"gridworld": gridworld, "language": language, "supervised": supervised, "grammar": grammar}
+RUNS = {
+    "gridworld": gridworld,
+    "grammar": grammar,
+    "critic": critic,
+    "language": language,
+    "reader": reader,
+    "supervised": supervised,
+}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

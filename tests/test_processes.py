@@ -15,15 +15,10 @@ WORKER = Path(__file__).with_name("process_worker.py")
 STRATEGIES = ("ddp", "fsdp2")
 # Of 8 prompts per update 2 and 4 processes get equal shares; of 7 or 3 somebody gets fewer, of 1 all but one get none.
 RUNS = (
-    "gridworld_8",
-    "gridworld_7",
-    "gridworld_1",
-    "grammar_7",
-    "grammar_1",
-    "language_1",
-    "supervised_1",
-    "supervised_3",
+    *("gridworld_8", "gridworld_7", "gridworld_1", "grammar_7", "grammar_1", "critic_7", "critic_1"),
+    *("language_1", "reader_3", "supervised_1", "supervised_3"),
 )
+ONE_COPY = ("critic_1", "language_1", "reader_3", "supervised_1")
 LONGER = ("gridworld_7", "gridworld_1", "grammar_7", "language_3", "supervised_3")
 
 
@@ -121,9 +116,9 @@ def test_two_processes(several, single, name):
     assert_equal_runs(several(2, "ddp", RUNS)[name], single(name), int(name[-1]))
 
 
-@pytest.mark.parametrize("name", ["language_1", "supervised_1"])
+@pytest.mark.parametrize("name", ONE_COPY)
 def test_two_processes_with_one_copy(several, single, name):
-    assert_equal_runs(several(2, "fsdp2", ("language_1", "supervised_1"))[name], single(name), int(name[-1]))
+    assert_equal_runs(several(2, "fsdp2", ONE_COPY)[name], single(name), int(name[-1]))
 
 
 @pytest.mark.slow

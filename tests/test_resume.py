@@ -143,6 +143,27 @@ def test_state_between_dual_steps_is_resumed(tmp_path, monkeypatch, multipliers)
     assert_same_state(checkpoint(tmp_path, 1, 10), checkpoint(tmp_path, 0, 10), 10)
 
 
+def test_a_critic_is_resumed(tmp_path, monkeypatch):
+    """Its weights, its optimizer and schedule, and a warm-up that has ended."""
+    monkeypatch.chdir(tmp_path)
+    critic = (
+        "-c configs/ablations/gridworld/ppo_lagrangian.yaml --model.estimator.learning.warmup=3 "
+        "--model.estimator.critic.hidden=[32] --model.estimator.lr_scheduler=torch.optim.lr_scheduler.StepLR "
+        "--model.estimator.lr_scheduler.step_size=4"
+    )
+    arguments = [*ARGUMENTS, *shlex.split(critic), "--model.estimator.learning.minibatch_size=200"]
+    main([*arguments, "--trainer.max_steps=10"])
+    middle = checkpoint(tmp_path, 0, EVERY)
+    assert len(middle["optimizer_states"]) == len(middle["lr_schedulers"]) == 2
+    assert middle["optimizer_states"][1]["param_groups"][0]["lr"] == pytest.approx(1e-4)
+    main([*arguments, "--trainer.max_steps=10", f"--ckpt_path=runs/resumed/version_0/checkpoints/step={EVERY}.ckpt"])
+    assert rows(tmp_path, 1, 0) == rows(tmp_path, 0, EVERY)
+    assert sum("critic/loss" in row for row in rows(tmp_path, 0, 0)) == 10
+    assert_same_state(checkpoint(tmp_path, 1, 10), checkpoint(tmp_path, 0, 10), 10)
+    # An evaluation needs no critic.
+    main(["test", *arguments[1:], f"--ckpt_path=runs/resumed/version_0/checkpoints/step={EVERY}.ckpt"])
+
+
 def test_what_was_lost_would_be_noticed(tmp_path, monkeypatch):
     """The comparison above can fail: a checkpoint without the callbacks' state is continued differently."""
     monkeypatch.chdir(tmp_path)

@@ -45,7 +45,7 @@ class GroupStatistics:
     @property
     def standardized(self) -> Tensor:
         """Z ``[J, B, G]``: deviation / std, 0 without variance."""
-        return _divide(self.deviation, self.std[..., None])
+        return divide(self.deviation, self.std[..., None])
 
 
 def group_statistics(components: Components) -> GroupStatistics:
@@ -115,11 +115,11 @@ class ScalarizedRewards(AdvantageEstimator):
 
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
         statistics = group_statistics(components)
-        advantages = _divide(_weighted(weights, statistics.deviation), _std_of_sum(statistics, weights)[:, None])
+        advantages = divide(_weighted(weights, statistics.deviation), _std_of_sum(statistics, weights)[:, None])
         return advantages.to(components.values.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
-        return _divide(weights[:, None] * statistics.std, _std_of_sum(statistics, weights))
+        return divide(weights[:, None] * statistics.std, _std_of_sum(statistics, weights))
 
 
 class LeaveOneOut(AdvantageEstimator):
@@ -152,7 +152,7 @@ class GDPO(AdvantageEstimator):
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
         statistics = group_statistics(components)
         total = _weighted(weights, statistics.deviation / (_sample_std(statistics) + self.eps)[..., None])
-        mean, std = _batch_moments(total, statistics.used)
+        mean, std = batch_moments(total, statistics.used)
         advantages = torch.where(statistics.used, (total - mean) / (std + self.eps), 0)
         return advantages.to(components.values.dtype)
 
@@ -160,11 +160,12 @@ class GDPO(AdvantageEstimator):
         """The batch's mean is left out, because it shifts all advantages alike."""
         sample = _sample_std(statistics)
         deviations = statistics.deviation / (sample + self.eps)[..., None]
-        _, std = _batch_moments(_weighted(weights, deviations), statistics.used)
+        _, std = batch_moments(_weighted(weights, deviations), statistics.used)
         return weights[:, None] * statistics.std / (sample + self.eps) / (std + self.eps)
 
 
-def _divide(numerator: Tensor, std: Tensor) -> Tensor:
+def divide(numerator: Tensor, std: Tensor) -> Tensor:
+    """Numerator / std, 0 without variance."""
     return torch.where(std > 0, numerator / torch.where(std > 0, std, 1), 0)
 
 
@@ -181,7 +182,7 @@ def _std_of_sum(statistics: GroupStatistics, weights: Tensor) -> Tensor:
     """``[B]`` standard deviation of sum_j w_j X_j in each group, 0 if constant up to rounding."""
     # Relative to sum_j |w_j| std_j, because squares of tiny weights underflow.
     scale = (weights.detach().abs()[:, None].to(statistics.std.dtype) * statistics.std).sum(0)
-    relative = _divide(_weighted(weights, statistics.deviation), scale[:, None])
+    relative = divide(_weighted(weights, statistics.deviation), scale[:, None])
     variance = relative.square().sum(-1) / statistics.used.sum(-1).clamp(min=1)
     return scale * _sqrt(torch.where(variance > RELATIVE_ZERO**2, variance, 0))
 
@@ -195,7 +196,7 @@ def _sample_std(statistics: GroupStatistics) -> Tensor:
     return statistics.std * _leave_one_out(statistics).sqrt()
 
 
-def _batch_moments(values: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
+def batch_moments(values: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and sample standard deviation of used entries on all processes, in two passes for precision."""
     selected = values[used].double()
     total, count = all_sum(torch.stack([selected.sum(), used.sum().double()])).unbind()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_cgrpo.distributed import gather_counts, world
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.losses import Aggregation, LossOptions
 from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.rollout import Examples, Rollouts
+
+OptimizerCallable = Callable[[Iterable[Any]], Optimizer]
+LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ def loss_mask(rollouts: Rollouts, mask_truncated: bool) -> Tensor:
 
 
 def with_targets(examples: Examples, rollouts: Rollouts, **values: Tensor) -> Examples:
-    """Add tensors ``[B, G, T]`` of the rollout to the targets: ``[N]`` for steps, ``[N, T]`` for answers."""
+    """Add tensors ``[B, G, T, ...]`` of the rollout to targets: ``[N, ...]`` of steps, ``[N, T, ...]`` of answers."""
     if examples.actions.dim() == 1:
         targets = {name: value[rollouts.mask] for name, value in values.items()}
     else:

@@ -11,11 +11,14 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
+from lightning_cgrpo.critic.critic_advantages import CriticAdvantages
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages, group_statistics
 from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss, sampling_ratio
 from lightning_cgrpo.grpo.minibatches import (
+    LRSchedulerCallable,
     Optimization,
+    OptimizerCallable,
     loss_mask,
     micro_batches,
     minibatches,
@@ -25,7 +28,6 @@ from lightning_cgrpo.grpo.minibatches import (
 from lightning_cgrpo.grpo.own_signals import own_signals
 from lightning_cgrpo.modules.collapse import CollapseDetector, all_succeed, constant_rewards
 from lightning_cgrpo.modules.dynamic_sampling import redraw
-from lightning_cgrpo.modules.manual_optimization import LRSchedulerCallable, OptimizerCallable
 from lightning_cgrpo.modules.rollout_module import RolloutModule, ScoredPrompts
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
 from lightning_cgrpo.objective.measurement import isolate_faults
@@ -79,7 +81,7 @@ class ConstrainedGRPO(RolloutModule):
         task: scores answers into signals.
         objective: reward and constraints.
         optimizer: function of parameters.
-        estimator: computes advantages.
+        estimator: computes advantages; `CriticAdvantages` also learns a critic, after the policy's steps.
         lr_scheduler: function of the optimizer; steps once per update.
         optimization: epochs, minibatches, clipping, KL and entropy.
         group_size: answers per prompt (G) in training.
@@ -144,6 +146,11 @@ class ConstrainedGRPO(RolloutModule):
         without_dropout(self.policy)
         if self.needs_reference and self.reference is None:
             self.reference = self.policy.reference()
+        if self.learned is not None and self._trainer is not None and self.trainer.state.fn == "fit":
+            self.learned.critic.load(len(self.objective.component_names))
+            # DistributedDataParallel would wait for the critic's gradients in the policy's backward pass.
+            names = [f"estimator.{name}" for name, _ in self.learned.named_parameters()]
+            self._ddp_params_and_buffers_to_ignore = names
         shard(self)
 
     @property
@@ -156,6 +163,19 @@ class ConstrainedGRPO(RolloutModule):
         """The policy's own signals that are constrained or monitored."""
         return sorted({constraint.signal or name for name, constraint in self.objective.own.items()})
 
+    @property
+    def learned(self) -> CriticAdvantages | None:
+        """The estimator, if it has a critic."""
+        return self.estimator if isinstance(self.estimator, CriticAdvantages) else None
+
+    def configure_optimizers(self) -> Any:
+        own = super().configure_optimizers()
+        if self.learned is None:
+            return own
+        optimizers, schedules = own if isinstance(own, tuple) else ([own], [])
+        optimizer, schedule = self.learned.configure_optimizer()
+        return [*optimizers, optimizer], [*schedules, *([] if schedule is None else [schedule])]
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         checkpoint["collapse"] = self.collapse.state_dict()
@@ -163,10 +183,12 @@ class ConstrainedGRPO(RolloutModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if "collapse" in checkpoint:  # not after supervised fine-tuning
             self.collapse.load_state_dict(checkpoint["collapse"], self.device)
-        if self.reference is None:
-            # Trained with a KL term, used without; a sharded checkpoint has its weights elsewhere.
-            state = checkpoint.get("state_dict", {})
-            checkpoint["state_dict"] = {name: t for name, t in state.items() if not name.startswith("reference.")}
+        # Trained with a KL term or a critic, used without; a sharded checkpoint has its weights elsewhere.
+        unused = () if self.reference is not None else ("reference.",)
+        if not any(name.startswith("estimator.") for name in self.state_dict()):
+            unused = (*unused, "estimator.")
+        if (state := checkpoint.get("state_dict")) is not None:
+            checkpoint["state_dict"] = {name: t for name, t in state.items() if not name.startswith(unused)}
         super().on_load_checkpoint(checkpoint)
 
     def on_train_start(self) -> None:
@@ -201,14 +223,26 @@ class ConstrainedGRPO(RolloutModule):
         with report.time("optimize"):
             components = self.objective.components(signals)
             advantages = self.estimator(rollouts, components, weights)
-            own = self._optimize(rollouts, advantages, update, report)
+            warming_up = self.learned is not None and self.learned.warming_up(update)
+            own: dict[str, Signal] = {}
+            if warming_up:
+                self.take_step()  # without gradients: counts the update, and moves no weight
+            else:
+                own = self._optimize(rollouts, advantages, update, report)
+        if self.learned is not None:
+            with report.time("critic"):
+                self._learn_values(self.learned, update)
         if own:
             clean, own_faults = isolate_faults(own)
             measured, faults = {**measured, **clean}, {**faults, **own_faults}
             violations, opportunities = self.objective.violations(measured, self.objective.constrained)
-        succeeded = all_succeed(self.objective, measured, violations, opportunities)
-        constant = constant_rewards(components, len(self.objective.rewards))
-        self.collapse.add(update, report.entropy, advantages, constant, succeeded, stepped=bool(report.grad_norms))
+        if warming_up:
+            # Without opportunities no multiplier moves.
+            violations, opportunities = torch.zeros_like(violations), torch.zeros_like(opportunities)
+        else:
+            succeeded = all_succeed(self.objective, measured, violations, opportunities)
+            constant = constant_rewards(components, len(self.objective.rewards))
+            self.collapse.add(update, report.entropy, advantages, constant, succeeded, stepped=bool(report.grad_norms))
         if report.due:
             statistics = group_statistics(components)
             effective = self.estimator.effective_weights(statistics, weights)
@@ -216,7 +250,9 @@ class ConstrainedGRPO(RolloutModule):
             metrics |= {f"threshold/{name}": value for name, value in self.thresholds.items()}
             metrics["policy/learning_rate"] = learning_rate
             if self.reference is None:
-                del metrics["policy/kl"]
+                metrics.pop("policy/kl", None)
+            if self.learned is not None:
+                metrics |= self.learned.metrics(self.objective.component_names)
             if self.collapse.collapsed_since is not None:
                 metrics["policy/collapsed_since"] = self.collapse.collapsed_since
             self.latest_rates = report.rates
@@ -231,6 +267,12 @@ class ConstrainedGRPO(RolloutModule):
             "violations": violations,
             "opportunities": opportunities,
         }
+
+    def _learn_values(self, learned: CriticAdvantages, update: int) -> None:
+        optimizer = self.trainer.optimizers[1]  # not Lightning's wrapper, whose steps are counted as updates
+        learned.learn(optimizer, self.group_size, self.seed, update)
+        if (schedule := self.schedule(optimizer)) is not None:
+            schedule.step()
 
     def _optimize(self, rollouts: Rollouts, advantages: Tensor, update: int, report: UpdateReport) -> dict[str, Signal]:
         """Take all optimizer steps, and return the policy's own signals."""

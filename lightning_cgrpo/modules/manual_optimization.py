@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -18,13 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from lightning_cgrpo.distributed import gather_counts
 from lightning_cgrpo.errors import UserError, first_line
+from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
 from lightning_cgrpo.policies.policy import Policy
-from lightning_cgrpo.policies.sharding import is_sharded, total_norm
-
-OptimizerCallable = Callable[[Iterable[Any]], Optimizer]
-LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
+from lightning_cgrpo.policies.sharding import equal_passes, is_sharded, total_norm
 
 SCHEDULED = ("initial_lr", "weight_decay", "eps")
 """Optimizer settings that a schedule does not change."""
@@ -102,7 +99,7 @@ class ManualOptimization(LightningModule):
 
     def on_train_start(self) -> None:
         self._take_settings()
-        scheduler = self.lr_schedulers()
+        scheduler = self.schedule(self._policy_optimizer.optimizer)
         updates = self.trainer.estimated_stepping_batches
         if isinstance(scheduler, CosineAnnealingLR) and scheduler.T_max < updates:
             rank_zero_warn(
@@ -123,8 +120,7 @@ class ManualOptimization(LightningModule):
         """
         if self.trainer.ckpt_path is None:
             return
-        optimizer = self.optimizers(use_pl_optimizer=False)
-        assert isinstance(optimizer, Optimizer)
+        optimizer = self._policy_optimizer.optimizer
         for group, given in zip(optimizer.param_groups, self._given, strict=True):
             for key in SCHEDULED if self.make_scheduler else given.keys() - {"initial_lr"}:
                 value, saved = given.get(key), group.get(key)
@@ -140,9 +136,19 @@ class ManualOptimization(LightningModule):
 
     @property
     def learning_rate(self) -> float:
-        optimizer = self.optimizers(use_pl_optimizer=False)
-        assert isinstance(optimizer, Optimizer)
-        return float(optimizer.param_groups[0]["lr"])
+        return float(self._policy_optimizer.optimizer.param_groups[0]["lr"])
+
+    @property
+    def _policy_optimizer(self) -> LightningOptimizer:
+        """The first optimizer; a critic has the second."""
+        made: Any = self.optimizers()
+        first: LightningOptimizer = made[0] if isinstance(made, list) else made
+        return first
+
+    def schedule(self, optimizer: Optimizer) -> LRScheduler | None:
+        """The schedule of an optimizer, if any."""
+        schedules: list[Any] = [config.scheduler for config in self.trainer.lr_scheduler_configs]
+        return next((schedule for schedule in schedules if schedule.optimizer is optimizer), None)
 
     # ------------------------------------------------------------------ steps
 
@@ -162,14 +168,8 @@ class ManualOptimization(LightningModule):
                 self.manual_backward(loss(piece) if len(piece) else self._no_loss())
 
     def passes(self, pieces: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Pieces for equally many passes on every process, if the weights are sharded. Collective.
-
-        An added, empty piece needs a pass of the policy's placeholder.
-        """
-        if not is_sharded(self.policy):
-            return pieces
-        most = max(gather_counts(len(pieces), self.device))
-        return [*pieces, *(pieces[0][:0] for _ in range(most - len(pieces)))]
+        """`equal_passes` of the policy."""
+        return equal_passes(self.policy, pieces, self.device)
 
     def clipped_norm(self, max_norm: float | None) -> Tensor | None:
         """The gradients' norm, then scaled down to `max_norm`; None if a gradient isn't finite."""
@@ -181,13 +181,12 @@ class ManualOptimization(LightningModule):
         return norm
 
     def take_step(self, last: bool = True) -> None:
-        optimizer = self.optimizers()
-        assert isinstance(optimizer, LightningOptimizer)
+        optimizer = self._policy_optimizer
         # Lightning counts steps of its wrapper as global_step, which counts updates here.
         (optimizer if last else optimizer.optimizer).step()
         optimizer.zero_grad()
-        if last and isinstance(scheduler := self.lr_schedulers(), LRScheduler):
-            scheduler.step()
+        if last and (schedule := self.schedule(optimizer.optimizer)) is not None:
+            schedule.step()
 
     def _no_loss(self) -> Tensor:
         if not is_sharded(self.policy):

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lightning_cgrpo.checkpoints.files import check_weights
 from lightning_cgrpo.errors import UserError, expect
-from lightning_cgrpo.modules.manual_optimization import LRSchedulerCallable, ManualOptimization, OptimizerCallable
+from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
+from lightning_cgrpo.modules.manual_optimization import ManualOptimization
 from lightning_cgrpo.modules.monitors import TIMES, check_monitors
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums, isolate_faults, prompt_sums
 from lightning_cgrpo.objective.merit import MERIT, merit

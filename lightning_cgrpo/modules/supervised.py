@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from lightning_cgrpo.distributed import all_sum, world
 from lightning_cgrpo.errors import UserError, expect
-from lightning_cgrpo.grpo.minibatches import micro_batches
-from lightning_cgrpo.modules.manual_optimization import LRSchedulerCallable, OptimizerCallable
+from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable, micro_batches
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy

@@ -96,7 +96,8 @@ class UpdateReport:
         trained groups.
         """
         sums = behavior_sums(objective, signals, rollouts, faults)
-        sums |= {f"policy/{name}": torch.stack([t[name] for t in self.terms]).mean() for name in POLICY_TERMS}
+        learned = POLICY_TERMS if self.terms else ()  # none while a critic warms up
+        sums |= {f"policy/{name}": torch.stack([t[name] for t in self.terms]).mean() for name in learned}
         informative = statistics.informative  # [J, B]
         sums["groups"] = self.zero + informative.shape[1]
         for row, name in enumerate(objective.component_names):
@@ -121,7 +122,7 @@ class UpdateReport:
             metrics[f"groups/informative/{name}"] = total[f"informative/{name}"] / total["groups"]
             if total[f"informative/{name}"]:
                 metrics[f"effective_weight/{name}"] = total[f"effective/{name}"] / total[f"informative/{name}"]
-        metrics |= {f"policy/{name}": total[f"policy/{name}"] / world()[1] for name in POLICY_TERMS}
+        metrics |= {f"policy/{name}": total[f"policy/{name}"] / world()[1] for name in learned}
         if self.grad_norms:
             metrics["policy/grad_norm"] = torch.stack(self.grad_norms).mean().item()
         if "redrawn" in total:

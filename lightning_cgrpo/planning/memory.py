@@ -67,7 +67,7 @@ def language_model_memory(sizes: ModelSizes, work: Workload, how: Execution, che
             }
     row = max(training_rows(work, shared), key=lambda row: row.tokens)
     kept = saved(sizes, row, row.prompts * work.patches, arithmetic, checkpointed)
-    phases |= _training_phases(sizes, row, kept, always, how, arithmetic, work.accumulates)
+    phases |= training_phases(sizes, row, kept, always, how, arithmetic, work.accumulates)
     return Memory({name: {part: size for part, size in parts.items() if size} for name, parts in phases.items()})
 
 
@@ -183,7 +183,7 @@ def _chunk(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> tuple[int, bo
     return min(row.predicted, rows) * sizes.vocabulary * arithmetic.full, row.predicted <= rows
 
 
-def _training_phases(
+def training_phases(
     sizes: ModelSizes, row: Row, kept: Saved, always: Parts, how: Execution, arithmetic: Arithmetic, accumulates: bool
 ) -> dict[str, Parts]:
     """The beginning and the end of the backward pass, and the optimizer's step.

@@ -9,7 +9,9 @@ from typing import Any
 
 from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 from lightning_cgrpo.planning.communication import Traffic, traffic
+from lightning_cgrpo.planning.critic import NOTE, with_critic
 from lightning_cgrpo.planning.execution import Execution, execution
 from lightning_cgrpo.planning.flops import Flops, language_model_flops, small_policy_flops
 from lightning_cgrpo.planning.lengths import answer_length, image_patches, pixel_bounds, prompt_length
@@ -74,7 +76,7 @@ def plan(
             raise UserError(f"Expected no --{option} for {type(policy).__name__}, which reads no text, but got one.")
         if answer_tokens is None:
             notes.append(f"All episodes are taken to be as long as allowed, {answer} steps (--answer-tokens).")
-        return _small(policy, workload(module, data, gpus, 0, answer), how, notes)
+        return _small(module, policy, workload(module, data, gpus, 0, answer), how, notes)
     sizes = language_model_sizes(policy, model_config, how.double)
     given = patches
     patches, number = (patches, 1) if patches is not None else _images(policy, sizes, data, images, notes)
@@ -86,13 +88,18 @@ def plan(
     if answer_tokens is None:
         notes.append(f"All answers are taken to be as long as allowed, {work.answer_tokens} tokens (--answer-tokens).")
     notes += _uneven(work, gpus) + _remarks(module, sizes)
+    memory = language_model_memory(sizes, work, how, policy.gradient_checkpointing)
+    if (learned := getattr(module, "learned", None)) is not None:
+        assert isinstance(module, ConstrainedGRPO)
+        memory = with_critic(memory, learned, len(module.objective.component_names), work, how, model_config)
+        notes.append(NOTE)
     return Plan(
         f"{type(policy).__name__} '{sizes.name}'",
         sizes.parameters,
         sizes.trainable,
         work,
         how,
-        language_model_memory(sizes, work, how, policy.gradient_checkpointing),
+        memory,
         tokens(work, sizes.obstacle is None),
         traffic(sizes.parameters, sizes.trainable_bytes, work, how, arithmetic_of(sizes, how).element),
         language_model_flops(sizes, work, policy.gradient_checkpointing),
@@ -100,13 +107,17 @@ def plan(
     )
 
 
-def _small(policy: Policy, work: Workload, how: Execution, notes: list[str]) -> Plan:
+def _small(module: Any, policy: Policy, work: Workload, how: Execution, notes: list[str]) -> Plan:
     if how.double:
         policy.double()
     weights = list(policy.parameters())
     count, size = sum(p.numel() for p in weights), sum(p.nbytes for p in weights)
+    memory, learned = small_policy_memory(policy, work, how), getattr(module, "learned", None)
+    if learned is not None:
+        memory = with_critic(memory, learned, len(module.objective.component_names), work, how, None)
+        notes.append(NOTE)
     return Plan(
-        type(policy).__name__, count, count, work, how, small_policy_memory(policy, work, how), steps(work),
+        type(policy).__name__, count, count, work, how, memory, steps(work),
         traffic(count, size, work, how, size // count), small_policy_flops(policy, work),
         notes + _uneven(work, how.gpus),
     )  # fmt: skip

@@ -196,6 +196,15 @@ class CausalLMPolicy(TextPolicy):
 
     def packed_log_probs(self, examples: Examples) -> PolicyOutput:
         """`forward` with each prompt computed once."""
+        hidden, places = self.packed_states(examples)
+        shape, actions = examples.actions.shape, examples.actions.flatten()
+        values = linear_log_probs(hidden, self.output_weight, actions[places], self.temperature)
+        return PolicyOutput(
+            *(value.new_zeros(len(actions)).index_copy(0, places, value).view(shape) for value in values)
+        )
+
+    def packed_states(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        """Last hidden states ``[S, D]`` before the answers' S tokens, and the tokens' places ``[S]`` in ``[N T]``."""
         group, mask, prompt_mask = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
         order = group.argsort(stable=True)
         prompts, group = torch.unique(group[order], return_inverse=True)
@@ -216,14 +225,17 @@ class CausalLMPolicy(TextPolicy):
         layout = Layout.of(lengths, taken.sum(-1), group, positions, actions.device)
         ids = torch.cat([read, actions[there(cells[fed])]])
         hidden = self.hidden(ids, layout.position_ids, PackedAttention(layout), inputs)
-        places = there(cells[taken])
-        values = linear_log_probs(hidden[layout.predictors], self.output_weight, actions[places], self.temperature)
-        return PolicyOutput(
-            *(value.new_zeros(len(actions)).index_copy(0, places, value).view(mask.shape) for value in values)
-        )
+        return hidden[layout.predictors], there(cells[taken])
 
     def padded_log_probs(self, examples: Examples) -> PolicyOutput:
         """`forward` with a padded row per answer, its prompt included."""
+        logits, actions = self.padded_logits(examples)
+        log_probs, entropy = token_log_probs(logits, actions, self.temperature)
+        unused = (0, examples.actions.shape[1] - actions.shape[1])
+        return PolicyOutput(pad(log_probs, unused), pad(entropy, unused))
+
+    def padded_logits(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        """Logits ``[N, steps, V]`` and tokens ``[N, steps]`` of the answers, up to the longest."""
         actions, mask, group = examples.actions, examples.mask, examples.group
         steps = max(int(mask.sum(-1).max()), 1)
         prompt_mask = examples.shared["prompt_mask"][group]
@@ -231,10 +243,7 @@ class CausalLMPolicy(TextPolicy):
         # `cat` copies the rollout's tensors, which may have been made under inference mode.
         ids = torch.cat([examples.shared["prompt_ids"][group][:, -width:], actions[:, :steps]], 1)
         seen = torch.cat([prompt_mask[:, -width:], mask[:, :steps]], 1)
-        logits = self.logits(ids[:, :-1], seen[:, :-1], keep=steps)  # [N, steps, V]
-        log_probs, entropy = token_log_probs(logits, ids[:, -steps:], self.temperature)
-        unused = (0, actions.shape[1] - steps)
-        return PolicyOutput(pad(log_probs, unused), pad(entropy, unused))
+        return self.logits(ids[:, :-1], seen[:, :-1], keep=steps), ids[:, -steps:]
 
     def prompt_positions(self, ids: Tensor, lengths: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
         """Positions ``[A, S]`` (A axes) of the tokens ``[S]`` of n prompts; None for 0, 1, 2, … in each prompt."""

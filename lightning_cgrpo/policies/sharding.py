@@ -7,9 +7,10 @@ Other methods, such as generation, need the whole network (`unsharded`).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -19,6 +20,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from lightning_cgrpo.distributed import gather_counts
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.policy import Policy
 
@@ -59,7 +61,7 @@ if "fsdp2" not in StrategyRegistry.available_strategies():
 
 
 def shard(module: LightningModule) -> None:
-    """Shard a module's policy and reference if its strategy shards.
+    """Shard a module's policy, reference and critic if its strategy shards.
 
     Under ``bf16-mixed`` weights are gathered as bfloat16; all else keeps its dtype.
 
@@ -83,9 +85,11 @@ def shard(module: LightningModule) -> None:
         reduce_dtype=torch.float32 if mixed else None,
         cast_forward_inputs=False,  # the inputs include old log-probabilities
     )
-    for policy in (getattr(module, "policy", None), getattr(module, "reference", None)):
-        if isinstance(policy, Policy) and not is_sharded(policy):
-            for part in (*reversed(policy.layers()), policy):  # inner layers first
+    critic = getattr(getattr(module, "estimator", None), "critic", None)
+    networks: list[Any] = [getattr(module, "policy", None), getattr(module, "reference", None), critic]
+    for network in networks:
+        if hasattr(network, "layers") and not is_sharded(network):
+            for part in (*reversed(network.layers()), network):  # inner layers first
                 fully_shard(part, mesh=mesh["data_parallel"], mp_policy=precision, reshard_after_forward=True)
 
 
@@ -117,9 +121,20 @@ def unsharded(policy: Policy) -> Iterator[None]:
             part.reshard()
 
 
-def total_norm(policy: Policy) -> Tensor:
-    """Norm of a policy's gradients; collective if the policy is sharded."""
-    return whole(nn.utils.get_total_norm([p.grad for p in policy.parameters() if p.grad is not None]))
+def equal_passes(network: nn.Module, pieces: Sequence[Tensor], device: torch.device) -> Sequence[Tensor]:
+    """Pieces for equally many passes on every process, if the network is sharded. Collective.
+
+    An added, empty piece needs a pass of the network's placeholder.
+    """
+    if not is_sharded(network):
+        return pieces
+    most = max(gather_counts(len(pieces), device))
+    return [*pieces, *(pieces[0][:0] for _ in range(most - len(pieces)))]
+
+
+def total_norm(network: nn.Module) -> Tensor:
+    """Norm of a network's gradients; collective if the network is sharded."""
+    return whole(nn.utils.get_total_norm([p.grad for p in network.parameters() if p.grad is not None]))
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -356,8 +356,11 @@ def test_what_the_trainer_switches_off_is_left_out(folder, capsys):
     ids=lambda path: str(path.relative_to(PACKAGED)),
 )
 def test_every_shipped_configuration_is_spelled_right(path):
-    """An ablation is stacked on its task's configuration; every other file stands alone."""
+    """An ablation is stacked on its task's configuration, PPO on a paper's; every other file stands alone."""
     base = ["-c", f"configs/{path.parent.name}.yaml"] if "ablations" in path.parts else []
+    if path.stem.endswith("_ppo_lagrangian"):
+        task = path.stem.removesuffix("_ppo_lagrangian")
+        base = ["-c", str(next(iter(sorted(path.parent.glob(f"{task}_qwen*")))))]
     config, flags = read_arguments("fit", [*base, "-c", str(path)])
     known = ("lightning_cgrpo.ConstrainedGRPO", "lightning_cgrpo.SupervisedFineTuning")
     assert config["model"]["class_path"] in known and not flags

@@ -1,0 +1,1 @@
+"""Critics: value networks, generalized advantages, and the estimators that PPO needs."""

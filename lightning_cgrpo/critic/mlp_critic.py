@@ -1,0 +1,40 @@
+"""A small critic for environments."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from lightning_cgrpo.critic.critic import Critic
+from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
+from lightning_cgrpo.randomness import random_weights, run_seed
+from lightning_cgrpo.rollout import Examples
+
+
+class MLPCritic(Critic):
+    """MLP from observations to a value per component, 0 at first; the training unit is a single step.
+
+    Args:
+        hidden: widths of the hidden layers, with ReLU between.
+        seed: of the hidden layers' weights, by default Lightning's seed.
+    """
+
+    def __init__(self, observation_size: int, hidden: tuple[int, ...] = (128, 128), seed: int | None = None) -> None:
+        super().__init__()
+        self.observation_size, self.hidden, self.seed = observation_size, hidden, seed
+
+    def load(self, components: int) -> None:
+        if hasattr(self, "network"):
+            return
+        with random_weights(run_seed(self.seed)):
+            self.network = CategoricalMLP(self.observation_size, components, self.hidden)
+        zero_heads(self.network.net[-1])
+
+    def forward(self, examples: Examples) -> Tensor:
+        values: Tensor = self.network.net(examples.inputs["observations"])
+        return values
+
+
+def zero_heads(heads: nn.Module) -> None:
+    """Predict 0 at first, so that advantages begin as discounted sums of what comes."""
+    for parameter in heads.parameters():
+        nn.init.zeros_(parameter)
