@@ -1,4 +1,4 @@
-"""What `mkdocs.yml` adds to the pages of this folder: the README, linked files, and the API reference."""
+"""Add the README, linked files and the API reference to the site of `mkdocs.yml`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ API: dict[str, tuple[str, ...]] = {
     "Verdicts": ("verdicts.verdict", "verdicts.binomial", "verdicts.clustered", "verdicts.holm", "verdicts.ratio"),
     "Driving": ("navsim.scorer", "navsim.two_stage", "navsim", "scenes"),
 }  # fmt: skip
-"""Pages of the API reference: names, files with their public names, and folders with what `__init__` files export."""
+"""Pages of the API reference. An entry is a name, a file with its public names, or a folder with its exported names."""
 
 
 def defined(file: Path) -> list[str]:
@@ -114,7 +114,7 @@ def definition(module: str, name: str) -> str:
 
 
 def site_path(path: str) -> str:
-    """Where the site has a file of the repository."""
+    """The page of the site that shows a file of the repository."""
     if path == "README.md":
         return "index.md"
     if path.startswith("docs/"):

@@ -1,6 +1,6 @@
 """The pages for newcomers: every command and every snippet runs, in the order of the page, in one folder.
 
-A block with a title is a file. Blocks of Python without a title run, and so do the package's commands, a few updates long.
+A block with a title is a file. Other blocks of Python run, and so do the package's commands, a few updates long.
 """
 
 import doctest
