@@ -2,8 +2,8 @@
 
 from lightning_cgrpo.cli.loading import load as load
 from lightning_cgrpo.datamodules.base import GroupDataModule as GroupDataModule
-from lightning_cgrpo.grpo.advantages import AdvantageEstimator as AdvantageEstimator
 from lightning_cgrpo.grpo.advantages import GDPO as GDPO
+from lightning_cgrpo.grpo.advantages import AdvantageEstimator as AdvantageEstimator
 from lightning_cgrpo.grpo.advantages import LeaveOneOut as LeaveOneOut
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages as ScalarizedAdvantages
 from lightning_cgrpo.grpo.advantages import ScalarizedRewards as ScalarizedRewards
