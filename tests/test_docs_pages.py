@@ -8,6 +8,8 @@ import io
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -71,6 +73,14 @@ def test_commands_exist(page):
     for kind, _, text in blocks(page):
         for command in commands(text) if kind == "bash" else []:
             assert command.split()[0] in {**RUNS, **TOOLS}
+
+
+def test_the_example_s_own_test_passes(tmp_path):
+    for name in ("my_rewards.py", "test_my_rewards.py"):
+        shutil.copy(EXAMPLE / name, tmp_path)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "test_my_rewards.py"]
+    tested = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert tested.returncode == 0 and "3 passed" in tested.stdout, tested.stdout
 
 
 def test_the_example_trains_where_it_was_copied(tmp_path, monkeypatch):
