@@ -1,4 +1,4 @@
-"""The commands of the README and the tour, one after another in one folder, as a reader runs them; each a few updates long."""
+"""The commands of the README and the tour, in order in one folder, as a reader runs them; each a few updates long."""
 
 import contextlib
 import io
