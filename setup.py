@@ -1,22 +1,26 @@
 """Package metadata. Exact versions of everything are in constraints.txt."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
+(VERSION,) = re.findall(r'__version__ = "(.+)"', (ROOT / "lightning_cgrpo" / "__init__.py").read_text(encoding="utf-8"))
 
 EXTRAS = {
     "lora": ["peft>=0.21"],
     "data": ["datasets>=5.2", "pyarrow>=26.0"],
     "driving": ["pyarrow>=26.0"],  # Argoverse 2's files; scores, planner and pictures need no extra
     "slurm": ["submitit>=1.5"],
+    "docs": ["mkdocs>=1.6", "mkdocs-material>=9.8", "mkdocstrings-python>=2.0"],
 }
 EXTRAS["dev"] = [
     *EXTRAS["lora"],
     *EXTRAS["data"],
     *EXTRAS["driving"],
     *EXTRAS["slurm"],
+    *EXTRAS["docs"],
     "build>=1.6",
     "hypothesis>=6.170",
     "import-linter>=2.5",
@@ -29,7 +33,7 @@ EXTRAS["dev"] = [
 
 setup(
     name="lightning_cgrpo",
-    version="0.1.0",
+    version=VERSION,
     description="Constrained GRPO on PyTorch Lightning: state behavior rates, let a Lagrangian do the weighting",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -38,7 +42,7 @@ setup(
     python_requires=">=3.11",
     # callbacks, datamodules and configs are links to the folders at the top; setuptools follows them.
     packages=find_packages(include=["lightning_cgrpo", "lightning_cgrpo.*"]),
-    package_data={"lightning_cgrpo": ["py.typed", "configs/*.yaml", "configs/**/*.yaml", "models/*/*"]},
+    package_data={"lightning_cgrpo": ["py.typed", "*.pyi", "configs/*.yaml", "configs/**/*.yaml", "models/*/*"]},
     install_requires=[
         "accelerate>=1.15",  # without it, transformers reads no model under a default device, as Lightning sets one
         "filelock>=4.2",

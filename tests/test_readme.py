@@ -1,4 +1,4 @@
-"""The README does what it says."""
+"""The README and the tour do what they say."""
 
 import json
 import re
@@ -14,7 +14,8 @@ from lightning_cgrpo.policies.tiny.text import make_tiny_model
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+TOUR = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README + TOUR, re.DOTALL)
 COMMANDS = [
     line.partition("-m lightning_cgrpo ")[2]
     for kind, block in BLOCKS

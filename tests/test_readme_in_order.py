@@ -1,4 +1,4 @@
-"""The README's commands, one after another in one folder, as a reader runs them; each a few updates long."""
+"""The commands of the README and the tour, in order in one folder, as a reader runs them; each a few updates long."""
 
 import contextlib
 import io
@@ -14,10 +14,11 @@ from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.scene_file import write_scene
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md").read_text(encoding="utf-8") + (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
 COMMANDS = [
     line.partition("-m lightning_cgrpo ")[2]
-    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    for block in re.findall(r"```bash\n(.*?)```", PAGES, re.DOTALL)
     for line in block.splitlines()
     if "-m lightning_cgrpo " in line
 ]

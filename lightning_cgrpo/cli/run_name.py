@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning_cgrpo.cli.configuration import Config, Layer, get, short_class, stacked
-from lightning_cgrpo.cli.method import method_of, seed_of
+from lightning_cgrpo.cli.method import Method, method_of, seed_of
 
 VERSIONED = ("TensorBoardLogger", "CSVLogger")
 """Loggers that write to ``SAVE_DIR/NAME/VERSION``."""
@@ -32,7 +32,7 @@ def run_name(layers: Sequence[Layer]) -> Layer:
     before = ""
     for number in range(1, len(layers)):
         layer, config = layers[number], stacked(layers[: number + 1])
-        after = json.dumps([method_of(config), seed_of(config)], sort_keys=True, default=str)
+        after = json.dumps([_learning(config), seed_of(config)], sort_keys=True, default=str)
         if _gives_name(layer.config):
             labels = []
             if layer.is_override:
@@ -51,6 +51,17 @@ def loggers(config: Config) -> list[Any]:
     """The values of `trainer.logger` as a list, also if single."""
     logger = get(config, "trainer.logger")
     return logger if isinstance(logger, list) else [logger]
+
+
+def _learning(config: Config) -> Method:
+    """The method without the file of test prompts, so that a run is found again to answer other prompts."""
+    method = method_of(config)
+    data = method.get("data")
+    if isinstance(data, dict):
+        for part in (data, data.get("init_args")):
+            if isinstance(part, dict):
+                part.pop("test_path", None)
+    return method
 
 
 def _gives_name(layer: Config) -> bool:

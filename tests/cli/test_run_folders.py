@@ -52,6 +52,14 @@ def named(arguments):
         # What changes no learning is in no name: a run goes on under it.
         (f"{GRID} --trainer.max_steps=9 --threads=2 --data.test_prompts=7 --callbacks.pictures=null", "gridworld"),
         (f"{GRID} --model.optimizer.lr=5e-4 --seed_everything=0", "gridworld"),
+        (
+            "-c configs/gsm8k.yaml --data=PromptDataModule --data.path=a.jsonl",
+            "gsm8k,data=PromptDataModule,path=a.jsonl",
+        ),
+        (
+            "-c configs/gsm8k.yaml --data=PromptDataModule --data.path=a.jsonl --data.test_path=b.jsonl",
+            "gsm8k,data=PromptDataModule,path=a.jsonl",
+        ),
         # A name of the user's.
         (f"{GRID} --seed_everything=3 --trainer.logger.name=mine", "mine"),
         (f"{GRID} -c named.yaml --seed_everything=3", "mine,seed=3"),

@@ -140,7 +140,7 @@ def fit(*arguments: str) -> list[str]:
 
 
 def script(changes: Mapping[str, str]) -> dict[str, str]:
-    """The README's script with some parts replaced, and the files that it reads."""
+    """The tour's script with some parts replaced, and the files that it reads."""
     text = SCRIPT
     for old, new in changes.items():
         if old not in text:

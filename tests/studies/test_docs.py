@@ -1,4 +1,4 @@
-"""The studies of docs/studies.md are read, and its own problem is the README's."""
+"""The studies of docs/studies.md are read, and its own problem is the tour's."""
 
 import re
 from pathlib import Path
@@ -25,9 +25,9 @@ def test_a_user_s_own_problem(tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text(YAML[1])
     (tmp_path / "study.yaml").write_text(YAML[2])
     (functions,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert functions.strip() in readme
-    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    tour = (ROOT / "docs/tour.md").read_text(encoding="utf-8")
+    assert functions.strip() in tour
+    (example,) = re.findall(r"```python\n(.*?)```", tour, re.DOTALL)
     study = read_study("study.yaml")
     for run in study.runs:
         model = configuration(run)["model"]["init_args"]

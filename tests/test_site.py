@@ -1,0 +1,60 @@
+"""The documentation site builds without a warning, and has all pages, names and pictures."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+import lightning_cgrpo
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_every_page_is_there_and_found_by_search(site):
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").glob("*.md")}
+    assert [page for page in pages if not (site / page).with_suffix(".html").is_file()] == []
+    found = {entry["location"] for entry in json.loads((site / "search" / "search_index.json").read_text())["docs"]}
+    assert {Path(page).with_suffix(".html").name for page in pages} <= found
+    assert not any(location.endswith(".json.html") for location in found)
+
+
+@pytest.mark.slow
+def test_the_reference_has_every_exported_name(site):
+    pages = "".join(page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html"))
+    named = {anchor.rpartition(".")[2] for anchor in re.findall(r'<h2 id="(lightning_cgrpo\.[\w.]+)"', pages)}
+    assert set(lightning_cgrpo._EXPORTS) - named == set()
+    assert {"LagrangianCallback", "PromptDataModule", "DampedAscent", "Scorer", "prompts_needed"} <= named
+
+
+@pytest.mark.slow
+def test_links_and_pictures_lead_to_files(site):
+    """Also from one format to another: the repository's paths became the site's."""
+    missing = []
+    for page in site.rglob("*.html"):
+        text = re.sub(r"<pre.*?</pre>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in map(unescape, re.findall(r'(?:src|href)="([^"#?]+)', text)):
+            if page.name != "404.html" and "://" not in target and not (page.parent / target).exists():
+                missing.append(f"{page.relative_to(site)}: {target}")
+    assert missing == []
+
+
+@pytest.mark.slow
+def test_the_site_loads_nothing_from_other_servers(site):
+    text = (site / "index.html").read_text(encoding="utf-8")
+    assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?://', text)
