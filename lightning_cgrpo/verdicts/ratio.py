@@ -69,7 +69,10 @@ def prompts_needed(
     if threshold <= 0:
         return None
     gains = _gains(violations, opportunities, most, threshold)
-    mean, spread = gains.mean(-1), gains.std(-1)
+    # A stake that one answer makes bankrupt stays so, and has no spread.
+    solvent = np.isfinite(gains).all(-1)
+    mean = np.where(solvent, gains.mean(-1), -np.inf)
+    spread = np.where(solvent, np.where(solvent[:, None], gains, 0).std(-1), 0)
 
     def decides(prompts: int) -> bool:
         return _p_value(prompts * mean - NORMAL[power] * math.sqrt(prompts) * spread) <= level
