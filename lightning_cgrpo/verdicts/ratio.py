@@ -69,7 +69,10 @@ def prompts_needed(
     if threshold <= 0:
         return None
     gains = _gains(violations, opportunities, most, threshold)
-    mean, spread = gains.mean(-1), gains.std(-1)
+    # A stake that one answer makes bankrupt stays so, and has no spread.
+    solvent = np.isfinite(gains).all(axis=-1, keepdims=True)  # [stakes, 1]
+    finite = np.where(solvent, gains, 0)
+    mean, spread = np.where(solvent[:, 0], finite.mean(-1), -np.inf), finite.std(-1)
 
     def decides(prompts: int) -> bool:
         return _p_value(prompts * mean - NORMAL[power] * math.sqrt(prompts) * spread) <= level

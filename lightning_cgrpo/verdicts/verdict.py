@@ -137,7 +137,7 @@ def fewest_for_all(thresholds: Sequence[float], confidence: float) -> int | None
         >>> fewest_for_all([0.01, 0.01, 0.01], 0.95), fewest_for_all([0.01, 0.05], 0.95)
         (408, 299)
     """
-    if any(threshold <= 0 for threshold in thresholds):
+    if not thresholds or any(threshold <= 0 for threshold in thresholds):
         return None
     low, high = 0, fewest_prompts(min(thresholds), confidence, len(thresholds)) or 0
 

@@ -168,7 +168,7 @@ class TestSignatures:
         assert signature.parameters["optimization"].type == "lightning_cgrpo.grpo.minibatches.Optimization"
         assert signature.parameters["policy"].type is None
         objective = signature_of("lightning_cgrpo.Objective")
-        assert objective is not None and list(objective.parameters) == ["reward", "constraints"]
+        assert objective is not None and list(objective.parameters) == ["reward", "constraints", "signals"]
         assert objective.parameters["constraints"].values_type == "lightning_cgrpo.objective.constraint.Constraint"
 
     @pytest.mark.parametrize(

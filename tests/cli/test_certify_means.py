@@ -1,0 +1,75 @@
+"""Certificates of means: a bet on values in a declared range, shown in the signal's own unit."""
+
+import numpy as np
+import pytest
+import torch
+
+from lightning_cgrpo.cli.certificate import _counts, _range, check_prompts
+from lightning_cgrpo.cli.configuration import ConfigError
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.objective.objective import Constraint, Objective
+from lightning_cgrpo.verdicts.verdict import verdicts
+
+
+def verdict(constraint: Constraint, values: np.ndarray, name: str = "c"):
+    objective = Objective("goal", {name: constraint})
+    signed = torch.tensor(-values if constraint.wanted else values).double()
+    ones, zeros = torch.ones(len(values)).double(), torch.zeros(len(values)).double()
+    rows = {f"violations/{name}": signed, f"opportunities/{name}": ones, f"faults/{name}": zeros, "answers": ones}
+    found = verdicts({name: _counts(objective, name, rows, 80)}, 0.95)[name]
+    least, width = _range(name, constraint, 80)
+    bounds = constraint.shown_bounds(least + width * found.lower, least + width * found.upper)
+    return found.decision, constraint.shown_rate(least + width * found.rate), bounds
+
+
+@pytest.mark.parametrize("word", ["mean_at_most", "mean_at_least"])
+def test_decisions_and_bounds_are_in_the_signals_unit(word: str) -> None:
+    values = np.random.default_rng(0).uniform(10, 30, 400)
+    good = word == "mean_at_most"
+    for bound, met in ((25.0, good), (15.0, not good)):
+        decision, mean, (low, high) = verdict(Constraint(**{word: bound}, range=[0, 80]), values)
+        assert decision == ("certified" if met else "refuted")
+        assert mean == pytest.approx(values.mean()) and 15 < low < mean < high < 25
+    assert verdict(Constraint(**{word: 20.0}, range=[0, 80]), values)[0] == "undecided"
+
+
+def certified(constraint: Constraint, values: np.ndarray) -> bool:
+    """As `verdict` decides, without its bounds, which take time."""
+    rows = {"violations/c": values, "opportunities/c": np.ones(len(values)), "faults/c": np.zeros(1), "answers": values}
+    counts = _counts(Objective("goal", {"c": constraint}), "c", {k: torch.tensor(v) for k, v in rows.items()}, 80)
+    return counts.p_values()[0] <= 0.05
+
+
+def test_false_certificates_are_rare() -> None:
+    """A policy with a skewed mean right at its bound: certified in at most 5 % of looks (400 looks, 3 errors)."""
+    rng = np.random.default_rng(1)
+    looks = [np.minimum(rng.geometric(1 / 20, 300), 80).astype(float) for _ in range(400)]
+    bound = 20 * (1 - (1 - 1 / 20) ** 80)  # of a geometric distribution that is cut at 80
+    constraint, easier = (Constraint(mean_at_most=factor * bound, range=[0, 80]) for factor in (1, 1.25))
+    assert sum(certified(constraint, values) for values in looks) <= 400 * (0.05 + 3 * (0.05 * 0.95 / 400) ** 0.5)
+    assert sum(certified(easier, values) for values in looks) > 350
+
+
+def test_prompts_that_would_decide_although_an_answer_is_as_long_as_can_be() -> None:
+    values = np.append(np.random.default_rng(0).uniform(10, 30, 40), 80.0)
+    objective = Objective("goal", {"c": Constraint(mean_at_most=24.0, range=[0, 80])})
+    rows = {"violations/c": values, "opportunities/c": np.ones(41), "faults/c": np.zeros(1), "answers": values}
+    found = verdicts({"c": _counts(objective, "c", {k: torch.tensor(v) for k, v in rows.items()}, 80)}, 0.95)["c"]
+    assert found.decision == "undecided" and found.needed is not None and 41 < found.needed < 2_000
+
+
+def test_a_mean_needs_a_range() -> None:
+    with pytest.raises(ConfigError, match=r"try range: \[LEAST, GREATEST\] in the constraint"):
+        _range("score", Constraint(mean_at_most=3.0), 80)
+    assert _range("tokens", Constraint(mean_at_most=30.0), 80) == (0, 80)
+    assert _range("tokens", Constraint(mean_at_least=30.0), 80) == (-80, 80)
+    assert _range("lava", Constraint(at_most=0.1), 80) == (0, 1)
+
+
+def test_values_beyond_the_range_are_no_look() -> None:
+    with pytest.raises(UserError, match=r"within its range, \[0, 20\], but got other values, try a wider range:"):
+        verdict(Constraint(mean_at_most=15.0, range=[0, 20]), np.array([3.0, 21.0]))
+
+
+def test_means_need_no_number_of_prompts_of_their_own() -> None:
+    check_prompts(Objective("goal", {"c": Constraint(mean_at_most=15.0, range=[0, 20])}), 5, 0.95)
