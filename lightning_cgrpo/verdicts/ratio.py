@@ -70,9 +70,9 @@ def prompts_needed(
         return None
     gains = _gains(violations, opportunities, most, threshold)
     # A stake that one answer makes bankrupt stays so, and has no spread.
-    solvent = np.isfinite(gains).all(axis=-1, keepdims=True)  # [stakes, 1]
-    finite = np.where(solvent, gains, 0)
-    mean, spread = np.where(solvent[:, 0], finite.mean(-1), -np.inf), finite.std(-1)
+    solvent = np.isfinite(gains.sum(-1))  # [stakes]
+    finite = np.where(solvent[:, None], gains, 0)
+    mean, spread = np.where(solvent, finite.mean(-1), -np.inf), finite.std(-1)
 
     def decides(prompts: int) -> bool:
         return _p_value(prompts * mean - NORMAL[power] * math.sqrt(prompts) * spread) <= level
