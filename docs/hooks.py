@@ -30,6 +30,7 @@ API: dict[str, tuple[str, ...]] = {
     "Samplers": ("samplers",),
     "Policies": ("policies",),
     "Advantages and losses": ("grpo",),
+    "Critics": ("critic",),
     "Verdicts": ("verdicts.verdict", "verdicts.binomial", "verdicts.clustered", "verdicts.holm", "verdicts.ratio"),
     "Driving": ("navsim.scorer", "navsim.two_stage", "navsim", "scenes"),
 }  # fmt: skip

@@ -1,6 +1,12 @@
 """Types of the names that `__init__.py` imports at first use; `tests/test_packaging.py` compares both lists."""
 
 from lightning_cgrpo.cli.loading import load as load
+from lightning_cgrpo.critic.critic import Critic as Critic
+from lightning_cgrpo.critic.critic_advantages import CriticAdvantages as CriticAdvantages
+from lightning_cgrpo.critic.critic_advantages import LagrangianGAE as LagrangianGAE
+from lightning_cgrpo.critic.critic_advantages import ScalarizedGAE as ScalarizedGAE
+from lightning_cgrpo.critic.language_critic import LanguageCritic as LanguageCritic
+from lightning_cgrpo.critic.mlp_critic import MLPCritic as MLPCritic
 from lightning_cgrpo.datamodules.base import GroupDataModule as GroupDataModule
 from lightning_cgrpo.grpo.advantages import GDPO as GDPO
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator as AdvantageEstimator
