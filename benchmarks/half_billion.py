@@ -91,9 +91,9 @@ class Watched(ConstrainedGRPO):
         with self.phases.of("reference"):
             return super()._log_probs(*args)
 
-    def _optimize(self, *args: Any) -> None:
+    def _optimize(self, *args: Any) -> Any:
         with self.phases.of("optimize"):
-            super()._optimize(*args)
+            return super()._optimize(*args)
 
 
 def policy(data: str, folder: Path) -> CausalLMPolicy:

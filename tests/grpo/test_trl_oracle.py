@@ -190,7 +190,7 @@ def loss_of_ours(batch, advantages, pieces=1, sampled=False, **options):
     report = SimpleNamespace(add_terms=lambda terms, scale: clipped.append(float(terms.clip_fraction)))
     total = 0.0
     for rows in torch.arange(len(examples)).tensor_split(pieces):
-        loss = module._loss(examples, rows, 1.0, False, report)
+        loss = module._loss(examples, rows, 1.0, False, report, {})
         loss.backward()
         total += loss.item()
     ratios = policy(examples).log_probs.detach() - examples.targets["old_log_probs"]

@@ -1,0 +1,213 @@
+"""PolicySteps: the optimizer steps of an update, on answers with advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+from torch.nn.modules.dropout import _DropoutNd
+
+from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss, sampling_ratio
+from lightning_cgrpo.grpo.minibatches import (
+    LRSchedulerCallable,
+    Optimization,
+    OptimizerCallable,
+    loss_mask,
+    micro_batches,
+    minibatches,
+    put_rows,
+    with_targets,
+)
+from lightning_cgrpo.grpo.own_signals import own_signals
+from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.modules.update_report import UpdateReport
+from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.policies.policy import Policy, Reference
+from lightning_cgrpo.policies.sharding import is_sharded
+from lightning_cgrpo.rollout import Examples, Rollouts, Signal
+from lightning_cgrpo.samplers.sampler import Sampler
+from lightning_cgrpo.tasks.task import Task
+
+
+def without_dropout(policy: Policy) -> None:
+    """Set dropout to 0, because answers are sampled without it and ratios compare the same policy."""
+    for module in policy.modules():
+        if isinstance(module, _DropoutNd):
+            module.p = 0.0
+
+
+class PolicySteps(RolloutModule):
+    """Takes an update's optimizer steps by the surrogate loss, with a reference and the policy's own signals.
+
+    Args:
+        optimization: epochs, minibatches, clipping, KL and entropy.
+        group_size: answers per prompt (G) in training.
+    """
+
+    weights: Tensor
+    units: Tensor
+
+    def __init__(
+        self,
+        policy: Policy,
+        sampler: Sampler,
+        task: Task,
+        objective: Objective,
+        optimizer: OptimizerCallable,
+        lr_scheduler: LRSchedulerCallable | None,
+        optimization: Optimization,
+        group_size: int,
+        eval_group_size: int,
+        seed: int | None,
+    ) -> None:
+        super().__init__(policy, sampler, task, objective, optimizer, lr_scheduler, eval_group_size, seed)
+        expect(group_size >= 2, "group_size", "at least 2", group_size)
+        self.reference: Reference | None = None
+        self.optimization, self.group_size = optimization, group_size
+        initial = torch.zeros(len(objective.weight_names), dtype=torch.float64)
+        initial[0] = 1
+        # Not in checkpoints, because the callback that sets the weights restores them.
+        self.register_buffer("weights", initial, persistent=False)
+        # Standard units of the means, which `LagrangianCallback` measures.
+        self.register_buffer("units", torch.ones_like(initial[1:]), persistent=False)
+        self._skipped_update = -2
+
+    def configure_model(self) -> None:
+        """Load the policy and the reference."""
+        self.load_policy()
+        without_dropout(self.policy)
+        if self.needs_reference and self.reference is None:
+            self.reference = self.policy.reference()
+
+    @property
+    def needs_reference(self) -> bool:
+        """True if the loss or a constraint contains the KL to the reference."""
+        return bool(self.optimization.kl_weight) or "kl" in self._own
+
+    @property
+    def _own(self) -> list[str]:
+        """The policy's own signals that are constrained or monitored."""
+        return sorted({constraint.signal or name for name, constraint in self.objective.own.items()})
+
+    def _optimize(self, rollouts: Rollouts, advantages: Tensor, update: int, report: UpdateReport) -> dict[str, Signal]:
+        """Take all optimizer steps, and return the policy's own signals."""
+        how = self.optimization
+        penalties = self.objective.penalties(self.weights, self.units)
+        examples = self._training_examples(rollouts, advantages)
+        epochs = [
+            list(minibatches(examples, how.minibatch_size, self.group_size, self.seed, update, epoch))
+            for epoch in range(how.epochs)
+        ]
+        # With a single minibatch, the first pass has the policy that sampled, so its log-probabilities are recorded.
+        record = "old_log_probs" not in examples.targets and len(epochs[0]) == 1
+        if record:
+            examples.targets["old_log_probs"] = torch.zeros_like(examples.targets["weights"])
+        elif "old_log_probs" not in examples.targets:
+            examples.targets["old_log_probs"] = self._log_probs(self.policy, examples)
+        if "entropy" in self._own:
+            examples.targets["entropy"] = torch.zeros_like(examples.targets["weights"])
+        entropy: dict[str, Tensor] = {}
+        remaining = sum(len(parts) for parts in epochs)
+        for parts in epochs:
+            for rows, scale in parts:
+                report.next_minibatch()
+
+                def loss(piece: Tensor, scale: float = scale, record: bool = record) -> Tensor:
+                    return self._loss(examples, piece, scale, record, report, penalties)
+
+                self.accumulate(micro_batches(rows, how.micro_batch_size), loss)
+                self._clip(update, report)
+                remaining -= 1
+                self.take_step(last=not remaining)
+            record = False
+            if "entropy" in examples.targets:  # of the first epoch
+                entropy = {"entropy": examples.targets.pop("entropy")}
+        report.add_sampling(examples)
+        return own_signals(self._own, replace(examples, targets={**examples.targets, **entropy}), rollouts)
+
+    def _training_examples(self, rollouts: Rollouts, advantages: Tensor) -> Examples:
+        how = self.optimization
+        if advantages.dim() == 2:
+            advantages = advantages[..., None].expand(rollouts.mask.shape)  # [B, G, T]
+        known = {"old_log_probs": rollouts.log_probs, "sampling_log_probs": rollouts.sampling_log_probs}
+        examples = with_targets(
+            self.policy.examples(rollouts),
+            rollouts,
+            advantages=advantages,
+            weights=aggregation_weights(loss_mask(rollouts, how.mask_truncated), how.aggregation, how.max_length),
+            **{name: values for name, values in known.items() if values is not None},
+        )
+        if how.sequence_ratio and examples.actions.dim() == 1:
+            raise UserError(
+                "Expected a policy that trains on whole answers for sequence_ratio, but got "
+                f"{type(self.policy).__name__}, which trains on single steps, try sequence_ratio: false."
+            )
+        if self.reference is not None:
+            examples.targets["reference_log_probs"] = self._log_probs(self.reference, examples)
+        return examples
+
+    def _log_probs(self, model: Reference, examples: Examples) -> Tensor:
+        """Log-probabilities of all examples, without gradients, 0 in the padding."""
+        out = torch.zeros_like(examples.targets["weights"])
+        rows = torch.arange(len(examples), device=out.device)
+        with torch.no_grad():
+            for piece in self.passes(micro_batches(rows, self.optimization.micro_batch_size)):
+                if len(piece):
+                    part = examples[piece]
+                    put_rows(out, piece, torch.where(part.mask, model(part).log_probs, 0))
+                elif is_sharded(self.policy):
+                    model(self.policy.placeholder())
+        return out
+
+    def _loss(
+        self,
+        examples: Examples,
+        piece: Tensor,
+        scale: float,
+        record: bool,
+        report: UpdateReport,
+        penalties: Mapping[str, Tensor],
+    ) -> Tensor:
+        part = examples[piece]
+        output = self.policy(part)
+        old = part.targets["old_log_probs"]
+        if record:
+            old = torch.where(part.mask, output.log_probs.detach(), 0)
+            put_rows(examples.targets["old_log_probs"], piece, old)
+        if "entropy" in examples.targets:
+            put_rows(examples.targets["entropy"], piece, torch.where(part.mask, output.entropy.detach(), 0))
+        sampled = part.targets.get("sampling_log_probs")
+        terms = grpo_loss(
+            output.log_probs,
+            old,
+            part.targets["advantages"],
+            part.targets["weights"],
+            options=self.optimization,
+            sampling_ratios=None if sampled is None else sampling_ratio(old, sampled, self.optimization.sampling_cap),
+            reference_log_probs=part.targets.get("reference_log_probs"),
+            entropy=output.entropy,
+            sampling_log_probs=sampled,
+            penalties=penalties,
+        )
+        report.add_terms(terms, scale)
+        return terms.loss * scale
+
+    def _clip(self, update: int, report: UpdateReport) -> None:
+        """Clip finite gradients; drop other gradients with a warning."""
+        norm = self.clipped_norm(self.optimization.max_grad_norm)
+        if norm is not None:
+            report.grad_norms.append(norm)
+            return
+        report.skipped_steps += 1
+        if self._skipped_update not in (update, update - 1):
+            rank_zero_warn(
+                f"The gradient of update {update} is not finite; its optimizer step is skipped, as are further "
+                "such steps. The tag faults/skipped_steps counts them."
+            )
+        self._skipped_update = update
+        for parameter in self.policy.parameters():
+            parameter.grad = None
