@@ -124,7 +124,8 @@ def all_succeed(objective: Objective, signals: Signals, violations: Tensor, oppo
         violations: ``[K]``, and `opportunities` likewise.
     """
     allowed = [c.max_violation_rate if c.of_mean else 0.0 for c in objective.constrained.values()]
-    succeeded = ~(violations > opportunities * opportunities.new_tensor(allowed)).any()
+    highest = torch.tensor(allowed, dtype=torch.float64, device="cpu").to(opportunities.device, non_blocking=True)
+    succeeded = ~(violations > opportunities * highest).any()
     for name in objective.rewards:
         signal = signals[name]
         right = signal.total == 1

@@ -96,6 +96,7 @@ class RolloutModule(ManualOptimization):
 
     def setup(self, stage: str) -> None:
         """Check the columns that constraints name, before the policy's weights are loaded."""
+        super().setup(stage)
         data = getattr(self.trainer, "datamodule", None)
         if stage == "fit" and data is not None and hasattr(data, "source"):
             check_columns(self.objective.constraints, data.source)

@@ -109,7 +109,7 @@ MISSPELLED = {
     "'gaol'. Did you mean 'goal'?",
     "--model.objective.constraints.lav.at_most=0.5": "constraint 'lav' to name a signal of the task, "
     "['battery', 'goal', 'lava'], but got 'lav'. Did you mean 'lava'?",
-    "--model.task.cost=maximum": "model.task.cost: Expected a typing.Literal['sum', 'mean', 'indicator']",
+    "--model.task.cost=maximum": "model.task.cost: Expected a typing.Literal['sum', 'mean', 'indicator', 'steps']",
     "--model.group_size=1": "Expected argument `group_size` to be at least 2, but got 1.",
     "--callbacks.multipliers=null": "a callback that weights the constraints (lava, battery), but got none, try La",
     "--callbacks.multipliers=FixedWeights": "FixedWeights to have a weight for each constraint, but got none for lava, "

@@ -124,7 +124,7 @@ def test_values_that_are_not_finite_are_faults_and_left_out():
 def test_a_gradient_that_is_not_finite_skips_its_step_alone(monkeypatch, factor):
     """The policy stays, Adam's state too; the update counts, its other steps and the next updates are taken."""
     calls = []
-    loss = lightning_cgrpo.modules.constrained_grpo.grpo_loss
+    loss = lightning_cgrpo.modules.policy_steps.grpo_loss
 
     def broken(*arguments, **options):
         terms = loss(*arguments, **options)
@@ -132,7 +132,7 @@ def test_a_gradient_that_is_not_finite_skips_its_step_alone(monkeypatch, factor)
         # One step per update; that of update 1 is broken.
         return replace(terms, loss=terms.loss * factor) if len(calls) == 2 else terms
 
-    monkeypatch.setattr(lightning_cgrpo.modules.constrained_grpo, "grpo_loss", broken)
+    monkeypatch.setattr(lightning_cgrpo.modules.policy_steps, "grpo_loss", broken)
     made = []
 
     def optimizer(parameters):
@@ -275,13 +275,13 @@ def test_gradients_are_scaled_down_to_the_limit_and_no_further(clipped):
 def test_without_callbacks_it_is_plain_grpo(monkeypatch):
     """The weight stays 1, and what reaches the loss at every step of an answer is the Z of its reward."""
     given = []
-    loss = lightning_cgrpo.modules.constrained_grpo.grpo_loss
+    loss = lightning_cgrpo.modules.policy_steps.grpo_loss
 
     def spy(log_probs, old_log_probs, advantages, weights, **options):
         given.append(advantages.clone())
         return loss(log_probs, old_log_probs, advantages, weights, **options)
 
-    monkeypatch.setattr(lightning_cgrpo.modules.constrained_grpo, "grpo_loss", spy)
+    monkeypatch.setattr(lightning_cgrpo.modules.policy_steps, "grpo_loss", spy)
     monitored = {name: replace(c, role="monitor") for name, c in OBJECTIVE.constraints.items()}
     module = make(objective=replace(OBJECTIVE, constraints=monitored))
     metrics, record = train(module, multipliers=False)
