@@ -119,6 +119,7 @@ def grammar_module() -> ConstrainedGRPO:
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
         optimization=Optimization(epochs=2, minibatch_size=1000, aggregation="token_mean"),
         group_size=8,
+        seed=0,
     )
 
 

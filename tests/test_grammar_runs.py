@@ -69,7 +69,7 @@ def trained(updates: int = UPDATES, ckpt_path: str | None = None, stop: int | No
         enable_model_summary=False,
         enable_checkpointing=False,
     )
-    trainer.fit(module, GridworldDataModule(3), ckpt_path=ckpt_path)
+    trainer.fit(module, GridworldDataModule(3, seed=0), ckpt_path=ckpt_path)
     return module, memory.updates, duals, seen.measured
 
 
