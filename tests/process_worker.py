@@ -36,6 +36,7 @@ from lightning_cgrpo.critic.value_learning import ValueLearning
 from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.distributed import world
+from lightning_cgrpo.grpo.advantages import AdvantageEstimator
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.sharding import whole
@@ -155,18 +156,25 @@ def even(completions, **columns):
     return [float(len(text) % 2 == 0) for text in completions]
 
 
-def language(folder: Path, prompts: int) -> dict:
-    """Two of the updates wait for a dual step."""
-    torch.manual_seed(0)
-    module = ConstrainedGRPO(
+def answering(folder: Path, how: Optimization, estimator: AdvantageEstimator | None = None) -> ConstrainedGRPO:
+    """A language model whose answers are short, and of even length."""
+    return ConstrainedGRPO(
         CausalLMPolicy(str(folder / "model"), dtype="float64"),
         GenerationSampler(max_new_tokens=8),
         FunctionTask({"even": even}, kinds={"even": "indicator"}, max_completion_tokens=8),
         Objective("length", {"even": Constraint(at_least=0.9)}),
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-        optimization=Optimization(epochs=2, minibatch_size=2, micro_batch_size=1, kl_weight=0.1),
+        optimization=how,
+        estimator=estimator,
         group_size=4,
     )
+
+
+def language(folder: Path, prompts: int) -> dict:
+    """Two of the updates wait for a dual step."""
+    torch.manual_seed(0)
+    how = Optimization(epochs=2, minibatch_size=2, micro_batch_size=1, kl_weight=0.1)
+    module = answering(folder, how)
     data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts)
     return run(module, data, LagrangianCallback(SoftmaxAdam(), every_n_updates=3), UPDATES if prompts > 1 else 8)
 
@@ -179,16 +187,7 @@ def reader(folder: Path, prompts: int) -> dict:
         lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
         learning=ValueLearning(epochs=2, minibatch_size=2, micro_batch_size=1),
     )
-    module = ConstrainedGRPO(
-        CausalLMPolicy(str(folder / "model"), dtype="float64"),
-        GenerationSampler(max_new_tokens=8),
-        FunctionTask({"even": even}, kinds={"even": "indicator"}, max_completion_tokens=8),
-        Objective("length", {"even": Constraint(at_least=0.9)}),
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-        optimization=Optimization(minibatch_size=2, micro_batch_size=1),
-        estimator=estimator,
-        group_size=4,
-    )
+    module = answering(folder, Optimization(minibatch_size=2, micro_batch_size=1), estimator)
     data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts)
     return run(module, data, LagrangianCallback(SoftmaxAdam()), 4)
 

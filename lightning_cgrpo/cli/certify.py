@@ -82,6 +82,8 @@ def _certificate(
     first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
     found = recorded(checkpoint.parent, policy, question)
     once = f"Recorded in {checkpoint.parent / FILE}: a policy gets one look."
+    if left := [name for name in objective.constrained if name in objective.own]:
+        once += f" Not certified, because they are measured in training alone: {', '.join(left)}."
     if found is not None:
         if first:
             show(found, f"Nothing was sampled, because the look was taken on {found['at'][:10]}. {once}")

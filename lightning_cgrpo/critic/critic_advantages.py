@@ -63,6 +63,7 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         self._examples: Examples | None = None
         self._effective: Tensor | None = None
         self._sums: dict[str, Tensor] = {}
+        self._skipped = 0
 
     @abstractmethod
     def combine(self, advantages: Tensor, used: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,7 +110,8 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         found = []
         for values, used in zip(sums, applicable, strict=True):
             _, std = batch_moments(values, used)
-            largest, number = all_sum(torch.stack([values[used].abs().sum(), used.sum().double()])).unbind()
+            sizes = torch.where(used, values, 0).abs()
+            largest, number = all_sum(torch.stack([sizes.sum(), used.sum().double()])).unbind()
             found.append(std * number > RELATIVE_ZERO * largest)
         return torch.stack(found)
 
@@ -118,7 +120,7 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         examples = self._examples
         assert examples is not None, "advantages come first"
         self._examples = None
-        loss = learn_values(self.critic, examples, self.learning, optimizer, group_size, seed, update)
+        loss, self._skipped = learn_values(self.critic, examples, self.learning, optimizer, group_size, seed, update)
         returns, old, weights = (examples.targets[name].double() for name in ("returns", "values", "value_weights"))
         steps = tuple(range(returns.dim() - 1))
         parts = {
@@ -137,6 +139,8 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
             sums |= {f"{part}/{name}": self._sums[part][row] for part in self._sums if part != "loss"}
         total = all_sum_named(sums)
         metrics = {"critic/loss": total["loss"] / total["processes"]}
+        if self._skipped:
+            metrics["critic/skipped_steps"] = self._skipped
         for name in names:
             parts = ("weight", "returns", "squares", "errors", "squared errors")
             weight, *means = (total[f"{part}/{name}"] for part in parts)
@@ -188,6 +192,4 @@ def _laid_out(values: Tensor, mask: Tensor) -> Tensor:
     """Values ``[B, G, T, J]`` from those of steps ``[N, J]`` or answers ``[N, T, J]``."""
     if values.dim() == 3:
         return values.view(*mask.shape, values.shape[-1])
-    empty = values.new_zeros(*mask.shape, values.shape[-1])
-    empty[mask] = values
-    return empty
+    return values.new_zeros(*mask.shape, values.shape[-1]).masked_scatter(mask[..., None], values)

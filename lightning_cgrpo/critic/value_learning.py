@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -68,15 +69,17 @@ def learn_values(
     group_size: int,
     seed: int,
     update: int,
-) -> Tensor:
-    """Take all optimizer steps of an update; returns this process's share of the mean loss. Collective.
+) -> tuple[Tensor, int]:
+    """Take all optimizer steps of an update. Collective.
+
+    Returns this process's share of the mean loss, and the number of steps skipped for gradients that are not finite.
 
     Gradients are averaged here, and not by DistributedDataParallel, which would wait for the policy's.
 
     Args:
         examples: with targets ``returns``, ``values`` (predictions) and ``value_weights``, ``[N, J]`` or ``[N, T, J]``.
     """
-    losses = []
+    losses, skipped = [], 0
     device = examples.actions.device
     for epoch in range(how.epochs):
         for rows, scale in minibatches(examples, how.minibatch_size, group_size, seed, update, epoch):
@@ -92,12 +95,18 @@ def learn_values(
             _average_gradients(critic)
             norm = total_norm(critic)
             # A step with a gradient that is not finite would end all learning.
-            if bool(norm.isfinite()):
-                if how.max_grad_norm is not None:
-                    nn.utils.clip_grads_with_norm_(critic.parameters(), how.max_grad_norm, norm)
-                optimizer.step()
+            if not bool(norm.isfinite()):
+                skipped += 1
+                rank_zero_warn(
+                    "The critic's gradient is not finite; its optimizer step is skipped, as are further such steps. "
+                    "The tag critic/skipped_steps counts them."
+                )
+                continue
+            if how.max_grad_norm is not None:
+                nn.utils.clip_grads_with_norm_(critic.parameters(), how.max_grad_norm, norm)
+            optimizer.step()
     optimizer.zero_grad()
-    return torch.stack(losses).sum() / how.epochs if losses else torch.zeros((), device=device)
+    return torch.stack(losses).sum() / how.epochs if losses else torch.zeros((), device=device), skipped
 
 
 def value_loss(values: Tensor, examples: Examples, clip: float | None) -> Tensor:

@@ -198,8 +198,9 @@ def _sample_std(statistics: GroupStatistics) -> Tensor:
 
 def batch_moments(values: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and sample standard deviation of used entries on all processes, in two passes for precision."""
-    selected = values[used].double()
+    # Not by indexing with `used`, which would wait for the device.
+    selected = torch.where(used, values.double(), 0)
     total, count = all_sum(torch.stack([selected.sum(), used.sum().double()])).unbind()
     mean = total / count.clamp(min=1)
-    squares = all_sum((selected - mean).square().sum())
+    squares = all_sum(torch.where(used, selected - mean, 0).square().sum())
     return mean.to(values.dtype), _sqrt(squares / (count - 1).clamp(min=1)).to(values.dtype)

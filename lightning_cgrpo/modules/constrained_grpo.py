@@ -22,7 +22,7 @@ from lightning_cgrpo.modules.rollout_module import ScoredPrompts
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
 from lightning_cgrpo.objective.measurement import isolate_faults
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.policies.policy import Policy
+from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import shard
 from lightning_cgrpo.prompt_source import PromptLoader
 from lightning_cgrpo.randomness import Stream
@@ -91,11 +91,19 @@ class ConstrainedGRPO(PolicySteps):
         eval_group_size: int = 1,
         seed: int | None = None,
     ) -> None:
-        parts = policy, sampler, task, objective, optimizer, lr_scheduler
-        super().__init__(*parts, optimization, group_size, eval_group_size, seed)
+        super().__init__(policy, sampler, task, objective, optimizer, lr_scheduler, eval_group_size, seed)
+        expect(group_size >= 2, "group_size", "at least 2", group_size)
         expect(redraws >= 0, "redraws", "at least 0", redraws)
         self.estimator: AdvantageEstimator = ScalarizedAdvantages() if estimator is None else estimator
-        self.redraws = redraws
+        self.reference: Reference | None = None
+        self.optimization = optimization
+        self.group_size, self.redraws = group_size, redraws
+        initial = torch.zeros(len(objective.weight_names), dtype=torch.float64)
+        initial[0] = 1
+        # Not in checkpoints, because the callback that sets the weights restores them.
+        self.register_buffer("weights", initial, persistent=False)
+        # Standard units of the means, which `LagrangianCallback` measures.
+        self.register_buffer("units", torch.ones_like(initial[1:]), persistent=False)
         self.has_weight_setter = False
         self.thresholds: dict[str, float] = {}
         """Thresholds in force, of the constraints with a schedule; set by `LagrangianCallback`."""

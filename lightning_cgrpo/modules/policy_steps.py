@@ -10,12 +10,10 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.nn.modules.dropout import _DropoutNd
 
-from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss, sampling_ratio
 from lightning_cgrpo.grpo.minibatches import (
-    LRSchedulerCallable,
     Optimization,
-    OptimizerCallable,
     loss_mask,
     micro_batches,
     minibatches,
@@ -25,12 +23,9 @@ from lightning_cgrpo.grpo.minibatches import (
 from lightning_cgrpo.grpo.own_signals import own_signals
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.modules.update_report import UpdateReport
-from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.rollout import Examples, Rollouts, Signal
-from lightning_cgrpo.samplers.sampler import Sampler
-from lightning_cgrpo.tasks.task import Task
 
 
 def without_dropout(policy: Policy) -> None:
@@ -43,38 +38,15 @@ def without_dropout(policy: Policy) -> None:
 class PolicySteps(RolloutModule):
     """Takes an update's optimizer steps by the surrogate loss, with a reference and the policy's own signals.
 
-    Args:
-        optimization: epochs, minibatches, clipping, KL and entropy.
-        group_size: answers per prompt (G) in training.
+    A subclass sets `optimization`, `reference` (None until it is needed), and the buffers ``weights [1 + K]`` and
+    ``units [K]``.
     """
 
+    optimization: Optimization
     weights: Tensor
     units: Tensor
-
-    def __init__(
-        self,
-        policy: Policy,
-        sampler: Sampler,
-        task: Task,
-        objective: Objective,
-        optimizer: OptimizerCallable,
-        lr_scheduler: LRSchedulerCallable | None,
-        optimization: Optimization,
-        group_size: int,
-        eval_group_size: int,
-        seed: int | None,
-    ) -> None:
-        super().__init__(policy, sampler, task, objective, optimizer, lr_scheduler, eval_group_size, seed)
-        expect(group_size >= 2, "group_size", "at least 2", group_size)
-        self.reference: Reference | None = None
-        self.optimization, self.group_size = optimization, group_size
-        initial = torch.zeros(len(objective.weight_names), dtype=torch.float64)
-        initial[0] = 1
-        # Not in checkpoints, because the callback that sets the weights restores them.
-        self.register_buffer("weights", initial, persistent=False)
-        # Standard units of the means, which `LagrangianCallback` measures.
-        self.register_buffer("units", torch.ones_like(initial[1:]), persistent=False)
-        self._skipped_update = -2
+    reference: Reference | None
+    _skipped_update = -2
 
     def configure_model(self) -> None:
         """Load the policy and the reference."""

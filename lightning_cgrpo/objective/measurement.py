@@ -244,10 +244,11 @@ def spread(objective: Objective, signals: Signals, names: Iterable[str]) -> Tens
     A deviation is that of an answer's own mean (its sum / its opportunities) from its group's mean.
     """
     rows = []
+    device = next(iter(signals.values())).value.device
     for name in names:
         constraint = objective.constraints[name]
         if not constraint.of_mean:
-            rows.append(torch.zeros(2, dtype=torch.float64))
+            rows.append(torch.zeros(2, dtype=torch.float64, device=device))
             continue
         pair = constraint.violations(signals[key(name, constraint)])
         total, weight = (over_steps(count.double()) for count in pair)  # [B, G]
@@ -260,8 +261,7 @@ def spread(objective: Objective, signals: Signals, names: Iterable[str]) -> Tens
         mean = shifted.sum(-1) / count.clamp(min=1)
         squares = torch.where(there, shifted - mean[:, None], 0).square().sum()
         rows.append(torch.stack([squares, (count - 1).clamp(min=0).sum().double()]))
-    device = next((row.device for row in rows if row.device.type != "cpu"), torch.device("cpu"))
-    return torch.stack([row.to(device) for row in rows], 1)
+    return torch.stack(rows, 1)
 
 
 def _by_prompt(values: Tensor) -> Tensor:

@@ -257,10 +257,8 @@ class Objective:
         import torch
 
         rewards = torch.tensor(list(self.rewards.values()), dtype=weights.dtype, device=weights.device)
-        costs = weights[1:]
-        if self.own:
-            costs = costs[[k for k, name in enumerate(self.constrained) if name in self.compared]]
-        return torch.cat([weights[:1] * rewards, costs])
+        costs = [weights[1 + k : 2 + k] for k, name in enumerate(self.constrained) if name not in self.own]
+        return torch.cat([weights[:1] * rewards, *costs])
 
     def penalties(self, weights: Tensor, units: Tensor) -> dict[str, Tensor]:
         """Coefficients of the policy's own signals in the loss, by signal.

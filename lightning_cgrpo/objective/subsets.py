@@ -80,18 +80,18 @@ def with_subsets(
     """The signals, and those of constraints with `where`, which apply to the answers of the subset alone."""
     import torch
 
+    from lightning_cgrpo.host import on_host
+
     found = dict(signals)
     for name, constraint in constraints.items():
         if constraint.where is None:
             continue
         column = prompts.column(column_of(constraint), f"constraint '{name}'")
-        elements = column.tolist() if isinstance(column, torch.Tensor) else column
+        elements = on_host(column)[0].tolist() if isinstance(column, torch.Tensor) else column
         signal = signals[constraint.signal or name]
         inside = torch.tensor(
-            [str(element) == str(value_of(constraint)) for element in elements],
-            dtype=torch.bool,
-            device=signal.value.device,
-        )
+            [str(element) == str(value_of(constraint)) for element in elements], dtype=torch.bool, device="cpu"
+        ).to(signal.value.device, non_blocking=True)
         applicable = inside[:, None].expand(signal.value.shape[:2])
         if signal.applicable is not None:
             applicable = applicable & signal.applicable

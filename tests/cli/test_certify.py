@@ -87,6 +87,14 @@ def test_the_verdict_and_the_status_follow_from_answers_to_new_prompts(lava, sta
     assert decision.upper() in out and "60 new prompts, one answer to each" in out and "a policy gets one look" in out
 
 
+def test_what_is_measured_in_training_alone_is_named(capsys):
+    drift = "--model.objective.constraints.lively='{signal: entropy, mean_at_least: 0.5}'"
+    assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=60 {drift}") == 0
+    assert [*looks()[0]["constraints"]] == ["lava", "battery"]
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Not certified, because they are measured in training alone: lively." in out
+
+
 def sampled():
     module = load(FOLDER / "last.ckpt")
     data = GridworldDataModule(test_prompts=5, seed=0)

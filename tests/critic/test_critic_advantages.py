@@ -190,14 +190,19 @@ class TestTheCritic:
         assert float(value_loss(values, examples, None)) == pytest.approx(0.5 * (0.5 * 0.25 + 0.5 * 0.25))
         assert float(value_loss(values, examples, 0.2)) == pytest.approx(0.5 * (0.5 * 0.64 + 0.5 * 0.25))
 
-    def test_a_gradient_that_is_not_finite_moves_nothing(self):
+    def test_a_gradient_that_is_not_finite_moves_nothing_and_is_counted(self):
         rollouts = episodes()
         components, estimator = signals(rollouts), make(ScalarizedGAE, noise=0.1)
         estimator(rollouts, components, WEIGHTS)
         estimator._examples.targets["returns"][0] = torch.inf
         before = estimator.critic.network.net[-1].weight.clone()
-        estimator.learn(adam(estimator.critic.parameters()), 4, 0, 0)
+        with pytest.warns(UserWarning, match="gradient is not finite; its optimizer step is skipped"):
+            estimator.learn(adam(estimator.critic.parameters()), 4, 0, 0)
         assert torch.equal(estimator.critic.network.net[-1].weight, before)
+        assert estimator.metrics(["reward", "lava"])["critic/skipped_steps"] == 1
+        estimator(rollouts, components, WEIGHTS)
+        estimator.learn(adam(estimator.critic.parameters()), 4, 0, 1)
+        assert "critic/skipped_steps" not in estimator.metrics(["reward", "lava"])
 
 
 @pytest.mark.parametrize(("name", "value"), [("gamma", 1.1), ("gae_lambda", -0.1)])
