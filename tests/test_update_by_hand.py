@@ -258,6 +258,7 @@ def test_bfloat16_mixed_precision(model, records):
     """Weights stay float32, and advantages and duals are what they were: they don't see the policy's precision."""
     module, metrics, keep = train(model, records, precision="bf16-mixed")
     assert {parameter.dtype for parameter in module.policy.parameters()} == {torch.float32}
+    assert {parameter.dtype for parameter in module.reference.parameters()} == {torch.float32, torch.bfloat16}
     assert parameters(module.policy).isfinite().all()
     assert not torch.equal(parameters(module.policy), parameters(module.reference))
     assert metrics[0]["rate/correctness"] == 0.5

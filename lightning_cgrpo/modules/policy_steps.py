@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from lightning_cgrpo.errors import UserError
@@ -24,6 +24,7 @@ from lightning_cgrpo.grpo.own_signals import own_signals
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.modules.update_report import UpdateReport
 from lightning_cgrpo.policies.policy import Policy, Reference
+from lightning_cgrpo.policies.precision import casts_weights, keep_cast
 from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.rollout import Examples, Rollouts, Signal
 
@@ -54,6 +55,8 @@ class PolicySteps(RolloutModule):
         without_dropout(self.policy)
         if self.needs_reference and self.reference is None:
             self.reference = self.policy.reference()
+            if isinstance(self.reference, nn.Module) and casts_weights(self._trainer):
+                keep_cast(self.reference)
 
     @property
     def needs_reference(self) -> bool:

@@ -20,6 +20,7 @@ from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.standing import standing
 from lightning_cgrpo.objective.subsets import check_columns
 from lightning_cgrpo.policies.policy import Policy
+from lightning_cgrpo.policies.precision import cast_once
 from lightning_cgrpo.policies.sharding import is_sharded, unsharded
 from lightning_cgrpo.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
@@ -135,7 +136,7 @@ class RolloutModule(ManualOptimization):
             return uniform(self.seed, stream, update, prompts.index, shape).to(prompts.index.device)
 
         self.policy.eval()
-        with torch.no_grad(), unsharded(self.policy):
+        with torch.no_grad(), unsharded(self.policy), cast_once(prompts.index.device):
             rollouts = self.sampler.rollout(self.policy, prompts, group_size, noise)
         self.policy.train()
         return rollouts

@@ -53,6 +53,7 @@ def language_model_memory(sizes: ModelSizes, work: Workload, how: Execution, che
         phases["rollout"] = {
             **always,
             "unsharded weights": _unsharded(sizes, how, everything=True),
+            "casts of weights": HALF * cast_weights(sizes, how) if sizes.trains_base else 0,
             "KV cache": cache_bytes(sizes, work, arithmetic, shared),
             "working memory": _rollout_working(sizes, work, arithmetic),
         }
@@ -74,15 +75,26 @@ def language_model_memory(sizes: ModelSizes, work: Workload, how: Execution, che
 def standing(sizes: ModelSizes, how: Execution, reference: bool) -> Parts:
     """Bytes present in every phase; under FSDP a process has its share.
 
-    The reference is a copy of the weights, except with adapters. DDP's buckets are a copy of all gradients.
+    The reference is a copy of the weights, except with adapters. Autocast's linear weights are copied in its dtype
+    (`policies.precision.keep_cast`). DDP's buckets are a copy of all gradients.
     """
     weights = _share(sizes.weight_bytes, how)
+    copied = weights - (sizes.element - HALF) * cast_weights(sizes, how)
     return {
         "weights": weights,
-        "reference": weights if reference and sizes.trains_base else 0,
+        "reference": copied if reference and sizes.trains_base else 0,
         "optimizer": _share(round(sizes.trainable_bytes * how.state_bytes), how),
         "buckets of gradients": sizes.trainable_bytes if how.sharding == "ddp" else 0,
     }
+
+
+def cast_weights(sizes: ModelSizes, how: Execution) -> int:
+    """Number of weights that autocast casts; FSDP gathers them as bfloat16 instead."""
+    if how.sharding == "fsdp" or not how.autocast or sizes.element <= HALF:
+        return 0
+    towers = [sizes.decoder] + ([sizes.vision.tower] if sizes.vision else [])
+    output = 0 if sizes.tied else sizes.vocabulary * sizes.decoder.width
+    return sum(tower.layers * tower.linear for tower in towers) + output
 
 
 def _share(size: int, how: Execution) -> int:

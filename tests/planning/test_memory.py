@@ -98,18 +98,20 @@ def test_what_optimizers_keep(make, state, how):
     assert optimizer_state(Module(), cpu=False)[1] == ("fused" if how == "fused" else "foreach")
 
 
-def test_20_bytes_a_parameter_alone_24_in_replicas_and_shares_of_20(sizes):
-    """What configs/paper says of float32 weights with AdamW and a reference."""
+@pytest.mark.parametrize("autocast", [False, True])
+def test_20_bytes_a_parameter_alone_24_in_replicas_and_shares_of_20(sizes, autocast):
+    """Float32 weights with AdamW and a reference, whose linear weights autocast halves if they are no embeddings."""
     count = sizes.parameters
+    linear = 2 * sizes.decoder.layers * sizes.decoder.linear if autocast else 0  # `sizes` is tied
 
     def all_of(sharding, gpus):
-        how = Execution(gpus, "cuda", True, sharding, "x", 2.0, "foreach")
+        how = Execution(gpus, "cuda", autocast, sharding, "x", 2.0, "foreach")
         return sum(standing(sizes, how, reference=True).values()) + sizes.trainable_bytes // (
             gpus if sharding == "fsdp" else 1
         )
 
-    assert all_of("none", 1) == 20 * count
-    assert all_of("ddp", 8) == 24 * count
+    assert all_of("none", 1) == 20 * count - linear
+    assert all_of("ddp", 8) == 24 * count - linear
     assert all_of("fsdp", 8) == pytest.approx(20 * count / 8, abs=8)
 
 

@@ -1,0 +1,95 @@
+"""Casts of weights under autocast: each once in a rollout, none for the reference, and never a stale one."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+pytest.importorskip("transformers")
+
+from lightning_cgrpo import GenerationSampler
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.precision import cast_once, keep_cast
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.rollout import PromptGroups
+
+CPU = torch.device("cpu")
+
+
+class Casts(TorchDispatchMode):
+    """Counts casts of parameters to bfloat16."""
+
+    def __init__(self, parameters):
+        super().__init__()
+        self.places, self.count = {parameter.data_ptr() for parameter in parameters}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._to_copy.default and kwargs.get("dtype") == torch.bfloat16:
+            self.count += args[0].data_ptr() in self.places
+        return func(*args, **kwargs)
+
+
+@pytest.fixture
+def policy(tmp_path):
+    policy = CausalLMPolicy(str(make_tiny_model(tmp_path / "tiny", hidden_size=32, layers=2)))
+    policy.load()
+    return policy.eval()
+
+
+def answers(policy):
+    prompts = PromptGroups(torch.arange(2), {"prompt": ["one", "two and three"]})
+    noise = torch.rand(2, 3, 6, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        return GenerationSampler(max_new_tokens=6).rollout(policy, prompts, 3, lambda *shape: noise[..., : shape[-1]])
+
+
+def autocast():
+    """As Lightning's ``bf16-mixed``."""
+    return torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False)
+
+
+def test_a_rollout_casts_each_weight_once(policy):
+    linear = [module.weight for module in policy.modules() if isinstance(module, nn.Linear)]
+    with autocast(), Casts(linear) as every_pass:
+        without = answers(policy)
+    with autocast(), cast_once(CPU), Casts(linear) as once:
+        kept = answers(policy)
+    assert every_pass.count > 2 * len(linear)
+    assert 0 < once.count <= len(linear)
+    assert torch.equal(without.actions, kept.actions)
+
+
+def test_no_cast_outlives_the_rollout(policy):
+    """A cast that stayed would be stale after the optimizer's step, and without gradient."""
+    layer, x = nn.Linear(3, 2), torch.ones(1, 3)
+    with autocast():
+        with torch.no_grad(), cast_once(CPU):
+            before = layer(x)
+        with torch.no_grad():
+            layer.weight.add_(1.0)
+        with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=True):
+            after = layer(x)
+    after.sum().backward()
+    assert layer.weight.grad is not None
+    torch.testing.assert_close(after - before, torch.full((1, 2), 3.0).bfloat16(), rtol=0, atol=0.05)
+
+
+def test_without_autocast_nothing_is_cached(policy):
+    with cast_once(CPU):
+        assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_frozen_network_of_cast_weights_gives_equal_results(policy):
+    rollouts = answers(policy)
+    frozen = copy.deepcopy(policy).requires_grad_(False)
+    keep_cast(frozen)
+    size = [sum(p.numel() * p.element_size() for p in network.parameters()) for network in (policy, frozen)]
+    assert size[1] < 0.8 * size[0]
+    assert {module.weight.dtype for module in frozen.modules() if isinstance(module, nn.Embedding)} == {torch.float32}
+    with autocast(), torch.no_grad():
+        expected, found = (network(network.examples(rollouts)) for network in (policy, frozen))
+    assert torch.equal(expected.log_probs, found.log_probs)
+    assert torch.equal(expected.entropy, found.entropy)
