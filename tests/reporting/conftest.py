@@ -85,11 +85,12 @@ def make_run(tmp_path):
         if config:
             (folder / "config.yaml").write_text(yaml.safe_dump(changed(changes, seed)))
         values = standard(100) if scalars is None else scalars
-        with SummaryWriter(str(folder)) as writer:
+        # All events fit into the queue, because the writer's thread would take turns with this one for each otherwise.
+        with SummaryWriter(str(folder), max_queue=10_000) as writer:
             for update in range(start, updates):
                 for tag, value in values.items():
                     writer.add_scalar(tag, value(update), update)
-                if histograms and values:
+                if histograms and values and update % 4 == 0:
                     writer.add_histogram("effective_weights/lava", np.array([0.0, 1.0, 1.0, 0.0]), update)
                     writer.add_histogram("effective_weights/reward", np.full(3, 0.3), update)
             for tag, value in (evaluations or {}).items():
