@@ -145,7 +145,9 @@ def test_a_sweep_has_a_figure_and_its_methods_no_other(make_run, tmp_path):
 
 
 def test_many_methods_have_several_pages(make_run, tmp_path, monkeypatch):
-    monkeypatch.setattr("lightning_cgrpo.reporting.figures.style.ROWS", 2)
+    from lightning_cgrpo.reporting.figures.style import pages
+
+    monkeypatch.setitem(pages.__globals__, "ROWS", 2)
     for n in range(3):
         make_run(f"x/version_{n}", {"model.init_args.group_size": n + 2}, updates=3)
     report(tmp_path / "x", "--out", tmp_path / "out")
