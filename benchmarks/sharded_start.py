@@ -31,7 +31,7 @@ WAYS = {
 }
 
 
-class Loaded(Exception):
+class LoadedError(Exception):
     """Ends a process once its weights are there."""
 
 
@@ -39,7 +39,7 @@ class Stop(Callback):
     """Ends the run where training would begin."""
 
     def on_fit_start(self, trainer, pl_module):  # type: ignore[no-untyped-def]
-        raise Loaded
+        raise LoadedError
 
 
 def start(folder: str, processes: int, way: str) -> None:
@@ -75,7 +75,7 @@ def start(folder: str, processes: int, way: str) -> None:
     with turns if way == "at_once" else nullcontext():
         try:
             trainer.fit(module, PromptDataModule(f"{folder}/prompts.jsonl", prompts_per_update=2))
-        except Loaded:
+        except LoadedError:
             print("LOADED", flush=True)
 
 
