@@ -1,6 +1,6 @@
 """The mean of two models' weights (Wortsman et al., 2022), a step of the shipped driver's recipe.
 
-    python -m benchmarks.navsim.average FIRST SECOND OUT    # directories; the rest of OUT is copied from SECOND
+python -m benchmarks.navsim.average FIRST SECOND OUT    # directories; the rest of OUT is copied from SECOND
 """
 
 from __future__ import annotations
