@@ -38,7 +38,7 @@ def upload(folder: Path, name: str) -> None:
 
 @contextmanager
 def _refusals(name: str) -> Iterator[None]:
-    from httpx import HTTPError
+    from httpx2 import HTTPError
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 
     try:

@@ -279,7 +279,7 @@ def test_a_float32_head(directory, share_prompts, autocast):
     seen = []
     head = policy.network.get_output_embeddings()
     exact = head.weight.detach().float()
-    norm = [module for name, module in policy.network.named_modules() if name.endswith("model.norm")][0]
+    norm = next(module for name, module in policy.network.named_modules() if name.endswith("model.norm"))
     norm.register_forward_hook(lambda *given: seen.append(given[-1]))
     examples = policy.examples(ragged())
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast), torch.no_grad():
