@@ -32,8 +32,8 @@ class GenerationSampler(Sampler):
         top_p: keep the likeliest tokens with this probability; the loss ignores all filters.
         min_p: keep tokens above this share of the largest probability.
         repetition_penalty: divides positive and multiplies negative logits of tokens in the prompt and the answer
-            (Keskar et al., 2019). The loss does not apply it, but weighs each token by the capped ratio of both
-            probabilities, as for an external engine; ``sampling/ratio`` shows the difference.
+            (Keskar et al., 2019). The loss does not apply it, but corrects by both probabilities, as for an
+            external engine (`Optimization.sampling`); ``sampling/ratio`` shows the difference.
         batch_size: most answers generated at once, in whole groups; by default all.
         engine: by default the policy's own weights in this process.
     """

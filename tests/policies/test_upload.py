@@ -42,7 +42,9 @@ def hub(monkeypatch):
             allowed = body.get("organization") == "me"
             self.send_response(200 if allowed else 403)
             self.end_headers()
-            self.wfile.write(json.dumps({"url": "http://hub/me/mine"} if allowed else {"error": "Forbidden"}).encode())
+            self.wfile.write(
+                json.dumps({"url": "https://huggingface.co/me/mine"} if allowed else {"error": "Forbidden"}).encode()
+            )
 
         def log_message(self, *_):
             pass
