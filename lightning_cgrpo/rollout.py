@@ -33,6 +33,10 @@ def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
+EXTRA = "extra/"
+"""Start of the names in `Rollouts.info` of values to show beside the answers."""
+
+
 @dataclass
 class _Tensors:
     def mapped(self: _D, function: Callable[[Tensor], Tensor]) -> _D:
