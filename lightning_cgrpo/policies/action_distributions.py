@@ -85,8 +85,8 @@ class Gaussian(ActionDistribution):
 
     def sample(self, outputs: Tensor, draws: Tensor) -> Tensor:
         mean, log_std = self._parameters(outputs)
-        noise = torch.special.ndtri(draws.double().clamp(min=SMALLEST_DRAW)).to(mean.dtype)
-        return mean + log_std.exp() * noise
+        noise: Tensor = torch.special.ndtri(draws.double().clamp(min=SMALLEST_DRAW))
+        return mean + log_std.exp() * noise.to(mean.dtype)
 
     def evaluate(self, outputs: Tensor, actions: Tensor) -> PolicyOutput:
         """Entropies of squashed actions are computed by Gauss-Hermite quadrature."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -108,9 +109,8 @@ def _made(name: str, facts: Mapping[str, Tensor], operation: str, fact: str, lim
     values = _fact(name, facts, fact)
     if operation == "sum":
         return values
-    if operation == "outside":
-        return ((values < limits[0]) | (values > limits[1])).float()
-    return (values > limits if operation == "above" else values < limits).float()
+    low, high = {"outside": limits, "above": (-math.inf, limits), "below": (limits, math.inf)}[operation]
+    return ((values < low) | (values > high)).float()
 
 
 def _fact(name: str, facts: Mapping[str, Tensor], fact: str) -> Tensor:
