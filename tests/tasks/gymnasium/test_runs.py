@@ -19,14 +19,6 @@ QUIET = [
     "--trainer.enable_model_summary=false",
     "--callbacks.initial_rates=null",
 ]
-    "--data.prompts_per_update=2",
-    "--data.val_prompts=4",
-    "--data.eval_prompts=4",
-    "--model.group_size=4",
-    "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false",
-    "--callbacks.initial_rates=null",
-]
 
 
 def fit(*arguments):
