@@ -110,7 +110,8 @@ def _made(name: str, facts: Mapping[str, Tensor], operation: str, fact: str, lim
     if operation == "sum":
         return values
     low, high = {"outside": limits, "above": (-math.inf, limits), "below": (limits, math.inf)}[operation]
-    return ((values < low) | (values > high)).float()
+    outside: Tensor = (values < low) | (values > high)
+    return outside.float()
 
 
 def _fact(name: str, facts: Mapping[str, Tensor], fact: str) -> Tensor:
