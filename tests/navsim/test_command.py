@@ -23,7 +23,18 @@ PARKED = straight_road([agent("parked", 30.0, -1.75)], human_trajectory=None)
 ROAD = scene_to_json(PARKED)
 CROSSING = scene_to_json(crossing())
 KEYS = {
-    *("tag", "valid", "error", "epdms", "pdm_score", "multiplicative_metrics_prod", "comfort", EXTENDED_COMFORT),
+    *(
+        "dialect",
+        "scores",
+        "tag",
+        "valid",
+        "error",
+        "epdms",
+        "pdm_score",
+        "multiplicative_metrics_prod",
+        "comfort",
+        EXTENDED_COMFORT,
+    ),
     *("progress_raw_m", "pdm_progress_raw_m", *MULTIPLIERS, *WEIGHTS),
 }
 GOOD = {"tag": "on", "poses": straight().tolist()}
