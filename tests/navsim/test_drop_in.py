@@ -1,7 +1,4 @@
-"""The devkit's `pdm_score` on fakes of its objects, built from a scene; beside the scorer on that scene.
-
-benchmarks/driving/devkit.md tells how it was compared with the devkit's own objects.
-"""
+"""The devkit's `pdm_score` on fakes of its objects, built from a scene; beside the scorer on that scene."""
 
 from pathlib import Path
 from types import SimpleNamespace
