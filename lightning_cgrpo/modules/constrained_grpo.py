@@ -23,7 +23,7 @@ from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
 from lightning_cgrpo.objective.measurement import isolate_faults
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.policy import Policy, Reference
-from lightning_cgrpo.policies.sharding import shard
+from lightning_cgrpo.policies.sharding import in_turn, shard
 from lightning_cgrpo.prompt_source import PromptLoader
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, Signals
@@ -121,13 +121,14 @@ class ConstrainedGRPO(PolicySteps):
             )
 
     def configure_model(self) -> None:
-        super().configure_model()
-        if self.learned is not None and self._trainer is not None and self.trainer.state.fn == "fit":
-            self.learned.critic.load(len(self.objective.component_names))
-            # DistributedDataParallel would wait for the critic's gradients in the policy's backward pass.
-            names = [f"estimator.{name}" for name, _ in self.learned.named_parameters()]
-            self._ddp_params_and_buffers_to_ignore = names
-        shard(self)
+        with in_turn(self):
+            super().configure_model()
+            if self.learned is not None and self._trainer is not None and self.trainer.state.fn == "fit":
+                self.learned.critic.load(len(self.objective.component_names))
+                # DistributedDataParallel would wait for the critic's gradients in the policy's backward pass.
+                names = [f"estimator.{name}" for name, _ in self.learned.named_parameters()]
+                self._ddp_params_and_buffers_to_ignore = names
+            shard(self)
 
     @property
     def learned(self) -> CriticAdvantages | None:

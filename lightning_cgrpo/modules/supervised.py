@@ -11,7 +11,7 @@ from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCalla
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.sharding import shard
+from lightning_cgrpo.policies.sharding import in_turn, shard
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task
@@ -60,8 +60,9 @@ class SupervisedFineTuning(RolloutModule):
         self.micro_batch_size, self.max_grad_norm = micro_batch_size, max_grad_norm
 
     def configure_model(self) -> None:
-        self.load_policy()
-        shard(self)
+        with in_turn(self):
+            self.load_policy()
+            shard(self)
 
     def training_step(self, prompts: PromptGroups, batch_idx: int) -> None:
         examples = self.policy.examples(demonstrated(self.policy, prompts))

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, StrategyRegistry
 from torch import Tensor, nn
@@ -91,6 +92,27 @@ def shard(module: LightningModule) -> None:
         if hasattr(network, "layers") and not is_sharded(network):
             for part in (*reversed(network.layers()), network):  # inner layers first
                 fully_shard(part, mesh=mesh["data_parallel"], mp_policy=precision, reshard_after_forward=True)
+
+
+@contextmanager
+def in_turn(module: LightningModule) -> Iterator[None]:
+    """Context: the processes of a machine read and shard their weights one after another. Collective.
+
+    So the machine's memory holds the whole weights of one process, and the shards of the others. Without a sharding
+    strategy the context does nothing.
+    """
+    trainer = module._trainer
+    if trainer is None or not isinstance(trainer.strategy, ModelParallelStrategy):
+        yield
+        return
+    before, processes = trainer.local_rank, trainer.strategy.num_processes
+    for _ in range(before):
+        dist.barrier()
+    try:
+        yield
+    finally:  # after an error too, which would otherwise leave others waiting
+        for _ in range(before, processes):
+            dist.barrier()
 
 
 def is_sharded(module: nn.Module) -> bool:

@@ -8,6 +8,7 @@ in the process group that the environment describes as torchrun does. FOLDER hol
 import json
 import os
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -32,6 +33,7 @@ from lightning_cgrpo import (
 from lightning_cgrpo.callbacks import Checkpoints, LagrangianCallback, ReferenceSync, SavePretrained
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.pretrained import LoRA
 from lightning_cgrpo.policies.sharding import FSDP2Strategy, unsharded, whole
@@ -255,7 +257,27 @@ def resumed(folder, strategy):
     return left
 
 
+class Timed(CausalLMPolicy):
+    """Notes when its weights are read; without a directory it fails, on every process."""
+
+    def load(self):
+        begun = time.monotonic()
+        time.sleep(0.3)
+        super().load()
+        self.times = (begun, time.monotonic())
+
+
+def turns(folder, strategy):
+    policy = Timed(str(folder / "model"), dtype="float64")
+    fit(grpo(policy), prompts(folder), strategy, 1)
+    try:
+        fit(grpo(Timed(str(folder / "nothing"))), prompts(folder), strategy, 1)
+    except UserError as error:
+        return {"times": policy.times, "error": str(error)}
+
+
 RUNS = (
+    turns,
     whole_model,
     one_prompt,
     adapters,

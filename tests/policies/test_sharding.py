@@ -28,7 +28,7 @@ from lightning_cgrpo.policies.sharding import FSDP2Strategy, full_weights, shard
 
 WORKER = Path(__file__).with_name("sharding_worker.py")
 EXACT = ("whole_model", "one_prompt", "adapters", "vision", "supervised")
-SCENARIOS = (*EXACT, "half_adapters", "mixed", "mixed_vision", "checkpoints")
+SCENARIOS = (*EXACT, "turns", "half_adapters", "mixed", "mixed_vision", "checkpoints")
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +93,13 @@ def test_learns_the_same_with_a_copy_each(pair, alone, name):
 def test_every_process_holds_its_share_alone(sharded):
     for rank in sharded["whole_model"] + sharded["vision"]:
         assert rank["shares"] == {"policy": pytest.approx(0.5, abs=0.02), "reference": pytest.approx(0.5, abs=0.02)}
+
+
+def test_weights_are_read_in_turn(sharded):
+    """So that the machine holds one whole copy; an error in one's turn ends all, and leaves nobody waiting."""
+    first, second = sorted(ranks["times"] for ranks in sharded["turns"])
+    assert first[1] <= second[0]
+    assert all("nothing" in ranks["error"] for ranks in sharded["turns"])
 
 
 def test_gathers_each_layer_once_for_a_rollout(sharded):
