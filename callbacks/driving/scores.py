@@ -18,7 +18,7 @@ from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.tables import scores_table
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
-from lightning_cgrpo.navsim.two_stage import Drive, summary
+from lightning_cgrpo.navsim.two_stage import Drive, summaries, summary
 from lightning_cgrpo.output import print_table
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
@@ -114,7 +114,7 @@ class DrivingScores(Callback):
         if not trainer.is_global_zero:
             return
         found = {name: [drive for part in everywhere for drive in part[name]] for name in everywhere[0]}
-        results = {name: summary(driven, self.dialect, self.traffic) for name, driven in found.items()}
+        results = summaries(found, self.dialect, self.traffic)
         results = {name: result for name, result in results.items() if result.first.scenes}
         print_table(scores_table(results))
         written = {

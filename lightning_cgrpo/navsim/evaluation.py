@@ -12,7 +12,7 @@ from lightning_cgrpo.navsim.dialects import EPDMS, Dialect, Epdms
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
-from lightning_cgrpo.navsim.two_stage import Drive, Result, endpoints, summary
+from lightning_cgrpo.navsim.two_stage import Drive, Result, endpoints
 from lightning_cgrpo.scenes.scene import Scene
 
 SCENES_AT_ONCE = 32
@@ -107,7 +107,7 @@ def evaluate(
             numbers = list(range(len(each)))[part]
             for name, driven in planned_drives(scorer, planners, numbers, follows and follows[part], dialect).items():
                 found[name] += driven
-    return {name: summary(driven, dialect, traffic) for name, driven in found.items()}
+    return summaries(found, dialect, traffic)
 
 
 def planned_drives(

@@ -84,17 +84,30 @@ def follow_up_weights(endpoint: Tensor, starts: Tensor) -> Tensor:
     return torch.where(total > LEAST_WEIGHT_SUM, weights / total, 1 / starts.shape[-2])
 
 
-def summary(drives: Sequence[Drive], dialect: Dialect, traffic: TrafficPolicy) -> Result:
-    """Average both stages; answers to a follow-up are averaged before weighting.
+def summaries(drives: Mapping[str, Sequence[Drive]], dialect: Dialect, traffic: TrafficPolicy) -> dict[str, Result]:
+    """Average each driver's stages; answers to a follow-up are averaged before weighting.
 
-    Extended comfort counts for both frames of a pair in two stages, and for the later frame in one stage.
+    Scores have two stages if any driver has follow-ups, because the human has none. Extended comfort counts for both
+    frames of a pair in two stages, and for the later frame in one stage.
 
     Raises:
         UserError: two stages, in a dialect of one.
     """
-    drives = _linked(sorted(drives, key=lambda drive: (drive.follows is not None, drive.number)))
-    staged = any(drive.follows is not None for drive in drives)
-    name = dialect.full_name(traffic, TWO_STAGES if staged else ONE_STAGE)
+    linked = {
+        name: _linked(sorted(some, key=lambda drive: (drive.follows is not None, drive.number)))
+        for name, some in drives.items()
+    }
+    staged = any(drive.follows is not None for some in linked.values() for drive in some)
+    full_name = dialect.full_name(traffic, TWO_STAGES if staged else ONE_STAGE)
+    return {name: _summary(some, dialect, full_name, staged) for name, some in linked.items()}
+
+
+def summary(drives: Sequence[Drive], dialect: Dialect, traffic: TrafficPolicy) -> Result:
+    """`summaries` of one driver."""
+    return summaries({"": drives}, dialect, traffic)[""]
+
+
+def _summary(drives: Sequence[Drive], dialect: Dialect, name: str, staged: bool) -> Result:
     values = _values(drives, dialect, both_frames=staged)
     first = [row for row, drive in enumerate(drives) if drive.follows is None]
     after: dict[int | None, list[int]] = {drives[row].number: [] for row in first}

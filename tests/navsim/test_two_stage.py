@@ -9,8 +9,9 @@ import torch
 from lightning_cgrpo.navsim.columns import COLUMNS, SHORT
 from lightning_cgrpo.navsim.dialects import EPDMS
 from lightning_cgrpo.navsim.simulation.simulate import simulate
+from lightning_cgrpo.navsim.tables import scores_table
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
-from lightning_cgrpo.navsim.two_stage import Drive, endpoints, follow_up_weights, summary
+from lightning_cgrpo.navsim.two_stage import Drive, endpoints, follow_up_weights, summaries, summary
 from lightning_cgrpo.scenes.json_fields import Field
 from lightning_cgrpo.scenes.scene_file import map_from_json, scene_from_json
 
@@ -140,3 +141,10 @@ def test_the_official_two_stage_group(shared_data):
     for one in case["weight_cases"]:
         found = follow_up_weights(tensor(one["endpoint"]), tensor(one["starts"]))
         assert torch.allclose(found, tensor(one["weights"]), rtol=0, atol=1e-12)
+
+
+def test_a_driver_without_follow_ups_shares_the_table_of_two_stages():
+    """The human drives no follow-ups; its first stage stands beside the others'."""
+    found = summaries({"policy": [drive(0, [1.0]), drive(0, [0.5], 0)], "human": [drive(0, [1.0])]}, *AS)
+    assert {one.dialect for one in found.values()} == {"EPDMS, two stages, LogReplay"}
+    assert found["human"].second is None and scores_table(found).row_count == 4

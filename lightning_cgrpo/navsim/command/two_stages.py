@@ -11,7 +11,7 @@ from lightning_cgrpo.navsim.command.scored_scene import ScoredScene, finder, lab
 from lightning_cgrpo.navsim.dialects import Dialect
 from lightning_cgrpo.navsim.scoring.motion import take
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
-from lightning_cgrpo.navsim.two_stage import Drive, Result, endpoints, summary
+from lightning_cgrpo.navsim.two_stage import Drive, Result, endpoints, summaries
 
 
 def two_stages(
@@ -40,7 +40,7 @@ def two_stages(
             else:
                 found = drives.setdefault(name, [])
                 found += _drives(frames, rows[:, row].tolist(), len(found), dialect)
-    return {name: summary(found, dialect, traffic) for name, found in drives.items()}, notes
+    return summaries(drives, dialect, traffic), notes
 
 
 def _frames(now: ScoredScene, find: Callable[[Any], ScoredScene | None]) -> list[ScoredScene] | str:
