@@ -12,7 +12,7 @@ from lightning_cgrpo.navsim.dialects import EPDMS, Dialect, Epdms
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
-from lightning_cgrpo.navsim.two_stage import Drive, Result, endpoints
+from lightning_cgrpo.navsim.two_stage import Drive, Result, endpoints, summaries
 from lightning_cgrpo.scenes.scene import Scene
 
 SCENES_AT_ONCE = 32
