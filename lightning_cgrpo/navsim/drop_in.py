@@ -139,7 +139,7 @@ def cached_scene(cache: Any) -> CachedScene:
         ),
         "traffic_lights": [{"t": step * DT, "red": names, "green": []} for step, names in enumerate(red)],
     }
-    scene = scene_from_json(content, content["name"])
+    scene = scene_from_json(content, "metric cache")
     plan, rows = plan_content(cache), {name: row for row, name in enumerate(scene.map.lanes.ids)}
     return CachedScene(
         scene,

@@ -52,9 +52,10 @@ def show(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     notes += wrong[:MOST_ERRORS]
     if len(wrong) > MOST_ERRORS:
         notes.append(f"{len(wrong) - MOST_ERRORS} more errors are in the file.")
-    for name in rows[0]["scores"]:
-        mean = fmean(row["scores"][name] for row in rows)
-        notes.append(f"{name}: mean {mean:.4f} of {len(rows)} rows.")
+    notes += [
+        f"{name}: mean {fmean(row['scores'][name] for row in rows):.4f} of {len(rows)} rows."
+        for name in rows[0]["scores"]
+    ]
     for note in notes:
         Console().print(f"- {note}", markup=False, highlight=False)
 
