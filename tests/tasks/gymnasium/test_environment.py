@@ -193,3 +193,17 @@ def test_wrappers_take_arguments():
     scaled = {"gymnasium.wrappers.TransformReward": {"func": lambda reward: 10 * reward}}
     plain, tenfold = rollout(discrete(), Gymnasium(WALK)), rollout(discrete(), Gymnasium(WALK, wrappers=[scaled]))
     assert np.allclose(tenfold.info["reward"], 10 * plain.info["reward"])
+
+
+def test_first_actions():
+    """The world's own numbers remain: the first two of Walk's actions are -1 and 0."""
+    path = "lightning_cgrpo.tasks.gymnasium.wrappers.FirstActions"
+    environment = Gymnasium(WALK, max_steps=4, wrappers=[{path: {"actions": 2}}])
+    assert environment.actions == 2
+    answers = rollout(CategoricalMLP(2, 2, hidden=(8,)), environment)
+    moved = answers.inputs["observations"][..., 1:, 0] - answers.inputs["observations"][..., :-1, 0]
+    real = answers.mask[..., 1:]
+    assert real.any() and torch.allclose(moved[real], (answers.actions[..., :-1] - 1.0)[real], atol=1e-6)
+    for count, options in ((4, {}), (0, {}), (1, {"continuous": True})):
+        with pytest.raises(UserError, match="Expected argument `actions` to be from 1 to"):
+            Gymnasium(WALK, options, max_steps=4, wrappers=[{path: {"actions": count}}])
