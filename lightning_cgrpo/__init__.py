@@ -28,6 +28,7 @@ _EXPORTS = {
     "FunctionTask": "lightning_cgrpo.tasks.functions",
     "GDPO": "lightning_cgrpo.grpo.advantages",
     "GeneratedScenes": "lightning_cgrpo.scenes.generator",
+    "ConversationSampler": "lightning_cgrpo.samplers.conversation.sampler",
     "GenerationSampler": "lightning_cgrpo.samplers.generation",
     "GroupDataModule": "lightning_cgrpo.datamodules.base",
     "GSM8KTask": "lightning_cgrpo.tasks.gsm8k",

@@ -33,7 +33,8 @@ from lightning_cgrpo.policies.shared_prefix.log_probs import linear_log_probs
 from lightning_cgrpo.policies.shared_prefix.support import prepare
 from lightning_cgrpo.policies.text_policy import TextPolicy
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
-from lightning_cgrpo.rollout import NO_INPUTS, Examples, Rollouts, read as read_steps
+from lightning_cgrpo.rollout import NO_INPUTS, Examples, Rollouts
+from lightning_cgrpo.rollout import read as read_steps
 
 if TYPE_CHECKING:
     from transformers import DynamicCache
@@ -204,7 +205,7 @@ class CausalLMPolicy(TextPolicy):
         )
 
     def packed_states(self, examples: Examples) -> tuple[Tensor, Tensor]:
-        """Last hidden states ``[S, D]`` before the policy's S own tokens, and the tokens' places ``[S]`` in ``[N T]``."""
+        """Last hidden states ``[S, D]`` before the policy's S tokens, and the tokens' places ``[S]`` in ``[N T]``."""
         group, mask, prompt_mask = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
         order = group.argsort(stable=True)
         prompts, group = torch.unique(group[order], return_inverse=True)
@@ -226,7 +227,9 @@ class CausalLMPolicy(TextPolicy):
         layout = Layout.of(lengths, taken.sum(-1), group, positions, actions.device)
         ids = torch.cat([read, actions[there(cells[fed])]])
         hidden = self.hidden(ids, layout.position_ids, PackedAttention(layout), inputs)
-        predictors = layout.predictors if bool(own[taken].all()) else layout.predictors[there(own[taken].nonzero()[:, 0])]
+        predictors = (
+            layout.predictors if bool(own[taken].all()) else layout.predictors[there(own[taken].nonzero()[:, 0])]
+        )
         return hidden[predictors], there(cells[own])
 
     def padded_log_probs(self, examples: Examples) -> PolicyOutput:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 
 
-class Reply(Protocol):
+class Replies(Protocol):
     """The other side of conversations."""
 
     def __call__(self, rows: Sequence[int], turns: Sequence[list[int]], room: int) -> Sequence[list[int]]:
@@ -73,7 +73,7 @@ class RolloutEngine(ABC):
         sampling: Sampling,
         draws: Tensor,
         inputs: Mapping[str, Tensor],
-        reply: Reply | None = None,
+        reply: Replies | None = None,
     ) -> Completions:
         """Answer every prompt `group_size` times.
 

@@ -13,7 +13,7 @@ from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.samplers.engine import Reply, RolloutEngine, Sampling
+from lightning_cgrpo.samplers.engine import Replies, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
@@ -39,8 +39,7 @@ class GenerationSampler(Sampler):
         engine: by default the policy's own weights in this process.
     """
 
-    tools: Sequence[dict[str, Any]] = ()
-    """Schemas that the chat template writes into the prompts."""
+    tools: Sequence[dict[str, Any]] = ()  # schemas, which the chat template writes into the prompts
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class GenerationSampler(Sampler):
         prompts: PromptGroups,
         group_size: int,
         noise: Noise,
-        reply: Reply | None = None,
+        reply: Replies | None = None,
     ) -> Rollouts:
         """`rollout`, with the world's replies."""
         asked = prompts.column("prompt", "GenerationSampler")
@@ -133,6 +132,8 @@ class GenerationSampler(Sampler):
         )
 
 
-def _of_part(reply: Reply, start: int, rows: Sequence[int], turns: Sequence[list[int]], room: int) -> Sequence[list[int]]:
+def _of_part(
+    reply: Replies, start: int, rows: Sequence[int], turns: Sequence[list[int]], room: int
+) -> Sequence[list[int]]:
     """`reply` to a part of the answers, which begins at number `start`."""
     return reply([start + row for row in rows], turns, room)

@@ -13,7 +13,7 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
 from lightning_cgrpo.rollout import NO_INPUTS, read
-from lightning_cgrpo.samplers.engine import Completions, Reply, RolloutEngine, Sampling
+from lightning_cgrpo.samplers.engine import Completions, Replies, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.token_sampling import min_p, sample, top_k, top_p
 
 LOOK_EVERY = {"cpu": 1}
@@ -41,7 +41,7 @@ class TransformersEngine(RolloutEngine):
         sampling: Sampling,
         draws: Tensor,
         inputs: Mapping[str, Tensor] = NO_INPUTS,
-        reply: Reply | None = None,
+        reply: Replies | None = None,
     ) -> Completions:
         device = policy.device
         look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_ON_GPUS) if reply is None else 1
@@ -86,7 +86,7 @@ class TransformersEngine(RolloutEngine):
 class _World:
     """Writes the world's replies ahead into the answers' ``tokens [R, T]``; `given` marks them."""
 
-    def __init__(self, reply: Reply, tokens: Tensor) -> None:
+    def __init__(self, reply: Replies, tokens: Tensor) -> None:
         self.reply, self.tokens = reply, tokens
         self.given = torch.zeros_like(tokens, dtype=torch.bool)
         self.starts = [0] * len(tokens)  # of the current turns
