@@ -1,15 +1,22 @@
 """Conversations with tools: exact tokens, one cache, errors told to the policy, events as signals."""
 
+import json
 import time
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning import Trainer
 
 transformers = pytest.importorskip("transformers")
 
+from lightning_cgrpo.callbacks import LagrangianCallback  # noqa: E402
+from lightning_cgrpo.datamodules import PromptDataModule  # noqa: E402
 from lightning_cgrpo.errors import UserError  # noqa: E402
+from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO  # noqa: E402
+from lightning_cgrpo.objective.constraint import Constraint  # noqa: E402
+from lightning_cgrpo.objective.objective import Objective  # noqa: E402
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
 from lightning_cgrpo.policies.tiny.text import TEXTS, build_model, train_tokenizer  # noqa: E402
 from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
@@ -441,3 +448,42 @@ def test_unusable_arguments_are_named():
         _ = ConversationSampler(8, [bare]).tools
     with pytest.raises(UserError, match="method reset"):
         ConversationSampler(8, environment_factory=dict)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_has_the_same_conversations(tmp_path):
+    """Training with results of tools in the context, killed after two of four updates."""
+    data = tmp_path / "chats.jsonl"
+    data.write_text("".join(json.dumps({"prompt": chat}) + "\n" for chat in chats(4).columns["prompt"]))
+
+    def fit(steps, resumed=None):
+        policy = made()
+        policy.stop_tokens = (*policy.stop_tokens, *range(20, 120))
+        module = ConstrainedGRPO(
+            policy=policy,
+            sampler=Scripted(60, [add], max_turns=3),
+            task=FunctionTask({"short": lambda completions: [-float(len(c)) for c in completions]}),
+            objective=Objective(
+                reward="short",
+                constraints={"called_add": Constraint(at_least=0.9), "invalid_call": Constraint(at_most=0.1)},
+            ),
+            optimizer=partial(torch.optim.AdamW, lr=1e-3),
+            group_size=4,
+            seed=3,
+        )
+        multipliers = LagrangianCallback()
+        trainer = Trainer(
+            max_steps=steps, accelerator="cpu", callbacks=[multipliers], logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+        )  # fmt: skip
+        trainer.fit(module, PromptDataModule(str(data), prompts_per_update=2), ckpt_path=resumed)
+        return trainer, module
+
+    trainer, _ = fit(2)
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    _, resumed = fit(4, str(tmp_path / "half.ckpt"))
+    _, whole = fit(4)
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(weight, resumed.state_dict()[name]), name
+    assert torch.equal(whole.weights, resumed.weights) and whole.weights.std() > 0
+    assert not torch.equal(whole.policy.output_weight, made().output_weight)
