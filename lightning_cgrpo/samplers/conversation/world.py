@@ -142,8 +142,8 @@ def event_signals(turns: Sequence[Sequence[Sequence[Turn]]], tools: Sequence[str
     return {
         "turns": of_answers([len(answer) for answer in answers]),
         "calls": Signal(calls.sum(-1)),
-        "invalid_call": Signal(invalid, opportunities=calls),
-        "failed_call": Signal(failed, opportunities=calls),
+        "invalid_call": Signal(invalid, invalid, calls),
+        "failed_call": Signal(failed, failed, calls),
         **{
             f"called_{tool}": of_answers([any(tool in turn.called for turn in answer) for answer in answers])
             for tool in tools
