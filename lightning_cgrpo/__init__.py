@@ -43,6 +43,7 @@ _EXPORTS = {
     "ObjectiveError": "lightning_cgrpo.objective.constraint",
     "Observations": "lightning_cgrpo.tasks.driving.observations",
     "Optimization": "lightning_cgrpo.grpo.minibatches",
+    "SamplingCorrection": "lightning_cgrpo.grpo.sampling_correction",
     "Policy": "lightning_cgrpo.policies.policy",
     "PromptGroups": "lightning_cgrpo.rollout",
     "Reactive": "lightning_cgrpo.navsim.traffic.reactive",

@@ -119,16 +119,6 @@ def k3(distance: Tensor) -> Tensor:
     return distance.exp() - distance - 1
 
 
-def sampling_ratio(old_log_probs: Tensor, sampling_log_probs: Tensor, cap: float) -> Tensor:
-    """Truncated importance ratios min(pi_old / pi_sampling, cap) (Yao et al., 2025), without gradient, ``[...]``.
-
-    The ratios correct the surrogate for another engine's samples. The ratio is 1 where the engine's
-    log-probability is not finite.
-    """
-    difference = (old_log_probs - sampling_log_probs).detach()
-    return torch.where(sampling_log_probs.isfinite(), difference.exp(), 1).clamp(max=cap)
-
-
 def grpo_loss(
     log_probs: Tensor,
     old_log_probs: Tensor,

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from lightning_cgrpo.distributed import gather_counts, world
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.losses import Aggregation, LossOptions
+from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
 from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.rollout import Examples, Rollouts
 
@@ -33,7 +34,7 @@ class Optimization(LossOptions):
         max_length: divisor for ``aggregation: constant``, by default T.
         mask_truncated: leave truncated answers out of the loss, not of advantages (overlong filtering, DAPO, Yu et al.,
             2025).
-        sampling_cap: largest importance ratio, see `sampling_ratio`.
+        sampling: correction for the samples of another engine; None for no correction.
         max_grad_norm: None for no limit.
     """
 
@@ -43,12 +44,12 @@ class Optimization(LossOptions):
     aggregation: Aggregation = "sequence_mean"
     max_length: int | None = None
     mask_truncated: bool = False
-    sampling_cap: float = 2.0
+    sampling: SamplingCorrection | None = SamplingCorrection()  # noqa: RUF009 (frozen)
     max_grad_norm: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("epochs", "minibatch_size", "micro_batch_size", "max_length", "sampling_cap"):
+        for name in ("epochs", "minibatch_size", "micro_batch_size", "max_length"):
             value = getattr(self, name)
             expect(value is None or value >= 1, name, "at least 1", value)
         norm = self.max_grad_norm

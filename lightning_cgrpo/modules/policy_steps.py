@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss, sampling_ratio
+from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss
 from lightning_cgrpo.grpo.minibatches import (
     Optimization,
     loss_mask,
@@ -155,14 +155,16 @@ class PolicySteps(RolloutModule):
             put_rows(examples.targets["old_log_probs"], piece, old)
         if "entropy" in examples.targets:
             put_rows(examples.targets["entropy"], piece, torch.where(part.mask, output.entropy.detach(), 0))
-        sampled = part.targets.get("sampling_log_probs")
+        sampled, correction, ratios = part.targets.get("sampling_log_probs"), self.optimization.sampling, None
+        if sampled is not None and correction is not None:
+            ratios = correction.bounded(correction.ratios(old, sampled, part.mask))
         terms = grpo_loss(
             output.log_probs,
             old,
             part.targets["advantages"],
             part.targets["weights"],
             options=self.optimization,
-            sampling_ratios=None if sampled is None else sampling_ratio(old, sampled, self.optimization.sampling_cap),
+            sampling_ratios=ratios,
             reference_log_probs=part.targets.get("reference_log_probs"),
             entropy=output.entropy,
             sampling_log_probs=sampled,

@@ -14,6 +14,7 @@ from lightning_cgrpo.distributed import all_sum_named, world
 from lightning_cgrpo.grpo.advantages import GroupStatistics
 from lightning_cgrpo.grpo.losses import LossTerms
 from lightning_cgrpo.grpo.minibatches import Optimization
+from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
 from lightning_cgrpo.objective.measurement import behavior_metrics, behavior_sums, clustered_rates
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.rollout import Examples, Rollouts, Signals
@@ -70,14 +71,15 @@ class UpdateReport:
         if not self.due or reported is None:
             return
         known = examples.mask & reported.isfinite()
-        difference = (examples.targets["old_log_probs"] - reported)[known]
-        ratio = difference.exp()
+        old = examples.targets["old_log_probs"]
+        correction = self.optimization.sampling or SamplingCorrection(high=None)
+        ratio = correction.ratios(old, reported, examples.mask)[known]
         self.sampling = {
             "steps": known.sum(),
             "faults": (examples.mask & ~known).sum(),
             "ratio": ratio.sum(),
-            "capped": (ratio > self.optimization.sampling_cap).sum(),
-            "log_prob_gap": difference.abs().sum(),
+            "capped": correction.outside(ratio).sum(),
+            "log_prob_gap": (old - reported)[known].abs().sum(),
         }
 
     def metrics(

@@ -16,6 +16,7 @@ from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, Environ
 from lightning_cgrpo.callbacks import FixedWeights
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 
 GROUPS, GROUP_SIZE = 4, 4
@@ -116,8 +117,11 @@ def test_an_error_everywhere_scales_the_step_up_to_the_cap():
         assert got.metrics[0]["sampling/ratio"] == pytest.approx(math.exp(error))
         assert got.metrics[0]["sampling/capped"] == (factor == 2.0)
         assert got.metrics[0]["sampling/log_prob_gap"] == pytest.approx(abs(error))
-    capped = train(Engine(errors(*[math.log(5)] * 10)), sampling_cap=3.0)
+    capped = train(Engine(errors(*[math.log(5)] * 10)), sampling=SamplingCorrection(high=3.0))
     torch.testing.assert_close(capped.moves[0], 3 * plain.moves[0], rtol=1e-6, atol=1e-9)
+    off = train(Engine(errors(*[math.log(5)] * 10)), sampling=None)
+    torch.testing.assert_close(off.moves[0], plain.moves[0], rtol=1e-6, atol=1e-9)
+    assert off.metrics[0]["sampling/capped"] == 0 and off.metrics[0]["sampling/ratio"] == pytest.approx(5)
 
 
 def test_what_an_engine_does_not_report_is_counted_and_left_as_it_is():

@@ -248,11 +248,6 @@ class TestArguments:
                 Optimization(clip_limit=limit)
         Optimization(clip_limit=1.21)
 
-    def test_a_cap_that_would_shrink_what_is_right(self) -> None:
-        for cap in (0.9, math.nan):
-            with pytest.raises(ValueError, match=f"Expected argument `sampling_cap` to be at least 1, but got {cap}."):
-                Optimization(sampling_cap=cap)
-
     @pytest.mark.parametrize(("name", "value"), [("clip_low", 0.1), ("clip_high", 0.2), ("clip_limit", 4.0)])
     def test_bounds_that_another_surrogate_would_ignore(self, name: str, value: float) -> None:
         with pytest.raises(ValueError, match=f"Expected argument `{name}` to be left alone, since CISPO does not"):

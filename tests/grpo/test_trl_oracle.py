@@ -15,6 +15,7 @@ import torch
 from lightning_cgrpo import CISPO, SAPO, CausalLMPolicy, ConstrainedGRPO, Objective, Optimization
 from lightning_cgrpo.callbacks import ReferenceSync
 from lightning_cgrpo.grpo.advantages import GDPO, LeaveOneOut, ScalarizedAdvantages, ScalarizedRewards
+from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
 from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.rollout import Rollouts
@@ -274,8 +275,9 @@ def test_loss_and_gradients(name, trl, batch, tmp_path):
     assert_same(loss_of_ours(batch, inputs["advantages"], pieces=5, **ours), theirs)
 
 
-@pytest.mark.parametrize("cap", [1.5, 100.0])
-def test_sampling_mismatch(cap, trl, batch, tmp_path):
+@pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
+@pytest.mark.parametrize(("low", "high"), [(None, 1.5), (0.9, 1e6), (0.9, 1.5)])
+def test_sampling_mismatch(mode, low, high, trl, batch, tmp_path):
     """The KL is not weighted, and neither is a step of which the engine reports nothing."""
     trainer = make_theirs(
         trl,
@@ -283,15 +285,19 @@ def test_sampling_mismatch(cap, trl, batch, tmp_path):
         tmp_path,
         vllm=True,
         loss_type="dapo",
-        vllm_importance_sampling_mode="token_truncate",
-        vllm_importance_sampling_clip_max=cap,
+        vllm_importance_sampling_mode=mode,
+        vllm_importance_sampling_clip_max=high,
+        vllm_importance_sampling_clip_min=low,
         **KL,
     )
     inputs = their_batch(trainer)
-    ratios = inputs["importance_sampling_ratio"][inputs["completion_mask"].bool()]
-    assert ratios.max() == cap if cap < 2 else 2 < ratios.max() < cap
+    kept = inputs["completion_mask"].bool()
+    ratios = inputs["importance_sampling_ratio"].expand(kept.shape)[kept]
+    assert len(ratios.unique()) > 2 or "sequence" in mode, "Expected ratios on both sides of a bound."
     theirs = loss_of_theirs(trainer, inputs)
-    ours = {"aggregation": "token_mean", "kl_weight": 0.2, "sampling_cap": cap}
+    level, bound = mode.split("_")
+    correction = SamplingCorrection(high, low or 0.0, masked=bound == "mask", sequence=level == "sequence")
+    ours = {"aggregation": "token_mean", "kl_weight": 0.2, "sampling": correction}
     assert_same(loss_of_ours(batch, inputs["advantages"], sampled=True, **ours), theirs)
     with pytest.raises(AssertionError):
         assert_same(loss_of_ours(batch, inputs["advantages"], **ours), theirs)
