@@ -43,7 +43,7 @@ class ChatTemplate:
         if dropped := [part for part in (NAME, KEY, VALUE, RESULT) if part not in text]:
             raise self._error(f"to write calls and results of tools, but it drops {', '.join(dropped)}")
         # Some templates write an empty reasoning part into the last turn alone.
-        reasoning = ({}, {"reasoning_content": "dummy"})
+        reasoning: tuple[dict[str, str], ...] = ({}, {"reasoning_content": "dummy"})
         self._extra = next((extra for extra in reasoning if self._preserves(extra)), None)
         if self._extra is None:
             raise self._error("to preserve prefixes, but it writes earlier turns differently once a turn follows")

@@ -58,7 +58,7 @@ def schema(tool: Tool) -> dict[str, Any]:
     Raises:
         UserError: a type hint or the description of the tool or an argument is missing.
     """
-    from transformers.utils import get_json_schema
+    from transformers.utils.chat_template_utils import get_json_schema
 
     try:
         found: dict[str, Any] = get_json_schema(tool)
