@@ -33,6 +33,10 @@ def _map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
+EXTRA = "extra/"
+"""Start of the names in `Rollouts.info` of values to show beside the answers."""
+
+
 @dataclass
 class _Tensors:
     def mapped(self: _D, function: Callable[[Tensor], Tensor]) -> _D:
@@ -70,7 +74,7 @@ class Rollouts(_Tensors):
     engine's `sampling_log_probs` only serve as importance weights of steps.
     """
 
-    actions: Tensor  # [B, G, T] int64, actions or tokens
+    actions: Tensor  # [B, G, T] int64, actions or tokens; [B, G, T, D] continuous actions, before squashing
     mask: Tensor  # [B, G, T] bool, true for the policy's own steps; see `read`
     inputs: dict[str, Tensor]  # of the policy: observations [B, G, T, ...] or prompt tokens [B, ...]
     log_probs: Tensor | None = None  # [B, G, T]
@@ -150,11 +154,11 @@ class Examples(_Tensors):
     """
 
     inputs: dict[str, Tensor]  # [N, ...], for the policy
-    actions: Tensor  # [N] or [N, T]
-    mask: Tensor  # bool like `actions`; all true for steps
+    actions: Tensor  # [N] or [N, T]; continuous actions [N, D] or [N, T, D]
+    mask: Tensor  # [N] or [N, T] bool; all true for steps
     group: Tensor  # [N] int64, the unit's prompt (row of B)
     shared: dict[str, Tensor] = field(default_factory=dict)  # [B, ...], of the prompts, indexed by `group`
-    targets: dict[str, Tensor] = field(default_factory=dict)  # like `actions`, for the loss
+    targets: dict[str, Tensor] = field(default_factory=dict)  # like `mask`, for the loss
 
     def __len__(self) -> int:
         return len(self.actions)

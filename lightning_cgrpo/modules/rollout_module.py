@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.checkpoints.files import check_weights
+from lightning_cgrpo.distributed import means
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
 from lightning_cgrpo.modules.manual_optimization import ManualOptimization
@@ -25,7 +26,7 @@ from lightning_cgrpo.policies.sharding import is_sharded, unsharded
 from lightning_cgrpo.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers.sampler import Sampler
-from lightning_cgrpo.tasks.task import Task
+from lightning_cgrpo.tasks.task import Task, TrainerState
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 TEST_SPLITS = ("test", "test_train", "test_follow_ups", "certify")
@@ -145,6 +146,8 @@ class RolloutModule(ManualOptimization):
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> tuple[dict[str, Signal], dict[str, Tensor]]:
         """All signals, and counts ``[B]`` of non-finite entries by signal; such entries do not apply."""
+        if (trainer := self._trainer) is not None:
+            self.task.trainer_state = TrainerState(trainer.global_step, trainer.max_steps, trainer.current_epoch)
         scored = {**self.task.score(prompts, rollouts), **self.sampler.measured(rollouts)}
         for name, signal in scored.items():
             if not isinstance(signal, Signal):
@@ -228,6 +231,8 @@ class RolloutModule(ManualOptimization):
         metrics = dict(evaluation.metrics)
         if split == "val" and (rank := merit(self.objective, evaluation)) is not None:
             metrics[MERIT] = rank
+        if split == "val":
+            metrics |= {f"functions/{name}": value for name, value in means(self.task.logged()).items()}
         if split != "val":
             for name, rate in evaluation.rates.items():
                 found = standing(self.objective.constraints[name], rate)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,15 +22,22 @@ class TextPolicy(Policy):
     Args:
         model: its name, for messages.
         max_prompt_tokens: longer prompts are an error; by default no limit.
+        chat_template_kwargs: variables of the chat template, such as ``enable_thinking: false``.
     """
 
     reads_images = False
 
-    def __init__(self, model: str, max_prompt_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        model: str,
+        max_prompt_tokens: int | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__()
         positive = max_prompt_tokens is None or max_prompt_tokens >= 1
         expect(positive, "max_prompt_tokens", "at least 1", max_prompt_tokens)
         self.name, self.max_prompt_tokens = model, max_prompt_tokens
+        self.chat_template_kwargs = dict(chat_template_kwargs or {})
         # Set by `load`. Any, because importing transformers takes seconds.
         self.model: Any = None
         self.tokenizer: Any = None
@@ -101,10 +108,13 @@ class TextPolicy(Policy):
                 f"Expected prompt {number} to be of text alone for '{self.name}', but got a message of several parts, "
                 "try VisionLanguagePolicy."
             )
-        # None, because some templates write an introduction of tools for an empty list.
-        text: str = self.tokenizer.apply_chat_template(
-            prompt, tools=list(tools) or None, tokenize=False, add_generation_prompt=True
-        )
+        options = {
+            "add_generation_prompt": True,
+            **self.chat_template_kwargs,
+            **({"tools": list(tools)} if tools else {}),
+            "tokenize": False,
+        }
+        text: str = self.tokenizer.apply_chat_template(prompt, **options)
         return text
 
     def _tokens(self, prompt: str | Messages, text: str, number: int) -> list[int]:

@@ -35,6 +35,9 @@ class GenerationSampler(Sampler):
         min_new_tokens: the shortest answer, its stop token included.
         top_p: keep the likeliest tokens with this probability; the loss ignores all filters.
         min_p: keep tokens above this share of the largest probability.
+        repetition_penalty: divides positive and multiplies negative logits of tokens in the prompt and the answer
+            (Keskar et al., 2019). The loss does not apply it, but corrects by both probabilities, as for an
+            external engine (`Optimization.sampling`); ``sampling/ratio`` shows the difference.
         batch_size: most answers generated at once, in whole groups; by default all.
         engine: by default the policy's own weights in this process.
     """
@@ -50,9 +53,10 @@ class GenerationSampler(Sampler):
         min_p: float = 0.0,
         batch_size: int | None = None,
         engine: RolloutEngine | None = None,
+        repetition_penalty: float = 1.0,
     ) -> None:
         self.longest = max_new_tokens
-        self.sampling = Sampling(max_new_tokens, min_new_tokens, top_p, top_k, min_p)
+        self.sampling = Sampling(max_new_tokens, min_new_tokens, top_p, top_k, min_p, repetition_penalty)
         expect(batch_size is None or batch_size >= 1, "batch_size", "at least 1", batch_size)
         self.batch_size = batch_size
         self.engine: RolloutEngine = TransformersEngine() if engine is None else engine

@@ -132,7 +132,12 @@ class Scripted(ConversationSampler):
 
     def template(self, policy):
         # The many stop tokens shorten turns, and belong to no template.
-        known = SimpleNamespace(tokenizer=policy.tokenizer, stop_tokens=(policy.tokenizer.eos_token_id,), name="tiny")
+        known = SimpleNamespace(
+            tokenizer=policy.tokenizer,
+            stop_tokens=(policy.tokenizer.eos_token_id,),
+            name="tiny",
+            chat_template_kwargs={},
+        )
         template = ChatTemplate(known, self.tools)
         outer = self
 

@@ -33,7 +33,7 @@ class ChatTemplate:
 
     def __init__(self, policy: CausalLMPolicy, schemas: Sequence[dict[str, Any]]) -> None:
         self.tokenizer, self.stops, self.schemas = policy.tokenizer, policy.stop_tokens, list(schemas)
-        self.model = policy.name
+        self.model, self.options = policy.name, policy.chat_template_kwargs
         if self.tokenizer.chat_template is None:
             raise self._error("to have a chat template, but it has none")
         try:
@@ -104,7 +104,8 @@ class ChatTemplate:
         return ids[: ends[-1] + 1] if ends else ids
 
     def _text(self, messages: Messages, goes_on: bool = False) -> str:
-        text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=goes_on)
+        options = {**self.options, "tokenize": False, "add_generation_prompt": goes_on}
+        text: str = self.tokenizer.apply_chat_template(messages, **options)
         return text
 
     def _ids(self, text: str) -> list[int]:
