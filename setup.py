@@ -12,14 +12,20 @@ EXTRAS = {
     "lora": ["peft>=0.21"],
     "data": ["datasets>=5.2", "pyarrow>=26.0"],
     "driving": ["pyarrow>=26.0"],  # Argoverse 2's files; scores, planner and pictures need no extra
+    "math": ["math-verify>=0.9"],
+    "gymnasium": ["gymnasium>=1.4", "minigrid>=3.2"],
     "slurm": ["submitit>=1.5"],
+    "wandb": ["wandb>=0.31"],
     "docs": ["mkdocs>=1.6", "mkdocs-material>=9.8", "mkdocstrings-python>=2.0"],
 }
 EXTRAS["dev"] = [
     *EXTRAS["lora"],
     *EXTRAS["data"],
     *EXTRAS["driving"],
+    *EXTRAS["math"],
+    *EXTRAS["gymnasium"],
     *EXTRAS["slurm"],
+    *EXTRAS["wandb"],
     *EXTRAS["docs"],
     "build>=1.6",
     "hypothesis>=6.170",

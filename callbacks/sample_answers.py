@@ -1,4 +1,4 @@
-"""Sampled answers on the screen, in TensorBoard and on disk."""
+"""Sampled answers on the screen, in the log and on disk."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lightning_cgrpo.callbacks.log_writers import writers
 from lightning_cgrpo.callbacks.shown_answers import Answer, answers_of
-from lightning_cgrpo.callbacks.tensorboard import writers
 from lightning_cgrpo.errors import UserError, expect, installing
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.output import print_table, unfinished
@@ -25,6 +25,8 @@ ON_SCREEN = 400
 """Characters."""
 LINES = 12
 """Lines of a text, before wrapping."""
+IN_CELL = 40
+"""Characters of a value of `log_extra`."""
 IN_TENSORBOARD = 10_000
 """Characters."""
 
@@ -32,12 +34,12 @@ IN_TENSORBOARD = 10_000
 class SampleAnswers(Callback):
     r"""Shows sampled answers of an update with prompts, signals and advantages.
 
-    The screen and TensorBoard (``samples``) show a few answers, shortened, with escapes for unprintable
+    The screen and the log (``samples``) show a few answers, shortened, with escapes for unprintable
     characters (``\x1b``).
 
     With `parquet`, each process writes all answers to ``completions/completions_<update>.parquet`` in the run's folder.
     Columns: ``step`` (the update), ``prompt``, ``completion``, each signal (null if not applicable), ``advantage``,
-    ``tokens``, ``truncated``. Signals named ``tokens`` or ``truncated`` replace these columns.
+    ``tokens``, ``truncated``, those of `log_extra`. Signals named ``tokens`` or ``truncated`` replace these columns.
 
     Args:
         answers: number per prompt.
@@ -94,7 +96,7 @@ class SampleAnswers(Callback):
         if not shown:
             return
         for writer in writers(trainer):
-            writer.add_text("samples", _markdown(shown), update)
+            writer.text("samples", _markdown(shown), update)
         if self.screen and trainer.is_global_zero:
             print_table(_table(shown, f"Answers of update {update}", Console().encoding))
 
@@ -107,6 +109,8 @@ def write_parquet(answers: Sequence[Answer], update: int, folder: Path, suffix: 
     signals = dict.fromkeys(answers[0].signals, number)
     columns = {"step": pyarrow.int64(), "prompt": text, "completion": text} | signals | {"advantage": number}
     columns |= {"tokens": pyarrow.int64(), "truncated": pyarrow.bool_()} | signals
+    extra = [name for name in answers[0].extra if name not in columns]
+    columns |= dict.fromkeys(extra, text)
     rows = [
         {
             "step": update,
@@ -116,6 +120,7 @@ def write_parquet(answers: Sequence[Answer], update: int, folder: Path, suffix: 
             "tokens": answer.tokens,
             "truncated": answer.truncated,
             **answer.signals,
+            **{name: _encodable(answer.extra[name], "utf-8") for name in extra},
         }
         for answer in answers
     ]
@@ -181,8 +186,11 @@ def _markdown(groups: Sequence[Sequence[Answer]]) -> str:
 
 
 def _values(answer: Answer) -> dict[str, str]:
+    extra = {_printable(name): _excerpt(value, IN_CELL, 1) for name, value in answer.extra.items()}
     shown = {name: "n/a" if value is None else f"{value:.3g}" for name, value in answer.signals.items()}
-    return {_printable(name): value for name, value in shown.items()} | {"advantage": f"{answer.advantage:+.2f}"}
+    return (
+        {_printable(name): value for name, value in shown.items()} | {"advantage": f"{answer.advantage:+.2f}"} | extra
+    )
 
 
 def _quoted(text: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.constrained_grpo import UpdateOutput
-from lightning_cgrpo.rollout import Signal
+from lightning_cgrpo.rollout import EXTRA, Signal
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Answer:
         signals: by name, summed over steps; None if not applicable.
         advantage: mean over steps.
         truncated: reached the length limit; None if unknown.
+        extra: values of `log_extra` by column, as text.
     """
 
     prompt: str
@@ -30,6 +31,7 @@ class Answer:
     advantage: float
     tokens: int
     truncated: bool | None
+    extra: dict[str, str] = field(default_factory=dict)
 
 
 def answers_of(outputs: UpdateOutput, prompts: int | None = None) -> Iterator[list[Answer]]:
@@ -47,6 +49,7 @@ def answers_of(outputs: UpdateOutput, prompts: int | None = None) -> Iterator[li
     advantages = _per_answer(outputs["advantages"], rollouts.mask).tolist()
     lengths = rollouts.lengths.tolist()
     truncated = rollouts.info["truncated"].tolist() if "truncated" in rollouts.info else None
+    extra = {n.removeprefix(EXTRA): values for n, values in rollouts.info.items() if n.startswith(EXTRA)}
     for row, group in enumerate(texts):
         prompt = prompt_text(columns["prompt"][row])
         yield [
@@ -57,6 +60,7 @@ def answers_of(outputs: UpdateOutput, prompts: int | None = None) -> Iterator[li
                 advantages[row][column],
                 lengths[row][column],
                 None if truncated is None else truncated[row][column],
+                {name: str(values[row][column]) for name, values in extra.items()},
             )
             for column, text in enumerate(group)
         ]

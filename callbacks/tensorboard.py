@@ -1,28 +1,19 @@
-"""TensorBoard callbacks."""
+"""Charts and pictures in the log."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
-from torch.utils.tensorboard import SummaryWriter
 
+from lightning_cgrpo.callbacks.log_writers import writers
 from lightning_cgrpo.errors import expect
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.tasks.task import Renderer
-
-
-def writers(trainer: Trainer) -> Iterator[SummaryWriter]:
-    """TensorBoard writers, on the first process."""
-    if trainer.is_global_zero:
-        for logger in trainer.loggers:
-            if isinstance(logger, TensorBoardLogger):
-                yield logger.experiment
 
 
 def custom_scalars(objective: Objective) -> dict[str, dict[str, list[Any]]]:
@@ -43,8 +34,9 @@ class TensorBoardLayout(Callback):
     changes_learning = False
 
     def on_train_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
-        for writer in writers(trainer):
-            writer.add_custom_scalars(custom_scalars(pl_module.objective))
+        for logger in trainer.loggers if trainer.is_global_zero else ():
+            if isinstance(logger, TensorBoardLogger):
+                logger.experiment.add_custom_scalars(custom_scalars(pl_module.objective))
 
 
 class EffectiveWeights(Callback):
@@ -63,7 +55,7 @@ class EffectiveWeights(Callback):
         for writer in writers(trainer):
             for name, values in outputs["effective_weights"].items():
                 if len(values):
-                    writer.add_histogram(f"effective_weights/{name}", values, trainer.global_step - 1)
+                    writer.histogram(f"effective_weights/{name}", values, trainer.global_step - 1)
 
 
 class Pictures(Callback):
@@ -85,4 +77,4 @@ class Pictures(Callback):
         for writer in writers(trainer):
             for row in range(min(self.prompts, len(outputs["prompts"]))):
                 figure = self.renderer.render(outputs["prompts"], outputs["rollouts"], outputs["signals"], row)
-                writer.add_figure(f"episodes/{row}", figure, update)
+                writer.figure(f"episodes/{row}", figure, update)

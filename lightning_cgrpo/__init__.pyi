@@ -25,14 +25,19 @@ from lightning_cgrpo.navsim.traffic.reactive import Reactive as Reactive
 from lightning_cgrpo.objective.constraint import Constraint as Constraint
 from lightning_cgrpo.objective.constraint import ObjectiveError as ObjectiveError
 from lightning_cgrpo.objective.objective import Objective as Objective
+from lightning_cgrpo.policies.action_distributions import Gaussian as Gaussian
 from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP as CategoricalMLP
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy as CausalLMPolicy
+from lightning_cgrpo.policies.gaussian_mlp import GaussianMLP as GaussianMLP
+from lightning_cgrpo.policies.network_policy import NetworkPolicy as NetworkPolicy
+from lightning_cgrpo.policies.network_policy import RecurrentPolicy as RecurrentPolicy
 from lightning_cgrpo.policies.policy import Policy as Policy
 from lightning_cgrpo.policies.sharding import FSDP2Strategy as FSDP2Strategy
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy as VisionLanguagePolicy
 from lightning_cgrpo.rollout import PromptGroups as PromptGroups
 from lightning_cgrpo.rollout import Rollouts as Rollouts
 from lightning_cgrpo.rollout import Signal as Signal
+from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler as ConversationSampler
 from lightning_cgrpo.samplers.environment import Environment as Environment
 from lightning_cgrpo.samplers.environment import EnvironmentSampler as EnvironmentSampler
 from lightning_cgrpo.samplers.generation import GenerationSampler as GenerationSampler
@@ -49,6 +54,8 @@ from lightning_cgrpo.tasks.driving.thoughts import WrittenThoughts as WrittenTho
 from lightning_cgrpo.tasks.functions import FunctionTask as FunctionTask
 from lightning_cgrpo.tasks.functions import RewardModel as RewardModel
 from lightning_cgrpo.tasks.gsm8k import GSM8KTask as GSM8KTask
+from lightning_cgrpo.tasks.gymnasium import Gymnasium as Gymnasium
+from lightning_cgrpo.tasks.gymnasium import GymnasiumTask as GymnasiumTask
 from lightning_cgrpo.tasks.task import Task as Task
 
 __version__: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -45,6 +45,14 @@ def all_sum_named(sums: Mapping[str, Tensor]) -> dict[str, float]:
         return {}
     total = all_sum(torch.stack([value.double() for value in sums.values()]))
     return dict(zip(sums, total.tolist(), strict=True))
+
+
+def means(logged: Mapping[str, Sequence[float]] | None) -> dict[str, float]:
+    """Means by name over all processes, which may have different names; {} for None, which all processes have."""
+    found = [] if logged is None else gathered(logged)
+    names = sorted({name for values in found for name in values})
+    together = {name: [value for values in found for value in values.get(name, ())] for name in names}
+    return {name: sum(values) / len(values) for name, values in together.items()}
 
 
 def gathered(value: T) -> list[T]:

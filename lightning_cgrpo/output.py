@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
+HISTOGRAMS = "histograms.jsonl"
+"""File of histograms beside a CSV log: a line of JSON per tag and update."""
+
 
 def print_table(table: Table) -> None:
     """Print a table without truncated columns; a narrower terminal wraps the lines."""

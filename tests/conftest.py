@@ -2,13 +2,14 @@
 
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
+from tests.forked import forked, run_script
 
 ROOT = Path(__file__).resolve().parents[1]
 # What these import registers a device, for the whole process: see test_pretended_device.py.
@@ -42,7 +43,6 @@ def launch_processes(processes: int, script: Path, folder: Path, *arguments: obj
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     environment = {
-        **os.environ,
         "TORCHELASTIC_RUN_ID": "test",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
@@ -51,23 +51,19 @@ def launch_processes(processes: int, script: Path, folder: Path, *arguments: obj
         "GROUP_RANK": "0",
         "OMP_NUM_THREADS": "1",
     }
-    running: list[subprocess.Popen[bytes]] = []
     deadline = time.monotonic() + timeout
-    try:
-        for rank in range(processes):
-            with (folder / f"output_{rank}.txt").open("wb") as output:
-                running.append(
-                    subprocess.Popen(
-                        [sys.executable, *map(str, (script, folder, *arguments))],
-                        env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                    )
+    outputs = [folder / f"output_{rank}.txt" for rank in range(processes)]
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(
+                forked(
+                    *(run_script, script, folder, *arguments),
+                    output=output,
+                    environment={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 )
-        for rank, process in enumerate(running):
-            code = process.wait(timeout=max(deadline - time.monotonic(), 0.1))
-            assert code == 0, (folder / f"output_{rank}.txt").read_text()[-3000:]
-    finally:
-        for process in running:
-            process.kill()
-            process.wait(timeout=10)
+            )
+            for rank, output in enumerate(outputs)
+        ]
+        for process, output in zip(running, outputs, strict=True):
+            process.join(max(deadline - time.monotonic(), 0.1))
+            assert process.exitcode == 0, output.read_text()[-3000:]

@@ -3,14 +3,13 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lightning_cgrpo.__main__ import RUNS, TOOLS, read_arguments
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from tests.forked import forked, run_script
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -51,17 +50,17 @@ def test_commands_are_understood(command):
         assert config["model"]["class_path"] == f"lightning_cgrpo.{expected}"
 
 
-def test_python_example_runs(tmp_path):
+def test_python_example_runs(tmp_path, monkeypatch):
     (example,) = [block for kind, block in BLOCKS if kind == "python"]
     make_tiny_model(tmp_path / "models" / "tiny-qwen2")
     records = [{"prompt": f"Say {word}.", "wanted": word} for word in ("yes", "no", "maybe") for _ in range(4)]
     (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n", encoding="utf-8")
     (tmp_path / "example.py").write_text(example, encoding="utf-8")
-    run = subprocess.run(
-        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    assert "`max_steps=3` reached" in run.stderr + run.stdout
+    monkeypatch.chdir(tmp_path)
+    with forked(run_script, Path("example.py"), output=tmp_path / "output.txt") as process:
+        process.join(120)
+    output = (tmp_path / "output.txt").read_text()
+    assert process.exitcode == 0 and "`max_steps=3` reached" in output, output
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\(([^)h][^)]*)\)", README))

@@ -1,11 +1,8 @@
 """Kill a run at any moment and resume it: what follows is what would have followed, to the last bit."""
 
 import csv
-import os
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.__main__ import main
+from tests.forked import forked
 
 EVERY = 5
 # Three updates per pass over the prompts, so passes end between checkpoints; validation inside; a schedule.
@@ -84,26 +82,19 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, monkeypatch):
     killed.mkdir()
     whole.mkdir()
     last = killed / "runs/resumed/version_0/checkpoints/last.ckpt"
-    with (tmp_path / "output.txt").open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lightning_cgrpo", *ARGUMENTS, "--trainer.max_steps=1000000"],
-            cwd=killed,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+    monkeypatch.chdir(killed)
+    output = tmp_path / "output.txt"
+    with forked(main, [*ARGUMENTS, "--trainer.max_steps=1000000"], output=output) as process:
         deadline = time.monotonic() + 120
-        try:
-            while not last.is_file() and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.01)
-        finally:
-            process.kill()
-        assert process.wait(timeout=60) == -signal.SIGKILL, (tmp_path / "output.txt").read_text()
+        while not last.is_file() and process.exitcode is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL, output.read_text()
     resumed_at = torch.load(last, weights_only=True)["global_step"]
     assert resumed_at > 0 and resumed_at % EVERY == 0
     updates = resumed_at + 2 * EVERY
 
-    monkeypatch.chdir(killed)
     main([*ARGUMENTS, "--ckpt_path=last", f"--trainer.max_steps={updates}"])
     monkeypatch.chdir(whole)
     main([*ARGUMENTS, f"--trainer.max_steps={updates}"])

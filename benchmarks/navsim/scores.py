@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from lightning_cgrpo.navsim.dialects import same_dialect
+
 COLUMNS = ("NC", "DAC", "DDC", "TLC", "EP", "HC", "EPDMS", "ADE@4s")
 STAGES = {"stage_one": "S1", "stage_two": "S2"}
 START = {"policy": "after SFT"}
@@ -59,6 +61,9 @@ def table(scores: Scores, others: Scores) -> str:
     methods: dict[str, list[dict[str, Any]]] = {name: [one] for name, one in others.items()}
     for name, one in scores.items():
         methods.setdefault(re.sub(r"_seed\d+$", "", name), []).append(one)
+    named = [one["dialect"] for seeds in methods.values() for one in seeds if "dialect" in one]
+    if named:  # scores of 2026-11 and before have no name
+        same_dialect(named)
     lines = [
         "| | seeds | stage | " + " | ".join(COLUMNS) + " | EPDMS, both |",
         "|---" * (len(COLUMNS) + 4) + "|",

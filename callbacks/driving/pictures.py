@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, Trainer
 from numpy.typing import NDArray
 
 from lightning_cgrpo.callbacks.driving.scores import expect_driving
-from lightning_cgrpo.callbacks.tensorboard import writers
+from lightning_cgrpo.callbacks.log_writers import writers
 from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.driving.prompts import intent
@@ -67,7 +67,7 @@ class DrivePictures(Callback):
                 figure = picture(
                     task, columns["scene"][row], columns["prompt"][row], answers, plans and plans[row : row + 1]
                 )
-                writer.add_figure(f"{tag}/{row}", figure, update)
+                writer.figure(f"{tag}/{row}", figure, update)
 
 
 def picture(

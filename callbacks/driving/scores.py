@@ -12,12 +12,13 @@ from lightning_cgrpo.callbacks.run_folder import run_folder
 from lightning_cgrpo.distributed import gathered
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.baselines import BASELINES
+from lightning_cgrpo.navsim.dialects import FIXED, OFF, Epdms
 from lightning_cgrpo.navsim.evaluation import drives, planned_drives
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.tables import scores_table
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
-from lightning_cgrpo.navsim.two_stage import Drive, summary
+from lightning_cgrpo.navsim.two_stage import Drive, summaries, summary
 from lightning_cgrpo.output import print_table
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
@@ -55,6 +56,7 @@ class DrivingScores(Callback):
     ) -> None:
         self.traffic: TrafficPolicy = Reactive() if traffic is None else traffic
         self.human_filter = human_filter
+        self.dialect = Epdms(FIXED if human_filter else OFF)
         self.path = None if path is None else Path(path)
         self.references = dict(BASELINES) if references else {}
         self._drives: dict[str, list[Drive]] = {}
@@ -75,7 +77,7 @@ class DrivingScores(Callback):
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         everywhere = gathered(self._drives[POLICY])
         self._drives = {}
-        found = summary([drive for part in everywhere for drive in part])
+        found = summary([drive for part in everywhere for drive in part], self.dialect, self.traffic)
         if found.first.scenes:
             pl_module.log("val/epdms", found.first.columns["EPDMS"], prog_bar=True, rank_zero_only=True)
 
@@ -111,7 +113,8 @@ class DrivingScores(Callback):
         path = run_folder(trainer) / "scores.json" if self.path is None else self.path
         if not trainer.is_global_zero:
             return
-        results = {name: summary([drive for part in everywhere for drive in part[name]]) for name in everywhere[0]}
+        found = {name: [drive for part in everywhere for drive in part[name]] for name in everywhere[0]}
+        results = summaries(found, self.dialect, self.traffic)
         results = {name: result for name, result in results.items() if result.first.scenes}
         print_table(scores_table(results))
         written = {

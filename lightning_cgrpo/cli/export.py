@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lightning_cgrpo.cli.configuration import Config, get
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.upload import open_repository, upload
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -17,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m lightning_cgrpo export",
         description="Write the policy of a checkpoint as a directory that transformers loads.",
-        usage="%(prog)s -c FILE... [--KEY=VALUE]... [--ckpt_path=last] --out DIR [--merge]",
+        usage="%(prog)s -c FILE... [--KEY=VALUE]... [--ckpt_path=last] --out DIR [--merge] [--push_to_hub REPOSITORY]",
         epilog="-c and --KEY=VALUE are those of the run, see `python -m lightning_cgrpo --help`. Every run keeps its "
         "configuration in config.yaml, beside its logs. See docs/huggingface.md.",
         allow_abbrev=False,
@@ -26,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Never from the configuration, because a resumed run's config.yaml names the checkpoint that it resumed from.
     parser.add_argument("--ckpt_path", metavar="FILE", default="last", help="the checkpoint (default: the run's last)")
     parser.add_argument("--merge", action="store_true", help="add adapters to the weights, and write those")
+    parser.add_argument("--push_to_hub", metavar="REPOSITORY", help="upload DIR to this repository of the hub")
     given, rest = parser.parse_known_args(argv)
     config, _ = read_arguments("export", rest)
     if given.out.exists() and (not given.out.is_dir() or any(given.out.iterdir())):
@@ -33,7 +35,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"Expected --out to be a new or empty directory, but got '{given.out}', which has something in it, try "
             "another name."
         )
+    if given.push_to_hub is not None:
+        open_repository(given.push_to_hub)
     _export({**config, "ckpt_path": given.ckpt_path}, given.out, given.merge)
+    if given.push_to_hub is not None:
+        upload(given.out, given.push_to_hub)
 
 
 def _export(config: Config, directory: Path, merge: bool) -> None:

@@ -186,8 +186,8 @@ def constant_of(class_path: str, name: str) -> Any:
 @dataclass(frozen=True)
 class _Module:
     name: str
-    tree: ast.Module
     names: dict[str, str]
+    classes: dict[str, ast.ClassDef]
 
 
 @cache
@@ -206,7 +206,11 @@ def _module(name: str) -> _Module | None:
     names: dict[str, str] = {}
     for known, path in _names(name, tree):
         names.setdefault(known, path)
-    return _Module(name, tree, names)
+    classes: dict[str, ast.ClassDef] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            classes.setdefault(node.name, node)
+    return _Module(name, names, classes)
 
 
 def _names(module: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -230,9 +234,8 @@ def _locate(class_path: str) -> tuple[_Module, ast.ClassDef] | None:
     module = _module(module_name)
     if module is None:
         return None
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            return module, node
+    if name in module.classes:
+        return module, module.classes[name]
     target = module.names.get(name, class_path)
     return _locate(target) if target != class_path else None
 

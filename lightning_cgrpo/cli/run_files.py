@@ -79,7 +79,9 @@ class RunFiles(SaveConfigCallback):
         if not trainer.is_global_zero:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        self.parser.save(self.config, str(folder / self.config_filename), skip_none=False, overwrite=True)
+        # The parser has validated this configuration, and doing so again takes most of the time of saving.
+        text = self.parser.dump(self.config, skip_unset=False, skip_validation=True)
+        write_whole(folder / self.config_filename, text)
         origin = pl_module.policy.origin
         if origin is not None:
             write_whole(folder / "weights.json", json.dumps(asdict(origin)) + "\n")

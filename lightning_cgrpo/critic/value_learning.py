@@ -50,7 +50,7 @@ def predict(critic: Critic, examples: Examples, components: int, micro_batch_siz
     """Values ``[N, J]`` or ``[N, T, J]`` of all examples, without gradients. Collective if the critic is sharded."""
     device = examples.actions.device
     dtype = torch.promote_types(next(critic.parameters()).dtype, torch.float32)
-    values = torch.zeros(*examples.actions.shape, components, device=device, dtype=dtype)
+    values = torch.zeros(*examples.mask.shape, components, device=device, dtype=dtype)
     rows = torch.arange(len(examples), device=device)
     with torch.no_grad():
         for piece in equal_passes(critic, micro_batches(rows, micro_batch_size), device):

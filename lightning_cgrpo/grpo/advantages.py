@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.distributed import all_sum
+from lightning_cgrpo.errors import expect
 from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.rollout import Rollouts
 
@@ -31,12 +33,14 @@ class GroupStatistics:
         std: ``[J, B]`` population standard deviation, exactly 0 without variance.
         count: ``[J, B]`` applicable entries.
         used: ``[B, G]`` bool, answers with any applicable component.
+        values: ``[J, B, G]``, 0 where not applicable.
     """
 
     deviation: Tensor
     std: Tensor
     count: Tensor
     used: Tensor
+    values: Tensor
 
     @property
     def informative(self) -> Tensor:
@@ -67,7 +71,13 @@ def group_statistics(components: Components) -> GroupStatistics:
     std = (deviation.square().sum(-1) / count.clamp(min=1)).sqrt()
     scale = torch.where(applicable, values.abs(), 0).amax(-1)  # [J, B]
     informative = std > ULPS * resolution * scale
-    return GroupStatistics(deviation * informative[..., None], std * informative, count, applicable.any(0))
+    return GroupStatistics(
+        deviation * informative[..., None],
+        std * informative,
+        count,
+        applicable.any(0),
+        torch.where(applicable, values, 0),
+    )
 
 
 class AdvantageEstimator(ABC):
@@ -111,15 +121,30 @@ class ScalarizedRewards(AdvantageEstimator):
 
     S_i = sum_j w_j X_j,i, A = (S - mean) / std. Then A = sum_j w~_j Z_j with
     w~_j = w_j std_j / std_S (effective-weight theorem).
+
+    Args:
+        scale: std_S of each ``group``, or one for the ``batch``: the sample standard deviation of S over all answers of
+            all processes (Liu et al., 2025, "Part I: Tricks or Traps?").
     """
+
+    def __init__(self, scale: Literal["group", "batch"] = "group") -> None:
+        expect(scale in ("group", "batch"), "scale", "group or batch", scale)
+        self.scale = scale
 
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
         statistics = group_statistics(components)
-        advantages = divide(_weighted(weights, statistics.deviation), _std_of_sum(statistics, weights)[:, None])
+        advantages = divide(_weighted(weights, statistics.deviation), self._std(statistics, weights)[:, None])
         return advantages.to(components.values.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
-        return divide(weights[:, None] * statistics.std, _std_of_sum(statistics, weights))
+        return divide(weights[:, None] * statistics.std, self._std(statistics, weights))
+
+    def _std(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+        """``[B]``; collective for the batch."""
+        if self.scale == "group":
+            return _std_of_sum(statistics, weights)
+        _, std = batch_moments(_weighted(weights, statistics.values), statistics.used)
+        return std.expand(statistics.std.shape[1])
 
 
 class LeaveOneOut(AdvantageEstimator):

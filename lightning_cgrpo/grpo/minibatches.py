@@ -72,7 +72,7 @@ def loss_mask(rollouts: Rollouts, mask_truncated: bool) -> Tensor:
 
 def with_targets(examples: Examples, rollouts: Rollouts, **values: Tensor) -> Examples:
     """Add tensors ``[B, G, T, ...]`` of the rollout to targets: ``[N, ...]`` of steps, ``[N, T, ...]`` of answers."""
-    if examples.actions.dim() == 1:
+    if examples.mask.dim() == 1:
         targets = {name: value[rollouts.mask] for name, value in values.items()}
     else:
         targets = {name: value.flatten(0, 1) for name, value in values.items()}
@@ -97,7 +97,7 @@ def minibatches(
         yield torch.arange(len(examples), device=examples.actions.device), 1.0
         return
     draw = generator(seed, Stream.MINIBATCHES, update, epoch)
-    if examples.actions.dim() == 1:
+    if examples.mask.dim() == 1:
         group_size = 1
     groups = torch.from_numpy(draw.permutation(total // group_size))
     order = groups[:, None] * group_size + torch.arange(group_size)  # [groups, group_size]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.critic.critic_advantages import CriticAdvantages
+from lightning_cgrpo.distributed import means
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages, group_statistics
 from lightning_cgrpo.grpo.minibatches import (
@@ -175,6 +176,7 @@ class ConstrainedGRPO(PolicySteps):
         with report.time("score"):
             measured, faults = self.score(prompts, rollouts)
             violations, opportunities = self.objective.violations(measured, self.objective.constrained)
+            logged = self.task.logged()
         signals, weights = measured, self.objective.component_weights(self.weights)
         if self.redraws:
 
@@ -187,6 +189,7 @@ class ConstrainedGRPO(PolicySteps):
 
             with report.time("redraw"):
                 rollouts, signals, report.redrawn = redraw(draw, informative, prompts, rollouts, signals, self.redraws)
+                self.task.logged()  # of redrawn answers
         with report.time("optimize"):
             components = self.objective.components(signals)
             advantages = self.estimator(rollouts, components, weights)
@@ -215,6 +218,7 @@ class ConstrainedGRPO(PolicySteps):
             effective = self.estimator.effective_weights(statistics, weights)
             metrics = report.metrics(self.objective, first, measured, faults, statistics, effective, self.weights)
             metrics |= {f"threshold/{name}": value for name, value in self.thresholds.items()}
+            metrics |= {f"functions/{name}": value for name, value in means(logged).items()}
             metrics["policy/learning_rate"] = learning_rate
             if self.reference is None:
                 metrics.pop("policy/kl", None)

@@ -76,7 +76,8 @@ def with_groups(rollouts: Rollouts, rows: Tensor, others: Rollouts, of: Tensor) 
         inputs=inputs,
         log_probs=_put(rollouts.log_probs, rows, others.log_probs, of),
         sampling_log_probs=_put(rollouts.sampling_log_probs, rows, others.sampling_log_probs, of),
-        info={name: _put(value, rows, others.info[name], of) for name, value in rollouts.info.items()},
+        # A reward function may give a column in some draws alone.
+        info={n: _put(value, rows, others.info[n], of) for n, value in rollouts.info.items() if n in others.info},
     )
 
 

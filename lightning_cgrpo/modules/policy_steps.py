@@ -116,7 +116,7 @@ class PolicySteps(RolloutModule):
             weights=aggregation_weights(loss_mask(rollouts, how.mask_truncated), how.aggregation, how.max_length),
             **{name: values for name, values in known.items() if values is not None},
         )
-        if how.sequence_ratio and examples.actions.dim() == 1:
+        if how.sequence_ratio and examples.mask.dim() == 1:
             raise UserError(
                 "Expected a policy that trains on whole answers for sequence_ratio, but got "
                 f"{type(self.policy).__name__}, which trains on single steps, try sequence_ratio: false."

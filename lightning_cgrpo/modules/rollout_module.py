@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.checkpoints.files import check_weights
+from lightning_cgrpo.distributed import means
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
 from lightning_cgrpo.modules.manual_optimization import ManualOptimization
@@ -25,7 +26,7 @@ from lightning_cgrpo.policies.sharding import is_sharded, unsharded
 from lightning_cgrpo.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers.sampler import Sampler
-from lightning_cgrpo.tasks.task import Task
+from lightning_cgrpo.tasks.task import Task, TrainerState
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 TEST_SPLITS = ("test", "test_train", "test_follow_ups", "certify")
@@ -64,7 +65,9 @@ class RolloutModule(ManualOptimization):
         super().__init__(policy, optimizer, lr_scheduler)
         # Lightning warns, and starts from zero. The filter is set here, because Lightning looks before `setup`.
         warnings.filterwarnings("error", message=r'.*ckpt_path="last"\) is set, but there is no last checkpoint')
-        objective.check_signals(task.signals)
+        if taken := sorted(task.signals.keys() & sampler.signals.keys()):
+            raise UserError(f"Expected other names of the task's signals than of the sampler's, but got {taken}.")
+        objective.check_signals({**task.signals, **sampler.signals})
         sampler.check_policy(policy)
         _check_lengths(objective, sampler.longest, task)
         expect(eval_group_size >= 1, "eval_group_size", "at least 1", eval_group_size)
@@ -142,8 +145,10 @@ class RolloutModule(ManualOptimization):
         return rollouts
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> tuple[dict[str, Signal], dict[str, Tensor]]:
-        """The task's signals, and counts ``[B]`` of non-finite entries by signal; such entries do not apply."""
-        scored = self.task.score(prompts, rollouts)
+        """All signals, and counts ``[B]`` of non-finite entries by signal; such entries do not apply."""
+        if (trainer := self._trainer) is not None:
+            self.task.trainer_state = TrainerState(trainer.global_step, trainer.max_steps, trainer.current_epoch)
+        scored = {**self.task.score(prompts, rollouts), **self.sampler.measured(rollouts)}
         for name, signal in scored.items():
             if not isinstance(signal, Signal):
                 raise UserError(
@@ -226,6 +231,8 @@ class RolloutModule(ManualOptimization):
         metrics = dict(evaluation.metrics)
         if split == "val" and (rank := merit(self.objective, evaluation)) is not None:
             metrics[MERIT] = rank
+        if split == "val":
+            metrics |= {f"functions/{name}": value for name, value in means(self.task.logged()).items()}
         if split != "val":
             for name, rate in evaluation.rates.items():
                 found = standing(self.objective.constraints[name], rate)

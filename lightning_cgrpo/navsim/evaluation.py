@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.navsim.baselines import BASELINES, HUMAN_INTERVAL, Planner
+from lightning_cgrpo.navsim.dialects import EPDMS, Dialect, Epdms
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
-from lightning_cgrpo.navsim.two_stage import Drive, Result, endpoints, summary
+from lightning_cgrpo.navsim.two_stage import Drive, Result, endpoints, summaries
 from lightning_cgrpo.scenes.scene import Scene
 
 SCENES_AT_ONCE = 32
@@ -24,6 +25,7 @@ def drives(
     interval: float,
     numbers: Sequence[int],
     follows: Sequence[int] | None = None,
+    dialect: Dialect = EPDMS,
 ) -> list[Drive]:
     """Score G plans in each of R scenes.
 
@@ -33,10 +35,12 @@ def drives(
         interval: seconds between poses.
         numbers: each scene's `Drive.number`.
         follows: if the scenes are follow-ups, the number of each scene's first-stage scene.
+        dialect: tells the columns.
     """
     count = poses.shape[1]
     scenes = [scorer.batch.scenes[row] for row in rows]
     scores = scorer(poses.flatten(0, 1), torch.tensor(rows).repeat_interleave(count), interval)
+    shown, counted = dialect.shown(scores), dialect.counted(scores)
     displacement = average_displacement(scenes, poses, interval)
     found = []
     for row, scene in enumerate(scenes):
@@ -53,8 +57,9 @@ def drives(
                 pose[:2],
                 endpoints(pose, poses[row].to(pose)),
                 scores.valid[part].cpu(),
-                {name: value[part].cpu() for name, value in scores.columns.items()} | {"ade": displacement[row]},
+                {name: value[part].cpu() for name, value in shown.items()} | {"ade": displacement[row]},
                 scores.states[part].cpu() if compared else None,
+                {name: value[part].cpu() for name, value in counted.items()},
             )
         )
     return found
@@ -81,7 +86,7 @@ def evaluate(
     follow_ups: Sequence[Sequence[Scene]] = (),
     planners: Mapping[str, Planner] = BASELINES,
     traffic: TrafficPolicy | None = None,
-    human_filter: bool = True,
+    dialect: Epdms = EPDMS,
 ) -> dict[str, Result]:
     """Two-stage scores of each planner, by name.
 
@@ -89,7 +94,7 @@ def evaluate(
         scenes: of the first stage.
         follow_ups: second-stage scenes of each first-stage scene.
         traffic: by default reactive, as officially.
-        human_filter: see `Scorer`.
+        dialect: of the scores.
     """
     traffic = Reactive() if traffic is None else traffic
     found: dict[str, list[Drive]] = {name: [] for name in planners}
@@ -98,15 +103,19 @@ def evaluate(
     for each, follows in stages:
         for first in range(0, len(each), SCENES_AT_ONCE):
             part = slice(first, first + SCENES_AT_ONCE)
-            scorer = Scorer(each[part], traffic, human_filter=human_filter)
+            scorer = Scorer(each[part], traffic, human_filter=dialect.human_filter.columns)
             numbers = list(range(len(each)))[part]
-            for name, driven in planned_drives(scorer, planners, numbers, follows and follows[part]).items():
+            for name, driven in planned_drives(scorer, planners, numbers, follows and follows[part], dialect).items():
                 found[name] += driven
-    return {name: summary(driven) for name, driven in found.items()}
+    return summaries(found, dialect, traffic)
 
 
 def planned_drives(
-    scorer: Scorer, planners: Mapping[str, Planner], numbers: Sequence[int], follows: Sequence[int] | None = None
+    scorer: Scorer,
+    planners: Mapping[str, Planner],
+    numbers: Sequence[int],
+    follows: Sequence[int] | None = None,
+    dialect: Dialect = EPDMS,
 ) -> dict[str, list[Drive]]:
     """`drives` by planner, in the scenes that it plans."""
     found = {}
@@ -114,6 +123,6 @@ def planned_drives(
         rows, poses, interval = planner(scorer.batch.scenes, scorer.plans)
         own = None if follows is None else [follows[row] for row in rows]
         found[name] = (
-            drives(scorer, rows, poses[:, None], interval, [numbers[row] for row in rows], own) if rows else []
+            drives(scorer, rows, poses[:, None], interval, [numbers[row] for row in rows], own, dialect) if rows else []
         )
     return found

@@ -16,6 +16,7 @@ from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 from lightning_cgrpo.navsim.columns import COLUMNS, EGO_PROGRESS, EXTENDED_COMFORT, SHORT
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.official_quirks import OFFICIAL, Fixes
+from lightning_cgrpo.navsim.pdms import PdmsColumns, by_pdms
 from lightning_cgrpo.navsim.scoring.areas import EgoAreas, drivable_area_compliance, ego_areas
 from lightning_cgrpo.navsim.scoring.collisions import no_at_fault_collisions
 from lightning_cgrpo.navsim.scoring.comfort import HistoryComfort
@@ -45,6 +46,7 @@ class Scores:
     pdm_progress: Tensor  # [R] meters of the scene's expert
     states: Tensor  # [R, 41, 11] float64, simulated, in the scene's frame; see `vehicle.State`
     valid: Tensor  # [R] bool, False where poses or simulated states are not finite
+    pdms: dict[str, Tensor]  # [R] columns of NAVSIM 1.1; empty unless asked for
 
     @property
     def multiplicative_metrics_prod(self) -> Tensor:
@@ -107,6 +109,7 @@ class Scorer:
         plans: instead of PDM-Closed's. A scene's own `pdm_trajectory` and `centerline` come first.
         human_filter: set sub-scores to 1 where the human's is 0, but EP and HC, and not in synthetic scenes.
         fixes: of official quirks, by default none.
+        pdms: compute NAVSIM 1.1's sub-scores too, which always replay the log; they plan each scene once more.
         dtype: float64 is official. float32 may decide otherwise near a bound; ``benchmarks/driving/speed.py``
             measures how often.
         device: to compute on.
@@ -123,6 +126,7 @@ class Scorer:
         plans: Sequence[ExpertPlan] | None = None,
         human_filter: bool = True,
         fixes: Fixes = OFFICIAL,
+        pdms: bool = False,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -138,7 +142,12 @@ class Scorer:
         histories = [scene.ego for scene in scenes]
         self.comfort = HistoryComfort(histories, dtype, device, gapless=fixes.gapless_history)
         self._expert = _Expert.of(self.batch)
-        self._human = self._human_scores() if human_filter else None
+        self.human = self._human_scores() if human_filter else None
+        """Sub-scores ``[S]`` of the human's drives, by official name."""
+        self._pdms: PdmsColumns | None = None
+        if pdms:
+            chosen = [_overridden(found, scene) for found, scene in zip(plan(scenes, by_pdms), scenes, strict=True)]
+            self._pdms = PdmsColumns(self.batch, chosen)
 
     def __call__(self, poses: Tensor, scene: Tensor, interval: float = 0.5) -> Scores:
         """Score R candidates.
@@ -176,9 +185,10 @@ class Scorer:
         }
         unfiltered = {name: torch.where(valid, unfiltered[name], torch.nan) for name in COLUMNS}
         columns = unfiltered
-        if self._human is not None:
-            human = {name: value[scene] for name, value in self._human.items()}
+        if self.human is not None:
+            human = {name: value[scene] for name, value in self.human.items()}
             columns = human_filtered(columns, human, valid)
+        earlier = {} if self._pdms is None else self._pdms(states, scene)
         states = states.double()
         states[..., :2] += self.batch.origin[scene, None]
         return Scores(
@@ -190,6 +200,7 @@ class Scorer:
             pdm_progress,
             torch.where(valid[:, None, None], states, torch.nan),
             valid,
+            {name: torch.where(valid, value, torch.nan) for name, value in earlier.items()},
         )
 
     def _simulated(self, poses: Tensor, scene: Tensor, interval: float) -> tuple[Tensor, Tensor]:

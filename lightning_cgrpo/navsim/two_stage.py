@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.aggregation import epdms
 from lightning_cgrpo.navsim.columns import EXTENDED_COMFORT, SHORT
+from lightning_cgrpo.navsim.dialects import ONE_STAGE, TWO_STAGES, Dialect
 from lightning_cgrpo.navsim.official_constants import FOLLOW_UP_VARIANCE, LEAST_WEIGHT_SUM
 from lightning_cgrpo.navsim.scoring.comfort import extended_comfort
 from lightning_cgrpo.navsim.simulation.interpolation import in_scene
+from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,7 @@ class Drive:
     valid: Tensor  # [G] bool, False where malformed
     columns: Mapping[str, Tensor]  # [G] by official name, and ade; NaN where unknown
     states: Tensor | None  # [G, 41, 11] simulated, for extended comfort
+    counted: Mapping[str, Tensor] | None = None  # [G] columns of the total; None: `columns`
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class StageMeans:
 class Result:
     """Scores of one driver."""
 
+    dialect: str  # full name
     first: StageMeans
     second: StageMeans | None = None  # means over the first stage's answers of their weighted follow-ups
     scenes: int = 0  # first-stage scenes with follow-ups
@@ -58,7 +61,7 @@ class Result:
             for means in (self.first, self.second)
         )
         both = {"scenes": self.scenes, "EPDMS": self.epdms} if two else None
-        return {"stage_one": one, "stage_two": two, "both": both}
+        return {"dialect": self.dialect, "stage_one": one, "stage_two": two, "both": both}
 
 
 def endpoints(start: Tensor, poses: Tensor) -> Tensor:
@@ -81,10 +84,31 @@ def follow_up_weights(endpoint: Tensor, starts: Tensor) -> Tensor:
     return torch.where(total > LEAST_WEIGHT_SUM, weights / total, 1 / starts.shape[-2])
 
 
-def summary(drives: Sequence[Drive]) -> Result:
-    """Average both stages; answers to a follow-up are averaged before weighting."""
-    drives = _linked(sorted(drives, key=lambda drive: (drive.follows is not None, drive.number)))
-    values = _values(drives)
+def summaries(drives: Mapping[str, Sequence[Drive]], dialect: Dialect, traffic: TrafficPolicy) -> dict[str, Result]:
+    """Average each driver's stages; answers to a follow-up are averaged before weighting.
+
+    Scores have two stages if any driver has follow-ups, because the human has none. Extended comfort counts for both
+    frames of a pair in two stages, and for the later frame in one stage.
+
+    Raises:
+        UserError: two stages, in a dialect of one.
+    """
+    linked = {
+        name: _linked(sorted(some, key=lambda drive: (drive.follows is not None, drive.number)))
+        for name, some in drives.items()
+    }
+    staged = any(drive.follows is not None for some in linked.values() for drive in some)
+    full_name = dialect.full_name(traffic, TWO_STAGES if staged else ONE_STAGE)
+    return {name: _summary(some, dialect, full_name, staged) for name, some in linked.items()}
+
+
+def summary(drives: Sequence[Drive], dialect: Dialect, traffic: TrafficPolicy) -> Result:
+    """`summaries` of one driver."""
+    return summaries({"": drives}, dialect, traffic)[""]
+
+
+def _summary(drives: Sequence[Drive], dialect: Dialect, name: str, staged: bool) -> Result:
+    values = _values(drives, dialect, both_frames=staged)
     first = [row for row, drive in enumerate(drives) if drive.follows is None]
     after: dict[int | None, list[int]] = {drives[row].number: [] for row in first}
     for row, drive in enumerate(drives):
@@ -103,9 +127,9 @@ def summary(drives: Sequence[Drive]) -> Result:
             seconds.append(weight @ means / weight.sum())
             products.append(own[score] * seconds[-1][score])
     if not seconds:
-        return Result(one)
+        return Result(name, one)
     two = _means([drives[row] for rows in after.values() for row in rows], [torch.stack(seconds)])
-    return Result(one, two, sum(map(bool, after.values())), float(torch.stack(products).mean()))
+    return Result(name, one, two, sum(map(bool, after.values())), float(torch.stack(products).mean()))
 
 
 def _linked(drives: Sequence[Drive]) -> list[Drive]:
@@ -116,7 +140,7 @@ def _linked(drives: Sequence[Drive]) -> list[Drive]:
     ]
 
 
-def _values(drives: Sequence[Drive]) -> list[Tensor]:
+def _values(drives: Sequence[Drive], dialect: Dialect, *, both_frames: bool) -> list[Tensor]:
     """``[G, C]`` per drive, in the order of `SHORT`: NaN where unknown; malformed plans have 0, but NaN in ADE."""
     by_name = {drive.name: row for row, drive in enumerate(drives)}
     comfort = [torch.full(drive.valid.shape, torch.nan, dtype=torch.float64) for drive in drives]
@@ -124,12 +148,13 @@ def _values(drives: Sequence[Drive]) -> list[Tensor]:
         before = by_name.get(drive.previous) if drive.previous is not None else None
         earlier = None if before is None else drives[before].states
         if before is not None and earlier is not None and drive.states is not None:
-            # Extended comfort holds for both frames.
-            comfort[row] = comfort[before] = extended_comfort(drive.states, earlier).double()
+            comfort[row] = extended_comfort(drive.states, earlier).double()
+            if both_frames:
+                comfort[before] = comfort[row]
     values = []
     for drive, known in zip(drives, comfort, strict=True):
         columns = {**drive.columns, EXTENDED_COMFORT: known}
-        columns["epdms"] = epdms(columns)
+        columns["epdms"] = dialect.total({**(drive.counted or drive.columns), EXTENDED_COMFORT: known})
         table = torch.stack([columns[name].double() for name in SHORT.values()], 1)
         malformed = torch.zeros_like(table)
         malformed[:, list(SHORT).index("ADE@4s")] = torch.nan

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import linear, pad
 
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.policy import PolicyOutput, Reference
 from lightning_cgrpo.policies.pretrained import (
+    SET_BY_POLICY,
     LoRA,
+    at_least_float32,
     checkpointed_layers,
     enable_checkpointing,
+    in_float32,
     origin,
     read,
     stop_tokens,
@@ -34,6 +37,7 @@ from lightning_cgrpo.policies.shared_prefix.support import prepare
 from lightning_cgrpo.policies.text_policy import TextPolicy
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
 from lightning_cgrpo.rollout import NO_INPUTS, Examples, Rollouts
+from lightning_cgrpo.rollout import read as read_steps
 
 if TYPE_CHECKING:
     from transformers import DynamicCache
@@ -54,6 +58,10 @@ class CausalLMPolicy(TextPolicy):
         gradient_checkpointing: recompute activations: less memory, a third more time.
         max_prompt_tokens: longer prompts are an error; by default no limit.
         share_prompts: compute each group's prompt once if the model allows it.
+        chat_template_kwargs: variables of the chat template, such as ``enable_thinking: false``.
+        model_init_kwargs: further arguments of transformers' ``from_pretrained``, such as ``revision``, which the
+            tokenizer gets too.
+        float32_head: compute logits in float32 (MiniMax-M1, 2025), also for half-precision weights and under autocast.
     """
 
     def __init__(
@@ -65,8 +73,17 @@ class CausalLMPolicy(TextPolicy):
         gradient_checkpointing: bool = False,
         max_prompt_tokens: int | None = None,
         share_prompts: bool = True,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        model_init_kwargs: dict[str, Any] | None = None,
+        float32_head: bool = False,
     ) -> None:
-        super().__init__(model, max_prompt_tokens)
+        super().__init__(model, max_prompt_tokens, chat_template_kwargs)
+        self.model_init_kwargs, self.float32_head = dict(model_init_kwargs or {}), float32_head
+        if taken := sorted(SET_BY_POLICY & self.model_init_kwargs.keys()):
+            raise UserError(
+                f"Expected model_init_kwargs without {taken[0]}, which the policy sets, but got it, try the policy's "
+                "own arguments, or CausalLMPolicy.from_model."
+            )
         expect(temperature > 0, "temperature", "greater than 0", temperature)
         named = dtype is None or isinstance(getattr(torch, dtype, None), torch.dtype)
         expect(named, "dtype", "a dtype of torch, such as float32 or bfloat16", dtype)
@@ -97,6 +114,8 @@ class CausalLMPolicy(TextPolicy):
             self._checkpointed = enable_checkpointing(self.model)
         if self.lora is not None:
             self.model = with_adapters(self.model, self.lora)
+        if self.float32_head:
+            in_float32(self.network)
         self.train(self.training)
         if self.share_prompts:
             reason = prepare(self.network, self.packed_log_probs, self.padded_log_probs)
@@ -109,11 +128,11 @@ class CausalLMPolicy(TextPolicy):
         if self.model is None:
             self._read()
             if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-                self.origin = origin(self.name)
+                self.origin = origin(self.name, self.model_init_kwargs.get("revision"))
                 rank_zero_info(f"Starting weights: {self.origin}.")
 
     def _read(self) -> None:
-        self.model, self.tokenizer = read(self.name, self.dtype)
+        self.model, self.tokenizer = read(self.name, self.dtype, **self.model_init_kwargs)
 
     def _report_unshared(self, reason: str) -> None:
         rank_zero_warn(
@@ -198,17 +217,20 @@ class CausalLMPolicy(TextPolicy):
         """`forward` with each prompt computed once."""
         hidden, places = self.packed_states(examples)
         shape, actions = examples.actions.shape, examples.actions.flatten()
-        values = linear_log_probs(hidden, self.output_weight, actions[places], self.temperature)
+        with self._head_precision():
+            hidden = at_least_float32(hidden) if self.float32_head else hidden
+            values = linear_log_probs(hidden, self.output_weight, actions[places], self.temperature)
         return PolicyOutput(
             *(value.new_zeros(len(actions)).index_copy(0, places, value).view(shape) for value in values)
         )
 
     def packed_states(self, examples: Examples) -> tuple[Tensor, Tensor]:
-        """Last hidden states ``[S, D]`` before the answers' S tokens, and the tokens' places ``[S]`` in ``[N T]``."""
+        """Last hidden states ``[S, D]`` before the policy's S tokens, and the tokens' places ``[S]`` in ``[N T]``."""
         group, mask, prompt_mask = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
         order = group.argsort(stable=True)
         prompts, group = torch.unique(group[order], return_inverse=True)
-        taken = mask[order]
+        own = mask[order]
+        taken = read_steps(own)  # with the world's tokens, which are context
         fed = taken & (taken.cumsum(-1) < taken.sum(-1, keepdim=True))  # all but the last token of each answer
         cells = order[:, None] * mask.shape[1] + torch.arange(mask.shape[1], device="cpu")  # of the answers' tokens
 
@@ -225,7 +247,10 @@ class CausalLMPolicy(TextPolicy):
         layout = Layout.of(lengths, taken.sum(-1), group, positions, actions.device)
         ids = torch.cat([read, actions[there(cells[fed])]])
         hidden = self.hidden(ids, layout.position_ids, PackedAttention(layout), inputs)
-        return hidden[layout.predictors], there(cells[taken])
+        predictors = (
+            layout.predictors if bool(own[taken].all()) else layout.predictors[there(own[taken].nonzero()[:, 0])]
+        )
+        return hidden[predictors], there(cells[own])
 
     def padded_log_probs(self, examples: Examples) -> PolicyOutput:
         """`forward` with a padded row per answer, its prompt included."""
@@ -236,7 +261,7 @@ class CausalLMPolicy(TextPolicy):
 
     def padded_logits(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """Logits ``[N, steps, V]`` and tokens ``[N, steps]`` of the answers, up to the longest."""
-        actions, mask, group = examples.actions, examples.mask, examples.group
+        actions, mask, group = examples.actions, read_steps(examples.mask), examples.group
         steps = max(int(mask.sum(-1).max()), 1)
         prompt_mask = examples.shared["prompt_mask"][group]
         width = int(prompt_mask.sum(-1).max())
@@ -263,6 +288,14 @@ class CausalLMPolicy(TextPolicy):
             )
         states: Tensor = output.last_hidden_state[0]
         return states
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of hidden states ``[..., D]``, before the temperature."""
+        with self._head_precision():
+            return linear(at_least_float32(hidden) if self.float32_head else hidden, self.output_weight)
+
+    def _head_precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, enabled=False) if self.float32_head else nullcontext()
 
     @property
     def output_weight(self) -> Tensor:

@@ -24,8 +24,6 @@ class PolicyOutput:
 
 
 Reference = Callable[[Examples], PolicyOutput]
-Actor = Callable[[Tensor], Tensor]
-"""Logits ``[M, actions]`` of observations ``[M, size]``."""
 
 
 class Policy(nn.Module, ABC):

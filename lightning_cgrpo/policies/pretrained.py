@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from lightning_cgrpo.errors import UserError, first_line, installing
 from lightning_cgrpo.hub import hub_answers
@@ -19,6 +21,8 @@ ADAPTERS = "adapter_config.json"
 NO_PEFT = f"Expected peft to be installed for lora, but it is not, try {installing('lora')}."
 PACKAGED = Path(__file__).parents[1] / "models"
 PREFIX = "packaged:"
+SET_BY_POLICY = frozenset({"dtype", "torch_dtype", "attn_implementation", "use_safetensors", "trust_remote_code"})
+"""Arguments of `from_pretrained` that `read` sets."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +41,14 @@ class LoRA:
     seed: int | None = None
 
 
-def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM") -> tuple[Any, Any]:
+def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM", **further: Any) -> tuple[Any, Any]:
     """A model and its tokenizer; adapters come with their frozen base model.
 
     Args:
         name: a directory, ``packaged:NAME``, or a name on the hub.
         dtype: None for the saved dtype.
         kind: auto class of transformers.
+        further: arguments of `from_pretrained`; the tokenizer gets ``revision`` alone.
     """
     import transformers
     from huggingface_hub.errors import HFValidationError
@@ -51,17 +56,18 @@ def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM") -> tu
 
     folder = Path(name).expanduser()
     if (folder / ADAPTERS).is_file() and not (folder / "config.json").is_file():
-        return _read_adapters(folder, dtype, kind)
+        return _read_adapters(folder, dtype, kind, **further)
+    revision = {key: further[key] for key in ("revision",) if key in further}
     try:
-        path = directory(name)
+        path = directory(name, **revision)
         source = str(path or name)
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": path is not None}
         # sdpa, because eager attention gives NaN for left padding in float64.
         model = getattr(transformers, kind).from_pretrained(
-            source, dtype=dtype or "auto", attn_implementation="sdpa", use_safetensors=True, **options
+            source, dtype=dtype or "auto", attn_implementation="sdpa", use_safetensors=True, **options, **further
         )
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
-    except (OSError, ValueError, HFValidationError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(source, **options, **revision)
+    except (OSError, ValueError, TypeError, HFValidationError) as error:
         reason = first_line(error)
         raise UserError(
             f"Expected model to be a directory with a Hugging Face model, or a name on the hub, but got '{name}' "
@@ -81,7 +87,7 @@ def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM") -> tu
     return model, tokenizer
 
 
-def _read_adapters(folder: Path, dtype: str | None, kind: str) -> tuple[Any, Any]:
+def _read_adapters(folder: Path, dtype: str | None, kind: str, **further: Any) -> tuple[Any, Any]:
     try:
         from peft import PeftConfig, PeftModel
     except ImportError:
@@ -93,7 +99,7 @@ def _read_adapters(folder: Path, dtype: str | None, kind: str) -> tuple[Any, Any
     if not (folder / "adapter_model.safetensors").is_file():
         raise UserError(f"Expected '{folder}' to hold adapter_model.safetensors, but there is no such file.")
     try:
-        model, tokenizer = read(str(config.base_model_name_or_path), dtype, kind)
+        model, tokenizer = read(str(config.base_model_name_or_path), dtype, kind, **further)
     except UserError as error:
         raise UserError(
             f"The model of the adapters in '{folder}' can't be read, try another base_model_name_or_path in "
@@ -126,7 +132,7 @@ def write(
     tokenizer.save_pretrained(folder)
 
 
-def directory(name: str) -> Path | None:
+def directory(name: str, revision: str | None = None) -> Path | None:
     """Local directory of a model (the cache if the hub does not answer); None for a model to read from the hub.
 
     Raises:
@@ -150,18 +156,19 @@ def directory(name: str) -> Path | None:
     if hub_answers():
         return None
     try:  # the cache at once, because the hub's client would retry for minutes first
-        return Path(snapshot_download(name, local_files_only=True))
+        return Path(snapshot_download(name, revision=revision, local_files_only=True))
     except LocalEntryNotFoundError:
         raise FileNotFoundError("there is no such directory, and the hub does not answer") from None
 
 
-def origin(name: str) -> Origin:
+def origin(name: str, revision: str | None = None) -> Origin:
     """Origin of a model or of adapters; models of the hub must be in the cache."""
     from huggingface_hub import snapshot_download
 
     folder = Path(name).expanduser()
     if not (folder / ADAPTERS).is_file():
-        folder = directory(name) or Path(snapshot_download(name, local_files_only=True))
+        found = directory(name, revision)
+        folder = found or Path(snapshot_download(name, revision=revision, local_files_only=True))
     return Origin(name, str(folder.resolve()), fingerprint(folder))
 
 
@@ -186,6 +193,41 @@ def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
             "try setting tokenizer.eos_token."
         )
     return tuple(sorted(named))
+
+
+def in_float32(model: Any) -> None:
+    """Make the output layer compute in float32, also under autocast.
+
+    Raises:
+        UserError: half-precision weights are also the embeddings', or have adapters.
+    """
+    head = model.get_output_embeddings()
+    if type(head) is not nn.Linear:
+        raise UserError(
+            f"Expected a plain linear output layer for float32_head, but got a {type(head).__name__}, try "
+            "lora.target_modules without it."
+        )
+    if head.weight.dtype != torch.float32 and head.weight is model.get_input_embeddings().weight:
+        raise UserError(
+            f"Expected an output layer with its own weights for float32_head, but '{model.name_or_path}' ties them to "
+            "its embeddings, try dtype: float32 with precision: bf16-mixed."
+        )
+    head.to(torch.promote_types(head.weight.dtype, torch.float32))
+    # Padded passes call the layer itself. Hooks stay with a copy of the model, and the second one undoes autocast.
+    head.register_forward_pre_hook(lambda _, given: (at_least_float32(given[0]),))
+    head.register_forward_hook(_float32_product)
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Cast half precision to float32."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _float32_product(head: Any, given: tuple[Tensor], output: Tensor) -> Tensor:
+    if output.dtype == head.weight.dtype:
+        return output
+    with torch.autocast(given[0].device.type, enabled=False):
+        return linear(given[0], head.weight, head.bias)
 
 
 def checkpointed_layers(model: Any) -> list[nn.Module]:

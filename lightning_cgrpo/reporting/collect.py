@@ -10,7 +10,7 @@ from lightning_cgrpo.cli.configuration import get
 from lightning_cgrpo.cli.method import Method, key_of
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.reporting import logs, saved_runs
-from lightning_cgrpo.reporting.folders import EVENTS, Track, found, read_folders
+from lightning_cgrpo.reporting.folders import LOGS, Track, found, read_folders
 from lightning_cgrpo.reporting.groups import grouped
 from lightning_cgrpo.reporting.labels import labels_of
 from lightning_cgrpo.reporting.notes import notes_of
@@ -58,7 +58,7 @@ def collect(sources: Sequence[tuple[str | None, Path]], last: float, track: Trac
     for name, path in sources:
         if not path.exists():
             raise UserError(f"There is no '{path}' to read runs from.")
-        for pattern, seen in ((EVENTS, events), (SAVED, files)):
+        for pattern, seen in (*((pattern, events) for pattern in LOGS), (SAVED, files)):
             for file in found(path, pattern):
                 seen.setdefault(file.resolve(), (file, name))
     chains = chains_of(read_folders(dict(events.values()), track, notes))
@@ -72,7 +72,9 @@ def collect(sources: Sequence[tuple[str | None, Path]], last: float, track: Trac
             _add_saved(runs.setdefault(run.identity, []), run)
     if not runs:
         where = ", ".join(str(path) for _, path in sources)
-        raise UserError(f"Found no run in {where}. " + (notes[0] if notes else "Expected TensorBoard logs of fit."))
+        raise UserError(
+            f"Found no run in {where}. " + (notes[0] if notes else "Expected logs of fit, of TensorBoard or as CSV.")
+        )
     known = {*events, *records}
     for _, path in sources:
         if not any(file.is_relative_to(path.resolve()) for file in known):

@@ -12,9 +12,10 @@ from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.cli.configuration import read as read_config
 from lightning_cgrpo.cli.method import Method, method_of, seed_of
 from lightning_cgrpo.reporting import logs
+from lightning_cgrpo.reporting.csv_logs import METRICS, read_csv, run_folder
 from lightning_cgrpo.reporting.logs import EventsFile
 
-EVENTS = "*.tfevents.*"
+LOGS = ("*.tfevents.*", METRICS)
 
 Track = Callable[[Sequence[Path]], Iterable[Path]]
 
@@ -64,15 +65,20 @@ def found(path: Path, pattern: str) -> list[Path]:
     return sorted(path.rglob(pattern), key=lambda file: [_natural(part) for part in file.parts])
 
 
-def read_folders(events: Mapping[Path, str | None], track: Track, notes: list[str]) -> list[Folder]:
-    """Read events files, given with the user's names, by folder; skipped files add notes."""
+def read_folders(found: Mapping[Path, str | None], track: Track, notes: list[str]) -> list[Folder]:
+    """Read logs, given with the user's names, by folder; skipped files add notes.
+
+    A CSV log beside events files repeats them, and is skipped.
+    """
+    events = {run_folder(file) for file in found if file.name != METRICS}
     together: dict[Path, list[EventsFile]] = {}
     names: dict[Path, str | None] = {}
-    for file in track(list(events)):
-        names.setdefault(file.parent, events[file])
-        known = together.setdefault(file.parent, [])
+    for file in track([file for file in found if file.name != METRICS or run_folder(file) not in events]):
+        folder = run_folder(file)
+        names.setdefault(folder, found[file])
+        known = together.setdefault(folder, [])
         try:
-            known.append(logs.read(file))
+            known.append((read_csv if file.name == METRICS else logs.read)(file))
         except OSError as error:
             notes.append(f"Skipped {file}: it can't be read ({error.strerror or error}).")
     folders = []

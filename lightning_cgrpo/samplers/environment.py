@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.policies.policy import Actor
+from lightning_cgrpo.policies.action_distributions import Gaussian
+from lightning_cgrpo.policies.network_policy import NetworkPolicy
+from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
 
@@ -23,16 +26,16 @@ class Episodes(Protocol):
     start: Tensor
 
     def observe(self, states: Tensor) -> Tensor:
-        """Observations ``[M, size]``."""
+        """Observations ``[M, size]``, or of another shape that the policy's network takes."""
 
     def step(self, states: Tensor, actions: Tensor) -> Tensor:
-        """Next states after ``actions [M]``; an ended episode keeps its state."""
+        """Next states after actions ``[M]``, or ``[M, D]`` if continuous; an ended episode keeps its state."""
 
     def ended(self, states: Tensor) -> Tensor:
         """True for ended episodes, ``[M]`` bool."""
 
     def report(self, states: Tensor, actions: Tensor, reached: Tensor) -> dict[str, Tensor]:
-        """Facts about M steps from `states` to `reached`, ``[M]`` by name."""
+        """Facts about M steps from `states` to `reached`, ``[M, ...]`` by name."""
 
 
 class Environment(ABC):
@@ -42,80 +45,117 @@ class Environment(ABC):
         max_steps: length of the longest episode.
         observation_size: numbers per observation; None if any policy fits.
         actions: their number; None if any policy fits.
+        action_size: numbers of a continuous action (D); None for discrete actions.
+        low: lower bounds of a continuous action, D numbers; None if unbounded.
+        high: upper bounds.
     """
 
     max_steps: int
     observation_size: int | None = None
     actions: int | None = None
+    action_size: int | None = None
+    low: tuple[float, ...] | None = None
+    high: tuple[float, ...] | None = None
 
     @abstractmethod
     def reset(self, prompts: PromptGroups, group_size: int) -> Episodes:
         """Start ``M = B * group_size`` episodes, each prompt's group in consecutive rows."""
 
 
-class ActingPolicy(Protocol):
-    """A policy for an environment sampler."""
-
-    def actor(self) -> Actor:
-        """The policy as a plain function, because calling modules would double the cost of a step."""
-
-
 class EnvironmentSampler(Sampler):
     """Steps an environment with the policy until every episode ends or reaches `environment.max_steps`.
 
     Rollouts have ``inputs["observations"] [B, G, T, size]``, exact log-probabilities, and in `info` the environment's
-    report, ``[B, G, T]`` by name, 0 after an episode's end.
+    report, ``[B, G, T, ...]`` by name, 0 after an episode's end.
     """
 
     def __init__(self, environment: Environment) -> None:
         self.environment, self.longest = environment, environment.max_steps
 
-    def check_policy(self, policy: Any) -> None:
+    def check_policy(self, policy: Policy) -> None:
+        if not isinstance(policy, NetworkPolicy):
+            raise UserError(
+                f"Expected a NetworkPolicy, which acts, but got {type(policy).__name__}, try CategoricalMLP."
+            )
+        world, acts = self.environment, policy.distribution
+        kind = type(world).__name__
         for name in ("observation_size", "actions"):
-            here, there = getattr(self.environment, name), getattr(policy, name, None)
+            here, there = getattr(world, name), getattr(policy, name, None)
             if here is not None and there is not None and here != there:
-                kind = type(self.environment).__name__
                 raise UserError(f"Expected policy.{name} to be {here}, as in {kind}, but got {there}.")
+        if world.action_size != acts.action_size:
+            wanted, got = (
+                "discrete actions" if size is None else f"actions of {size} numbers"
+                for size in (world.action_size, acts.action_size)
+            )
+            hint = (
+                "CategoricalMLP" if world.action_size is None else f"GaussianMLP with action_size: {world.action_size}"
+            )
+            raise UserError(f"Expected a policy with {wanted}, as in {kind}, but got {got}, try {hint}.")
+        if isinstance(acts, Gaussian) and not (_close(world.low, acts.low) and _close(world.high, acts.high)):
+            raise UserError(
+                f"Expected the policy's bounds to be those of {kind}, low {world.low} and high {world.high}, but got "
+                f"low {acts.low} and high {acts.high}."
+            )
 
-    def rollout(self, policy: ActingPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
+    def rollout(self, policy: NetworkPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         episodes = self.environment.reset(prompts, group_size)
-        return play(policy.actor(), episodes, noise(group_size, self.environment.max_steps))
+        size = policy.distribution.action_size
+        shape = (group_size, self.environment.max_steps, *(() if size is None else (size,)))
+        return play(policy, episodes, noise(*shape))
 
 
-def play(actor: Actor, episodes: Episodes, draws: Tensor) -> Rollouts:
-    """Act until all episodes end or the draws ``[B, G, T]`` in [0, 1), one per step, are used up."""
-    horizon = draws.shape[-1]
+def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor) -> Rollouts:
+    """Act until all episodes end or the draws in [0, 1), one per step and number of an action, are used up.
+
+    Args:
+        draws: ``[B, G, T]``, or ``[B, G, T, D]`` for continuous actions.
+    """
+    actor, distribution = policy.actor(), policy.distribution
+    shape, horizon = draws.shape[:3], draws.shape[2]
     steps: list[tuple[Tensor, ...]] = []
     with torch.inference_mode():
         states = episodes.start
         rows = torch.arange(len(states), device=states.device) * horizon
-        coming = draws.flatten(0, 1).t().contiguous()  # [T, M], because steps are read one after the other
+        memory = policy.memory(len(states))
+        coming = draws.flatten(0, 1).transpose(0, 1).contiguous()  # [T, M, ...], read one step after the other
         for step in range(horizon):
             if step % CHECK_EVERY == 0:
                 running = (~episodes.ended(states)).nonzero().squeeze(-1)
                 if len(running) < len(rows):
                     states, rows, coming = states[running], rows[running], coming[:, running]
+                    memory = None if memory is None else memory[running]
                 if len(rows) == 0 and step:
                     break
-            logits = actor(episodes.observe(states))
-            # Inverse cumulative distribution; the last action takes the rest that rounding leaves.
-            actions = (logits.softmax(-1).cumsum(-1)[:, :-1] <= coming[step, :, None]).sum(-1)
-            reached = episodes.step(states, actions)
-            steps.append((rows + step, states, actions, logits, reached))
+            if memory is None:
+                outputs = actor(episodes.observe(states))
+            else:
+                outputs, memory = actor(episodes.observe(states), memory)
+            actions = distribution.sample(outputs, coming[step])
+            reached = episodes.step(states, distribution.applied(actions))
+            steps.append((rows + step, states, actions, outputs, reached))
             states = reached
-    place, states, actions, logits, reached = (torch.cat(column) for column in zip(*steps, strict=True))
+    place, states, actions, outputs, reached = (torch.cat(column) for column in zip(*steps, strict=True))
     real = (~episodes.ended(states)).nonzero().squeeze(-1)
     place, states, actions, reached = place[real], states[real], actions[real], reached[real]
-    log_probs = logits[real].log_softmax(-1).gather(-1, actions[:, None]).squeeze(-1)
+    log_probs = distribution.evaluate(outputs[real], actions).log_probs
+    facts = episodes.report(states, distribution.applied(actions), reached)
 
     def laid_out(values: Tensor) -> Tensor:
-        full = values.new_zeros((draws.numel(), *values.shape[1:]))
-        return full.index_copy_(0, place, values).view(*draws.shape, *values.shape[1:])
+        full = values.new_zeros((shape.numel(), *values.shape[1:]))
+        return full.index_copy_(0, place, values).view(*shape, *values.shape[1:])
 
     return Rollouts(
         actions=laid_out(actions),
         mask=laid_out(torch.ones_like(place, dtype=torch.bool)),
         inputs={"observations": laid_out(episodes.observe(states))},
         log_probs=laid_out(log_probs),
-        info={name: laid_out(values) for name, values in episodes.report(states, actions, reached).items()},
+        info={name: laid_out(values) for name, values in facts.items()},
     )
+
+
+def _close(world: tuple[float, ...] | None, policy: tuple[float, ...] | None) -> bool:
+    """Equality of bounds up to the rounding of float32, in which environments state them."""
+    if world is None or policy is None:
+        return world is policy
+    return all(math.isclose(here, there, rel_tol=1e-6) for here, there in zip(world, policy, strict=True))

@@ -50,6 +50,16 @@ def min_p(probabilities: Tensor, p: float) -> Tensor:
     return probabilities.masked_fill(probabilities < p * probabilities.amax(-1, keepdim=True), 0)
 
 
+def penalized(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Divide positive logits ``[R, V]`` of seen tokens by `penalty`, and multiply negative ones (Keskar et al., 2019).
+
+    Example:
+        >>> penalized(torch.tensor([[2.0, -2.0, 2.0]]), torch.tensor([[True, True, False]]), 2.0)
+        tensor([[ 1., -4.,  2.]])
+    """
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
 def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
     """Tokens ``[R]``, drawn by the inverse cumulative distribution of the weights ``[R, V]`` at draws ``[R]`` in [0,
     1).

@@ -14,8 +14,8 @@ COMMON = [
     "--trainer.enable_model_summary=false",
     *(f"--callbacks.{name}=null" for name in ("initial_rates", "progress", "pictures")),
     "--callbacks.checkpoints.every_n_train_steps=4",
-    "--data.train_prompts=24",
-    "--data.val_prompts=4",
+    *("--data.prompts_per_update=4", "--data.train_prompts=12", "--data.val_prompts=4"),
+    *("--model.policy.hidden=[16]", "--model.group_size=4", "--model.sampler.environment.max_steps=20"),
 ]
 
 

@@ -1,6 +1,5 @@
 """SIGTERM and Ctrl-C, sent to real processes: in an update, in one that hangs, and twice."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.checkpoints.watchdog import PATIENCE, RESTS, WORKS, Clock, descendants
 from tests.checkpoints import termination_worker
 from tests.checkpoints.test_files import ARGUMENTS
+from tests.forked import server
 
 RUN = ["fit", *ARGUMENTS, "--trainer.logger.name=run", "--callbacks.checkpoints.every_n_train_steps=2"]
 LAST = Path("runs/run/version_0/checkpoints/last.ckpt")
@@ -22,22 +22,15 @@ AGAIN = 1.6
 """Seconds after which a signal is a second one."""
 
 
-@pytest.fixture(scope="module")
-def server():
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([termination_worker.__name__, "lightning_cgrpo.cli"])
-    return context
-
-
 @pytest.fixture
-def start(server, tmp_path, monkeypatch):
+def start(tmp_path, monkeypatch):
     """Starts a run, and returns its process once its task hangs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     started = []
 
     def started_run(hang, call=2, grace=1.0, arguments=RUN):
-        process = server.Process(target=termination_worker.train, args=(str(tmp_path), arguments, hang, call, grace))
+        process = server().Process(target=termination_worker.train, args=(str(tmp_path), arguments, hang, call, grace))
         process.start()
         started.append(process)
         wait(lambda: Path("here").exists() or process.exitcode is not None)

@@ -14,7 +14,7 @@ import torch
 
 from lightning_cgrpo import CISPO, SAPO, CausalLMPolicy, ConstrainedGRPO, Objective, Optimization
 from lightning_cgrpo.callbacks import ReferenceSync
-from lightning_cgrpo.grpo.advantages import GDPO, LeaveOneOut, ScalarizedAdvantages, ScalarizedRewards
+from lightning_cgrpo.grpo.advantages import GDPO, LeaveOneOut, ScalarizedAdvantages, ScalarizedRewards, group_statistics
 from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
 from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
@@ -319,6 +319,21 @@ def test_grpo_advantages(trl, batch, tmp_path):
     theirs = theirs * (sample + 1e-4) / population
     for estimator in (ScalarizedAdvantages(), ScalarizedRewards()):
         torch.testing.assert_close(estimator(batch.rollouts, data, torch.ones(1)), theirs, rtol=1e-6, atol=1e-9)
+
+
+def test_advantages_scaled_by_the_batch(trl, batch, tmp_path):
+    """Theirs divide by the standard deviation plus 1e-4."""
+    options = {"rewards": 2, "beta": 0.0, "reward_weights": [0.5, 2.0], "scale_rewards": "batch"}
+    theirs = their_batch(make_theirs(trl, batch, tmp_path, **options))["advantages"].view(GROUPS, GROUP_SIZE)
+    data, weights = components(batch, 2), torch.tensor([0.5, 2.0])
+    std = torch.einsum("j,jbg->bg", weights.to(data.values.dtype), data.values).std()
+    estimator = ScalarizedRewards(scale="batch")
+    torch.testing.assert_close(
+        estimator(batch.rollouts, data, weights), theirs * (std + 1e-4) / std, rtol=1e-6, atol=1e-9
+    )
+    statistics = group_statistics(data)
+    mixed = (estimator.effective_weights(statistics, weights)[..., None] * statistics.standardized).sum(0)
+    torch.testing.assert_close(mixed.to(theirs.dtype), estimator(batch.rollouts, data, weights))
 
 
 def test_gdpo_advantages(trl, batch, tmp_path):

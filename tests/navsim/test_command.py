@@ -23,7 +23,18 @@ PARKED = straight_road([agent("parked", 30.0, -1.75)], human_trajectory=None)
 ROAD = scene_to_json(PARKED)
 CROSSING = scene_to_json(crossing())
 KEYS = {
-    *("tag", "valid", "error", "epdms", "pdm_score", "multiplicative_metrics_prod", "comfort", EXTENDED_COMFORT),
+    *(
+        "dialect",
+        "scores",
+        "tag",
+        "valid",
+        "error",
+        "epdms",
+        "pdm_score",
+        "multiplicative_metrics_prod",
+        "comfort",
+        EXTENDED_COMFORT,
+    ),
     *("progress_raw_m", "pdm_progress_raw_m", *MULTIPLIERS, *WEIGHTS),
 }
 GOOD = {"tag": "on", "poses": straight().tolist()}
@@ -244,6 +255,42 @@ def test_python_of_the_page_runs(folder, block):
 def test_page_knows_every_key_and_option():
     documented = set(re.findall(r"`(\w+)`", PAGE))
     assert documented >= KEYS
-    assert {"--scenes", "--trajectories", "--traffic", "--out", "--no-human-filter", "--render"} <= set(
-        re.findall(r"(--[\w-]+)", PAGE)
-    )
+    assert {
+        "--scenes",
+        "--trajectories",
+        "--traffic",
+        "--out",
+        "--no-human-filter",
+        "--render",
+        "--dialect",
+        "--explain",
+    } <= set(re.findall(r"(--[\w-]+)", PAGE))
+
+
+def test_dialects_stand_beside_each_other_under_their_names(folder, capsys):
+    write("crossing", CROSSING, [GOOD, BRAKE])
+    row = score("--dialect", "epdms_before_fix", "pdms")["crossing"][0]
+    names = [
+        "EPDMS, one stage, LogReplay",
+        "EPDMS before 359c7f7, one stage, LogReplay",
+        "PDMS v1.1, one stage, LogReplay",
+    ]
+    assert (row["dialect"], list(row["scores"])) == (names[0], names)
+    assert row["scores"][names[0]] == row["epdms"] > 0 == row["scores"][names[1]]  # the human ran the light as well
+    assert names[2] in capsys.readouterr().out
+    plain = score("--no-human-filter")["crossing"][0]
+    assert plain["dialect"] == "EPDMS without human filter, one stage, LogReplay"
+    with pytest.raises(UserError, match="--no-human-filter"):
+        score("--no-human-filter", "--dialect", "epdms_before_fix")
+
+
+def test_a_scene_is_explained_beside_its_picture(folder, capsys):
+    write("crossing", CROSSING, [GOOD])
+    write("road", ROAD, [GOOD, BRAKE])
+    score("--explain", "road")
+    shown = capsys.readouterr().out
+    text = Path("road.txt").read_text()
+    assert text in shown and "the vehicle parked (0.0 m/s)" in text and "candidate brake" in text
+    assert Path("road.png").stat().st_size > 10_000 and not Path("crossing.png").exists()
+    with pytest.raises(UserError, match="--explain"):
+        score("--explain", "elsewhere")

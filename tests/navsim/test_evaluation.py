@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.navsim.baselines import human
+from lightning_cgrpo.navsim.dialects import EPDMS, OFF, Epdms
 from lightning_cgrpo.navsim.evaluation import average_displacement, drives, evaluate
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.simulation.interpolation import resample
@@ -30,7 +31,7 @@ def test_official_two_stages(shared_data):
     ]
     poses = torch.tensor([case["plans"][scene.name] for scene in scenes], dtype=torch.float64)[:, None]
     rows = list(range(len(scenes)))
-    result = summary(drives(Scorer(scenes), rows, poses, 0.5, rows))
+    result = summary(drives(Scorer(scenes), rows, poses, 0.5, rows), EPDMS, LogReplay())
     official = [case["official"][name] for name in (group["now"], group["prev"])]
     assert result.first.columns["EPDMS"] == pytest.approx(sum(row["score"] for row in official) / 2, abs=1e-5)
     assert result.first.columns["EC"] is not None
@@ -88,5 +89,10 @@ def test_the_human_filter_and_the_traffic_reach_the_scores():
     """What the human hits isn't held against others, unless that is asked for."""
     wall = straight_road([agent("wall", 12.0, -1.75, kind="vehicle", size=(2.0, 2.0))],
                          human_trajectory=[[4.0 * n, 0.0, 0.0] for n in range(1, 9)])  # fmt: skip
-    filtered, unfiltered = (evaluate([wall], human_filter=on)["constant velocity"].first for on in (True, False))
+    found = [evaluate([wall], dialect=dialect)["constant velocity"] for dialect in (EPDMS, Epdms(OFF))]
+    assert [one.dialect for one in found] == [
+        "EPDMS, one stage, Reactive",
+        "EPDMS without human filter, one stage, Reactive",
+    ]
+    filtered, unfiltered = (one.first for one in found)
     assert (filtered.columns["NC"], unfiltered.columns["NC"]) == (1.0, 0.0)

@@ -1,7 +1,9 @@
 """The table of both stages on the screen."""
 
+import pytest
 from rich.console import Console
 
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.columns import SHORT
 from lightning_cgrpo.navsim.tables import scores_table
 from lightning_cgrpo.navsim.two_stage import Result, StageMeans
@@ -19,7 +21,7 @@ def lines(results, capsys):
 
 def test_rows_of_stages_and_only_known_columns(capsys):
     unknown = {"ADE@4s": None, "EC": None}
-    shown = lines({"a [b]": Result(stage(0.5, **unknown), stage(0.75, **unknown), 2, 0.375)}, capsys)
+    shown = lines({"a [b]": Result("EPDMS", stage(0.5, **unknown), stage(0.75, **unknown), 2, 0.375)}, capsys)
     assert ["a", "S1", "2", "0.250", *["0.500"] * 7] in shown
     assert ["S2", "2", "0.250", *["0.750"] * 7] in shown
     assert ["both", "2", "0.375"] in shown
@@ -28,7 +30,9 @@ def test_rows_of_stages_and_only_known_columns(capsys):
 
 
 def test_a_column_unknown_for_one_driver_is_a_dash(capsys):
-    shown = lines({"one": Result(stage(0.5)), "other": Result(stage(1.0, **{"ADE@4s": None}))}, capsys)
+    shown = lines(
+        {"one": Result("EPDMS", stage(0.5)), "other": Result("EPDMS", stage(1.0, **{"ADE@4s": None}))}, capsys
+    )
     assert ["one", "S1", "2", "0.250", *["0.500"] * 8] in shown
     assert ["other", "S1", "2", "0.250", *["1.000"] * 7, "-"] in shown
 
@@ -36,4 +40,10 @@ def test_a_column_unknown_for_one_driver_is_a_dash(capsys):
 def test_a_narrow_terminal_breaks_lines_instead_of_cutting_columns(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "30")
     assert Console().width == 30
-    assert ["one", "S1", "2", "0.250", *["0.500"] * 8] in lines({"one": Result(stage(0.5))}, capsys)
+    assert ["one", "S1", "2", "0.250", *["0.500"] * 8] in lines({"one": Result("EPDMS", stage(0.5))}, capsys)
+
+
+def test_drivers_of_two_dialects_share_no_table():
+    both = {"one": Result("EPDMS, one stage, Reactive", stage(0.5)), "other": Result("PDMS v1.1", stage(0.5))}
+    with pytest.raises(UserError, match="one dialect"):
+        scores_table(both)

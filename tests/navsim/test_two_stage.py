@@ -7,10 +7,15 @@ import pytest
 import torch
 
 from lightning_cgrpo.navsim.columns import COLUMNS, SHORT
+from lightning_cgrpo.navsim.dialects import EPDMS
 from lightning_cgrpo.navsim.simulation.simulate import simulate
-from lightning_cgrpo.navsim.two_stage import Drive, endpoints, follow_up_weights, summary
+from lightning_cgrpo.navsim.tables import scores_table
+from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
+from lightning_cgrpo.navsim.two_stage import Drive, endpoints, follow_up_weights, summaries, summary
 from lightning_cgrpo.scenes.json_fields import Field
 from lightning_cgrpo.scenes.scene_file import map_from_json, scene_from_json
+
+AS = (EPDMS, LogReplay())
 
 
 def tensor(values):
@@ -57,7 +62,7 @@ def drive(number, values, follows=None, start=(0.0, 0.0), ends=None, valid=None,
 
 def test_one_stage_by_hand():
     nan = math.nan
-    result = summary([drive(0, [1.0, 0.5], ade=2.0), drive(1, [nan, 1.0], valid=[False, True], ade=4.0)])
+    result = summary([drive(0, [1.0, 0.5], ade=2.0), drive(1, [nan, 1.0], valid=[False, True], ade=4.0)], *AS)
     assert (result.second, result.epdms, result.scenes) == (None, None, 0)
     first = result.first
     assert (first.scenes, first.answers, first.malformed) == (2, 4, 0.25)
@@ -75,7 +80,7 @@ def test_two_stages_by_hand():
                   valid=[True, True, True, False])  # fmt: skip
     after = [drive(0, [1.0, 0.5], 4, near), drive(1, [0.5], 4, far)]
     alone = drive(7, [1.0])
-    result = summary([after[1], alone, after[0], first])
+    result = summary([after[1], alone, after[0], first], *AS)
     one, two = (1 + 0.5**5) / 2, 0.5**5
     second = [one, two, (one + two) / 2, (one + two) / 2]
     assert (result.first.scenes, result.scenes, result.second.scenes) == (2, 1, 2)
@@ -92,7 +97,7 @@ def test_two_stages_by_hand():
 def test_the_order_does_not_matter():
     found = [drive(n, [0.1 * n + 0.3, 0.9]) for n in range(4)]
     found += [drive(n, [0.2 * n + 0.1], n, (float(n), 0.0)) for n in range(4)]
-    assert summary(found) == summary(found[::-1])
+    assert summary(found, *AS) == summary(found[::-1], *AS)
 
 
 def test_the_official_two_stage_group(shared_data):
@@ -121,16 +126,25 @@ def test_the_official_two_stage_group(shared_data):
         found = follow_up_weights(drives[frame].ends[0], torch.stack([drives[name].start for name in follow_ups]))
         expected = tensor([case["official"][name]["weight"] for name in follow_ups])
         assert torch.allclose(found, expected, rtol=0, atol=1e-12)
-    result = summary(list(drives.values()))
+    result = summary(list(drives.values()), *AS)
     first = [case["official"][name] for name in (now, previous)]
     assert result.first.columns["EPDMS"] == pytest.approx(sum(row["score"] for row in first) / 2, abs=1e-9)
     assert result.first.columns["EC"] == sum(row["two_frame_extended_comfort"] for row in first) / 2
     assert result.epdms == pytest.approx(case["group_score"], abs=1e-9)
     for name, other in before.items():
-        pair = summary([drives[name], drives[other]]).first.columns
+        pair = summary([drives[name], drives[other]], *AS).first.columns
         official = [case["official"][frame] for frame in (name, other)]
         assert pair["EC"] == sum(row["two_frame_extended_comfort"] for row in official) / 2
-        assert pair["EPDMS"] == pytest.approx(sum(row["score"] for row in official) / 2, abs=1e-9)
+        # In one stage, the later frame alone has extended comfort.
+        alone = float(EPDMS.total(drives[other].columns))
+        assert pair["EPDMS"] == pytest.approx((official[0]["score"] + alone) / 2, abs=1e-9)
     for one in case["weight_cases"]:
         found = follow_up_weights(tensor(one["endpoint"]), tensor(one["starts"]))
         assert torch.allclose(found, tensor(one["weights"]), rtol=0, atol=1e-12)
+
+
+def test_a_driver_without_follow_ups_shares_the_table_of_two_stages():
+    """The human drives no follow-ups; its first stage stands beside the others'."""
+    found = summaries({"policy": [drive(0, [1.0]), drive(0, [0.5], 0)], "human": [drive(0, [1.0])]}, *AS)
+    assert {one.dialect for one in found.values()} == {"EPDMS, two stages, LogReplay"}
+    assert found["human"].second is None and scores_table(found).row_count == 4

@@ -113,3 +113,36 @@ def test_no_code_of_a_repository_is_run(directory, tmp_path):
     with pytest.raises((OSError, ValueError)):
         CausalLMPolicy(str(evil)).load()
     assert not (tmp_path / "ran").exists()
+
+
+def test_model_init_kwargs_choose_the_revision(directory, tmp_path, monkeypatch):
+    """Two revisions in the hub's cache, told apart by their weights; the tokenizer and the origin follow."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("lightning_cgrpo.hub.getproxies", dict)
+    cache = tmp_path / "cache" / "models--some--model"
+    for number, revision in enumerate(("main", "v2"), 1):
+        commit = str(number) * 40
+        shutil.copytree(directory, cache / "snapshots" / commit)
+        (cache / "refs").mkdir(exist_ok=True)
+        (cache / "refs" / revision).write_text(commit)
+    state = cache / "snapshots" / ("2" * 40)
+    other = transformers.AutoModelForCausalLM.from_pretrained(state)
+    with torch.no_grad():
+        other.get_input_embeddings().weight.add_(1)
+    other.save_pretrained(state)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    made = {}
+    for revision in (None, "v2"):
+        policy = CausalLMPolicy("some/model", model_init_kwargs={} if revision is None else {"revision": revision})
+        policy.load()
+        made[revision] = policy
+    weights = [policy.model.get_input_embeddings().weight for policy in made.values()]
+    torch.testing.assert_close(weights[0] + 1, weights[1])
+    assert made["v2"].origin.path.endswith("2" * 40) and made[None].origin.path.endswith("1" * 40)
+
+
+def test_model_init_kwargs_leave_the_policys_own_settings(directory):
+    with pytest.raises(UserError, match="without trust_remote_code"):
+        CausalLMPolicy(str(directory), model_init_kwargs={"trust_remote_code": True})
+    with pytest.raises(UserError, match="no_such_argument"):
+        CausalLMPolicy(str(directory), model_init_kwargs={"no_such_argument": 1}).load()

@@ -41,3 +41,12 @@ def test_bad_prompts_are_named(policy):
     policy.tokenizer.chat_template = None
     with pytest.raises(UserError, match="Expected prompt 0 to be a text, but got messages"):
         policy.encode([[{"role": "user", "content": "Tom"}]])
+
+
+def test_variables_of_the_chat_template(policy, monkeypatch):
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{% if enable_thinking %} think{% endif %}"
+    monkeypatch.setattr(policy.tokenizer, "chat_template", template)
+    chat = [{"role": "user", "content": "Hi"}]
+    plain = policy.tokenize([chat])
+    monkeypatch.setattr(policy, "chat_template_kwargs", {"enable_thinking": True})
+    assert policy.tokenize([chat]) == [policy.tokenizer("Hi think").input_ids] != plain

@@ -267,8 +267,8 @@ MISTAKES: list[Mistake] = [
     # Other commands
     Mistake("export_without_the_lora_of_the_run", [*CLI, "export", *WORDS, "--out", "mine"], r"rank=4|config\.yaml",
             before=[fit(*WORDS, "--model.policy.lora.rank=4")]),
-    Mistake("report_of_csv_logs", [*CLI, "report", "runs", "--out", "report"], "TensorBoard",
-            before=[fit(*GRID, "--trainer.logger=CSVLogger", "--trainer.logger.save_dir=runs")]),
+    Mistake("report_without_logs", [*CLI, "report", "runs", "--out", "report"], "Found no run|no 'runs'",
+            before=[fit(*GRID, "--trainer.logger=false")]),
     Mistake("headings_in_degrees", [*CLI, "score", "--scenes", ".", "--trajectories", "."], "yaw|heading|radian",
             {"make_scene.py": MAKE_SCENE}, before=[["make_scene.py"]]),
 ]  # fmt: skip

@@ -75,21 +75,22 @@ def standard(updates):
 
 @pytest.fixture
 def make_run(tmp_path):
-    """Writes a run's folder: ``make_run(path, changes, seed=…)``, and returns it."""
+    """Writes a run's folder: ``make_run(path, changes, seed=…)``, and returns it. Histograms have an interval, or 0."""
 
     def make(
-        where, changes=None, seed=0, start=0, updates=100, scalars=None, evaluations=None, histograms=True, config=True
+        where, changes=None, seed=0, start=0, updates=100, scalars=None, evaluations=None, histograms=4, config=True
     ):
         folder = tmp_path / where
         folder.mkdir(parents=True, exist_ok=True)
         if config:
             (folder / "config.yaml").write_text(yaml.safe_dump(changed(changes, seed)))
         values = standard(100) if scalars is None else scalars
-        with SummaryWriter(str(folder)) as writer:
+        # All events fit into the queue, because the writer's thread would take turns with this one for each otherwise.
+        with SummaryWriter(str(folder), max_queue=10_000) as writer:
             for update in range(start, updates):
                 for tag, value in values.items():
                     writer.add_scalar(tag, value(update), update)
-                if histograms and values:
+                if histograms and values and update % histograms == 0:
                     writer.add_histogram("effective_weights/lava", np.array([0.0, 1.0, 1.0, 0.0]), update)
                     writer.add_histogram("effective_weights/reward", np.full(3, 0.3), update)
             for tag, value in (evaluations or {}).items():

@@ -11,7 +11,8 @@ def only(folder):
 
 
 def test_reads_what_a_report_shows(make_run):
-    folder = make_run("a", updates=3, evaluations={"test/reward/mean": 0.5, "val/rate/lava": 0.25, "time/rollout": 1})
+    evaluations = {"test/reward/mean": 0.5, "val/rate/lava": 0.25, "time/rollout": 1}
+    folder = make_run("a", updates=3, evaluations=evaluations, histograms=1)
     file = read(only(folder))
     assert file.span == (0, 2)
     assert file.scalars["reward/mean"].values == pytest.approx([0, 0.01, 0.02])
@@ -44,8 +45,9 @@ def test_values_that_are_not_finite_are_left_out(make_run):
 
 def test_a_resumed_run_goes_on_from_its_first_update(make_run):
     """The second file goes on from update 6: the later updates of the first one were lost."""
-    first = read(only(make_run("a", updates=10, scalars={"reward/mean": lambda u: u, "rate/lava": lambda u: 1})))
-    second = read(only(make_run("b", start=6, updates=9, scalars={"reward/mean": lambda u: 100 + u})))
+    scalars = {"reward/mean": lambda u: u, "rate/lava": lambda u: 1}
+    first = read(only(make_run("a", updates=10, scalars=scalars, histograms=1)))
+    second = read(only(make_run("b", start=6, updates=9, scalars={"reward/mean": lambda u: 100 + u}, histograms=1)))
     for folders in ([[first], [second]], [[second, first]]):
         log = merged(folders)
         assert log.scalars["reward/mean"].steps.tolist() == list(range(9))

@@ -46,7 +46,7 @@ def test_constants_and_short_runs_prove_nothing(make_run, tmp_path, updates):
     short = updates == 3
     for seed in (0, 1):
         scalars = noisy(0) if short else {"reward/mean": lambda u: 0, "rate/lava": lambda u: float(u == 5)}
-        make_run(f"x/version_{seed}", seed=seed, updates=min(updates, 100), scalars=scalars, histograms=False)
+        make_run(f"x/version_{seed}", seed=seed, updates=min(updates, 100), scalars=scalars, histograms=0)
     assert notes(tmp_path) == []
 
 
@@ -56,7 +56,7 @@ def test_coarse_values_are_equal_by_chance(make_run, tmp_path):
     for seed in range(40):
         scalars = noisy(seed, levels=2)
         values.append(tuple(scalars[tag](u) for u in range(4) for tag in ("reward/mean", "rate/lava")))
-        make_run(f"x/version_{seed}", seed=seed, updates=4, scalars=scalars, histograms=False)
+        make_run(f"x/version_{seed}", seed=seed, updates=4, scalars=scalars, histograms=0)
     assert len(set(values)) < 40 and notes(tmp_path) == []
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from lightning_cgrpo import CategoricalMLP, EnvironmentSampler
-from lightning_cgrpo.policies.policy import Policy, PolicyOutput
+from lightning_cgrpo.policies.network_policy import NetworkPolicy
+from lightning_cgrpo.policies.policy import PolicyOutput
 from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.rollout import Examples
 from lightning_cgrpo.samplers.environment import Environment
@@ -22,11 +23,14 @@ def float64():
     torch.set_default_dtype(torch.float32)
 
 
-class Elementwise(Policy):
+class Elementwise(NetworkPolicy):
     """Logits by arithmetic on single numbers: the same to the last bit whatever else is in the batch.
 
     (A matrix product sums in another order for another number of rows.)
     """
+
+    def __init__(self):
+        super().__init__(torch.nn.Identity())
 
     def actor(self):
         def act(observations):
@@ -35,9 +39,6 @@ class Elementwise(Policy):
             return torch.stack([y - goal_y, goal_y - y, x - goal_x, goal_x - x, stay], -1)
 
         return act
-
-    examples = CategoricalMLP.examples
-    forward = CategoricalMLP.forward
 
 
 def make_policy(name):
@@ -185,18 +186,18 @@ class Once(Environment):
             return {"action": actions}
 
 
-class Biased:
+class Biased(torch.nn.Module):
     """Chooses action 0, 1, 2 with probabilities 0.25, 0, 0.75."""
 
-    def actor(self):
-        return lambda observations: torch.tensor([[0.25, 0.0, 0.75]]).log().expand(len(observations), -1)
+    def forward(self, observations):
+        return torch.tensor([[0.25, 0.0, 0.75]]).log().expand(len(observations), -1)
 
 
 def test_probabilities_are_the_policy_s():
     """The inverse of the distribution function: below 1/4 the first action, never the one of probability 0."""
     draws = torch.tensor([0.0, 0.2499999, 0.25, 0.9999999]).view(1, 4, 1)
     prompts = Layouts(1).groups(torch.tensor([0]))
-    rollouts = EnvironmentSampler(Once()).rollout(Biased(), prompts, 4, lambda *shape: draws)
+    rollouts = EnvironmentSampler(Once()).rollout(NetworkPolicy(Biased()), prompts, 4, lambda *shape: draws)
     assert rollouts.actions.flatten().tolist() == [0, 0, 2, 2]
     assert rollouts.log_probs.flatten().exp().tolist() == pytest.approx([0.25, 0.25, 0.75, 0.75])
 

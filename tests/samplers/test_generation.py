@@ -370,3 +370,29 @@ def test_no_gradients_and_no_inference_tensors(policy):
     assert not rollouts.actions.is_inference()
     policy(policy.examples(rollouts)).log_probs.sum().backward()
     policy.zero_grad()
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_repetition_penalty_is_transformers_and_reports_its_log_probs(policy, monkeypatch, shares):
+    """Each token is the inverse cumulative distribution of the processed logits, as is the reported probability."""
+    monkeypatch.setattr(policy, "shares_prompts", shares)
+    prompts, penalty = groups(), 1.7
+    rollouts = GenerationSampler(8, repetition_penalty=penalty).rollout(policy, prompts, 3, noise_for(prompts))
+    draws = noise_for(prompts)(3, 8)
+    processor = transformers.RepetitionPenaltyLogitsProcessor(penalty)
+    changed = 0
+    for b, prompt in enumerate(policy.tokenize(prompts.columns["prompt"])):
+        for g, answer in enumerate(answers(rollouts, b)):
+            ids = torch.tensor([[*prompt, *answer]])
+            logits = policy.logits(ids, torch.ones_like(ids), keep=len(answer) + 1)[0].detach()
+            for step, token in enumerate(answer):
+                seen = ids[:, : len(prompt) + step]
+                scaled = processor(seen, logits[None, step].clone()) / policy.temperature
+                if policy.pad_token not in policy.stop_tokens:
+                    scaled[:, policy.pad_token] = -torch.inf
+                assert sample(scaled.softmax(-1), draws[b, g, None, step]).item() == token
+                expected = scaled.log_softmax(-1)[0, token].float()
+                torch.testing.assert_close(rollouts.sampling_log_probs[b, g, step], expected)
+                changed += bool((expected - (logits[step] / policy.temperature).log_softmax(-1)[token]).abs() > 0.01)
+    assert changed > 20
+    assert GenerationSampler(8).rollout(policy, prompts, 3, noise_for(prompts)).sampling_log_probs is None

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lightning_cgrpo.navsim.geometry.boxes import wrap_angle
-from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
+from lightning_cgrpo.navsim.simulation.timing import DT, EARLY, STEPS
 from lightning_cgrpo.scenes.scene import MOVING_TYPES, Agents, Scene
 
 
@@ -27,10 +27,15 @@ class LoggedAgents:
 
     @classmethod
     def of(
-        cls, scenes: Sequence[Scene], origin: Tensor, dtype: torch.dtype, device: torch.device | str
+        cls,
+        scenes: Sequence[Scene],
+        origin: Tensor,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        steps: int = STEPS,
     ) -> LoggedAgents:
-        """Interpolate the scenes' agents; positions are relative to ``origin [S, 2]``."""
-        found = [interpolate_agents(scene.agents, at) for scene, at in zip(scenes, origin, strict=True)]
+        """Interpolate the scenes' agents; positions are relative to ``origin [S, 2]``. ``steps`` instead of 41."""
+        found = [interpolate_agents(scene.agents, at, steps) for scene, at in zip(scenes, origin, strict=True)]
         poses, velocities, present, first_speed = zip(*found, strict=True)
 
         def floats(rows: Sequence[Tensor]) -> Tensor:
@@ -46,8 +51,8 @@ class LoggedAgents:
         )
 
 
-def interpolate_agents(agents: Agents, origin: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Interpolate agents linearly at 10 Hz, between their first and last sighting within 0 to 4 s.
+def interpolate_agents(agents: Agents, origin: Tensor, length: int = STEPS) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Interpolate agents linearly at 10 Hz, between their first and last sighting within ``length`` steps from t = 0.
 
     An agent seen only once is always present (``metric_cache_processor.py:175``).
 
@@ -55,12 +60,12 @@ def interpolate_agents(agents: Agents, origin: Tensor) -> tuple[Tensor, Tensor, 
         Poses ``[A, 41, 3]`` relative to ``origin``, velocities ``[A, 41, 2]``, present ``[A, 41]``, speed when first
         seen ``[A]``; zeros where absent.
     """
-    steps = torch.arange(STEPS, dtype=torch.float64) * DT
+    steps = torch.arange(length, dtype=torch.float64) * DT
     columns = (agents.times >= 0) & (agents.times <= steps[-1])
     times, seen = agents.times[columns], agents.seen[:, columns]
     states = agents.states[:, columns].clone()
     if not seen.any():
-        absent = states.new_zeros(len(agents.tokens), STEPS, 5)
+        absent = states.new_zeros(len(agents.tokens), length, 5)
         return absent[..., :3], absent[..., 3:], absent[..., 0] > 0, absent[:, 0, 0]
     states[..., :2] -= origin
     states[..., 3:] *= (agents.types < MOVING_TYPES)[:, None, None]
@@ -74,7 +79,7 @@ def interpolate_agents(agents: Agents, origin: Tensor) -> tuple[Tensor, Tensor, 
     low = preceding.gather(1, (high - 1).clamp(0))
     low = torch.where((low < 0) | (high == 0), first[:, None], low)
     count = seen.sum(1)[:, None]
-    present = (count == 1) | (count > 0) & (steps >= times[first, None]) & (steps <= times[final, None])
+    present = (count == 1) | (count > 0) & (steps > times[first, None] - EARLY) & (steps < times[final, None] + EARLY)
     low, high = (torch.where(count == 1, first[:, None], column) for column in (low, high))
     start, end = (states.gather(1, column[..., None].expand(-1, -1, 5)) for column in (low, high))
     change = end - start

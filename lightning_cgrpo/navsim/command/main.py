@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.command.pairs import Pair, match
 
+FILTERED = ("epdms_no_ec", "epdms_before_fix", "epdms_before_fix_no_ec")
+DIALECT_KEYS = (*FILTERED, "epdms_no_filter", "epdms_no_filter_no_ec", "pdms")
+"""`dialects.DIALECTS` but the default, named here because --help must not wait for torch."""
+
 if TYPE_CHECKING:
     from lightning_cgrpo.navsim.command.scored_scene import ScoredScene
 
@@ -42,23 +46,34 @@ def _run(given: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str])
     from lightning_cgrpo.navsim.command.score_files import score_files, without_previous
     from lightning_cgrpo.navsim.command.summary import show, show_two_stages
     from lightning_cgrpo.navsim.command.two_stages import two_stages
+    from lightning_cgrpo.navsim.dialects import DIALECTS
     from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
     from lightning_cgrpo.navsim.traffic.reactive import Reactive
 
+    keys = ["epdms_no_filter"] if given.no_human_filter else ["epdms"]
+    dialects = [DIALECTS[key] for key in dict.fromkeys([*keys, *given.dialect])]
+    if given.no_human_filter and any(dialect in (DIALECTS[key] for key in FILTERED) for dialect in dialects):
+        raise UserError("Expected --dialect without a human filter beside --no-human-filter, try without the latter.")
+    pictures = given.render is not None or given.explain is not None
     traffic = Reactive() if given.traffic == "reactive" else LogReplay()
     with _progress("Scoring", len(pairs)) as done:
-        results, errors = score_files(pairs, traffic, not given.no_human_filter, given.render is not None, done)
+        results, errors = score_files(pairs, traffic, dialects, pictures, done, given.explain)
     rows = {result.stem: result.rows() for result in results}
     # Written even without rows, because an older file must not be taken for these scores.
     given.out.write_text(json.dumps(rows, indent=1, allow_nan=False), encoding="utf-8")
     if rows:
         show(rows)
-    stages, left_out = two_stages(results)
+    stages, left_out = two_stages(results, dialects[0], traffic)
     if stages:
         show_two_stages(stages)
     for note in [*notes, *without_previous(results), *left_out]:
         print(f"- {note}")
     print(f"Wrote {given.out}.")
+    explained = [result for result in results if result.words]
+    if given.explain is not None and not explained:
+        errors.append(f"Expected --explain to be one of the scored scenes, but got '{given.explain}'.")
+    for result in explained:
+        _explain(result, given.out.parent)
     if given.render is not None and results:
         _draw(results, given.render)
     return errors
@@ -96,8 +111,31 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-human-filter", action="store_true", help="hold against candidates also what the human driver violated"
     )
+    parser.add_argument(
+        "--dialect",
+        nargs="+",
+        choices=DIALECT_KEYS,
+        default=[],
+        metavar="NAME",
+        help="further versions of the score, from the same simulation: %(choices)s",
+    )
+    parser.add_argument(
+        "--explain", metavar="NAME", help="say in words why the candidates of this scene got their scores, and draw it"
+    )
     parser.add_argument("--render", metavar="DIR", type=Path, help="draw each scene from above, as DIR/NAME.png")
     return parser
+
+
+def _explain(result: ScoredScene, folder: Path) -> None:
+    from lightning_cgrpo.navsim.command.scored_scene import label
+
+    lines = [f"{result.stem}: {next(iter(result.totals))}"]
+    for row, words in enumerate(result.words):
+        total = float(result.scores.epdms[row].nan_to_num(0))
+        lines += [f"candidate {label(result.tags, row)}: {total:.4f}", *(f"  {sentence}" for sentence in words)]
+    (folder / f"{result.stem}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(lines))
+    _draw([result], folder)
 
 
 def _draw(results: Sequence[ScoredScene], folder: Path) -> None:

@@ -13,6 +13,8 @@ from lightning_cgrpo.navsim.columns import EXTENDED_COMFORT, SHORT
 from lightning_cgrpo.navsim.command.pairs import Pair, names
 from lightning_cgrpo.navsim.command.scored_scene import Picture, ScoredScene, finder, partners
 from lightning_cgrpo.navsim.command.trajectory_file import POSES, Candidate, read_candidates
+from lightning_cgrpo.navsim.dialects import OFF, PDMS, Dialect, Epdms
+from lightning_cgrpo.navsim.explanation import explain
 from lightning_cgrpo.navsim.geometry.boxes import box_corners, boxes_touch
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.navsim.scoring.comfort import extended_comfort
@@ -29,14 +31,20 @@ Loaded = tuple[str, Scene, list[Candidate]]
 
 
 def score_files(
-    pairs: Sequence[Pair], traffic: TrafficPolicy, human_filter: bool, pictures: bool, done: Callable[[int], None]
+    pairs: Sequence[Pair],
+    traffic: TrafficPolicy,
+    dialects: Sequence[Dialect],
+    pictures: bool,
+    done: Callable[[int], None],
+    explained: str | None = None,
 ) -> tuple[list[ScoredScene], list[str]]:
     """Score pairs of files: scored scenes in the order of the pairs, and errors of the other pairs.
 
     Args:
-        human_filter: see `Scorer`.
+        dialects: of the totals. The first is the form of `epdms`, and decides whether columns are filtered.
         pictures: keep `ScoredScene.picture`.
         done: called with the number of pairs just scored.
+        explained: stem or name of the scene to fill `ScoredScene.words` of.
     """
     results, errors = [], []
     for first in range(0, len(pairs), SCENES_AT_ONCE):
@@ -48,12 +56,12 @@ def score_files(
             except UserError as error:
                 errors.append(str(error))
         try:
-            results += _score(loaded, traffic, human_filter, pictures)
+            results += _score(loaded, traffic, dialects, pictures, explained)
         except Exception:
             # Scored one by one, because one scene fails, maybe unforeseen, as with coordinates of 1e300.
             for one in loaded:
                 try:
-                    results += _score([one], traffic, human_filter, pictures)
+                    results += _score([one], traffic, dialects, pictures, explained)
                 except Exception as error:
                     kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
                     errors.append(f"{one[0]}: {kind}{error}")
@@ -61,10 +69,18 @@ def score_files(
     return _compared(results), errors
 
 
-def _score(loaded: Sequence[Loaded], traffic: TrafficPolicy, human_filter: bool, pictures: bool) -> list[ScoredScene]:
+def _score(
+    loaded: Sequence[Loaded],
+    traffic: TrafficPolicy,
+    dialects: Sequence[Dialect],
+    pictures: bool,
+    explained: str | None,
+) -> list[ScoredScene]:
     if not loaded:
         return []
-    scorer = Scorer([scene for _, scene, _ in loaded], traffic, human_filter=human_filter)
+    filtered = dialects[0] != Epdms(OFF)
+    scorer = Scorer([scene for _, scene, _ in loaded], traffic, human_filter=filtered, pdms=PDMS in dialects)
+    totals = {dialect.full_name(traffic): dialect for dialect in dialects}
     malformed = torch.full((POSES, 3), torch.nan, dtype=torch.float64)
     every = [candidate for _, _, candidates in loaded for candidate in candidates]
     poses = torch.stack([malformed if candidate.poses is None else candidate.poses for candidate in every])
@@ -73,7 +89,7 @@ def _score(loaded: Sequence[Loaded], traffic: TrafficPolicy, human_filter: bool,
     scores = scorer(poses, scene)
     hits = _hits(scorer, scores, scene) if pictures else []
     results, begin = [], 0
-    for (stem, of, candidates), plan, count in zip(loaded, scorer.plans, counts, strict=True):
+    for number, ((stem, of, candidates), plan, count) in enumerate(zip(loaded, scorer.plans, counts, strict=True)):
         rows = slice(begin, begin + count)
         begin += count
         results.append(
@@ -86,7 +102,11 @@ def _score(loaded: Sequence[Loaded], traffic: TrafficPolicy, human_filter: bool,
                 candidates,
                 poses[rows],
                 take(scores, rows),
+                totals,
                 Picture(of, plan.centerline, hits[rows]) if pictures else None,
+                [explain(scorer, scores, row, number) for row in range(rows.start, rows.stop)]
+                if explained in (stem, of.name)
+                else (),
             )
         )
     return results

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightning_cgrpo.navsim.columns import COLUMNS, EXTENDED_COMFORT
 from lightning_cgrpo.navsim.command.trajectory_file import Candidate
+from lightning_cgrpo.navsim.dialects import Dialect
 from lightning_cgrpo.navsim.scorer import Scores
 from lightning_cgrpo.scenes.scene import Scene
 
@@ -37,7 +38,9 @@ class ScoredScene:
     candidates: Sequence[Candidate]  # in the order of the file
     poses: Tensor  # [R, 8, 3], NaN where malformed
     scores: Scores
+    totals: Mapping[str, Dialect]  # by full name, the first of `epdms`
     picture: Picture | None = None
+    words: Sequence[Sequence[str]] = ()  # for each candidate, why it got its score; only of the explained scene
 
     def rows(self) -> list[dict[str, Any]]:
         """One JSON object per candidate, with scores of 0 if invalid; docs/driving.md lists the keys."""
@@ -49,6 +52,7 @@ class ScoredScene:
             "progress_raw_m": scores.progress,
             "pdm_progress_raw_m": scores.pdm_progress,
         }
+        numbers |= {name: dialect(scores) for name, dialect in self.totals.items()}
         finite = scores.valid & scores.epdms.isfinite()
         lists = {name: column.where(finite, column.new_zeros(())).tolist() for name, column in numbers.items()}
         before = columns[EXTENDED_COMFORT].tolist() if EXTENDED_COMFORT in columns else [None] * len(self.candidates)
@@ -58,7 +62,9 @@ class ScoredScene:
                 "tag": candidate.tag,
                 "valid": valid[row],
                 "error": candidate.error or (None if valid[row] else NOT_FINITE),
-                **{name: values[row] for name, values in lists.items()},
+                **{name: values[row] for name, values in lists.items() if name not in self.totals},
+                "dialect": next(iter(self.totals)),
+                "scores": {name: lists[name][row] for name in self.totals},
                 EXTENDED_COMFORT: None if before[row] != before[row] else before[row],  # NaN differs from itself
                 "comfort": comfort[row],
             }

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from lightning_cgrpo.navsim.columns import SHORT
 from lightning_cgrpo.navsim.command.scored_scene import label
+from lightning_cgrpo.navsim.dialects import same_dialect
 from lightning_cgrpo.navsim.tables import number, scores_table
 from lightning_cgrpo.navsim.two_stage import Result
 from lightning_cgrpo.output import print_table
@@ -26,7 +27,7 @@ def show(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Print scores by scene and errors: a line per candidate of one scene, or a line of means per scene."""
     rows = [row for group in results.values() for row in group]
     columns = {short: name for short, name in SHORT.items() if any(row.get(name) is not None for row in rows)}
-    table = Table(box=SIMPLE, show_footer=True)
+    table = Table(box=SIMPLE, show_footer=True, title=same_dialect(row["dialect"] for row in rows))
     if len(results) == 1:
         [stem] = results
         table.add_column(f"candidate of {escape(stem)}", "mean", overflow="fold", min_width=min(len(stem) + 13, 40))
@@ -51,6 +52,10 @@ def show(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     notes += wrong[:MOST_ERRORS]
     if len(wrong) > MOST_ERRORS:
         notes.append(f"{len(wrong) - MOST_ERRORS} more errors are in the file.")
+    notes += [
+        f"{name}: mean {fmean(row['scores'][name] for row in rows):.4f} of {len(rows)} rows."
+        for name in rows[0]["scores"]
+    ]
     for note in notes:
         Console().print(f"- {note}", markup=False, highlight=False)
 

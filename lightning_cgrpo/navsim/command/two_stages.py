@@ -8,11 +8,15 @@ from typing import Any
 import torch
 
 from lightning_cgrpo.navsim.command.scored_scene import ScoredScene, finder, label, partners
+from lightning_cgrpo.navsim.dialects import Dialect
 from lightning_cgrpo.navsim.scoring.motion import take
-from lightning_cgrpo.navsim.two_stage import Drive, Result, endpoints, summary
+from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
+from lightning_cgrpo.navsim.two_stage import Drive, Result, endpoints, summaries
 
 
-def two_stages(scenes: Sequence[ScoredScene]) -> tuple[dict[str, Result], list[str]]:
+def two_stages(
+    scenes: Sequence[ScoredScene], dialect: Dialect, traffic: TrafficPolicy
+) -> tuple[dict[str, Result], list[str]]:
     """Scores of both stages by candidate (tag or number), and notes on incomplete groups.
 
     A scene with `follow_ups` gives two groups: the scene and its follow-ups, and the scenes 0.5 s before each of these.
@@ -35,8 +39,8 @@ def two_stages(scenes: Sequence[ScoredScene]) -> tuple[dict[str, Result], list[s
                 notes.append(f"The two stages of '{now.stem}' are left out for {name}: a scene has no such candidate.")
             else:
                 found = drives.setdefault(name, [])
-                found += _drives(frames, rows[:, row].tolist(), len(found))
-    return {name: summary(found) for name, found in drives.items()}, notes
+                found += _drives(frames, rows[:, row].tolist(), len(found), dialect)
+    return summaries(drives, dialect, traffic), notes
 
 
 def _frames(now: ScoredScene, find: Callable[[Any], ScoredScene | None]) -> list[ScoredScene] | str:
@@ -54,7 +58,7 @@ def _frames(now: ScoredScene, find: Callable[[Any], ScoredScene | None]) -> list
     return frames
 
 
-def _drives(frames: Sequence[ScoredScene], rows: Sequence[int], start: int) -> list[Drive]:
+def _drives(frames: Sequence[ScoredScene], rows: Sequence[int], start: int, dialect: Dialect) -> list[Drive]:
     found = []
     for place, (frame, row) in enumerate(zip(frames, rows, strict=True)):
         scores, number = take(frame.scores, slice(row, row + 1)), start + place
@@ -68,8 +72,9 @@ def _drives(frames: Sequence[ScoredScene], rows: Sequence[int], start: int) -> l
                 frame.start[:2],
                 endpoints(frame.start, frame.poses[row, None]),
                 scores.valid,
-                {**scores.columns, "ade": torch.full((1,), torch.nan)},
+                {**dialect.shown(scores), "ade": torch.full((1,), torch.nan)},
                 scores.states,
+                dialect.counted(scores),
             )
         )
     return found

@@ -63,17 +63,16 @@ class Forecast:
         inside = shapely.within(road.footprint, red_polygons)
         return cls(pose, sizes, types, speeds, drift, red, red_polygons, np.concatenate([overlapped, inside]))
 
-    @cached_property
-    def poses_at(self) -> Tensor:
-        """``[N, 41, 3]`` at 10 Hz, updated every 0.2 s."""
-        seconds = torch.arange(STEPS) // RESOLUTION * (RESOLUTION * DT)
+    def poses_at(self, steps: int = STEPS) -> Tensor:
+        """``[N, steps, 3]`` at 10 Hz, updated every 0.2 s."""
+        seconds = torch.arange(steps) // RESOLUTION * (RESOLUTION * DT)
         moved = self.poses[:, None, :2] + self.drift[:, None] * seconds[:, None]
-        return torch.cat([moved, self.poses[:, None, 2:].expand(-1, STEPS, 1)], 2)
+        return torch.cat([moved, self.poses[:, None, 2:].expand(-1, steps, 1)], 2)
 
     @cached_property
     def shapes(self) -> Shapes:
         """Polygons ``[41, N + C]`` at each step: agents, then red connectors."""
-        moving = boxes(self.poses_at.transpose(0, 1), self.sizes)
+        moving = boxes(self.poses_at().transpose(0, 1), self.sizes)
         return np.concatenate([moving, np.tile(self.red_polygons, (STEPS, 1))], axis=1)
 
     def touching(self, areas: Shapes, step: int) -> list[np.ndarray]:
@@ -91,16 +90,16 @@ class Forecast:
         return along
 
 
-def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor) -> TrafficRollouts:
-    """Turn forecasts of K scenes into traffic for R candidates in scenes ``of_row [R]``."""
+def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor, steps: int = STEPS) -> TrafficRollouts:
+    """Turn forecasts of K scenes into traffic of some steps for R candidates in scenes ``of_row [R]``."""
     poses, sizes, speeds = (
         pad_sequence(list(rows), batch_first=True)
-        for rows in zip(*((each.poses_at, each.sizes, each.speeds) for each in forecasts), strict=True)
+        for rows in zip(*((each.poses_at(steps), each.sizes, each.speeds) for each in forecasts), strict=True)
     )
     minded = [torch.from_numpy(~each.ignored[: len(each.poses)]) for each in forecasts]
-    present = pad_sequence(minded, batch_first=True)[..., None].expand(-1, -1, STEPS)
+    present = pad_sequence(minded, batch_first=True)[..., None].expand(-1, -1, steps)
     types = pad_sequence([each.types for each in forecasts], batch_first=True, padding_value=-1)
-    return TrafficRollouts(poses, sizes, present, types, speeds, of_row, speeds[..., None].expand(-1, -1, STEPS))
+    return TrafficRollouts(poses, sizes, present, types, speeds, of_row, speeds[..., None].expand(-1, -1, steps))
 
 
 def _nearest(road: Road, positions: Tensor, types: Tensor, seen: Tensor) -> Tensor:

@@ -5,11 +5,12 @@ docs/navsim_score.md §12; officially abstract_pdm_closed_planner.py and ``metri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lightning_cgrpo.navsim.aggregation import epdms
 from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
@@ -24,11 +25,33 @@ from lightning_cgrpo.navsim.simulation.simulate import track
 from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
 from lightning_cgrpo.scenes.scene import Lights, Scene
 
+Choice = Callable[[SceneBatch, Tensor, Tensor, Sequence[Forecast]], Tensor]
+"""Scores ``[R]`` of simulated proposals: states ``[R, 41, 11]`` in scenes ``[R]``, all of a scene in a row."""
 SCENES_AT_ONCE = 64  # scenes whose proposals are scored together; a larger number only takes more memory
 
 
-def plan(scenes: Sequence[Scene]) -> list[ExpertPlan]:
+def by_epdms(batch: SceneBatch, states: Tensor, scene: Tensor, forecasts: Sequence[Forecast]) -> Tensor:
+    """EPDMS: the choice of NAVSIM 2."""
+    found = SubScores.of(batch, states, scene, as_traffic(forecasts, scene))
+    columns = {name: outcome.value for name, outcome in found.outcomes.items()}
+    product = torch.stack([columns[name] for name in MULTIPLIERS]).prod(0)
+    # Progress is relative to the best proposal, and comfort ignores the past.
+    masked = best_of_scene(found.progress * product)
+    columns["ego_progress"] = ego_progress(found.progress, product, masked, torch.ones_like(masked))
+    columns["history_comfort"] = torch.ones_like(masked)
+    return epdms(columns)
+
+
+def best_of_scene(values: Tensor) -> Tensor:
+    """``[R]`` the largest of the proposals' values ``[R]`` in each row's scene."""
+    return values.view(-1, PROPOSALS).amax(1).repeat_interleave(PROPOSALS)
+
+
+def plan(scenes: Sequence[Scene], choice: Choice = by_epdms) -> list[ExpertPlan]:
     """Plan each scene from information at t = 0.
+
+    Args:
+        choice: scores the proposals.
 
     Raises:
         SceneError: an empty route, or a route without lanes.
@@ -36,11 +59,11 @@ def plan(scenes: Sequence[Scene]) -> list[ExpertPlan]:
     plans: list[ExpertPlan] = []
     for first in range(0, len(scenes), SCENES_AT_ONCE):
         ahead = [lane_ahead(scene) for scene in scenes[first : first + SCENES_AT_ONCE]]
-        plans += _best(ahead, [Forecast.of(each.road, each.route_lanes) for each in ahead])
+        plans += _best(ahead, [Forecast.of(each.road, each.route_lanes) for each in ahead], choice)
     return plans
 
 
-def _best(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast]) -> list[ExpertPlan]:
+def _best(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast], choice: Choice) -> list[ExpertPlan]:
     pairs = list(zip(ahead, forecasts, strict=True))
     proposals = torch.from_numpy(np.stack([propose(lanes, forecast) for lanes, forecast in pairs]))
     plans = [
@@ -50,14 +73,7 @@ def _best(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast]) -> list[Exp
     batch = SceneBatch.of([_as_expected(lanes, forecast) for lanes, forecast in pairs], plans)
     scene = torch.arange(len(pairs)).repeat_interleave(PROPOSALS)
     states = track(batch.start[scene], proposals.flatten(0, 1))
-    found = SubScores.of(batch, states, scene, as_traffic(forecasts, scene))
-    columns = {name: outcome.value for name, outcome in found.outcomes.items()}
-    product = torch.stack([columns[name] for name in MULTIPLIERS]).prod(0)
-    # Progress is relative to the best proposal, and comfort ignores the past.
-    masked = (found.progress * product).view(-1, PROPOSALS).amax(1).repeat_interleave(PROPOSALS)
-    columns["ego_progress"] = ego_progress(found.progress, product, masked, torch.ones_like(masked))
-    columns["history_comfort"] = torch.ones_like(masked)
-    best = epdms(columns).view(-1, PROPOSALS).argmax(1).tolist()
+    best = choice(batch, states, scene, forecasts).view(-1, PROPOSALS).argmax(1).tolist()
     return [replace(each, trajectory=proposals[row, best[row]]) for row, each in enumerate(plans)]
 
 

@@ -18,8 +18,9 @@ def no_at_fault_collisions(motion: Motion, areas: EgoAreas, encounters: Encounte
     A moving ego is at fault if the agent stands still. Unless the agent is behind, a moving ego is also at fault when
     its front bumper touches, or in several lanes, or off the road. After a contact without fault the agent is ignored.
     """
-    apart = motion.centers[encounters.row] - encounters.poses[..., :2]
-    close = (dot(apart, apart) <= encounters.radius[:, None] ** 2) & encounters.present
+    steps = motion.states.shape[1]
+    apart = motion.centers[encounters.row] - encounters.poses[:, :steps, :2]
+    close = (dot(apart, apart) <= encounters.radius[:, None] ** 2) & encounters.present[:, :steps]
     pair, step = close.nonzero().unbind(1)
     ego = motion.corners[encounters.row[pair], step]
     touching = boxes_touch(ego, encounters.boxes(pair, step))

@@ -79,20 +79,28 @@ class HistoryComfort:
         return passed
 
 
-def checks(signals: ComfortSignals) -> Tensor:
-    """``[..., 6]`` bool: each of `CHECKS` passes."""
-    lon = _filtered(signals.lon, 8, 2)
+def checks(signals: ComfortSignals, window: int = 8, jerk_window: int = 15) -> Tensor:
+    """``[..., 6]`` bool: each of `CHECKS` passes; windows in steps of the filters of accelerations and of jerks."""
     values = [
-        lon,
-        _filtered(signals.lat, 8, 2),
-        _filtered(_filtered(signals.magnitude, 8, 2), 15, 2, 1),
-        _filtered(lon, 15, 2, 1),
+        _filtered(signals.lon, window, 2),
+        _filtered(signals.lat, window, 2),
+        _filtered(_filtered(signals.magnitude, 8, 2), jerk_window, 2, 1),
+        _filtered(_filtered(signals.lon, 8, 2), jerk_window, 2, 1),
         _filtered(signals.yaw, 5, 3, 2),
         _filtered(signals.yaw, 5, 2, 1),
     ]
     bounds = zip(values, COMFORT_BOUNDS.values(), strict=True)
     within = [(value > low) & (value < high) for value, (low, high) in bounds]
     return torch.stack(within, -2).all(-1)
+
+
+def plain_comfort(states: Tensor) -> Tensor:
+    """``[R, 6]`` bool: states ``[R, T, 11]`` without a past pass each of `CHECKS`, as in NAVSIM 1.1.
+
+    Accelerations are at the rear axle. The filters of accelerations and jerks span all T states.
+    """
+    signals = _signals(states)._replace(lon=states[..., State.AX])
+    return checks(signals, states.shape[-2], states.shape[-2])
 
 
 def extended_comfort(now: Tensor, previous: Tensor, interval: float = 0.5) -> Tensor:

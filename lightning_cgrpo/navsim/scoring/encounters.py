@@ -21,11 +21,11 @@ class Encounters:
     """M pairs of row and agent that may touch."""
 
     row: Tensor  # [M] int64
-    poses: Tensor  # [M, 41, 3] of the agent
-    present: Tensor  # [M, 41] bool
+    poses: Tensor  # [M, T, 3] of the agent
+    present: Tensor  # [M, T] bool
     sizes: Tensor  # [M, 2]
     types: Tensor  # [M]
-    speeds: Tensor  # [M, 41] by which an agent counts as stopped
+    speeds: Tensor  # [M, T] by which an agent counts as stopped
     radius: Tensor  # [M] distance of centers beyond which boxes cannot touch
 
     @classmethod

@@ -16,9 +16,9 @@ def time_to_collision_within_bound(motion: Motion, areas: EgoAreas, encounters: 
     """TTC: 0 if the ego, moved on by up to 0.9 s at constant velocity, touches an agent ahead at its pose then.
 
     An agent beside the ego counts too, while the ego is in several lanes, off the road or in an intersection. After any
-    other contact the agent is ignored.
+    other contact the agent is ignored. The last steps are left out if agents are not known 0.9 s later.
     """
-    steps = motion.states.shape[1] - LOOK_AHEAD_STEPS[-1]
+    steps = min(motion.states.shape[1], encounters.poses.shape[1] - LOOK_AHEAD_STEPS[-1])
     look = motion.states.new_tensor(LOOK_AHEAD_STEPS) * DT
     travel = motion.directions[:, :steps] * motion.speeds[:, :steps, None]
     moved = travel[:, :, None] * look[:, None]  # [R, 32, 4, 2]

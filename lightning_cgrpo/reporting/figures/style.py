@@ -129,6 +129,8 @@ def save(figure: Figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     picture = path.with_name(f"{path.name}.png")
     figure.savefig(picture, dpi=DPI)
+    # The PDF keeps the PNG's layout, because computing it takes a third of the time.
+    figure.set_layout_engine("none")
     # Without a date, equal figures are equal files.
     figure.savefig(path.with_name(f"{path.name}.pdf"), metadata={"CreationDate": None})
     return picture

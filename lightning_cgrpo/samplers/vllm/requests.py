@@ -40,7 +40,7 @@ def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int) -> dict[st
         "top_p": sampling.top_p,
         "top_k": 0 if sampling.top_k is None else sampling.top_k,
         "min_p": sampling.min_p,
-        "repetition_penalty": 1.0,
+        "repetition_penalty": sampling.repetition_penalty,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "max_tokens": sampling.max_new_tokens,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,11 @@ def scene_content(token: str, scene: Any, scenario: Any, layers: Any) -> dict[st
         "scene_type": "synthetic" if synthetic else "original",
         "map": road_map,
         "route": list(dict.fromkeys(str(block) for block in scenario.get_route_roadblock_ids())),
-        "ego": [_ego(scenario.get_ego_state_at_iteration(step), step) for step in range(1 - history, 1)],
+        "ego": [
+            ego_content(scenario.get_ego_state_at_iteration(step), step * INTERVAL) for step in range(1 - history, 1)
+        ],
         "human_trajectory": None if synthetic else np.asarray(scene.get_future_trajectory(FUTURE).poses).tolist(),
-        "agents": _agents(scenario, history),
+        "agents": agents_content(_frames(scenario, history)),
         "traffic_lights": [_lights(scenario, step, known) for step in range(FUTURE + 1)],
         "log": scene.scene_metadata.log_name,
         "intent": COMMANDS[int(np.argmax(command))],
@@ -56,25 +59,30 @@ def _pose(state: Any) -> list[float]:
     return [float(state.x), float(state.y), float(state.heading)]
 
 
-def _ego(state: Any, step: int) -> dict[str, Any]:
+def ego_content(state: Any, time: float) -> dict[str, Any]:
+    """Convert an `EgoState`; ``time`` in seconds after t = 0."""
     motion = state.dynamic_car_state
     velocity, acceleration = motion.rear_axle_velocity_2d, motion.rear_axle_acceleration_2d
     return {
-        "t": step * INTERVAL,
+        "t": time,
         "pose": _pose(state.rear_axle),
         "velocity": [float(velocity.x), float(velocity.y)],
         "acceleration": [float(acceleration.x), float(acceleration.y)],
     }
 
 
-def _agents(scenario: Any, history: int) -> list[dict[str, Any]]:
-    """All agents, with the size first seen from t = 0 on, as in the devkit's scores."""
-    found: dict[str, dict[str, Any]] = {}
+def _frames(scenario: Any, history: int) -> Iterator[tuple[float, Any]]:
     for step in (*range(FUTURE + 1), *range(1 - history, 0)):  # the first frame sets the size
         try:
-            objects = scenario.get_tracked_objects_at_iteration(step).tracked_objects
+            yield step * INTERVAL, scenario.get_tracked_objects_at_iteration(step).tracked_objects
         except AssertionError:  # the future of a synthetic scene may be short
             continue
+
+
+def agents_content(frames: Iterable[tuple[float, Any]]) -> list[dict[str, Any]]:
+    """All agents, by time and `TrackedObjects`; each with the size of the first frame that has it."""
+    found: dict[str, dict[str, Any]] = {}
+    for time, objects in frames:
         for item in objects:
             kind = item.tracked_object_type.name.lower()
             agent = found.setdefault(
@@ -90,7 +98,7 @@ def _agents(scenario: Any, history: int) -> list[dict[str, Any]]:
             )
             velocity = getattr(item, "velocity", None)  # static objects have none
             moving = [0.0, 0.0] if velocity is None else [float(velocity.x), float(velocity.y)]
-            agent["states"].append([step * INTERVAL, *_pose(item.center), *moving])
+            agent["states"].append([time, *_pose(item.center), *moving])
     for agent in found.values():
         agent["states"].sort()
     return list(found.values())

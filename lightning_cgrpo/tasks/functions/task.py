@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, SupportsFloat
@@ -11,12 +12,20 @@ from torch import Tensor
 
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.objective.composition import SignalKind
-from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
+from lightning_cgrpo.rollout import EXTRA, PromptGroups, Rollouts, Signal, read
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, length_signals, texts
 from lightning_cgrpo.tasks.functions.calls import call_functions, import_function
 from lightning_cgrpo.tasks.task import Task
 
-RESERVED = ("prompts", "completions", "completion_ids")
+RESERVED = (
+    "prompts",
+    "completions",
+    "completion_ids",
+    "environments",
+    "trainer_state",
+    "log_extra",
+    "log_metric",
+)
 
 
 class FunctionTask(Task):
@@ -25,9 +34,15 @@ class FunctionTask(Task):
     Arguments have one element per completion, with a prompt's G completions in a row, as in TRL's `GRPOTrainer`:
 
     - ``prompts``: texts, or chats (lists of messages).
-    - ``completions``: texts, or for chats ``[{"role": "assistant", "content": text}]``.
-    - ``completion_ids``: lists of token ids with the end token.
+    - ``completions``: texts, or for chats ``[{"role": "assistant", "content": text}]``, in a conversation with tools
+      all messages after the prompt.
+    - ``completion_ids``: lists of token ids with the end token, and with the results of tools.
+    - ``environments``: of `ConversationSampler`, if it has an environment_factory.
     - the other columns of the data, by name.
+    - ``trainer_state``: a `TrainerState`, with ``global_step`` and ``max_steps`` in updates.
+    - ``log_extra(column, values)``: shows a value per completion beside the answers of `SampleAnswers`.
+    - ``log_metric(name, value)``: logs ``functions/<name>``, the mean over
+      an update's calls on all processes; ``val/functions/<name>`` over a validation's.
 
     A function gets the arguments that it names, or all with ``**kwargs``. Asynchronous functions run concurrently. None
     means that a signal does not apply. Further signals: `length_signals`.
@@ -71,6 +86,7 @@ class FunctionTask(Task):
             for name, function in signals.items()
         }
         self.max_completion_tokens = max_completion_tokens
+        self._logged: dict[str, list[float]] = {}
         self.signals: Mapping[str, SignalKind] = {name: kinds.get(name, "any") for name in signals} | {
             name: kind for name, kind in LENGTH_SIGNALS.items() if name != "length" or max_completion_tokens is not None
         }
@@ -79,11 +95,24 @@ class FunctionTask(Task):
         # A process may have no prompts, which functions need not expect.
         outputs: Mapping[str, Any] = dict.fromkeys(self.functions, ())
         if len(prompts):
-            outputs = call_functions(self.functions, _arguments(prompts, rollouts), self.time_limit)
+            given = _arguments(prompts, rollouts)
+            given |= {
+                "trainer_state": self.trainer_state,
+                "log_extra": functools.partial(_add_column, rollouts),
+                "log_metric": self._log_metric,
+            }
+            outputs = call_functions(self.functions, given, self.time_limit)
         return {
             **{name: self._signal(name, output, rollouts) for name, output in outputs.items()},
             **length_signals(rollouts, self.max_completion_tokens),
         }
+
+    def _log_metric(self, name: str, value: float) -> None:
+        self._logged.setdefault(name, []).append(float(value))
+
+    def logged(self) -> dict[str, list[float]]:
+        logged, self._logged = self._logged, {}
+        return logged
 
     def _signal(self, name: str, output: Any, rollouts: Rollouts) -> Signal:
         shape, device = rollouts.mask.shape[:2], rollouts.actions.device
@@ -107,16 +136,31 @@ def _arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
     group = rollouts.mask.shape[1]
     repeated = _repeat(asked, group)
     actions, masks = rollouts.actions.flatten(0, 1).cpu(), rollouts.mask.flatten(0, 1).cpu()
-    answers = [text for row in texts(rollouts) for text in row]
+    answers = _listed(texts(rollouts))
+    talks = _listed(rollouts.info["messages"]) if "messages" in rollouts.info else [None] * len(answers)
     return {
         "prompts": repeated,
         "completions": [
-            answer if isinstance(prompt, str) else [{"role": "assistant", "content": answer}]
-            for prompt, answer in zip(repeated, answers, strict=True)
+            answer if isinstance(prompt, str) else messages or [{"role": "assistant", "content": answer}]
+            for prompt, answer, messages in zip(repeated, answers, talks, strict=True)
         ],
-        "completion_ids": [tokens[mask].tolist() for tokens, mask in zip(actions, masks, strict=True)],
+        "completion_ids": [tokens[read(mask)].tolist() for tokens, mask in zip(actions, masks, strict=True)],
+        **({"environments": _listed(rollouts.info["environments"])} if "environments" in rollouts.info else {}),
         **{name: _repeat(column, group) for name, column in columns.items()},
     }
+
+
+def _listed(groups: list[list[Any]]) -> list[Any]:
+    return [element for group in groups for element in group]
+
+
+def _add_column(rollouts: Rollouts, column: str, values: list[Any]) -> None:
+    batch, group = rollouts.mask.shape[:2]
+    if len(values) != batch * group:
+        raise UserError(
+            f"Expected log_extra('{column}') to get {batch * group} values, one per completion, but got {len(values)}."
+        )
+    rollouts.info[EXTRA + column] = [list(values[row * group : (row + 1) * group]) for row in range(batch)]
 
 
 def _repeat(column: list[Any] | Tensor, times: int) -> list[Any]:

@@ -52,7 +52,8 @@ def test_functions_get_what_trl_gives_them():
     assert repeated == ["Once"] * 3 + [CHAT] * 3
     assert completions == ["00", "01", "02", *([{"role": "assistant", "content": text}] for text in ("10", "11", "12"))]
     assert ids == [[0], [1], [2], [10, 10], [11, 11], [12, 12]]
-    assert columns == {"answer": ["a"] * 3 + [None] * 3, "level": [1] * 3 + [2] * 3}
+    assert columns.keys() == {"answer", "level", "trainer_state", "log_extra", "log_metric"}
+    assert (columns["answer"], columns["level"]) == (["a"] * 3 + [None] * 3, [1] * 3 + [2] * 3)
     assert signal.value.dtype == torch.float32
     assert signal.value.tolist() == [[0, 1, 2], [3, 4, 5]] and signal.applicable.all()
 
@@ -166,7 +167,7 @@ def test_an_exception_keeps_its_kind_and_names_the_signal():
 
 def test_what_a_function_requires_must_be_there():
     with pytest.raises(
-        UserError, match=r"signal 'it' to ask for some of \['prompts', .*'answer'\].* requires \['anwser'\]"
+        UserError, match=r"signal 'it' to ask for some of \['prompts', .*'answer', .*\].* requires \['anwser'\]"
     ):
         value(lambda completions, anwser, **_: [], prompts=make_prompts(answer=["a", "b"]))
     with pytest.raises(UserError, match=r"other than .*, but got \['completions'\]"):

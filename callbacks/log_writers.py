@@ -1,0 +1,116 @@
+"""Figures, texts and histograms in TensorBoard, in Weights & Biases, or as files beside a CSV log."""
+
+from __future__ import annotations
+
+import html
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from torch import Tensor
+
+from lightning_cgrpo.output import HISTOGRAMS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BUCKETS = 64
+
+
+class LogWriter(ABC):
+    """Writes under the same tags as a logger's metrics."""
+
+    @abstractmethod
+    def figure(self, tag: str, figure: Figure, update: int) -> None: ...
+
+    @abstractmethod
+    def text(self, tag: str, text: str, update: int) -> None:
+        """Write Markdown."""
+
+    @abstractmethod
+    def histogram(self, tag: str, values: Tensor, update: int) -> None:
+        """Write the distribution of values ``[N]``."""
+
+
+def writers(trainer: Trainer) -> Iterator[LogWriter]:
+    """A writer for each logger that can show more than metrics, on the first process."""
+    if not trainer.is_global_zero:
+        return
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            yield _TensorBoard(logger.experiment)
+        elif isinstance(logger, WandbLogger):
+            yield _Wandb(logger.experiment)
+        elif isinstance(logger, CSVLogger):
+            yield _Files(Path(logger.log_dir))
+
+
+class _TensorBoard(LogWriter):
+    def __init__(self, writer: Any) -> None:
+        self.writer = writer
+
+    def figure(self, tag: str, figure: Figure, update: int) -> None:
+        self.writer.add_figure(tag, figure, update)
+
+    def text(self, tag: str, text: str, update: int) -> None:
+        self.writer.add_text(tag, text, update)
+
+    def histogram(self, tag: str, values: Tensor, update: int) -> None:
+        self.writer.add_histogram(tag, values, update)
+
+
+class _Wandb(LogWriter):
+    def __init__(self, run: Any) -> None:
+        self.run = run
+
+    def figure(self, tag: str, figure: Figure, update: int) -> None:
+        from wandb import Image
+
+        self._log(tag, Image(figure), update)
+
+    def text(self, tag: str, text: str, update: int) -> None:
+        from wandb import Html
+
+        # Answers are untrusted text.
+        self._log(tag, Html(f"<pre>{html.escape(text.encode('utf-8', 'backslashreplace').decode())}</pre>"), update)
+
+    def histogram(self, tag: str, values: Tensor, update: int) -> None:
+        from wandb import Histogram
+
+        self._log(tag, Histogram(values.double().tolist()), update)
+
+    def _log(self, tag: str, value: Any, update: int) -> None:
+        # Lightning's name of the horizontal axis.
+        self.run.log({tag: value, "trainer/global_step": update})
+
+
+class _Files(LogWriter):
+    """Writes ``<tag>/<update>.png``, ``<tag>/<update>.md`` and a line of `HISTOGRAMS`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def figure(self, tag: str, figure: Figure, update: int) -> None:
+        figure.savefig(self._path(tag, update, "png"))
+
+    def text(self, tag: str, text: str, update: int) -> None:
+        self._path(tag, update, "md").write_text(text, encoding="utf-8", errors="backslashreplace")
+
+    def histogram(self, tag: str, values: Tensor, update: int) -> None:
+        array = values.double().cpu().numpy()
+        counts, edges = np.histogram(array, BUCKETS)
+        line = {"tag": tag, "step": update, "min": array.min(), "max": array.max()}
+        line |= {"limits": edges[1:].tolist(), "counts": counts.tolist()}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / HISTOGRAMS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _path(self, tag: str, update: int, suffix: str) -> Path:
+        path = self.folder / tag / f"{update:05d}.{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path

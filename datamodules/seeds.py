@@ -1,0 +1,62 @@
+"""Seeds of worlds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.datamodules.base import GroupDataModule, Split
+from lightning_cgrpo.prompt_source import PromptSource
+from lightning_cgrpo.randomness import Stream, generator
+from lightning_cgrpo.rollout import PromptGroups
+
+
+class Seeds(PromptSource):
+    """Random seeds, each determined by its index, the split's number and the seed.
+
+    Columns: ``seed [B]`` in [0, 2^31), and a list ``options`` if given.
+    """
+
+    endless = True
+
+    def __init__(self, count: int, split: int, seed: int, options: dict[str, Any] | None) -> None:
+        self.count, self.split, self.seed, self.options = count, split, seed, options
+
+    def __len__(self) -> int:
+        return self.count
+
+    def groups(self, index: Tensor) -> PromptGroups:
+        seeds = [int(generator(self.seed, Stream.PROMPTS, self.split, n).integers(2**31)) for n in index.tolist()]
+        options = {} if self.options is None else {"options": [self.options] * len(seeds)}
+        return PromptGroups(index, {"seed": torch.tensor(seeds, dtype=torch.int64), **options})
+
+
+class SeedDataModule(GroupDataModule):
+    """Seeds for `lightning_cgrpo.Gymnasium`, whose worlds are reset with them.
+
+    Args:
+        train_prompts: training seeds, one epoch.
+        val_prompts: validation seeds.
+        test_prompts: seeds for test and prediction.
+        options: of every reset, as the environment documents.
+    """
+
+    def __init__(
+        self,
+        prompts_per_update: int = 8,
+        train_prompts: int = 64_000,
+        val_prompts: int = 64,
+        test_prompts: int = 256,
+        eval_prompts: int = 64,
+        options: dict[str, Any] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(prompts_per_update, eval_prompts, seed=seed)
+        self.counts = {"train": train_prompts, "val": val_prompts, "test": test_prompts, "predict": test_prompts}
+        self.options = options
+
+    def source(self, split: Split) -> Seeds:
+        number = {"train": 0, "val": 1, "test": 2, "predict": 2}[split]
+        return Seeds(self.counts[split], number, self.seed, self.options)

@@ -1,0 +1,155 @@
+"""The devkit's `pdm_score` on its own objects, and a `Scorer` over its metric caches.
+
+Caches are pickles, which can run any code when they are read. Nothing here reads a file: pass caches that you trust and
+have loaded with the devkit's `MetricCacheLoader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
+from lightning_cgrpo.navsim.columns import COLUMNS, EXTENDED_COMFORT_WEIGHT, WEIGHTS
+from lightning_cgrpo.navsim.scorer import Scorer
+from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
+from lightning_cgrpo.scenes.devkit.convert import agents_content, ego_content, plan_content
+from lightning_cgrpo.scenes.scene import Scene
+from lightning_cgrpo.scenes.scene_file import scene_from_json
+
+RED = "red_light_"
+"""Start of the tokens of red connectors in a cache."""
+LANES = {"LANE": False, "LANE_CONNECTOR": True}
+AREAS = {"INTERSECTION": "intersections", "CARPARK_AREA": "carparks", "DRIVABLE_AREA": "drivable_areas"}
+
+
+class CachedScene(NamedTuple):
+    """A metric cache's scene, without centerlines of lanes, and its expert's plan."""
+
+    scene: Scene
+    plan: ExpertPlan
+
+
+def pdm_score(
+    metric_cache: Any,
+    model_trajectory: Any,
+    future_sampling: Any,
+    simulator: Any,
+    scorer: Any,
+    traffic_agents_policy: Any,
+) -> tuple[Any, NDArray[np.float64]]:
+    """Score one trajectory as ``navsim.evaluate.pdm_score.pdm_score`` of the devkit at 359c7f7 does.
+
+    Candidates of one cache are faster together: see `scorer_of`.
+
+    Args:
+        metric_cache: navsim's `MetricCache`.
+        model_trajectory: navsim's `Trajectory`.
+        future_sampling: nuPlan's `TrajectorySampling`; only 40 poses of 0.1 s.
+        simulator: not used; drives are simulated here.
+        scorer: navsim's `PDMScorer`, of which only ``human_penalty_filter`` is used.
+        traffic_agents_policy: navsim's `LogReplayTrafficAgents`; others need the map, which a cache lacks.
+
+    Returns:
+        A pandas frame of one row with the devkit's columns, and states ``[41, 11]``.
+
+    Raises:
+        UserError: another sampling or traffic, or a trajectory that is not finite.
+    """
+    import pandas
+
+    if future_sampling.num_poses != STEPS - 1 or abs(future_sampling.interval_length - DT) > 1e-9:
+        raise UserError(f"Expected a sampling of {STEPS - 1} poses of {DT} s, but got {future_sampling}.")
+    if type(traffic_agents_policy).__name__ != "LogReplayTrafficAgents":
+        name = type(traffic_agents_policy).__name__
+        raise UserError(f"Expected LogReplayTrafficAgents, because a cache has no lanes to react on, but got {name}.")
+    found = scorer_of([metric_cache], human_filter=bool(scorer._config.human_penalty_filter))
+    poses = torch.as_tensor(np.asarray(model_trajectory.poses, dtype=np.float64))[None]
+    interval = model_trajectory.trajectory_sampling.interval_length
+    scores = found(poses, torch.zeros(1, dtype=torch.int64), interval)
+    if not bool(scores.valid):
+        raise UserError("Expected a trajectory of finite poses that can be driven.")
+    row: dict[str, Any] = {name: float(scores.columns[name]) for name in COLUMNS}
+    row["multiplicative_metrics_prod"] = float(scores.multiplicative_metrics_prod)
+    # The last place is extended comfort's, which the devkit fills in later.
+    row["weighted_metrics"] = np.array([*(row[name] for name in WEIGHTS), 0.0])
+    row["weighted_metrics_array"] = np.array([*WEIGHTS.values(), EXTENDED_COMFORT_WEIGHT])
+    row["pdm_score"] = float(scores.pdm_score)
+    return pandas.DataFrame([row]), scores.states[0].numpy()
+
+
+def scorer_of(metric_caches: Sequence[Any], *, human_filter: bool = True) -> Scorer:
+    """A `Scorer` with log replay over navsim's metric caches; row i of its scenes is cache i.
+
+    Args:
+        metric_caches: navsim's `MetricCache` objects, of the devkit 2.
+        human_filter: see `Scorer`.
+    """
+    found = [cached_scene(cache) for cache in metric_caches]
+    return Scorer([one.scene for one in found], plans=[one.plan for one in found], human_filter=human_filter)
+
+
+def cached_scene(cache: Any) -> CachedScene:
+    """Convert a `MetricCache`.
+
+    Every lane stands in a roadblock of its own, because a cache does not tell them.
+    """
+    areas, observation, now = cache.drivable_area_map, cache.observation, cache.ego_state
+    red = [[token.removeprefix(RED) for token in tokens] for tokens, _ in observation._occupancy_maps_tl or []]
+    road_map: dict[str, list[dict[str, Any]]] = {"roadblocks": [], "lanes": [], **{name: [] for name in AREAS.values()}}
+
+    def add_lane(name: str, polygon: Any, connector: bool) -> None:
+        points, block = _points(polygon), f"block of {name}"
+        links: dict[str, list[str]] = {"incoming": [], "outgoing": []}
+        road_map["roadblocks"].append({"id": block, "connector": True, "polygon": points, "lanes": [name], **links})
+        lane = {"id": name, "connector": connector, "roadblock": block, "polygon": points, "speed_limit": None}
+        road_map["lanes"].append({**lane, "centerline": points[:2], **links})
+
+    for token, kind, polygon in zip(areas.tokens, areas.map_types, areas._geometries, strict=True):
+        if kind.name in LANES:
+            add_lane(str(token), polygon, LANES[kind.name])
+        elif kind.name == "ROADBLOCK":
+            block = {"id": str(token), "connector": False, "polygon": _points(polygon), "lanes": []}
+            road_map["roadblocks"].append({**block, "incoming": [], "outgoing": []})
+        elif kind.name in AREAS:
+            road_map[AREAS[kind.name]].append({"id": str(token), "polygon": _points(polygon)})
+    known = {lane["id"] for lane in road_map["lanes"]}
+    # Red connectors of the route may be further away than the cache's map.
+    for names, (_, polygons) in zip(red, observation._occupancy_maps_tl or [], strict=True):
+        for name, polygon in zip(names, polygons, strict=True):
+            if name not in known:
+                known.add(name)
+                add_lane(name, polygon, True)
+    past = cache.past_human_trajectory.get_sampled_trajectory()
+    synthetic = cache.human_trajectory is None
+    content = {
+        "name": str(cache.file_path.parent.name) if getattr(cache, "file_path", None) else "metric cache",
+        "scene_type": "synthetic" if synthetic else "original",
+        "map": road_map,
+        "route": [f"block of {name}" for name in sorted({name for names in red for name in names})],
+        "ego": [ego_content(state, (state.time_us - now.time_us) / 1e6) for state in past[:-1]] + [ego_content(now, 0)],
+        "human_trajectory": None if synthetic else np.asarray(cache.human_trajectory.poses).tolist(),
+        "agents": agents_content(
+            (step * DT, frame.tracked_objects) for step, frame in enumerate(observation.detections_tracks[:STEPS])
+        ),
+        "traffic_lights": [{"t": step * DT, "red": names, "green": []} for step, names in enumerate(red)],
+    }
+    scene = scene_from_json(content, "metric cache")
+    plan, rows = plan_content(cache), {name: row for row, name in enumerate(scene.map.lanes.ids)}
+    return CachedScene(
+        scene,
+        ExpertPlan(
+            torch.tensor(plan["pdm_trajectory"], dtype=torch.float64),
+            torch.tensor(plan["centerline"], dtype=torch.float64),
+            tuple(rows[str(name)] for name in cache.route_lane_ids if str(name) in rows),
+        ),
+    )
+
+
+def _points(polygon: Any) -> list[list[float]]:
+    return [[float(x), float(y)] for x, y, *_ in polygon.exterior.coords][:-1]

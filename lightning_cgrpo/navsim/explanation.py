@@ -1,0 +1,226 @@
+"""Words for a plan's score: which rule cost what, when, and what the human filter changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.navsim.columns import EGO_PROGRESS, EXTENDED_COMFORT, SHORT
+from lightning_cgrpo.navsim.geometry.boxes import box_corners, boxes_touch, segments_touch_boxes
+from lightning_cgrpo.navsim.official_constants import (
+    AHEAD,
+    BEHIND,
+    COMFORT_BOUNDS,
+    LEAST_PROGRESS,
+    LOOK_AHEAD_STEPS,
+    OFF_CENTER,
+    OFF_CENTER_STEPS,
+    STOPPED_SPEED,
+)
+from lightning_cgrpo.navsim.scorer import Scorer, Scores
+from lightning_cgrpo.navsim.scoring.areas import EgoAreas, ego_areas
+from lightning_cgrpo.navsim.scoring.motion import Motion, take
+from lightning_cgrpo.navsim.simulation.timing import DT
+from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
+from lightning_cgrpo.scenes.scene import AGENT_TYPES, MOVING_TYPES, Scene
+
+
+@dataclass(frozen=True, eq=False)
+class _Drive:
+    """A simulated row, alone."""
+
+    scene: Scene
+    scorer: Scorer
+    scores: Scores
+    motion: Motion
+    areas: EgoAreas
+    traffic: TrafficRollouts
+
+    def step(self, name: str) -> int:
+        return int(self.scores.steps[name])
+
+    def where(self, step: int) -> str:
+        x, y = self.motion.centers[0, step].tolist()
+        speed = float(self.motion.speeds[0, step])
+        return f"At {step * DT:.1f} s, at {speed:.1f} m/s, with its center at ({x:.1f}, {y:.1f})"
+
+    def agent(self, row: int, step: int) -> str:
+        token = self.scene.agents.tokens[row] if row < len(self.scene.agents.tokens) else f"number {row}"
+        kind = AGENT_TYPES[int(self.traffic.types[0, row])].replace("_", " ")
+        return f"the {kind} {token} ({float(self.traffic.speeds[0, row, step]):.1f} m/s)"
+
+    def touched(self, corners: Tensor, step: int) -> list[int]:
+        """Rows of the agents whose boxes touch ``corners [4, 2]`` at a step."""
+        boxes = box_corners(self.traffic.poses[0, :, step], self.traffic.sizes[0])
+        hit: list[int] = (boxes_touch(boxes, corners) & self.traffic.present[0, :, step]).nonzero()[:, 0].tolist()
+        return hit
+
+    def angle(self, row: int, at: int, then: int) -> float:
+        """Radians between the heading at a step and the direction to an agent at another, from the rear axle."""
+        away = self.traffic.poses[0, row, then, :2] - self.motion.states[0, at, :2]
+        cosine = (away @ self.motion.directions[0, at]) / away.norm()
+        return float(cosine.clamp(-1, 1).acos())
+
+    def unsafe(self, step: int) -> str:
+        """Why a contact beside the ego counts; empty if it does not."""
+        flags = {"off the road": self.areas.non_drivable, "in several lanes": self.areas.multiple_lanes}
+        return " and ".join(words for words, flag in flags.items() if flag[0, step])
+
+
+def explain(scorer: Scorer, scores: Scores, row: int, scene: int) -> list[str]:
+    """Sentences about a row, one per sub-score that is below 1 or that the human filter lifted.
+
+    Args:
+        scorer: in float64, which made the scores.
+        scores: of R rows.
+        row: of the plan.
+        scene: index of the row's scene in the scorer.
+    """
+    alone = take(scores, slice(row, row + 1))
+    if not bool(alone.valid):
+        return ["The plan is malformed or cannot be driven: every sub-score counts as 0."]
+    index = torch.tensor([scene], device=scorer.batch.start.device)
+    states = alone.states.to(index.device)
+    motion = Motion.of(states, index)
+    traffic = scorer.traffic(scorer.batch, states, index)
+    drive = _Drive(
+        scorer.batch.scenes[scene],
+        scorer,
+        alone,
+        motion,
+        ego_areas(scorer.batch.surfaces, motion),
+        take_rollout(traffic),
+    )
+    lines = []
+    for short, sentence in _SENTENCES.items():
+        name = SHORT[short]
+        before = float(alone.unfiltered[name])
+        if before < 1:
+            lines.append(f"{short} {before:.4g}: {sentence(drive)} {_human(drive, name, scene)}".rstrip())
+    comfort = alone.columns.get(EXTENDED_COMFORT)
+    if comfort is not None and float(comfort) == 0:
+        lines.append("EC 0: The drive differs too much from the drive of the frame before, where both overlap.")
+    return lines or ["All sub-scores are 1."]
+
+
+def take_rollout(traffic: TrafficRollouts) -> TrafficRollouts:
+    """The only row's rollout."""
+    kept = traffic.of_row[:1]
+    return TrafficRollouts(
+        traffic.poses[kept],
+        traffic.sizes[kept],
+        traffic.present[kept],
+        traffic.types[kept],
+        traffic.first_speed[kept],
+        torch.zeros_like(kept),
+        traffic.speeds[kept],
+    )
+
+
+def _human(drive: _Drive, name: str, scene: int) -> str:
+    if drive.scorer.human is None or name in (EGO_PROGRESS, SHORT["HC"]):
+        return ""
+    if drive.scene.synthetic or drive.scene.human is None:
+        return "The scene has no human to filter by."
+    human = float(drive.scorer.human[name][scene])
+    if human == 0:
+        return "The human has 0 too, so the human filter sets this sub-score to 1."
+    lifts = "" if human == 1 else ", which the filter lifts only at 0"
+    return f"The human has {human:.4g}{lifts}."
+
+
+def _collision(drive: _Drive) -> str:
+    step = drive.step(SHORT["NC"])
+    corners = drive.motion.corners[0, step]
+    said = []
+    for row in drive.touched(corners, step):
+        static = int(drive.traffic.types[0, row]) >= MOVING_TYPES
+        stopped = static or float(drive.traffic.first_speed[0, row]) <= STOPPED_SPEED
+        box = box_corners(drive.traffic.poses[0, row, step], drive.traffic.sizes[0, row])
+        behind = drive.angle(row, step, step) > BEHIND
+        front = bool(segments_touch_boxes(corners[None, 0], corners[None, 3], box[None]))
+        unsafe = drive.unsafe(step)
+        if stopped:
+            rule = "an object that does not move" if static else "an agent that stood when it was first seen"
+        elif behind or not (front or unsafe):
+            continue  # not the ego's fault
+        else:
+            rule = "a contact with the front bumper" if front else f"a contact at the side while the ego is {unsafe}"
+        said.append(f"{drive.agent(row, step)}: {rule} is the ego's fault")
+    return f"{drive.where(step)}, the ego hits {'; and '.join(said)}."
+
+
+def _road(drive: _Drive) -> str:
+    return f"{drive.where(drive.step(SHORT['DAC']))}, a corner of the ego leaves the drivable surface."
+
+
+def _direction(drive: _Drive) -> str:
+    where = drive.where(drive.step(SHORT["DDC"]))
+    return f"{where}, the ego has driven over 2 m within 1.1 s off the lanes of the route (over 6 m gives 0)."
+
+
+def _light(drive: _Drive) -> str:
+    step = drive.step(SHORT["TLC"])
+    surfaces, scene = drive.scorer.batch.surfaces, int(drive.motion.scene)
+    red = surfaces.red[scene, step].nonzero()[:, 0]
+    several = f" (one of {len(red)} red ones)" if len(red) > 1 else ""
+    return f"{drive.where(step)}, the ego touches a lane connector of its route{several} while its light is red."
+
+
+def _ahead(drive: _Drive) -> str:
+    step = drive.step(SHORT["TTC"])
+    motion = drive.motion
+    crossing = bool(drive.areas.rear_in_intersection[0, step])
+    beside = drive.unsafe(step) or ("in an intersection" if crossing else "")
+    for look in LOOK_AHEAD_STEPS:
+        travel = motion.directions[0, step] * motion.speeds[0, step] * (look * DT)
+        for row in drive.touched(motion.corners[0, step] + travel, step + look):
+            angle = drive.angle(row, step, step + look)
+            if angle < AHEAD or (beside and angle <= BEHIND):
+                side = "ahead" if angle < AHEAD else f"beside it, which counts while the ego is {beside}"
+                soon = f"in {look * DT:.1f} s" if look else "now"
+                agent = drive.agent(row, step + look)
+                return f"{drive.where(step)}, going straight on would hit {agent} {soon}: it is {side}."
+    return f"{drive.where(step)}, going straight on would hit something within 0.9 s."
+
+
+def _lane(drive: _Drive) -> str:
+    step = drive.step(SHORT["LK"])
+    seconds = OFF_CENTER_STEPS * DT
+    return (
+        f"{drive.where(step)}, the ego has been more than {OFF_CENTER:g} m off the centerline for {seconds:.0f} s "
+        "outside intersections."
+    )
+
+
+def _progress(drive: _Drive) -> str:
+    own, expert = float(drive.scores.progress), float(drive.scores.pdm_progress)
+    return (
+        f"The ego makes {own:.1f} m along the route in 4 s, the expert PDM-Closed {expert:.1f} m. The larger of both, "
+        f"where it breaks no rule, is the measure (from {LEAST_PROGRESS:g} m on)."
+    )
+
+
+def _comfort(drive: _Drive) -> str:
+    passed = drive.scores.comfort[0].tolist()
+    failed = [
+        f"{name.replace('_', ' ').replace('lon', 'longitudinal').replace('lat', 'lateral')} ({low:g} to {high:g})"
+        for (name, (low, high)), fine in zip(COMFORT_BOUNDS.items(), passed, strict=True)
+        if not fine
+    ]
+    return f"Outside its bounds, over the last 1.5 s and the drive: {', '.join(failed)} in units of m, s and rad."
+
+
+_SENTENCES: Mapping[str, Callable[[_Drive], str]] = {
+    "NC": _collision,
+    "DAC": _road,
+    "DDC": _direction,
+    "TLC": _light,
+    "EP": _progress,
+    "TTC": _ahead,
+    "LK": _lane,
+    "HC": _comfort,
+}

@@ -1,0 +1,103 @@
+"""Sub-scores of PDMS, the score of NAVSIM 1.1, from simulated drives (docs/navsim_score.md §19)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
+from lightning_cgrpo.navsim.batch.logged_agents import LoggedAgents
+from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
+from lightning_cgrpo.navsim.columns import COMFORT, EGO_PROGRESS, PDMS_MULTIPLIERS, PDMS_WEIGHTS, SHORT
+from lightning_cgrpo.navsim.expert.forecast import Forecast, as_traffic
+from lightning_cgrpo.navsim.expert.pdm_closed import best_of_scene
+from lightning_cgrpo.navsim.official_constants import LEAST_PROGRESS
+from lightning_cgrpo.navsim.scoring.areas import drivable_area_compliance, ego_areas
+from lightning_cgrpo.navsim.scoring.collisions import no_at_fault_collisions
+from lightning_cgrpo.navsim.scoring.comfort import plain_comfort
+from lightning_cgrpo.navsim.scoring.encounters import Encounters
+from lightning_cgrpo.navsim.scoring.motion import Motion
+from lightning_cgrpo.navsim.scoring.progress import raw_progress
+from lightning_cgrpo.navsim.scoring.time_to_collision import time_to_collision_within_bound
+from lightning_cgrpo.navsim.simulation.simulate import track
+from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
+
+STEPS_SEEN = 51
+"""Steps of 0.1 s with known agents; NAVSIM 1.1 looks 1 s further than 4 s, for TTC."""
+
+
+class PdmsColumns:
+    """Computes the columns of PDMS for rows that are already simulated.
+
+    Traffic is the log, with the agents that touch the ego at t = 0.
+
+    Args:
+        batch: the scenes.
+        plans: of the expert that chose by PDMS (`by_pdms`).
+    """
+
+    def __init__(self, batch: SceneBatch, plans: Sequence[ExpertPlan]) -> None:
+        self.batch = batch
+        like = batch.start
+        self.agents = LoggedAgents.of(batch.scenes, batch.origin, like.dtype, like.device, STEPS_SEEN)
+        poses = torch.stack([plan.trajectory for plan in plans]).to(like.device)
+        poses = torch.cat([poses[..., :2] - batch.origin[:, None], poses[..., 2:]], -1).to(like)
+        columns, raw = self._columns(track(like, poses), torch.arange(len(batch), device=like.device))
+        self.expert = raw * product(columns)
+
+    def __call__(self, states: Tensor, scene: Tensor) -> dict[str, Tensor]:
+        """Columns ``[R]`` of `PDMS_MULTIPLIERS` and `PDMS_WEIGHTS`, of states ``[R, 41, 11]`` in scenes ``[R]``."""
+        columns, raw = self._columns(states, scene)
+        return columns | {EGO_PROGRESS: masked_progress(raw, product(columns), self.expert[scene])}
+
+    def _columns(self, states: Tensor, scene: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        agents = self.agents
+        traffic = TrafficRollouts(
+            agents.poses, agents.sizes, agents.present, agents.types, agents.first_speed, scene, agents.speeds
+        )
+        return without_progress(self.batch, states, scene, traffic)
+
+
+def without_progress(
+    batch: SceneBatch, states: Tensor, scene: Tensor, traffic: TrafficRollouts
+) -> tuple[dict[str, Tensor], Tensor]:
+    """All columns ``[R]`` but EP, and raw progress ``[R]`` in meters."""
+    motion = Motion.of(states, scene)
+    areas = ego_areas(batch.surfaces, motion)
+    encounters = Encounters.of(motion, traffic)
+    columns = {
+        SHORT["NC"]: no_at_fault_collisions(motion, areas, encounters).value,
+        SHORT["DAC"]: drivable_area_compliance(motion, areas).value,
+        SHORT["TTC"]: time_to_collision_within_bound(motion, areas, encounters).value,
+        COMFORT: plain_comfort(states).all(-1).to(states),
+    }
+    return columns, raw_progress(batch.centerlines, motion)
+
+
+def masked_progress(raw: Tensor, mask: Tensor, expert: Tensor) -> Tensor:
+    """EP ``[R]``: raw progress times ``mask``, over the larger of this and the expert's.
+
+    Up to 5 m, EP is 1, but 0 where ``mask`` is 0.
+    """
+    most = torch.maximum(raw * mask, expert)
+    return torch.where(most > LEAST_PROGRESS, raw * mask / most.clamp(min=LEAST_PROGRESS), (mask != 0).to(raw))
+
+
+def product(columns: Mapping[str, Tensor]) -> Tensor:
+    """``[R]`` NC * DAC."""
+    return torch.stack([columns[name] for name in PDMS_MULTIPLIERS]).prod(0)
+
+
+def pdms(columns: Mapping[str, Tensor]) -> Tensor:
+    """``[R]`` NC * DAC * (5 EP + 5 TTC + 2 C) / 12."""
+    total = torch.stack([weight * columns[name] for name, weight in PDMS_WEIGHTS.items()]).sum(0)
+    return product(columns) * total / sum(PDMS_WEIGHTS.values())
+
+
+def by_pdms(batch: SceneBatch, states: Tensor, scene: Tensor, forecasts: Sequence[Forecast]) -> Tensor:
+    """PDMS ``[R]`` of proposals: the expert's choice in NAVSIM 1.1."""
+    columns, raw = without_progress(batch, states, scene, as_traffic(forecasts, scene, STEPS_SEEN))
+    mask = product(columns)
+    return pdms(columns | {EGO_PROGRESS: masked_progress(raw, mask, best_of_scene(raw * mask))})

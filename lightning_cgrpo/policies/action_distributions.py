@@ -1,0 +1,125 @@
+"""Distributions of actions, as functions of a network's outputs."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from numpy.polynomial.hermite_e import hermegauss
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from lightning_cgrpo.errors import expect
+from lightning_cgrpo.policies.policy import PolicyOutput
+
+LOG_STD = (-5.0, 2.0)
+"""Limits of a Gaussian's logarithm of the standard deviation; beyond them, ratios overflow or all noise is lost."""
+QUADRATURE = 32
+"""Nodes of the integral over a Gaussian."""
+SMALLEST_DRAW = 2.0**-54
+"""Replaces a draw of 0, whose Gaussian quantile is infinite."""
+
+
+class ActionDistribution(ABC):
+    """Distribution over the actions of a step, given the network's outputs ``[N, outputs]``.
+
+    Attributes:
+        action_size: numbers of a continuous action (D); None for discrete actions.
+    """
+
+    action_size: int | None = None
+
+    @abstractmethod
+    def sample(self, outputs: Tensor, draws: Tensor) -> Tensor:
+        """Actions of uniform draws in [0, 1), ``[N]`` for discrete and ``[N, D]`` for continuous actions."""
+
+    @abstractmethod
+    def evaluate(self, outputs: Tensor, actions: Tensor) -> PolicyOutput:
+        """Log-probabilities (or log-densities) of actions and entropies, ``[...]``, from outputs ``[..., outputs]``."""
+
+    def applied(self, actions: Tensor) -> Tensor:
+        """The actions that the environment gets."""
+        return actions
+
+
+class Categorical(ActionDistribution):
+    """Discrete actions; the outputs are logits."""
+
+    def sample(self, outputs: Tensor, draws: Tensor) -> Tensor:
+        # Inverse cumulative distribution; the last action takes the rest that rounding leaves.
+        return (outputs.softmax(-1).cumsum(-1)[..., :-1] <= draws[..., None]).sum(-1)
+
+    def evaluate(self, outputs: Tensor, actions: Tensor) -> PolicyOutput:
+        log_probs = outputs.log_softmax(-1)
+        taken = log_probs.gather(-1, actions[..., None]).sum(-1)  # FSDP would warn about a view
+        return PolicyOutput(taken, -(log_probs.exp() * log_probs).sum(-1))
+
+
+class Gaussian(ActionDistribution):
+    """Independent Gaussians, squashed by tanh into the bounds if there are any.
+
+    The outputs are D means and D logarithms of standard deviations, limited to `LOG_STD`. Rollouts keep actions before
+    squashing, because the inverse of tanh loses all digits near the bounds. Log-probabilities are densities of the
+    squashed actions (Haarnoja et al., 2018, appendix C).
+
+    Args:
+        action_size: numbers of an action (D).
+        low: lower bounds, one for all numbers or one for each; None for unbounded actions.
+        high: upper bounds.
+    """
+
+    def __init__(
+        self,
+        action_size: int,
+        low: float | tuple[float, ...] | None = None,
+        high: float | tuple[float, ...] | None = None,
+    ) -> None:
+        expect(action_size >= 1, "action_size", "at least 1", action_size)
+        expect((low is None) == (high is None), "high", "given exactly if `low` is given", high)
+        self.action_size: int = action_size
+        self.low, self.high = (None if bound is None else _each(bound, action_size) for bound in (low, high))
+        if self.low is not None and self.high is not None:
+            for below, above in zip(self.low, self.high, strict=True):
+                expect(below < above, "low", f"less than `high`, {self.high}", self.low)
+
+    def sample(self, outputs: Tensor, draws: Tensor) -> Tensor:
+        mean, log_std = self._parameters(outputs)
+        noise: Tensor = torch.special.ndtri(draws.double().clamp(min=SMALLEST_DRAW))
+        return mean + log_std.exp() * noise.to(mean.dtype)
+
+    def evaluate(self, outputs: Tensor, actions: Tensor) -> PolicyOutput:
+        """Entropies of squashed actions are computed by Gauss-Hermite quadrature."""
+        mean, log_std = self._parameters(outputs)
+        squares = ((actions - mean) * (-log_std).exp()).square()
+        densities = -0.5 * squares - log_std - 0.5 * math.log(2 * math.pi)
+        entropies = log_std + 0.5 * math.log(2 * math.pi * math.e)
+        if self.low is not None:
+            densities = densities - self._log_slope(actions)
+            nodes, weights = (torch.from_numpy(numbers).to(mean) for numbers in hermegauss(QUADRATURE))
+            points = mean[..., None, :] + log_std.exp()[..., None, :] * nodes[:, None]
+            entropies = entropies + (self._log_slope(points) * weights[:, None]).sum(-2) / math.sqrt(2 * math.pi)
+        return PolicyOutput(densities.sum(-1), entropies.sum(-1))
+
+    def applied(self, actions: Tensor) -> Tensor:
+        if self.low is None:
+            return actions
+        low, high = actions.new_tensor(self.low), actions.new_tensor(self.high)
+        return torch.clamp(low + (high - low) * (actions.tanh() + 1) / 2, low, high)  # rounding may cross a bound
+
+    def _parameters(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = outputs.chunk(2, -1)
+        return mean, log_std.clamp(*LOG_STD)
+
+    def _log_slope(self, actions: Tensor) -> Tensor:
+        """Logarithm of the squashing's derivative, by number."""
+        if self.low is None or self.high is None:
+            return torch.zeros_like(actions)
+        half = actions.new_tensor([(above - below) / 2 for below, above in zip(self.low, self.high, strict=True)])
+        return 2 * (math.log(2) - actions - softplus(-2 * actions)) + half.log()
+
+
+def _each(bound: float | tuple[float, ...], size: int) -> tuple[float, ...]:
+    bounds = (float(bound),) * size if isinstance(bound, (int, float)) else tuple(map(float, bound))
+    expect(len(bounds) == size, "low and high", f"one number, or {size}", bounds)
+    return bounds

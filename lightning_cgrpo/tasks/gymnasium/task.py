@@ -1,0 +1,126 @@
+"""Signals of Gymnasium worlds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from lightning_cgrpo.errors import UserError, did_you_mean
+from lightning_cgrpo.objective.composition import SignalKind
+from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
+from lightning_cgrpo.tasks.functions.calls import call_functions, import_function
+from lightning_cgrpo.tasks.task import Task
+
+BUILT_IN: Mapping[str, SignalKind] = {
+    "reward": "number",
+    "return": "number",
+    "length": "number",
+    "terminated": "indicator",
+    "truncated": "indicator",
+}
+OPERATIONS = ("above", "below", "outside", "sum")
+
+
+class GymnasiumTask(Task):
+    """Signals of `Gymnasium`: built-in signals, and signals made of facts about steps.
+
+    Built-in signals of episodes are ``return`` (sum of rewards), ``length`` (steps), ``terminated`` and ``truncated``.
+    ``reward`` is the reward by step, for critics.
+
+    Facts about steps are ``reward``, ``terminated``, ``truncated``, ``action``, ``observation`` (reached by the step)
+    and ``info.NAME``. A number of an action or observation is ``action.0`` or ``observation.0``.
+
+    Args:
+        signals: by name: ``{above: {FACT: limit}}``, ``{below: {FACT: limit}}`` and ``{outside: {FACT: [low, high]}}``
+            are events of steps, ``{sum: FACT}`` is a number, and an import path or function gets facts
+            ``[B, G, T, ...]`` by name, and returns ``[B, G, T]`` of steps or ``[B, G]`` of episodes.
+
+    Raises:
+        UserError: a signal is declared wrongly, or names an unknown fact.
+
+    Example:
+        >>> GymnasiumTask({"far": {"outside": {"observation.0": [-0.5, 0.5]}}}).signals["far"]
+        'indicator'
+    """
+
+    def __init__(self, signals: dict[str, str | dict[str, Any] | Callable[..., Any]] | None = None) -> None:
+        signals = signals or {}
+        if taken := sorted(BUILT_IN.keys() & signals.keys()):
+            raise UserError(f"Expected other names than those of the built-in signals, but got {taken}.")
+        self.made: dict[str, tuple[str, str, Any]] = {}
+        self.functions: dict[str, Callable[..., Any]] = {}
+        kinds: dict[str, SignalKind] = {}
+        for name, declared in signals.items():
+            if isinstance(declared, Mapping):
+                self.made[name] = _read(name, declared)
+                kinds[name] = "number" if "sum" in declared else "indicator"
+            else:
+                self.functions[name] = import_function(declared, name) if isinstance(declared, str) else declared
+                kinds[name] = "any"
+        self.signals = {**BUILT_IN, **kinds}
+
+    def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
+        facts: dict[str, Tensor] = {
+            name: values for name, values in rollouts.info.items() if isinstance(values, Tensor)
+        }
+        results = call_functions(self.functions, {**facts, "mask": rollouts.mask})
+        shapes = {rollouts.mask.shape, rollouts.mask.shape[:2]}
+        for name, result in results.items():
+            if not isinstance(result, Tensor) or result.shape not in shapes:
+                got = tuple(result.shape) if isinstance(result, Tensor) else f"a {type(result).__name__}"
+                raise UserError(
+                    f"Expected the function of signal '{name}' to return a tensor {tuple(rollouts.mask.shape)} of "
+                    f"steps or {tuple(rollouts.mask.shape[:2])} of episodes, but got {got}."
+                )
+        return {
+            "reward": Signal(facts["reward"]),
+            "return": Signal(facts["reward"].sum(-1)),
+            "length": Signal(rollouts.lengths.to(facts["reward"].dtype)),
+            "terminated": Signal(facts["terminated"].any(-1).float()),
+            "truncated": Signal(facts["truncated"].any(-1).float()),
+            **{name: Signal(_made(name, facts, *how)) for name, how in self.made.items()},
+            **{name: Signal(result.to(facts["reward"].dtype)) for name, result in results.items()},
+        }
+
+
+def _read(name: str, declared: Mapping[str, Any]) -> tuple[str, str, Any]:
+    """Operation, fact and limits of a declaration."""
+    operation, operand = next(iter(declared.items())) if len(declared) == 1 else ("", None)
+    if operation == "sum" and isinstance(operand, str):
+        return operation, operand, None
+    if operation in OPERATIONS and isinstance(operand, Mapping) and len(operand) == 1:
+        [(fact, limits)] = operand.items()
+        numbers = limits if isinstance(limits, (list, tuple)) else [limits]
+        right = all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in numbers)
+        if right and len(numbers) == (2 if operation == "outside" else 1) and operation != "sum":
+            return operation, str(fact), limits
+    hint = did_you_mean(operation, OPERATIONS)
+    raise UserError(
+        f"Expected signal '{name}' to be like {{above: {{reward: 0.5}}}}, {{below: {{observation.0: 0}}}}, "
+        f"{{outside: {{action.0: [-1, 1]}}}} or {{sum: info.cost}}, but got {dict(declared)}.{hint}"
+    )
+
+
+def _made(name: str, facts: Mapping[str, Tensor], operation: str, fact: str, limits: Any) -> Tensor:
+    """Values ``[B, G, T]`` of a declared signal."""
+    values = _fact(name, facts, fact)
+    if operation == "sum":
+        return values
+    low, high = {"outside": limits, "above": (-math.inf, limits), "below": (limits, math.inf)}[operation]
+    outside: Tensor = (values < low) | (values > high)
+    return outside.float()
+
+
+def _fact(name: str, facts: Mapping[str, Tensor], fact: str) -> Tensor:
+    if fact in facts and facts[fact].dim() == 3:
+        return facts[fact]
+    whole, _, number = fact.rpartition(".")
+    if whole in facts and number.isdigit() and facts[whole].dim() == 4 and int(number) < facts[whole].shape[-1]:
+        return facts[whole][..., int(number)]
+    known = [
+        fact if values.dim() == 3 else f"{fact}.0 to {fact}.{values.shape[-1] - 1}" for fact, values in facts.items()
+    ]
+    raise UserError(f"Expected signal '{name}' to name a fact of steps, {', '.join(known)}, but got '{fact}'.")

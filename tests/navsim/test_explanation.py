@@ -1,0 +1,60 @@
+"""Words for scores, on scenes where the reason is known."""
+
+import pytest
+import torch
+
+from lightning_cgrpo.navsim.explanation import explain
+from lightning_cgrpo.navsim.scorer import Scorer
+from tests.navsim.devkit_scenes import candidates, scenes
+from tests.scenes.scenes import agent, crossing, straight, straight_road
+
+
+def words(scene, poses, **options):
+    scorer = Scorer([scene], **options)
+    scores = scorer(poses[None], torch.zeros(1, dtype=torch.int64))
+    found = explain(scorer, scores, 0, 0)
+    return {line.split(" ")[0]: line for line in found}
+
+
+def test_a_collision_names_object_time_rule_and_human():
+    found = words(scenes()["human_hits"], candidates()[0])
+    line = found["NC"]
+    assert line.startswith("NC 0: At 2.3 s") and "the vehicle wall (0.0 m/s)" in line
+    assert "an agent that stood when it was first seen is the ego's fault" in line
+    assert line.endswith("The human has 0 too, so the human filter sets this sub-score to 1.")
+    assert "ahead" in found["TTC"] and "in 0." in found["TTC"]
+
+
+def test_a_moving_agent_is_hit_with_the_front_bumper():
+    scene = straight_road([agent("slow", 20.0, -1.75, speed=2.0)], human_trajectory=None)
+    line = words(scene, straight())["NC"]
+    assert "the vehicle slow (2.0 m/s): a contact with the front bumper" in line
+    assert "no human to filter by" in line
+    assert "human" not in words(scene, straight(), human_filter=False)["NC"]
+
+
+@pytest.mark.parametrize(
+    ("scene", "poses", "short", "words_of"),
+    [
+        (straight_road(), straight(left=-6.0), "DAC", "leaves the drivable surface. The human has"),
+        (straight_road(), straight(left=7.0), "DDC", "off the lanes of the route"),
+        (straight_road(), straight(left=3.5), "LK", "more than 0.5 m off the centerline for 2 s"),
+        (crossing(human_trajectory=None), straight(left=0.0), "TLC", "while its light is red"),
+        (straight_road(), straight(acceleration=4.0), "HC", "longitudinal acceleration (-4.05 to 2.4)"),
+    ],
+)
+def test_each_rule_is_named(scene, poses, short, words_of):
+    assert words_of in words(scene, poses)[short]
+
+
+def test_progress_is_told_in_meters():
+    line = words(straight_road(), straight(acceleration=-2.0))["EP"]
+    assert "The ego makes 17.4 m" in line and "PDM-Closed" in line
+
+
+def test_a_malformed_and_a_perfect_plan():
+    scene = straight_road()
+    scorer = Scorer([scene])
+    scores = scorer(torch.stack([torch.full((8, 3), torch.nan), straight(acceleration=0.8)]), torch.tensor([0, 0]))
+    assert "malformed" in explain(scorer, scores, 0, 0)[0]
+    assert bool(scores.epdms[1] == 1) and explain(scorer, scores, 1, 0) == ["All sub-scores are 1."]

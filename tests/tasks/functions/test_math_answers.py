@@ -1,0 +1,58 @@
+r"""MATH-like answers: equal expressions count, whatever their form."""
+
+import builtins
+import threading
+
+import pytest
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.tasks.functions import math_correct
+
+pytest.importorskip("math_verify")
+
+RIGHT = [
+    (r"so \boxed{\frac{14}{3}}", r"\frac{14}{3}"),
+    (r"$\boxed{0.5}$", "1/2"),
+    (r"The point is $\boxed{(3, \frac{\pi}{2})}$", r"\left( 3, \frac{\pi}{2} \right)"),
+    (r"\boxed{2\sqrt{5}}", r"$\sqrt{20}$"),
+    (r"\boxed{(-\infty, 2]}", r"(-\infty,2]"),
+    (r"First $x=7$, and therefore \boxed{9}.", "9"),
+    ([{"role": "assistant", "content": "The answer is 1,234."}], "1234"),
+]
+WRONG = [
+    (r"\boxed{\frac{14}{4}}", r"\frac{14}{3}"),
+    ("I give up.", "3"),
+    (r"First \boxed{7}, then $9$", "9"),
+    ("", "1"),
+]
+
+
+@pytest.mark.parametrize(("completion", "gold"), RIGHT)
+def test_right(completion, gold):
+    assert math_correct([completion], [gold]) == [1.0]
+
+
+@pytest.mark.parametrize(("completion", "gold"), WRONG)
+def test_wrong(completion, gold):
+    assert math_correct([completion], [gold]) == [0.0]
+
+
+def test_in_a_thread_and_without_a_gold_answer():
+    results = []
+    thread = threading.Thread(target=lambda: results.append(math_correct(["$3$", "$3$"], ["3", "$$"])))
+    thread.start()
+    thread.join()
+    assert results == [[1.0, None]]
+
+
+def test_without_the_library(monkeypatch):
+    real = builtins.__import__
+
+    def missing(name, *args, **kwargs):
+        if name == "math_verify":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(UserError, match=r"\[math\]"):
+        math_correct(["3"], ["3"])

@@ -1,0 +1,195 @@
+"""Gymnasium's worlds in an environment sampler: equal to stepping them by hand, from seeds alone."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from lightning_cgrpo import CategoricalMLP, EnvironmentSampler, GaussianMLP, Gymnasium, RecurrentPolicy
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.randomness import Stream, uniform
+from lightning_cgrpo.rollout import PromptGroups
+from tests.tasks.gymnasium import small_worlds
+
+WALK = f"{small_worlds.__name__}:Walk-v0"
+SEEDS, GROUP = [5, 99, 123456], 3
+
+
+def prompts(seeds=SEEDS, **columns):
+    return PromptGroups(torch.arange(len(seeds)), {"seed": torch.tensor(seeds, dtype=torch.int64), **columns})
+
+
+def rollout(policy, environment, groups=None, group_size=GROUP):
+    groups = prompts() if groups is None else groups
+    sampler = EnvironmentSampler(environment)
+    sampler.check_policy(policy)
+
+    def noise(*shape):
+        return uniform(0, Stream.ROLLOUT, 3, groups.index, shape)
+
+    with torch.no_grad():
+        return sampler.rollout(policy, groups, group_size, noise)
+
+
+def discrete():
+    torch.manual_seed(0)
+    return CategoricalMLP(2, 3, hidden=(8,))
+
+
+def continuous():
+    torch.manual_seed(0)
+    return GaussianMLP(2, 1, low=-0.5, high=2.0, hidden=(8,))
+
+
+@pytest.mark.parametrize("make", [discrete, continuous])
+def test_equals_gymnasium_stepped_by_hand(make):
+    """The recorded actions lead a world of Gymnasium's own to the recorded observations, rewards and ends."""
+    policy = make()
+    kwargs = {"continuous": make is continuous}
+    rollouts = rollout(policy, Gymnasium(WALK, kwargs, infos=["cost"]))
+    lengths = set()
+    for row, seed in enumerate(SEEDS):
+        for column in range(GROUP):
+            world = gymnasium.make(WALK, **kwargs)
+            seen, _ = world.reset(seed=seed)
+            length = int(rollouts.mask[row, column].sum())
+            lengths.add(length)
+            for step in range(length):
+                assert torch.equal(rollouts.inputs["observations"][row, column, step], torch.from_numpy(seen))
+                action = rollouts.info["action"][row, column, step].numpy()
+                seen, reward, terminated, truncated, info = world.step(action if kwargs["continuous"] else action - 1)
+                facts = {name: values[row, column, step] for name, values in rollouts.info.items()}
+                assert torch.equal(facts["observation"], torch.from_numpy(seen))
+                assert float(facts["reward"]) == pytest.approx(reward)
+                assert float(facts["info.cost"]) == pytest.approx(info.get("cost", 0))
+                assert (bool(facts["terminated"]), bool(facts["truncated"])) == (terminated, truncated)
+                assert (terminated or truncated) == (step == length - 1)
+    assert len(lengths) > 1
+    padding = ~rollouts.mask
+    assert not any(values[padding].any() for values in rollouts.info.values())
+    found = policy(policy.examples(rollouts)).log_probs
+    torch.testing.assert_close(found, rollouts.log_probs[rollouts.mask])
+
+
+def test_a_group_starts_alike_and_groups_differ():
+    starts = rollout(discrete(), Gymnasium(WALK)).inputs["observations"][:, :, 0, 0]
+    assert (starts == starts[:, :1]).all() and len(starts[:, 0].unique()) == len(SEEDS)
+
+
+def test_options_reach_the_reset():
+    plain = rollout(discrete(), Gymnasium(WALK)).inputs["observations"][:, :, 0, 0]
+    shifted = rollout(discrete(), Gymnasium(WALK), prompts(options=[{"shift": 1}, {"shift": 2}, None]))
+    moved = shifted.inputs["observations"][:, :, 0, 0] - plain
+    torch.testing.assert_close(moved, torch.tensor([[1.0], [2.0], [0.0]]).expand(3, GROUP))
+
+
+def test_replayed_from_seeds():
+    """Worlds that were used before, with more or other seeds, give the same episodes as new worlds."""
+    used = Gymnasium(WALK)
+    rollout(discrete(), used, prompts([7, 8, 9, 10]))
+    one, other = rollout(discrete(), used), rollout(discrete(), Gymnasium(WALK))
+    assert torch.equal(one.actions, other.actions)
+    assert torch.equal(one.inputs["observations"], other.inputs["observations"])
+
+
+def test_processes_equal_this_process():
+    """AsyncVectorEnv resets ended worlds by itself; those steps are dropped."""
+    here = rollout(discrete(), Gymnasium(WALK, infos=["cost"]))
+    apart = rollout(discrete(), Gymnasium(WALK, infos=["cost"], processes=True, time_limit=60))
+    assert torch.equal(here.actions, apart.actions) and torch.equal(here.mask, apart.mask)
+    assert torch.equal(here.inputs["observations"], apart.inputs["observations"])
+    assert all(torch.equal(here.info[name], apart.info[name]) for name in here.info)
+
+
+class Remembers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = torch.nn.GRU(2, 8, batch_first=True), torch.nn.Linear(8, 3)
+
+    def forward(self, observations, memory):
+        states, memory = self.cell(observations, memory[None])
+        return self.head(states), memory[0]
+
+
+def test_a_recurrent_policy_remembers():
+    """The loss's log-probabilities, of whole episodes, are those of acting step by step; and they use the past."""
+    torch.manual_seed(0)
+    policy = RecurrentPolicy(Remembers().double(), memory_size=8)
+    torch.set_default_dtype(torch.float64)
+    try:
+        rollouts = rollout(policy, Gymnasium(WALK))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert rollouts.lengths.unique().numel() > 1
+    examples = policy.examples(rollouts)
+    found = policy(examples).log_probs
+    torch.testing.assert_close(found[examples.mask], rollouts.log_probs[rollouts.mask], rtol=0, atol=1e-12)
+    short = examples[torch.tensor([0])]
+    assert policy(short).log_probs.shape == short.mask.shape
+    examples.inputs["observations"][:, 0] += 1
+    assert not torch.allclose(policy(examples).log_probs[:, 1], found[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("raises", "raised RuntimeError: lost the way"),
+        ("nan", "finite observations, but got NaN"),
+        ("shape", r"observations of shape \(2,\), but got \(1,\)"),
+        ("reward", "finite reward, but got nan"),
+        ("word", "a number as reward, but got 'much'"),
+    ],
+)
+def test_a_faulty_world_is_named_with_its_seed(fault, message):
+    # Without Gymnasium's own checker, which warns about these faults.
+    environment = Gymnasium(WALK, {"fault": fault, "disable_env_checker": True})
+    with pytest.raises(UserError, match=message) as caught:
+        rollout(discrete(), environment)
+    assert f"'{WALK}', reset with seed 5" in str(caught.value)
+
+
+def test_a_hanging_world_ends_the_run():
+    environment = Gymnasium(WALK, {"fault": "hangs"}, processes=True, time_limit=5)
+    with pytest.raises(UserError, match=r"Walk-v0', reset with a seed of \[5, 5.* within 5 seconds"):
+        rollout(discrete(), environment, prompts([5]), 2)
+
+
+def test_a_world_that_raises_in_a_process():
+    environment = Gymnasium(WALK, {"fault": "raises"}, processes=True)
+    with pytest.raises(UserError, match=r"reset with a seed of \[5, 5.*RuntimeError: lost the way"):
+        rollout(discrete(), environment, prompts([5]), 2)
+
+
+def test_a_world_that_ends_at_once():
+    rollouts = rollout(discrete(), Gymnasium(WALK, {"fault": "at once"}))
+    assert (rollouts.lengths == 1).all()
+
+
+def test_no_prompts():
+    """A process may get none."""
+    rollouts = rollout(discrete(), Gymnasium(WALK), prompts([]))
+    assert rollouts.mask.shape == (0, GROUP, 6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Gymnasium("Nowhere-v0"), "gymnasium.make.*raised NameNotFound"),
+        (lambda: Gymnasium(f"{small_worlds.__name__}:Endless-v0"), "max_steps"),
+        (lambda: Gymnasium(WALK, wrappers=["nowhere.Wrapper"]), "wrapper's import path, but got 'nowhere.Wrapper'"),
+        (lambda: Gymnasium("minigrid:MiniGrid-Empty-5x5-v0", max_steps=9), "FlattenObservation"),
+        (lambda: rollout(continuous(), Gymnasium(WALK)), "discrete actions.*CategoricalMLP"),
+        (lambda: rollout(discrete(), Gymnasium("Pendulum-v1")), "observation_size to be 3"),
+        (lambda: rollout(CategoricalMLP(3, 2), Gymnasium("Pendulum-v1")), "actions of 1 numbers.*GaussianMLP"),
+        (lambda: rollout(GaussianMLP(3, 1), Gymnasium("Pendulum-v1")), "bounds"),
+    ],
+)
+def test_mistakes(make, message):
+    with pytest.raises(UserError, match=message):
+        make()
+
+
+def test_wrappers_take_arguments():
+    scaled = {"gymnasium.wrappers.TransformReward": {"func": lambda reward: 10 * reward}}
+    plain, tenfold = rollout(discrete(), Gymnasium(WALK)), rollout(discrete(), Gymnasium(WALK, wrappers=[scaled]))
+    assert np.allclose(tenfold.info["reward"], 10 * plain.info["reward"])

@@ -1,0 +1,88 @@
+"""Signals of episodes and steps, counted by hand."""
+
+import pytest
+import torch
+
+from lightning_cgrpo import GymnasiumTask, Objective
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.rollout import PromptGroups, Rollouts
+
+MASK = torch.tensor([[[1, 1, 1], [1, 1, 0]]], dtype=torch.bool)
+ROLLOUTS = Rollouts(
+    actions=torch.zeros(1, 2, 3, 1),
+    mask=MASK,
+    inputs={},
+    info={
+        "reward": torch.tensor([[[1.0, 2.0, 3.0], [0.5, 0.0, 0.0]]]),
+        "terminated": torch.tensor([[[False, False, False], [False, True, False]]]),
+        "truncated": torch.tensor([[[False, False, True], [False, False, False]]]),
+        "observation": torch.tensor([[[[0.0, 9.0], [-0.6, 0.0], [0.7, 0.0]], [[0.5, 0.0], [0.51, 0.0], [8.0, 0.0]]]]),
+        "info.cost": torch.tensor([[[1.0, 0.0, 2.0], [0.0, 4.0, 0.0]]]),
+    },
+)
+PROMPTS = PromptGroups(torch.tensor([0]))
+
+
+def score(signals=None):
+    found = GymnasiumTask(signals).score(PROMPTS, ROLLOUTS)
+    return {name: signal.within(MASK) for name, signal in found.items()}
+
+
+def test_built_in_signals():
+    found = {name: signal.total.tolist() for name, signal in score().items()}
+    assert found == {
+        "reward": [[6, 0.5]],
+        "return": [[6, 0.5]],
+        "length": [[3, 2]],
+        "terminated": [[0, 1]],
+        "truncated": [[1, 0]],
+    }
+
+
+def test_declared_signals():
+    found = score(
+        {
+            "far": {"outside": {"observation.0": [-0.5, 0.5]}},
+            "rich": {"above": {"reward": 1}},
+            "poor": {"below": {"reward": 1}},
+            "cost": {"sum": "info.cost"},
+        }
+    )
+    assert {name: found[name].total.tolist() for name in ("far", "rich", "poor", "cost")} == {
+        "far": [[2, 1]],  # 0.5 is inside, and the step after the end does not count
+        "rich": [[2, 0]],
+        "poor": [[0, 2]],
+        "cost": [[3, 4]],
+    }
+    objective = Objective("return", {"far": Constraint(at_most=0.05)})
+    violations, opportunities = objective.violations(found)
+    assert violations.tolist() == [3] and opportunities.tolist() == [5]
+
+
+def ends_badly(terminated, reward):
+    return (terminated & (reward == 0)).any(-1)
+
+
+def test_functions_get_the_facts_that_they_name():
+    assert score({"bad": ends_badly})["bad"].value.tolist() == [[0, 1]]
+    with pytest.raises(UserError, match=r"signal 'short' to return a tensor \(1, 2, 3\) of steps or \(1, 2\)"):
+        score({"short": lambda reward: reward[0]})
+
+
+@pytest.mark.parametrize(
+    ("signals", "message"),
+    [
+        ({"x": {"outsid": {"reward": [0, 1]}}}, "Did you mean 'outside'"),
+        ({"x": {"outside": {"reward": 1}}}, "Expected signal 'x' to be like"),
+        ({"x": {"above": {"reward": "high"}}}, "Expected signal 'x' to be like"),
+        ({"x": {"above": {"reward": 1}, "below": {"reward": 0}}}, "Expected signal 'x' to be like"),
+        ({"return": {"sum": "reward"}}, "other names than those of the built-in"),
+        ({"x": {"sum": "info.price"}}, "to name a fact of steps, .*info.cost, but got 'info.price'"),
+        ({"x": {"above": {"observation.2": 1}}}, "observation.0 to observation.1"),
+        ({"x": "no.such.function"}, "can't be imported"),
+    ],
+)
+def test_mistakes(signals, message):
+    with pytest.raises(UserError, match=message):
+        score(signals)
