@@ -19,7 +19,11 @@ COMMITTED = {
     "navsim": {},
 }
 """By folder of results, the studies and their numbers of runs."""
-PARTLY = {"gridworld": {"duals_gridworld": 18}, "gsm8k": {"duals_gsm8k": 14}, "navsim": {"navsim": 6, "duals_navsim": 6}}
+PARTLY = {
+    "gridworld": {"duals_gridworld": 18},
+    "gsm8k": {"duals_gsm8k": 14},
+    "navsim": {"navsim": 6, "duals_navsim": 6},
+}
 """Studies that some sittings have not finished, and their numbers of finished runs."""
 SPENT = {"seconds": 2.0, "cpu_seconds": 1.0, "peak_mb": 400}
 
