@@ -30,6 +30,7 @@ _EXPORTS = {
     "GaussianMLP": "lightning_cgrpo.policies.gaussian_mlp",
     "GDPO": "lightning_cgrpo.grpo.advantages",
     "GeneratedScenes": "lightning_cgrpo.scenes.generator",
+    "ConversationSampler": "lightning_cgrpo.samplers.conversation.sampler",
     "GenerationSampler": "lightning_cgrpo.samplers.generation",
     "GroupDataModule": "lightning_cgrpo.datamodules.base",
     "GSM8KTask": "lightning_cgrpo.tasks.gsm8k",

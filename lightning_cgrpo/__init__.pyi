@@ -37,6 +37,7 @@ from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy as Vis
 from lightning_cgrpo.rollout import PromptGroups as PromptGroups
 from lightning_cgrpo.rollout import Rollouts as Rollouts
 from lightning_cgrpo.rollout import Signal as Signal
+from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler as ConversationSampler
 from lightning_cgrpo.samplers.environment import Environment as Environment
 from lightning_cgrpo.samplers.environment import EnvironmentSampler as EnvironmentSampler
 from lightning_cgrpo.samplers.generation import GenerationSampler as GenerationSampler

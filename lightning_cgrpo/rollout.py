@@ -75,7 +75,7 @@ class Rollouts(_Tensors):
     """
 
     actions: Tensor  # [B, G, T] int64, actions or tokens; [B, G, T, D] continuous actions, before squashing
-    mask: Tensor  # [B, G, T] bool, true for an answer's steps, which come first
+    mask: Tensor  # [B, G, T] bool, true for the policy's own steps; see `read`
     inputs: dict[str, Tensor]  # of the policy: observations [B, G, T, ...] or prompt tokens [B, ...]
     log_probs: Tensor | None = None  # [B, G, T]
     sampling_log_probs: Tensor | None = None  # [B, G, T]
@@ -84,6 +84,18 @@ class Rollouts(_Tensors):
     @property
     def lengths(self) -> Tensor:
         return self.mask.sum(-1)
+
+
+def read(mask: Tensor) -> Tensor:
+    """Steps ``[..., T]`` up to the policy's last own step, given the own steps ``[..., T]``.
+
+    Steps between own steps are the world's, such as the tokens of a tool's result: context that is never trained on.
+
+    Example:
+        >>> read(torch.tensor([True, False, True, False]))
+        tensor([ True,  True,  True, False])
+    """
+    return mask.flip(-1).cumsum(-1).flip(-1) > 0
 
 
 @dataclass
@@ -111,7 +123,7 @@ class Signal(_Tensors):
         return counts if count.dim() == opportunities.dim() else (over_steps(counts[0]), over_steps(counts[1]))
 
     def within(self, mask: Tensor) -> Signal:
-        """The signal with 0 after the answers' ends, given the steps `mask` ``[B, G, T]``.
+        """The signal with 0 outside the policy's own steps `mask` ``[B, G, T]``.
 
         Opportunities by step are by default the steps of the mask.
         """
@@ -156,7 +168,7 @@ class Examples(_Tensors):
         mask = self.mask[rows]
         steps: tuple[slice, ...] = ()
         if mask.dim() == 2:
-            steps = (slice(0, max(int(mask.sum(-1).max()), 1) if len(mask) else 1),)
+            steps = (slice(0, max(int(read(mask).sum(-1).max()), 1) if len(mask) else 1),)
 
         def take(tensor: Tensor) -> Tensor:
             return tensor[rows][(slice(None), *steps)]

@@ -19,7 +19,7 @@ from lightning_cgrpo.__main__ import RUNS, TOOLS, main
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "your_problem"
-PAGES = ("start", "your_problem", "environments", "callbacks")
+PAGES = ("start", "your_problem", "environments", "conversations", "callbacks")
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
 # The last ones stand, whatever a command says.
 FEW = "--trainer.max_steps=2 --trainer.enable_progress_bar=false --trainer.enable_model_summary=false"

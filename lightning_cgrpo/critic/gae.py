@@ -7,22 +7,20 @@ from torch import Tensor
 
 
 def generalized_advantages(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, gae_lambda: float) -> Tensor:
-    """Generalized advantages ``[..., T]``, 0 after an answer's end (Schulman et al., 2016, eq. 16).
+    """Generalized advantages ``[..., T]``, 0 outside the mask (Schulman et al., 2016, eq. 16).
 
     A_t = sum_l (gamma gae_lambda)^l d_{t+l} with d_t = r_t + gamma V_{t+1} - V_t, and V = 0 after the last step. With
-    gae_lambda 1, A_t + V_t is the discounted sum of rewards from t on.
+    gae_lambda 1, A_t + V_t is the discounted sum of rewards from t on. Steps outside the mask take no time.
 
     Args:
-        rewards: ``[..., T]``, 0 after an answer's end.
+        rewards: ``[..., T]``, 0 outside the mask.
         values: ``[..., T]``, predictions before each step.
-        mask: ``[..., T]`` bool, an answer's steps, which come first.
+        mask: ``[..., T]`` bool, the policy's own steps.
     """
-    values = torch.where(mask, values, 0)
-    following = torch.cat([values[..., 1:], torch.zeros_like(values[..., :1])], -1)
-    errors = torch.where(mask, rewards + gamma * following - values, 0)
-    running = torch.zeros_like(errors[..., 0])
+    following = running = torch.zeros_like(values[..., 0])
     found = []
-    for error in reversed(errors.unbind(-1)):
-        running = error + gamma * gae_lambda * running
-        found.append(running)
+    for reward, value, own in reversed(list(zip(rewards.unbind(-1), values.unbind(-1), mask.unbind(-1), strict=True))):
+        running = torch.where(own, reward + gamma * following - value + gamma * gae_lambda * running, running)
+        following = torch.where(own, value, following)
+        found.append(torch.where(own, running, 0))
     return torch.stack(found[::-1], -1)

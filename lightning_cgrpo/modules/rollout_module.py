@@ -65,7 +65,9 @@ class RolloutModule(ManualOptimization):
         super().__init__(policy, optimizer, lr_scheduler)
         # Lightning warns, and starts from zero. The filter is set here, because Lightning looks before `setup`.
         warnings.filterwarnings("error", message=r'.*ckpt_path="last"\) is set, but there is no last checkpoint')
-        objective.check_signals(task.signals)
+        if taken := sorted(task.signals.keys() & sampler.signals.keys()):
+            raise UserError(f"Expected other names of the task's signals than of the sampler's, but got {taken}.")
+        objective.check_signals({**task.signals, **sampler.signals})
         sampler.check_policy(policy)
         _check_lengths(objective, sampler.longest, task)
         expect(eval_group_size >= 1, "eval_group_size", "at least 1", eval_group_size)
@@ -143,10 +145,10 @@ class RolloutModule(ManualOptimization):
         return rollouts
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> tuple[dict[str, Signal], dict[str, Tensor]]:
-        """The task's signals, and counts ``[B]`` of non-finite entries by signal; such entries do not apply."""
+        """All signals, and counts ``[B]`` of non-finite entries by signal; such entries do not apply."""
         if (trainer := self._trainer) is not None:
             self.task.trainer_state = TrainerState(trainer.global_step, trainer.max_steps, trainer.current_epoch)
-        scored = self.task.score(prompts, rollouts)
+        scored = {**self.task.score(prompts, rollouts), **self.sampler.measured(rollouts)}
         for name, signal in scored.items():
             if not isinstance(signal, Signal):
                 raise UserError(

@@ -52,7 +52,7 @@ class Components:
         """
         import torch
 
-        last = mask & ~torch.cat([mask[..., 1:], torch.zeros_like(mask[..., :1])], -1)
+        last = mask & (mask.cumsum(-1) == mask.sum(-1, keepdim=True))
         rows = [self.steps.get(row, value[..., None] * last) for row, value in enumerate(self.values)]
         return torch.where(self.applicable[..., None], torch.stack(rows).to(self.values.dtype), 0)
 

@@ -9,7 +9,7 @@ from lightning_cgrpo.distributed import all_sum_named
 from lightning_cgrpo.objective.measurement import clustered_rates, moments
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
-from lightning_cgrpo.rollout import Signals
+from lightning_cgrpo.rollout import Signals, over_steps
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 EVERY = "every threshold"
@@ -33,8 +33,8 @@ class Reach:
         for name, constraint in self.objective.bounded.items():
             if name in self.objective.own:
                 continue
-            violations, opportunities = constraint.violations(signals[key(name, constraint)])  # [B, G]
-            violations, opportunities = violations.double(), opportunities.double()
+            counts = constraint.violations(signals[key(name, constraint)])
+            violations, opportunities = (over_steps(count).double() for count in counts)  # [B, G]
             excess = violations - constraint.max_violation_rate * opportunities
             best = excess.argmin(-1, keepdim=True)
             rows[f"violations/{name}"] = violations.gather(-1, best).squeeze(-1)

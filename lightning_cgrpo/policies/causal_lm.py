@@ -37,6 +37,7 @@ from lightning_cgrpo.policies.shared_prefix.support import prepare
 from lightning_cgrpo.policies.text_policy import TextPolicy
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
 from lightning_cgrpo.rollout import NO_INPUTS, Examples, Rollouts
+from lightning_cgrpo.rollout import read as read_steps
 
 if TYPE_CHECKING:
     from transformers import DynamicCache
@@ -224,11 +225,12 @@ class CausalLMPolicy(TextPolicy):
         )
 
     def packed_states(self, examples: Examples) -> tuple[Tensor, Tensor]:
-        """Last hidden states ``[S, D]`` before the answers' S tokens, and the tokens' places ``[S]`` in ``[N T]``."""
+        """Last hidden states ``[S, D]`` before the policy's S tokens, and the tokens' places ``[S]`` in ``[N T]``."""
         group, mask, prompt_mask = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
         order = group.argsort(stable=True)
         prompts, group = torch.unique(group[order], return_inverse=True)
-        taken = mask[order]
+        own = mask[order]
+        taken = read_steps(own)  # with the world's tokens, which are context
         fed = taken & (taken.cumsum(-1) < taken.sum(-1, keepdim=True))  # all but the last token of each answer
         cells = order[:, None] * mask.shape[1] + torch.arange(mask.shape[1], device="cpu")  # of the answers' tokens
 
@@ -245,7 +247,10 @@ class CausalLMPolicy(TextPolicy):
         layout = Layout.of(lengths, taken.sum(-1), group, positions, actions.device)
         ids = torch.cat([read, actions[there(cells[fed])]])
         hidden = self.hidden(ids, layout.position_ids, PackedAttention(layout), inputs)
-        return hidden[layout.predictors], there(cells[taken])
+        predictors = (
+            layout.predictors if bool(own[taken].all()) else layout.predictors[there(own[taken].nonzero()[:, 0])]
+        )
+        return hidden[predictors], there(cells[own])
 
     def padded_log_probs(self, examples: Examples) -> PolicyOutput:
         """`forward` with a padded row per answer, its prompt included."""
@@ -256,7 +261,7 @@ class CausalLMPolicy(TextPolicy):
 
     def padded_logits(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """Logits ``[N, steps, V]`` and tokens ``[N, steps]`` of the answers, up to the longest."""
-        actions, mask, group = examples.actions, examples.mask, examples.group
+        actions, mask, group = examples.actions, read_steps(examples.mask), examples.group
         steps = max(int(mask.sum(-1).max()), 1)
         prompt_mask = examples.shared["prompt_mask"][group]
         width = int(prompt_mask.sum(-1).max())

@@ -13,6 +13,7 @@ from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.policy import Policy
 
 Messages = list[dict[str, Any]]
+Tools = Sequence[dict[str, Any]]
 
 
 class TextPolicy(Policy):
@@ -52,8 +53,13 @@ class TextPolicy(Policy):
         if self.model is None:
             raise RuntimeError(f"Expected '{self.name}' to be loaded, but it is not, try `policy.load()` first.")
 
-    def tokenize(self, prompts: Sequence[str | Messages], index: Tensor | None = None) -> list[list[int]]:
+    def tokenize(
+        self, prompts: Sequence[str | Messages], index: Tensor | None = None, tools: Tools = ()
+    ) -> list[list[int]]:
         """Token ids of B prompts; errors name a prompt by `index` ``[B]``.
+
+        Args:
+            tools: schemas for the chat template.
 
         Raises:
             UserError: a prompt is empty or too long, or the tokenizer has no chat template.
@@ -61,15 +67,15 @@ class TextPolicy(Policy):
         self._check_loaded()
         numbers = range(len(prompts)) if index is None else index.tolist()
         return [
-            self._tokens(prompt, self._text(prompt, number), number)
+            self._tokens(prompt, self._text(prompt, number, tools), number)
             for prompt, number in zip(prompts, numbers, strict=True)
         ]
 
     def read_prompts(
-        self, prompts: Sequence[str | Messages], index: Tensor | None = None
+        self, prompts: Sequence[str | Messages], index: Tensor | None = None, tools: Tools = ()
     ) -> tuple[list[list[int]], dict[str, Tensor]]:
         """Token ids of B prompts, and the model's further inputs by name, ``[B, ...]``; {} for text alone."""
-        return self.tokenize(prompts, index), {}
+        return self.tokenize(prompts, index, tools), {}
 
     def padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
         """Token ids, padded on the left, and their mask (true for tokens), ``[B, P]``."""
@@ -84,9 +90,14 @@ class TextPolicy(Policy):
     def encode(self, prompts: Sequence[str | Messages]) -> tuple[Tensor, Tensor]:
         return self.padded(self.tokenize(prompts))
 
-    def _text(self, prompt: str | Messages, number: int) -> str:
-        if isinstance(prompt, str):
+    def _text(self, prompt: str | Messages, number: int, tools: Tools = ()) -> str:
+        if isinstance(prompt, str) and not tools:
             return prompt
+        if isinstance(prompt, str):
+            raise UserError(
+                f"Expected prompt {number} to be messages, because a chat template presents the tools, but got a text, "
+                "try [{'role': 'user', 'content': TEXT}]."
+            )
         if self.tokenizer.chat_template is None:
             raise UserError(
                 f"Expected prompt {number} to be a text, but got messages, and the tokenizer of '{self.name}' has no "
@@ -97,7 +108,12 @@ class TextPolicy(Policy):
                 f"Expected prompt {number} to be of text alone for '{self.name}', but got a message of several parts, "
                 "try VisionLanguagePolicy."
             )
-        options = {"add_generation_prompt": True, **self.chat_template_kwargs, "tokenize": False}
+        options = {
+            "add_generation_prompt": True,
+            **self.chat_template_kwargs,
+            **({"tools": list(tools)} if tools else {}),
+            "tokenize": False,
+        }
         text: str = self.tokenizer.apply_chat_template(prompt, **options)
         return text
 

@@ -17,7 +17,7 @@ from lightning_cgrpo.policies.pretrained import LoRA, read
 from lightning_cgrpo.policies.sharding import in_shards
 from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.policies.shared_prefix.attention import Attend, no_mask
-from lightning_cgrpo.policies.text_policy import Messages
+from lightning_cgrpo.policies.text_policy import Messages, Tools
 from lightning_cgrpo.rollout import NO_INPUTS
 
 PLACEHOLDER = "<|image_pad|>"
@@ -97,7 +97,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
     # --- prompts
 
     def read_prompts(
-        self, prompts: Sequence[str | Messages], index: Tensor | None = None
+        self, prompts: Sequence[str | Messages], index: Tensor | None = None, tools: Tools = ()
     ) -> tuple[list[list[int]], dict[str, Tensor]]:
         """Tokens of B prompts, with a placeholder per image token; `patches` and `grids`, or {} without images."""
         self._check_loaded()
@@ -107,7 +107,8 @@ class VisionLanguagePolicy(CausalLMPolicy):
             of_prompt, grid = self._patches(images_of(prompt), number)
             patches.append(of_prompt)
             grids.append(grid)
-            tokens.append(self._tokens(prompt, self._expanded(self._text(prompt, number), grid, number), number))
+            text = self._expanded(self._text(prompt, number, tools), grid, number)
+            tokens.append(self._tokens(prompt, text, number))
         if not any(len(grid) for grid in grids):
             return tokens, {}
         padded = (pad_sequence(rows, batch_first=True).to(self.device) for rows in (patches, grids))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
@@ -13,6 +13,22 @@ from lightning_cgrpo.errors import expect
 
 if TYPE_CHECKING:
     from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+
+
+class Replies(Protocol):
+    """The other side of conversations."""
+
+    def __call__(self, rows: Sequence[int], turns: Sequence[list[int]], room: int) -> Sequence[list[int]]:
+        """Answer R turns with the world's tokens, up to the point where the policy continues.
+
+        Args:
+            rows: R numbers of answers, in [0, B G).
+            turns: the policy's tokens since the last reply, with the stop token.
+            room: most tokens of a reply; the policy needs one more.
+
+        Returns:
+            R replies; an empty reply ends the answer.
+        """
 
 
 @dataclass(frozen=True)
@@ -42,7 +58,7 @@ class Completions:
     """G answers to each of B prompts, as tokens; T is `max_new_tokens`."""
 
     tokens: Tensor  # [B, G, T] int64, with an answer's stop token
-    mask: Tensor  # [B, G, T] bool, true for an answer's tokens
+    mask: Tensor  # [B, G, T] bool, true for the policy's own tokens
     truncated: Tensor  # [B, G] bool, answers without a stop token
     log_probs: Tensor | None = None  # [B, G, T] of the sampling distribution; None if the loss shall not weigh by it
 
@@ -59,6 +75,7 @@ class RolloutEngine(ABC):
         sampling: Sampling,
         draws: Tensor,
         inputs: Mapping[str, Tensor],
+        reply: Replies | None = None,
     ) -> Completions:
         """Answer every prompt `group_size` times.
 
@@ -66,8 +83,9 @@ class RolloutEngine(ABC):
             prompts: B lists of tokens.
             draws: ``[B, G, T]`` float64 in [0, 1), the only randomness.
             inputs: tensors ``[B, ...]``, see `CausalLMPolicy.read_prompts`.
+            reply: may continue an answer after a stop token.
 
         Raises:
             FloatingPointError: the policy's logits are not finite.
-            UserError: the engine cannot read the inputs.
+            UserError: the engine cannot read the inputs, or cannot continue answers.
         """

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
 import torch
 
 from lightning_cgrpo.distributed import gather_counts, world
@@ -9,7 +13,7 @@ from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
-from lightning_cgrpo.samplers.engine import RolloutEngine, Sampling
+from lightning_cgrpo.samplers.engine import Replies, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
@@ -37,6 +41,8 @@ class GenerationSampler(Sampler):
         batch_size: most answers generated at once, in whole groups; by default all.
         engine: by default the policy's own weights in this process.
     """
+
+    tools: Sequence[dict[str, Any]] = ()  # schemas, which the chat template writes into the prompts
 
     def __init__(
         self,
@@ -68,7 +74,7 @@ class GenerationSampler(Sampler):
         found, first = 0, ""
         for start in range(rank, len(rows), processes * CHECKED_AT_ONCE):
             index = range(start, min(start + processes * CHECKED_AT_ONCE, len(rows)), processes)
-            tokens = policy.tokenize([rows[row]["prompt"] for row in index], torch.tensor(index))
+            tokens = policy.tokenize([rows[row]["prompt"] for row in index], torch.tensor(index), self.tools)
             for row, length in zip(index, map(len, tokens), strict=True):
                 if length > room:
                     found += 1
@@ -83,7 +89,19 @@ class GenerationSampler(Sampler):
 
     @torch.no_grad()
     def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
-        tokens, inputs = policy.read_prompts(prompts.column("prompt", "GenerationSampler"), prompts.index)
+        return self.generated(policy, prompts, group_size, noise)
+
+    def generated(
+        self,
+        policy: CausalLMPolicy,
+        prompts: PromptGroups,
+        group_size: int,
+        noise: Noise,
+        reply: Replies | None = None,
+    ) -> Rollouts:
+        """`rollout`, with the world's replies."""
+        asked = prompts.column("prompt", "GenerationSampler")
+        tokens, inputs = policy.read_prompts(asked, prompts.index, self.tools)
         longest, limit = max(map(len, tokens), default=1), policy.context_length
         if limit is not None and longest + self.sampling.max_new_tokens > limit:
             raise UserError(
@@ -96,7 +114,10 @@ class GenerationSampler(Sampler):
         for start in range(0, max(len(tokens), 1), size):
             rows = slice(start, start + size)
             some = {name: tensor[rows] for name, tensor in inputs.items()}
-            parts.append(self.engine.generate(policy, tokens[rows], group_size, self.sampling, draws[rows], some))
+            of_part = None if reply is None else partial(_of_part, reply, start * group_size)
+            parts.append(
+                self.engine.generate(policy, tokens[rows], group_size, self.sampling, draws[rows], some, of_part)
+            )
         actions, mask, truncated = (
             torch.cat([getattr(part, name) for part in parts]) for name in ("tokens", "mask", "truncated")
         )
@@ -113,3 +134,10 @@ class GenerationSampler(Sampler):
                 "truncated": truncated,
             },
         )
+
+
+def _of_part(
+    reply: Replies, start: int, rows: Sequence[int], turns: Sequence[list[int]], room: int
+) -> Sequence[list[int]]:
+    """`reply` to a part of the answers, which begins at number `start`."""
+    return reply([start + row for row in rows], turns, room)

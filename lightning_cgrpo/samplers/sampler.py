@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from torch import Tensor
 
+from lightning_cgrpo.objective.composition import SignalKind
 from lightning_cgrpo.prompt_source import PromptSource
-from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 
 
 class Noise(Protocol):
@@ -25,9 +28,11 @@ class Sampler(ABC):
 
     Attributes:
         longest: steps or tokens of the longest answer; None for no limit.
+        signals: names and kinds of the signals that `measured` returns.
     """
 
     longest: int | None = None
+    signals: Mapping[str, SignalKind] = MappingProxyType({})
 
     def check_policy(self, policy: Any) -> None:  # noqa: B027 (most samplers take any policy of their kind)
         """Raise a `UserError` unless the sampler can use the policy; called before its weights are loaded."""
@@ -35,6 +40,10 @@ class Sampler(ABC):
     @abstractmethod
     def rollout(self, policy: Any, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         """Sample ``[B, G]`` answers, without gradients and with the policy in eval mode."""
+
+    def measured(self, rollouts: Rollouts) -> dict[str, Signal]:
+        """Signals of what happened in the sampler's own rollouts, besides the task's signals."""
+        return {}
 
     def check(self, policy: Any, source: PromptSource) -> None:  # noqa: B027 (most samplers can answer any prompt)
         """Raise a `UserError` unless all prompts can be answered; called before training."""

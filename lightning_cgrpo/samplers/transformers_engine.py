@@ -11,8 +11,8 @@ from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
-from lightning_cgrpo.rollout import NO_INPUTS
-from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
+from lightning_cgrpo.rollout import NO_INPUTS, read
+from lightning_cgrpo.samplers.engine import Completions, Replies, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.token_sampling import min_p, penalized, sample, top_k, top_p
 
 LOOK_EVERY = {"cpu": 1}
@@ -26,6 +26,9 @@ class TransformersEngine(RolloutEngine):
     Every token has its own draw, so answers depend on the batch only by rounding. On a GPU, an ended answer leaves the
     batch at the next look, and tokens after its stop token are dropped. The padding token is never chosen, unless it is
     a stop token.
+
+    The world's replies enter the same cache, one token at a time, while other answers sample their tokens. Therefore a
+    conversation looks after every token whether a turn has ended.
     """
 
     @torch.no_grad()
@@ -37,12 +40,14 @@ class TransformersEngine(RolloutEngine):
         sampling: Sampling,
         draws: Tensor,
         inputs: Mapping[str, Tensor] = NO_INPUTS,
+        reply: Replies | None = None,
     ) -> Completions:
         device = policy.device
-        look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_ON_GPUS)
+        look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_ON_GPUS) if reply is None else 1
         shape = (len(prompts), group_size, sampling.max_new_tokens)
         tokens = torch.full((len(prompts) * group_size, sampling.max_new_tokens), policy.pad_token, device=device)
         taken = torch.zeros_like(tokens, dtype=torch.bool)
+        world = None if reply is None else _World(reply, tokens)
         penalizes = sampling.repetition_penalty != 1
         log_probs = torch.zeros_like(tokens, dtype=torch.float32) if penalizes else None
         going_on = torch.arange(len(tokens), device=device)
@@ -56,14 +61,23 @@ class TransformersEngine(RolloutEngine):
             logits = steps.read().repeat_interleave(group_size, 0)
             for step in range(sampling.max_new_tokens):
                 chosen = choose(logits, draws[going_on, step], step)
+                own = ~ended
+                if world is not None:
+                    own = own & ~world.given[going_on, step]
+                    chosen = torch.where(own, chosen, tokens[going_on, step])
                 tokens[going_on, step] = chosen
                 if log_probs is not None:
-                    log_probs[going_on, step] = choose.log_probs.masked_fill(ended, 0)
-                taken[going_on, step] = ~ended
-                ended = ended | torch.isin(chosen, choose.stops)
+                    log_probs[going_on, step] = choose.log_probs.masked_fill(~own, 0)
+                if choose.seen is not None:
+                    choose.seen = choose.seen.scatter(-1, chosen[:, None], True)
+                taken[going_on, step] = own
+                ended = ended | (torch.isin(chosen, choose.stops) & own)
                 last, kept = step + 1 == sampling.max_new_tokens, None
                 if last or (step + 1) % look_every == 0:
                     running = choose.running(ended)
+                    if world is not None and len(running) < len(ended) and world.answers(going_on[ended], step + 1):
+                        ended = ended & ~world.given[going_on, step + 1]
+                        running = choose.running(ended)
                     if last or not len(running):
                         break
                     if len(running) < len(ended):
@@ -73,7 +87,7 @@ class TransformersEngine(RolloutEngine):
                 logits = steps.next(kept, chosen)
         truncated = torch.zeros(len(tokens), dtype=torch.bool, device=device)
         truncated[going_on] = ~ended
-        tokens.masked_fill_(~taken, policy.pad_token)
+        tokens.masked_fill_(~read(taken), policy.pad_token)
         return Completions(
             tokens.view(shape),
             taken.view(shape),
@@ -88,6 +102,35 @@ def _occurring(policy: CausalLMPolicy, prompts: list[list[int]]) -> Tensor:
     for row, prompt in enumerate(prompts):
         seen[row, prompt] = True
     return seen.to(policy.device, non_blocking=True)
+
+
+class _World:
+    """Writes the world's replies ahead into the answers' ``tokens [R, T]``; `given` marks them."""
+
+    def __init__(self, reply: Replies, tokens: Tensor) -> None:
+        self.reply, self.tokens = reply, tokens
+        self.given = torch.zeros_like(tokens, dtype=torch.bool)
+        self.starts = [0] * len(tokens)  # of the current turns
+
+    def answers(self, ended: Tensor, step: int) -> bool:
+        """Ask for replies to the rows `ended`, whose turns end before `step`; returns whether any is answered.
+
+        Raises:
+            ValueError: a reply exceeds its room.
+        """
+        on_cpu, written = on_host(ended, self.tokens[ended])
+        rows, room = on_cpu.tolist(), max(self.tokens.shape[1] - step - 1, 0)
+        turns = [row[self.starts[number] : step].tolist() for number, row in zip(rows, written, strict=True)]
+        replies = self.reply(rows, turns, room)
+        if too_long := [len(reply) for reply in replies if len(reply) > room]:
+            raise ValueError(f"Expected a reply of at most {room} tokens, but got {too_long[0]}.")
+        answered = {row: reply for row, reply in zip(rows, replies, strict=True) if reply}
+        cells = [(row, step + i, token) for row, reply in answered.items() for i, token in enumerate(reply)]
+        if cells:
+            row, column, token = torch.tensor(cells, device="cpu").T.to(self.tokens.device, non_blocking=True)
+            self.tokens[row, column], self.given[row, column] = token, True
+            self.starts = [step + len(answered[row]) if row in answered else at for row, at in enumerate(self.starts)]
+        return bool(cells)
 
 
 class _Choice:
@@ -120,7 +163,6 @@ class _Choice:
         chosen = sample(probabilities, draws)
         if self.seen is not None:
             self.log_probs = (probabilities.gather(-1, chosen[:, None])[:, 0] / probabilities.sum(-1)).log().float()
-            self.seen = self.seen.scatter(-1, chosen[:, None], True)
         return chosen
 
     def running(self, ended: Tensor) -> Tensor:

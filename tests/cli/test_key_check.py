@@ -86,7 +86,7 @@ def test_typo(key: str, typo: str, meant: str) -> None:
         ),
         (
             [("model.estimator", "lightning_cgrpo.ScalarizedRewards"), ("model.estimator.eps", "1")],
-            "Unknown key 'eps' in model.estimator (ScalarizedRewards). It takes: nothing.",
+            "Unknown key 'eps' in model.estimator (ScalarizedRewards). It takes: scale.",
         ),
         (
             [("model.lr_scheduler", "torch.optim.lr_scheduler.LinearLR"), ("model.lr_scheduler.start_facto", "1")],

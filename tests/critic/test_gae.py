@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.critic.gae import generalized_advantages
+from lightning_cgrpo.objective.objective import Components
 
 LENGTHS = torch.tensor([[5, 1, 3], [4, 2, 0]])
 MASK = torch.arange(5) < LENGTHS[..., None]
@@ -105,3 +106,18 @@ class TestAPerfectCritic:
     def test_a_critic_of_zeros_with_lambda_below_1_is_biased(self):
         found = self.gradients(0.5, False)
         assert abs(float(found.mean()) - self.exact()) > 10 * float(found.std()) / len(found) ** 0.5
+
+
+def test_steps_of_the_world_take_no_time():
+    """With gaps in the mask, advantages and rewards are those of the own steps alone, wherever the gaps are."""
+    draw = torch.Generator().manual_seed(0)
+    own = torch.tensor([True, True, False, False, True, False, True, False])
+    rewards, values = torch.randn(2, 8, generator=draw, dtype=torch.float64).unbind()
+    rewards = torch.where(own, rewards, 0)
+    found = generalized_advantages(rewards, values, own, 0.9, 0.7)
+    alone = generalized_advantages(rewards[own], values[own], own[own], 0.9, 0.7)
+    torch.testing.assert_close(found[own], alone, rtol=0, atol=1e-14)
+    assert (found[~own] == 0).all()
+    # A reward of the whole answer stands at the last own step alone, not at the end of each turn.
+    components = Components(torch.full((1, 1, 1), 3.0), torch.ones(1, 1, 1, dtype=torch.bool))
+    assert components.by_step(own[None, None]).nonzero()[:, -1].tolist() == [6]

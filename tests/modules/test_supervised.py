@@ -15,6 +15,7 @@ transformers = pytest.importorskip("transformers")
 from lightning.pytorch import LightningDataModule, Trainer  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
+from benchmarks.navsim.average import average  # noqa: E402
 from lightning_cgrpo import (  # noqa: E402
     CausalLMPolicy,
     Constraint,
@@ -257,12 +258,13 @@ def test_a_run_that_goes_on_ends_with_the_same_model(tmp_path, monkeypatch):
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_the_drivers_recipe_is_two_runs_on_different_scenes(tmp_path, monkeypatch):
-    """The commands at the head of configs/navsim_sft.yaml, in little: the second goes on from the first one's end."""
+def test_the_drivers_recipe_is_four_runs_on_different_scenes(tmp_path, monkeypatch):
+    """The commands at the head of configs/navsim_sft.yaml, in little: each run goes on from earlier runs' ends."""
     monkeypatch.chdir(tmp_path)
     head = (Path(__file__).parents[2] / "configs" / "navsim_sft.yaml").read_text().partition("threads:")[0]
     commands = re.findall(r"python -m lightning_cgrpo (fit .*)", head.replace("\\\n#", ""))
-    assert len(commands) == 2
+    (mean,) = re.findall(r"benchmarks.navsim.average (.*)", head)
+    assert len(commands) == 4
     begun, step = [], SupervisedFineTuning.training_step
 
     def noted(self, prompts, batch_idx):
@@ -273,15 +275,22 @@ def test_the_drivers_recipe_is_two_runs_on_different_scenes(tmp_path, monkeypatc
     monkeypatch.setattr(SupervisedFineTuning, "training_step", noted)
     short = f"{QUIET} --data.prompts_per_update=2 --trainer.max_steps=1 --trainer.devices=1 --trainer.strategy=auto"
     ends = []
-    for command, name in zip(commands, ("models/driver", "models/driver-2"), strict=True):
+    for command, name in zip(commands, ("driver", "driver-2", "driver-3", "driver-4"), strict=True):
+        if name == "driver-4":
+            average(*map(Path, mean.split()))
         main([*shlex.split(command), *shlex.split(short)])
-        written = VisionLanguagePolicy(name)
+        written = VisionLanguagePolicy(f"models/{name}")
         written.load()
         ends.append(written.model.state_dict())
-    (first, _), (second, start) = begun
-    assert first.isdisjoint(second)
-    assert start.keys() == ends[0].keys() and all(torch.equal(start[name], ends[0][name]) for name in start)
-    assert any(not torch.equal(ends[1][name], ends[0][name]) for name in start)
+    scenes, starts = zip(*begun, strict=True)
+    assert len(set().union(*scenes)) == sum(map(len, scenes))
+    for start, end in ((starts[1], ends[0]), (starts[2], ends[1])):
+        assert start.keys() == end.keys() and all(torch.equal(start[name], end[name]) for name in start)
+    for name, weight in starts[3].items():
+        torch.testing.assert_close(weight, (ends[1][name] + ends[2][name]) / 2)
+    assert all(
+        any(not torch.equal(end[name], start[name]) for name in start) for start, end in zip(starts, ends, strict=True)
+    )
 
 
 def test_real_records_and_any_model(directory, shared_data, tmp_path, monkeypatch):

@@ -12,11 +12,23 @@ from lightning_cgrpo.randomness import random_weights
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
 CHAT_TEMPLATE = """\
+{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- for tool in tools %}
+        {{- tool | tojson + '\\n' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endif %}
 {%- for message in messages %}
-    {%- if message['role'] not in ['system', 'user', 'assistant'] %}
-        {{- raise_exception('Expected the role system, user or assistant, but got ' + message['role'] + '.') }}
+    {%- if message['role'] not in ['system', 'user', 'assistant', 'tool'] %}
+        {{- raise_exception('Expected the role system, user, assistant or tool, but got ' + message['role'] + '.') }}
     {%- endif %}
-    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}
+    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] }}
+    {%- for call in message['tool_calls'] or [] %}
+        {{- '<tool_call>{"name": "' + call['function']['name'] + '", "arguments": ' }}
+        {{- call['function']['arguments'] | tojson + '}</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\\n' }}

@@ -15,7 +15,7 @@ from lightning_cgrpo.distributed import all_sum, world
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.rollout import NO_INPUTS
-from lightning_cgrpo.samplers.engine import Completions, RolloutEngine, Sampling
+from lightning_cgrpo.samplers.engine import Completions, Replies, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.vllm.client import Client
 from lightning_cgrpo.samplers.vllm.requests import LOGPROBS_MODE, Reply, completions, parameters, seeds
 from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, checkpoint, version
@@ -59,7 +59,10 @@ class VLLMServer(RolloutEngine):
         sampling: Sampling,
         draws: Tensor,
         inputs: Mapping[str, Tensor] = NO_INPUTS,
+        reply: Replies | None = None,
     ) -> Completions:
+        if reply is not None:
+            raise UserError("Expected single turns for vLLM, but got a conversation, try a sampler without an engine.")
         if inputs:
             raise UserError(
                 f"Expected prompts of text alone for vLLM, but got {', '.join(inputs)} too, try GenerationSampler "

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import importlib
 import inspect
-import os
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.threads import started, submitted
 
 RewardFunction = Callable[..., Any]
 
@@ -66,8 +61,11 @@ def call_functions(
         for signal, function in functions.items():
             accepted = _accepted(signal, function, arguments)
             with _named(signal, arguments):
-                result = function(**accepted) if time_limit is None else _within(time_limit, signal, function, accepted)
-            results[signal] = _submit(result) if inspect.isawaitable(result) else result
+                if time_limit is None:
+                    result = function(**accepted)
+                else:
+                    result = _result(started(function, accepted, f"signal {signal}"), time_limit, signal)
+            results[signal] = submitted(result) if inspect.isawaitable(result) else result
         for signal, result in results.items():
             if isinstance(result, Future):
                 with _named(signal, arguments):
@@ -77,52 +75,6 @@ def call_functions(
             if isinstance(result, Future):
                 result.cancel()
     return results
-
-
-def _within(time_limit: float, signal: str, function: RewardFunction, arguments: Mapping[str, Any]) -> Any:
-    outcome: Future[Any] = Future()
-    as_here = _torch_state()
-
-    def call() -> None:
-        try:
-            with as_here():
-                outcome.set_result(function(**arguments))
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    # Not a thread of a pool, because Python waits for those at exit.
-    threading.Thread(target=call, name=f"signal {signal}", daemon=True).start()
-    return _result(outcome, time_limit, signal)
-
-
-def _torch_state() -> Callable[[], AbstractContextManager[None]]:
-    """A context manager that gives another thread this thread's device, gradient mode and autocast."""
-    accelerator, device = _device()
-    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-    types = ["cpu"] if accelerator is None else ["cpu", accelerator]
-    casts = [(type_, torch.get_autocast_dtype(type_), torch.is_autocast_enabled(type_)) for type_ in types]
-
-    @contextmanager
-    def as_here() -> Iterator[None]:
-        _take(device)
-        with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode(inference))
-            stack.enter_context(torch.set_grad_enabled(grad))
-            for cast in casts:
-                stack.enter_context(torch.autocast(*cast))
-            yield
-
-    return as_here
-
-
-def _device() -> tuple[str | None, int]:
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return (None, 0) if accelerator is None else (accelerator.type, torch.accelerator.current_device_index())
-
-
-def _take(device: int) -> None:
-    if torch.accelerator.is_available():
-        torch.accelerator.set_device_index(device)
 
 
 def _result(future: Future[Any], time_limit: float | None, signal: str) -> Any:
@@ -169,26 +121,3 @@ def _accepted(signal: str, function: RewardFunction, arguments: Mapping[str, Any
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return arguments
     return {name: value for name, value in arguments.items() if name in parameters}
-
-
-def _submit(awaitable: Awaitable[Any]) -> Future[Any]:
-    async def completed() -> Any:
-        return await awaitable
-
-    return asyncio.run_coroutine_threadsafe(completed(), _event_loop(os.getpid()))
-
-
-@functools.cache
-def _event_loop(process: int) -> asyncio.AbstractEventLoop:
-    """A running loop in a thread, because a notebook's own loop is busy.
-
-    Each process keeps its loop, because clients' connections belong to it and no thread survives a fork.
-    """
-    loop, (_, device) = asyncio.new_event_loop(), _device()
-
-    def run() -> None:
-        _take(device)
-        loop.run_forever()
-
-    threading.Thread(target=run, name="asynchronous reward functions", daemon=True).start()
-    return loop

@@ -12,12 +12,20 @@ from torch import Tensor
 
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.objective.composition import SignalKind
-from lightning_cgrpo.rollout import EXTRA, PromptGroups, Rollouts, Signal
+from lightning_cgrpo.rollout import EXTRA, PromptGroups, Rollouts, Signal, read
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, length_signals, texts
 from lightning_cgrpo.tasks.functions.calls import call_functions, import_function
 from lightning_cgrpo.tasks.task import Task
 
-RESERVED = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+RESERVED = (
+    "prompts",
+    "completions",
+    "completion_ids",
+    "environments",
+    "trainer_state",
+    "log_extra",
+    "log_metric",
+)
 
 
 class FunctionTask(Task):
@@ -26,8 +34,10 @@ class FunctionTask(Task):
     Arguments have one element per completion, with a prompt's G completions in a row, as in TRL's `GRPOTrainer`:
 
     - ``prompts``: texts, or chats (lists of messages).
-    - ``completions``: texts, or for chats ``[{"role": "assistant", "content": text}]``.
-    - ``completion_ids``: lists of token ids with the end token.
+    - ``completions``: texts, or for chats ``[{"role": "assistant", "content": text}]``, in a conversation with tools
+      all messages after the prompt.
+    - ``completion_ids``: lists of token ids with the end token, and with the results of tools.
+    - ``environments``: of `ConversationSampler`, if it has an environment_factory.
     - the other columns of the data, by name.
     - ``trainer_state``: a `TrainerState`, with ``global_step`` and ``max_steps`` in updates.
     - ``log_extra(column, values)``: shows a value per completion beside the answers of `SampleAnswers`.
@@ -126,16 +136,22 @@ def _arguments(prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Any]:
     group = rollouts.mask.shape[1]
     repeated = _repeat(asked, group)
     actions, masks = rollouts.actions.flatten(0, 1).cpu(), rollouts.mask.flatten(0, 1).cpu()
-    answers = [text for row in texts(rollouts) for text in row]
+    answers = _listed(texts(rollouts))
+    talks = _listed(rollouts.info["messages"]) if "messages" in rollouts.info else [None] * len(answers)
     return {
         "prompts": repeated,
         "completions": [
-            answer if isinstance(prompt, str) else [{"role": "assistant", "content": answer}]
-            for prompt, answer in zip(repeated, answers, strict=True)
+            answer if isinstance(prompt, str) else messages or [{"role": "assistant", "content": answer}]
+            for prompt, answer, messages in zip(repeated, answers, talks, strict=True)
         ],
-        "completion_ids": [tokens[mask].tolist() for tokens, mask in zip(actions, masks, strict=True)],
+        "completion_ids": [tokens[read(mask)].tolist() for tokens, mask in zip(actions, masks, strict=True)],
+        **({"environments": _listed(rollouts.info["environments"])} if "environments" in rollouts.info else {}),
         **{name: _repeat(column, group) for name, column in columns.items()},
     }
+
+
+def _listed(groups: list[list[Any]]) -> list[Any]:
+    return [element for group in groups for element in group]
 
 
 def _add_column(rollouts: Rollouts, column: str, values: list[Any]) -> None:

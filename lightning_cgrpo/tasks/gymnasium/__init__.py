@@ -2,10 +2,10 @@
 
 from importlib.util import find_spec
 
-from lightning_cgrpo.errors import UserError, installing
+from lightning_cgrpo import errors
 
 if find_spec("gymnasium") is None:
-    raise UserError(f"Expected gymnasium to be installed, but it is not, try {installing('gymnasium')}.")
+    raise errors.UserError(f"Expected gymnasium to be installed, but it is not, try {errors.installing('gymnasium')}.")
 
 from lightning_cgrpo.tasks.gymnasium.environment import Gymnasium
 from lightning_cgrpo.tasks.gymnasium.task import GymnasiumTask

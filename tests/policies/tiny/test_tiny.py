@@ -69,8 +69,8 @@ def test_chat_template(directory):
     )
     asked = tokenizer.apply_chat_template(messages[:2], tokenize=False, add_generation_prompt=True)
     assert asked == text.removesuffix("a<|im_end|>\n")
-    with pytest.raises(Exception, match="Expected the role system, user or assistant, but got tool"):
-        tokenizer.apply_chat_template([{"role": "tool", "content": ""}], tokenize=False)
+    with pytest.raises(Exception, match="Expected the role system, user, assistant or tool, but got function"):
+        tokenizer.apply_chat_template([{"role": "function", "content": ""}], tokenize=False)
 
 
 def test_the_seed_decides_the_weights(tmp_path):

@@ -1,0 +1,1 @@
+"""Conversations of several turns, in which a policy calls tools."""

@@ -1,0 +1,180 @@
+"""Answers by conversations with tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.host import on_host
+from lightning_cgrpo.objective.composition import SignalKind
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.prompt_source import PromptSource
+from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, read
+from lightning_cgrpo.samplers.conversation.template import ChatTemplate
+from lightning_cgrpo.samplers.conversation.tools import Tool, imported, methods, own_reward, schema
+from lightning_cgrpo.samplers.conversation.world import Conversation, World, event_kinds, event_signals
+from lightning_cgrpo.samplers.engine import RolloutEngine
+from lightning_cgrpo.samplers.generation import GenerationSampler
+from lightning_cgrpo.samplers.sampler import Noise
+from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
+
+
+class ConversationSampler(GenerationSampler):
+    """Answers each prompt by G conversations, in which the policy calls tools until a turn has no call.
+
+    Prompts are chat messages; the model's chat template presents the tools. Results of tools are context: loss, ratios,
+    KL and lengths count the policy's own tokens (`Rollouts.mask`). Errors of calls are told to the policy. Signals of
+    events: see `event_signals`; with an environment's ``get_reward``, also its reward under the name of its class.
+
+    In `info`, besides the entries of `GenerationSampler`:
+
+    - ``messages``: B lists of G lists of messages
+    - ``turns``: B lists of G lists of `Turn`
+    - ``environments``: B lists of G environments, if there is a factory
+    - ``truncated``: also answers whose last call got no reply, because of a limit
+
+    Args:
+        max_new_tokens: most tokens of a conversation after its prompt, with the results of tools.
+        tools: functions with type hints and docstrings, or their import paths.
+        environment_factory: makes an environment per conversation, or its import path: a class with ``reset(**row)``,
+            whose text is added to the prompt; the other public methods are tools. Environments are used again.
+        max_turns: most turns of the policy; None for no limit.
+        time_limit: seconds for a call, which then runs in a thread; None for no limit.
+        min_new_tokens: as in `GenerationSampler`, like the next four arguments.
+    """
+
+    def __init__(
+        self,
+        max_new_tokens: int,
+        tools: Sequence[str | Callable[..., Any]] = (),
+        environment_factory: str | Callable[[], Any] | None = None,
+        max_turns: int | None = None,
+        time_limit: float | None = 60.0,
+        min_new_tokens: int = 0,
+        top_p: float = 1.0,
+        top_k: int | None = None,
+        min_p: float = 0.0,
+        batch_size: int | None = None,
+        engine: RolloutEngine | None = None,
+    ) -> None:
+        super().__init__(max_new_tokens, min_new_tokens, top_p, top_k, min_p, batch_size, engine)
+        expect(max_turns is None or max_turns >= 1, "max_turns", "at least 1", max_turns)
+        expect(time_limit is None or time_limit > 0, "time_limit", "greater than 0", time_limit)
+        if not isinstance(self.engine, TransformersEngine):
+            raise UserError("Expected no engine for conversations, because an engine answers in single turns.")
+        self.max_turns, self.time_limit = max_turns, time_limit
+        self._functions: list[Tool] = [imported(tool, "tools") for tool in tools]
+        self._factory = None if environment_factory is None else imported(environment_factory, "environment_factory")
+        self._pool: list[Any] = [] if self._factory is None else [self._factory()]
+        every = self._functions + [tool for first in self._pool for tool in methods(first)]
+        self._names = [tool.__name__ for tool in every]
+        if not every:
+            raise UserError("Expected tools or an environment_factory with methods, but got neither.")
+        if twice := sorted({name for name in self._names if self._names.count(name) > 1}):
+            raise UserError(f"Expected tools of different names, but got '{twice[0]}' twice.")
+        self._reward = next((type(first).__name__ for first in self._pool if hasattr(first, "get_reward")), None)
+        own: dict[str, SignalKind] = {} if self._reward is None else {self._reward: "any"}
+        self.signals: Mapping[str, SignalKind] = event_kinds(self._names) | own
+        self._template: ChatTemplate | None = None
+
+    @cached_property
+    def tools(self) -> Sequence[dict[str, Any]]:  # type: ignore[override]
+        return [schema(tool) for tool in self._tools(*self._pool[:1]).values()]
+
+    def _tools(self, *environment: Any) -> dict[str, Tool]:
+        every = self._functions + [tool for one in environment for tool in methods(one)]
+        return {tool.__name__: tool for tool in every}
+
+    def template(self, policy: CausalLMPolicy) -> ChatTemplate:
+        if self._template is None or self._template.tokenizer is not policy.tokenizer:
+            self._template = ChatTemplate(policy, self.tools)
+        return self._template
+
+    def check(self, policy: CausalLMPolicy, source: PromptSource) -> None:
+        self.template(policy)
+        super().check(policy, source)
+
+    @torch.no_grad()
+    def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
+        answers = len(prompts) * group_size
+        environments = self._environments(answers)
+        prompts = self._observed(prompts, environments, group_size)
+        talks = [Conversation(self._tools(*environments[row : row + 1])) for row in range(answers)]
+        world = World(self.template(policy), talks, self.max_turns, self.time_limit)
+        rollouts = self.generated(policy, prompts, group_size, noise, world)
+        self._finish(world, rollouts)
+        info: dict[str, list[Any]] = {
+            "messages": [talk.messages for talk in talks],
+            "turns": [talk.turns for talk in talks],
+        }
+        if environments:
+            info["environments"] = environments
+            self._pool = [env for env, talk in zip(environments, talks, strict=True) if not talk.hung] + self._pool[
+                answers:
+            ]
+        if self._reward is not None:
+            info["own_reward"] = own_reward(environments)
+        grouped = {
+            name: [rows[i : i + group_size] for i in range(0, answers, group_size)] for name, rows in info.items()
+        }
+        cut = torch.tensor([talk.cut for talk in talks], dtype=torch.bool, device=rollouts.mask.device)
+        return replace(rollouts, info=rollouts.info | grouped | {"truncated": cut.view(len(prompts), group_size)})
+
+    def measured(self, rollouts: Rollouts) -> dict[str, Signal]:
+        signals = event_signals(rollouts.info["turns"], self._names, rollouts.mask)
+        if self._reward is not None:
+            rewards = [reward for row in rollouts.info["own_reward"] for reward in row]
+            device, shape = rollouts.mask.device, rollouts.mask.shape[:2]
+            value = torch.tensor([float(reward or 0) for reward in rewards], device=device)
+            applicable = torch.tensor([reward is not None for reward in rewards], dtype=torch.bool, device=device)
+            signals[self._reward] = Signal(value.view(shape), applicable=applicable.view(shape))
+        return signals
+
+    def _environments(self, count: int) -> list[Any]:
+        if self._factory is None:
+            return []
+        self._pool += [self._factory() for _ in range(count - len(self._pool))]
+        return self._pool[:count]
+
+    def _observed(self, prompts: PromptGroups, environments: Sequence[Any], group_size: int) -> PromptGroups:
+        """The prompts with the texts of the environments' resets added to the last message.
+
+        Raises:
+            UserError: environments of a group start with different texts, which cannot share a prompt.
+        """
+        if not environments:
+            return prompts
+        asked = list(prompts.column("prompt", "ConversationSampler"))
+        for number in range(len(asked)):
+            row = {name: _element(column, number) for name, column in prompts.columns.items()}
+            of_group = environments[number * group_size : (number + 1) * group_size]
+            first, *others = [environment.reset(**row) for environment in of_group]
+            if any(other != first for other in others):
+                raise UserError(
+                    f"Expected the environments of a group to start with the same text, but got {first!r:.60} and "
+                    "others, try to draw at random from the columns of the prompt alone."
+                )
+            if first is not None:
+                *before, last = asked[number]
+                asked[number] = [*before, {**last, "content": last["content"] + first}]
+        return PromptGroups(prompts.index, {**prompts.columns, "prompt": asked})
+
+    def _finish(self, world: World, rollouts: Rollouts) -> None:
+        """Record the turns that the limit of tokens ended."""
+        cut, actions, mask = on_host(rollouts.info["truncated"].flatten(), *_flat(rollouts))
+        for row in cut.nonzero()[:, 0].tolist():
+            world.cut_off(row, actions[row][read(mask[row])].tolist())
+
+
+def _flat(rollouts: Rollouts) -> tuple[Tensor, Tensor]:
+    return rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1)
+
+
+def _element(column: Any, row: int) -> Any:
+    return column[row].tolist() if isinstance(column, Tensor) else column[row]

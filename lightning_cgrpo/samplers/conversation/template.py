@@ -1,0 +1,175 @@
+"""A model's chat template: tokens of tools' results, and calls in the policy's turns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from lightning_cgrpo.errors import UserError, first_line
+from lightning_cgrpo.samplers.conversation.tools import InvalidCallError
+
+if TYPE_CHECKING:
+    from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+    from lightning_cgrpo.policies.text_policy import Messages
+
+USER = {"role": "user", "content": "dummy"}
+NAME, KEY, VALUE, CONTENT, RESULT = "dummy_name", "dummy_key", "dummy_value", "dummy_content", "dummy_result"
+
+
+class ChatTemplate:
+    """Reads and writes the parts of a conversation, without encoding the policy's tokens again.
+
+    The tokens of a result are the difference between two renderings of a dummy conversation, as in TRL. Calls are
+    parsed by the tokenizer's ``response_template`` if it has one, and otherwise by the form in which the template
+    writes a call, if this is a JSON object.
+
+    Raises:
+        UserError: there is no template, or it drops calls or results, writes earlier turns differently when a turn
+            follows, or has an unknown form of calls.
+    """
+
+    def __init__(self, policy: CausalLMPolicy, schemas: Sequence[dict[str, Any]]) -> None:
+        self.tokenizer, self.stops, self.schemas = policy.tokenizer, policy.stop_tokens, list(schemas)
+        self.model, self.options = policy.name, policy.chat_template_kwargs
+        if self.tokenizer.chat_template is None:
+            raise self._error("to have a chat template, but it has none")
+        try:
+            text = self._text([USER, _asking(NAME, {KEY: VALUE}), _result(NAME, RESULT)])
+        except Exception as error:  # of a template's own code
+            raise self._error(f"to write calls and results of tools, but it raises: {first_line(error)}") from error
+        if dropped := [part for part in (NAME, KEY, VALUE, RESULT) if part not in text]:
+            raise self._error(f"to write calls and results of tools, but it drops {', '.join(dropped)}")
+        # Some templates write an empty reasoning part into the last turn alone.
+        reasoning: tuple[dict[str, str], ...] = ({}, {"reasoning_content": "dummy"})
+        self._extra = next((extra for extra in reasoning if self._preserves(extra)), None)
+        if self._extra is None:
+            raise self._error("to preserve prefixes, but it writes earlier turns differently once a turn follows")
+        self._start: list[int] = self._ids(self._text([USER], True))
+        self._format = None
+        if getattr(self.tokenizer, "response_template", None) is None:
+            self._format = self._json_format()
+            if self._format is None:
+                raise self._error(
+                    "to write calls as JSON objects, or its tokenizer to have a response_template, but got neither, "
+                    "try trl.chat_template_utils.add_response_schema"
+                )
+
+    def reply(self, results: Messages) -> list[int]:
+        """Tokens from the end of a turn with calls to the start of the next turn, given the tools' messages."""
+        before = [USER, _asking(results[0]["name"], {}, self._extra)]
+        return self._ids(self._text([*before, *results], True))[len(self._until_stop(before)) :]
+
+    def parse(self, tokens: list[int]) -> dict[str, Any]:
+        """The message of a turn, with ``tool_calls`` if there are any.
+
+        Raises:
+            InvalidCallError: the text of a call cannot be read.
+        """
+        if self._format is None:
+            try:
+                parsed = self.tokenizer.parse_response(tokens, prefix=self._start, tools=self.schemas)
+            except (ValueError, TypeError) as error:
+                raise InvalidCallError(f"The call cannot be read: {first_line(error)}.") from None
+            message: dict[str, Any] = {"role": "assistant", **(parsed or {})}
+            message["content"] = message.get("content") or ""
+            return message
+        text = self.text(tokens, special=True)
+        content, calls = self._format.read(text)
+        # Calls may be marked by special tokens, which the message's text leaves out.
+        message = {"role": "assistant", "content": content if calls else self.text(tokens)}
+        return message | {"tool_calls": [_call(*call) for call in calls]} if calls else message
+
+    def text(self, tokens: list[int], special: bool = False) -> str:
+        """The text of a turn without its stop token."""
+        tokens = tokens[:-1] if tokens and tokens[-1] in self.stops else tokens
+        text: str = self.tokenizer.decode(tokens, skip_special_tokens=not special, clean_up_tokenization_spaces=False)
+        return text
+
+    def _preserves(self, extra: dict[str, str]) -> bool:
+        """Whether each part of a conversation of two calls begins with the parts before."""
+        turns = [USER, *[_asking(NAME, {}, extra), _result(NAME, RESULT)] * 2]
+        parts = [
+            self._until_stop(turns[:count]) if count % 2 == 0 else self._ids(self._text(turns[:count], True))
+            for count in range(1, 6)
+        ]
+        return all(part == after[: len(part)] for part, after in pairwise(parts))
+
+    def _until_stop(self, messages: Messages) -> list[int]:
+        """Tokens up to the last stop token, because templates may write a line break after it."""
+        ids = self._ids(self._text(messages))
+        ends = [place for place, token in enumerate(ids) if token in self.stops]
+        return ids[: ends[-1] + 1] if ends else ids
+
+    def _text(self, messages: Messages, goes_on: bool = False) -> str:
+        options = {**self.options, "tokenize": False, "add_generation_prompt": goes_on}
+        text: str = self.tokenizer.apply_chat_template(messages, **options)
+        return text
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids
+        return ids
+
+    def _json_format(self) -> _JSONFormat | None:
+        text = self._text([USER, _asking(NAME, {KEY: VALUE}, self._extra) | {"content": CONTENT}])
+        for start in (place for place, letter in enumerate(text) if letter == "{"):
+            try:
+                found, end = json.JSONDecoder().raw_decode(text, start)
+            except ValueError:
+                continue
+            keys = {json.dumps(value): key for key, value in found.items()}
+            name, arguments = keys.get(json.dumps(NAME)), keys.get(json.dumps({KEY: VALUE}))
+            if name and arguments:
+                stops = [text.find(stop, end) for stop in self.tokenizer.convert_ids_to_tokens(list(self.stops))]
+                after = text[end : min([stop for stop in stops if stop >= 0], default=len(text))]
+                _, content, before = text[:start].rpartition(CONTENT)
+                return _JSONFormat(before.strip() if content else "", after.strip(), name, arguments)
+        return None
+
+    def _error(self, expected: str) -> UserError:
+        return UserError(
+            f"Expected the chat template of '{self.model}' {expected}; conversations with tools need such a template."
+        )
+
+
+@dataclass(frozen=True)
+class _JSONFormat:
+    """Calls as JSON objects between two marks; without a first mark, a call is a whole turn."""
+
+    before: str
+    after: str
+    name: str
+    arguments: str
+
+    def read(self, text: str) -> tuple[str, list[tuple[Any, Any]]]:
+        """The text before the calls, and names and arguments of the calls."""
+        if self.before:
+            content, *pieces = text.split(self.before)
+        else:
+            content, pieces = ("", [text]) if text.lstrip().startswith("{") else (text, [])
+        return content.strip(), [self._read_call(piece) for piece in pieces]
+
+    def _read_call(self, piece: str) -> tuple[Any, Any]:
+        body, after, rest = piece.partition(self.after) if self.after else (piece, "", "")
+        if after != self.after or rest.strip():
+            raise InvalidCallError(f"Expected a call to end with {self.after}.")
+        try:
+            call = json.loads(body)
+            arguments = call[self.arguments]
+            return call[self.name], json.loads(arguments) if isinstance(arguments, str) else arguments
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise InvalidCallError(f"Expected a JSON object with {self.name} and {self.arguments}: {error}.") from None
+
+
+def _asking(name: str, arguments: dict[str, str], extra: dict[str, str] | None = None) -> dict[str, Any]:
+    return {"role": "assistant", "content": "", "tool_calls": [_call(name, arguments)], **(extra or {})}
+
+
+def _call(name: Any, arguments: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _result(name: str, content: str) -> dict[str, str]:
+    return {"role": "tool", "name": name, "content": content}

@@ -1,0 +1,151 @@
+"""The tools' side of a batch of conversations, and the events that happen in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.objective.composition import SignalKind
+from lightning_cgrpo.rollout import Signal
+from lightning_cgrpo.samplers.conversation.template import ChatTemplate
+from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, Tool, called
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Events of a turn of the policy."""
+
+    end: int  # the answer's tokens up to the end of the turn
+    called: tuple[str, ...] = ()  # tools that were called, also with an error
+    invalid: int = 0  # calls of no tool, or with unreadable text or arguments
+    failed: int = 0  # calls whose tool raised, or took too long
+
+
+@dataclass
+class Conversation:
+    """An answer of several turns."""
+
+    tools: Mapping[str, Tool]
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    length: int = 0  # tokens so far, with the tools' results
+    cut: bool = False  # no room for another turn
+    hung: bool = False  # a tool may still be running
+
+
+class World:
+    """Replies to the policy's turns with the results of the tools that they call; see `Replies`.
+
+    Args:
+        conversations: in the order of the answers.
+        max_turns: most turns of the policy; calls in the last turn are not made.
+        time_limit: seconds for a call.
+    """
+
+    def __init__(
+        self, template: ChatTemplate, conversations: list[Conversation], max_turns: int | None, time_limit: float | None
+    ) -> None:
+        self.template, self.conversations = template, conversations
+        self.max_turns, self.time_limit = max_turns, time_limit
+
+    def __call__(self, rows: Sequence[int], turns: Sequence[list[int]], room: int) -> list[list[int]]:
+        return [self._reply(self.conversations[row], turn, room) for row, turn in zip(rows, turns, strict=True)]
+
+    def _reply(self, talk: Conversation, tokens: list[int], room: int) -> list[int]:
+        talk.length += len(tokens)
+        last = self.max_turns is not None and len(talk.turns) + 1 >= self.max_turns
+        results: list[dict[str, Any]] = []
+        found: Counter[str] = Counter()
+        used: list[str] = []
+        try:
+            message = self.template.parse(tokens)
+        except InvalidCallError as error:
+            message = {"role": "assistant", "content": self.template.text(tokens, special=True)}
+            found["invalid"] += 1
+            results.append(_told("unknown", {"error": str(error)}))
+        for call in message.get("tool_calls") or []:
+            asked = call.get("function", call)
+            name = asked.get("name")
+            if last:
+                talk.cut = True
+                continue
+            try:
+                name, result = called(talk.tools, asked, self.time_limit)
+                used.append(name)
+            except InvalidCallError as error:
+                found["invalid"] += 1
+                result = {"error": str(error)}
+            except Exception as error:  # of the tool, for the policy to read
+                found["failed"] += 1
+                used.append(name)
+                talk.hung = talk.hung or isinstance(error, TimeoutError)
+                result = {"error": str(error) or type(error).__name__}
+            results.append(_told(name, result))
+        talk.messages.append(message)
+        talk.turns.append(Turn(talk.length, tuple(used), found["invalid"], found["failed"]))
+        if not results:
+            return []
+        reply = [] if last else self.template.reply(results)
+        if last or len(reply) > room:
+            talk.cut = True
+            return []
+        talk.messages += results
+        talk.length += len(reply)
+        return reply
+
+    def cut_off(self, row: int, tokens: list[int]) -> None:
+        """Record an answer's last turn, which the limit of tokens ended, from all tokens of the answer."""
+        talk = self.conversations[row]
+        talk.messages.append({"role": "assistant", "content": self.template.text(tokens[talk.length :])})
+        talk.length = len(tokens)
+        talk.turns.append(Turn(talk.length))
+        talk.cut = True
+
+
+def _told(name: Any, result: Any) -> dict[str, Any]:
+    return {"role": "tool", "name": str(name), "content": str(result)}
+
+
+def event_kinds(tools: Sequence[str]) -> dict[str, SignalKind]:
+    """Names and kinds of the events' signals, see `event_signals`."""
+    kinds: dict[str, SignalKind] = {"turns": "number", "calls": "number", "invalid_call": "any", "failed_call": "any"}
+    return kinds | {f"called_{tool}": "indicator" for tool in tools}
+
+
+def event_signals(turns: Sequence[Sequence[Sequence[Turn]]], tools: Sequence[str], mask: Tensor) -> dict[str, Signal]:
+    """Signals of events.
+
+    - ``turns``, ``calls``: numbers ``[B, G]``.
+    - ``called_TOOL``: 1 for answers that called the tool, ``[B, G]``.
+    - ``invalid_call``, ``failed_call``: at the last token of each turn, of all calls, ``[B, G, T]``.
+
+    Args:
+        turns: B lists of G lists.
+        mask: ``[B, G, T]``, the policy's own tokens.
+    """
+    answers = [answer for row in turns for answer in row]
+    steps = torch.zeros(3, len(answers), mask.shape[-1], device="cpu")
+    for row, answer in enumerate(answers):
+        for turn in answer:
+            events = turn.invalid, turn.failed, turn.invalid + len(turn.called)
+            steps[:, row, turn.end - 1] = torch.tensor(events, dtype=steps.dtype, device="cpu")
+    invalid, failed, calls = steps.to(mask.device).view(3, *mask.shape)
+
+    def of_answers(values: list[int]) -> Signal:
+        return Signal(torch.tensor(values, dtype=torch.float32, device=mask.device).view(mask.shape[:2]))
+
+    return {
+        "turns": of_answers([len(answer) for answer in answers]),
+        "calls": Signal(calls.sum(-1)),
+        "invalid_call": Signal(invalid, invalid, calls),
+        "failed_call": Signal(failed, failed, calls),
+        **{
+            f"called_{tool}": of_answers([any(tool in turn.called for turn in answer) for answer in answers])
+            for tool in tools
+        },
+    }
