@@ -10,10 +10,10 @@ from gymnasium.spaces import Discrete
 from lightning_cgrpo.errors import expect
 
 
-class FirstActions(gymnasium.ActionWrapper[Any, int, int]):
+class FirstActions(gymnasium.ActionWrapper[Any, Any, Any]):
     """Keeps the first `actions` of a world's discrete actions: MiniGrid's first three turn and move the agent."""
 
-    def __init__(self, env: gymnasium.Env[Any, int], actions: int) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], actions: int) -> None:
         super().__init__(env)
         space = env.action_space
         most = int(space.n) if isinstance(space, Discrete) else 0
@@ -21,5 +21,5 @@ class FirstActions(gymnasium.ActionWrapper[Any, int, int]):
         assert isinstance(space, Discrete)
         self.action_space = Discrete(actions, start=int(space.start))
 
-    def action(self, action: int) -> int:
+    def action(self, action: Any) -> Any:
         return action
