@@ -312,7 +312,7 @@ def test_nested_overrides_reach_what_they_name(folder, monkeypatch):
 def test_classes_of_this_package_need_no_path(folder):
     """Nor do those that nothing has imported yet, hence a new process. Found, they say what is wrong with the rest."""
     for arguments, answer in (
-        ("--model.policy=CausalLMPolicy --model.policy.model=./nowhere", "Expected a NetworkPolicy, which acts, but got"),
+        ("--model.policy=CausalLMPolicy --model.policy.model=./nowhere", "Expected a NetworkPolicy, which acts, but"),
         ("--data=GSM8KDataModule --data.path=./nowhere", "Expected a file or a folder at ./nowhere"),
         ("--model.sampler.environment=Gridworld --model.group_size=1", "`group_size` to be at least 2, but got 1"),
     ):
