@@ -56,7 +56,7 @@ class PolicySteps(RolloutModule):
         if self.needs_reference and self.reference is None:
             self.reference = self.policy.reference()
             if isinstance(self.reference, nn.Module) and casts_weights(self._trainer):
-                keep_cast(self.reference)
+                keep_cast(self.reference, getattr(self.reference, "float32_layers", ()))
 
     @property
     def needs_reference(self) -> bool:

@@ -298,6 +298,11 @@ class CausalLMPolicy(TextPolicy):
         return torch.autocast(self.device.type, enabled=False) if self.float32_head else nullcontext()
 
     @property
+    def float32_layers(self) -> list[nn.Module]:
+        """Layers that compute in float32 under autocast."""
+        return [self.network.get_output_embeddings()] if self.float32_head else []
+
+    @property
     def output_weight(self) -> Tensor:
         """Maps hidden states to logits, ``[V, D]``."""
         weight: Tensor = self.network.get_output_embeddings().weight

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -37,16 +37,16 @@ def casts_weights(trainer: Trainer | None) -> bool:
     )
 
 
-def keep_cast(frozen: nn.Module) -> None:
+def keep_cast(frozen: nn.Module, but: Sequence[nn.Module] = ()) -> None:
     """Store a frozen network's linear weights as bfloat16, as autocast casts them: equal results, less memory.
 
     A weight that is also an embedding stays, because autocast casts no embeddings.
+
+    Args:
+        but: layers that compute in float32 under autocast.
     """
     embeddings = {id(module.weight) for module in frozen.modules() if isinstance(module, nn.Embedding)}
     for module in frozen.modules():
-        if (
-            isinstance(module, nn.Linear)
-            and module.weight.dtype == torch.float32
-            and id(module.weight) not in embeddings
-        ):
+        casts = isinstance(module, nn.Linear) and module.weight.dtype == torch.float32
+        if casts and id(module.weight) not in embeddings and not any(module is kept for kept in but):
             module.to(torch.bfloat16)

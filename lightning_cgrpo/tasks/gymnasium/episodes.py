@@ -38,12 +38,13 @@ class GymnasiumEpisodes:
         self._device, self._moments = device, max_steps + 1
         size = len(observations) * self._moments
         dtype = torch.get_default_dtype()
-        self._observations = torch.zeros(size, *space.shape, dtype=dtype)
+        self._observations = torch.zeros(size, *space.shape, dtype=dtype, device="cpu")
         facts = ("reward", *(f"info.{name}" for name in infos))
-        self._facts = {name: torch.zeros(size, dtype=dtype) for name in facts}
-        self._flags = {name: torch.zeros(size, dtype=torch.bool) for name in ("terminated", "truncated")}
+        self._facts = {name: torch.zeros(size, dtype=dtype, device="cpu") for name in facts}
+        flags = ("terminated", "truncated")
+        self._flags = {name: torch.zeros(size, dtype=torch.bool, device="cpu") for name in flags}
         self._infos = infos
-        start = torch.arange(len(observations)) * self._moments
+        start = torch.arange(len(observations), device="cpu") * self._moments
         for row, observation in enumerate(observations):
             self._observations[row * self._moments] = self._checked(row, observation)
         self.start = start.to(device)
