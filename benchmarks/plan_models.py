@@ -68,7 +68,8 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "critic_adapters": {
         "used": False,
         "model": {"width": 640, "layers": 6, "feed_forward": 1792, "heads": 10, "kinds": 2, "vocabulary": 8_192},
-        "prompts": 3, "group": 4, "prompt_tokens": 192, "answer_tokens": 17, "micro_batch_size": 4, "critic": {"rank": 16},
+        "prompts": 3, "group": 4, "prompt_tokens": 192, "answer_tokens": 17, "micro_batch_size": 4,
+        "critic": {"rank": 16},
     },
     "critic_images": {
         "used": False,
