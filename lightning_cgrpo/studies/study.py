@@ -143,8 +143,8 @@ def configuration(run: Run) -> Config:
     logger = get(config, "trainer.logger")
     if not isinstance(logger, dict) or not str(logger.get("class_path")).endswith(("TensorBoardLogger", "CSVLogger")):
         raise UserError(
-            f"Variant '{run.variant}': Expected trainer.logger to be a TensorBoardLogger or a CSVLogger, because "
-            f"`report` reads their logs, but got {logger if not isinstance(logger, dict) else logger.get('class_path')}."
+            f"Variant '{run.variant}': Expected trainer.logger to be a TensorBoardLogger or a CSVLogger, "
+            f"because `report` reads their logs, but got {logger if not isinstance(logger, dict) else logger.get('class_path')}."
         )
     return config
 
