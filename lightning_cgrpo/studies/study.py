@@ -141,10 +141,11 @@ def configuration(run: Run) -> Config:
             f"{get(config, 'model.init_args.seed')}, try removing it."
         )
     logger = get(config, "trainer.logger")
-    if not isinstance(logger, dict) or not str(logger.get("class_path")).endswith(("TensorBoardLogger", "CSVLogger")):
+    kind = logger.get("class_path") if isinstance(logger, dict) else logger
+    if not str(kind).endswith(("TensorBoardLogger", "CSVLogger")):
         raise UserError(
-            f"Variant '{run.variant}': Expected trainer.logger to be a TensorBoardLogger or a CSVLogger, "
-            f"because `report` reads their logs, but got {logger if not isinstance(logger, dict) else logger.get('class_path')}."
+            f"Variant '{run.variant}': Expected trainer.logger to be a TensorBoardLogger or a CSVLogger, because "
+            f"`report` reads their logs, but got {kind}."
         )
     return config
 
