@@ -13,10 +13,7 @@ from lightning_cgrpo.errors import UserError
 
 @dataclass(frozen=True)
 class QwenVL:
-    """Qwen2.5-VL and Qwen3-VL: images of any size, positions in time, height and width.
-
-    The features of Qwen3-VL enter several layers of the decoder (deepstack).
-    """
+    """Qwen2.5-VL: images of any size, positions in time, height and width."""
 
     network: Any
     placeholder: ClassVar[str] = "<|image_pad|>"
@@ -25,6 +22,8 @@ class QwenVL:
     """Texts before and after an image's tokens that the chat template leaves out."""
     axes: ClassVar[int] = 3
     """Numbers that give a token's position."""
+    released: ClassVar[tuple[int, int]] = (56**2, 1280 * 28**2)
+    """`bounds` of the released models."""
 
     @property
     def towers(self) -> tuple[nn.Module, ...]:
@@ -49,6 +48,20 @@ class QwenVL:
         return int(self.network.config.vision_config.spatial_merge_size)
 
     @property
+    def patch_size(self) -> int:
+        return int(self.network.config.vision_config.patch_size)
+
+    @property
+    def tile(self) -> int:
+        """Pixels along the side of a tile; 0 for images of any size."""
+        return 0
+
+    @property
+    def row(self) -> int:
+        """Patches in a row of `read`."""
+        return 1
+
+    @property
     def smallest(self) -> tuple[int, int, int]:
         """Grid of the smallest image."""
         return (1, self.merge, self.merge)
@@ -61,10 +74,11 @@ class QwenVL:
 
     def tokens(self, grids: Tensor) -> Tensor:
         """Number of tokens ``[...]`` of images with grids ``[..., 3]``."""
-        return grids.prod(-1) // self.merge**2
+        return grids.prod(-1) * self.row // self.merge**2
 
     def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
         """Features ``[tokens, hidden size]``: of the embeddings, then of each deepstack layer."""
+        # Deepstack features enter the first layers of Qwen3-VL's decoder.
         output = self.network.model.get_image_features(patches, grids)
         return [torch.cat(list(part)) for part in (output.pooler_output, *getattr(output, "deepstack_features", ()))]
 
@@ -77,7 +91,15 @@ class QwenVL:
 
     @staticmethod
     def bounds(processor: Any) -> tuple[int, int]:
-        return processor.size["shortest_edge"], processor.size["longest_edge"]
+        """Least and most pixels of a scaled image."""
+        return int(processor.size["shortest_edge"]), int(processor.size["longest_edge"])
+
+
+@dataclass(frozen=True)
+class Qwen3VL(QwenVL):
+    """Qwen3-VL: features of earlier layers of the tower, too (deepstack)."""
+
+    released = (256**2, 4096**2)
 
 
 @dataclass(frozen=True)
@@ -90,6 +112,7 @@ class InternVL(QwenVL):
     placeholder = "<IMG_CONTEXT>"
     around = ("<img>", "</img>")
     axes = 1
+    released = (448**2, 12 * 448**2)
 
     @property
     def towers(self) -> tuple[nn.Module, ...]:
@@ -102,12 +125,23 @@ class InternVL(QwenVL):
 
     @property
     def numbers(self) -> int:
-        vision = self.network.config.vision_config
-        return int(vision.num_channels * vision.image_size[0] * vision.image_size[1])
+        return int(self.network.config.vision_config.num_channels * self.tile**2)
 
     @property
     def merge(self) -> int:
-        return round(1 / self.network.config.downsample_ratio)
+        return int(1 / self.network.config.downsample_ratio)
+
+    @property
+    def patch_size(self) -> int:
+        return int(self.network.config.vision_config.patch_size[0])
+
+    @property
+    def tile(self) -> int:
+        return int(self.network.config.vision_config.image_size[0])
+
+    @property
+    def row(self) -> int:
+        return (self.tile // self.patch_size) ** 2
 
     @property
     def smallest(self) -> tuple[int, int, int]:
@@ -118,17 +152,12 @@ class InternVL(QwenVL):
         # Saved processors name no tiles; transformers' InternVLProcessor asks for tiles in each call.
         found = processor(images=images, return_tensors="pt", crop_to_patches=True)
         tiles = torch.as_tensor(found["num_patches"])
-        return found["pixel_values"].flatten(1), torch.stack([tiles, *[torch.ones_like(tiles)] * 2], -1)
-
-    def tokens(self, grids: Tensor) -> Tensor:
-        vision = self.network.config.vision_config
-        patches = (vision.image_size[0] // vision.patch_size[0]) * (vision.image_size[1] // vision.patch_size[1])
-        return grids.prod(-1) * (patches // self.merge**2)
+        return found["pixel_values"].flatten(1), tiles[:, None] ** torch.tensor([1, 0, 0], device="cpu")
 
     def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
-        vision = self.network.config.vision_config
-        tiles = patches.unflatten(1, (vision.num_channels, *vision.image_size))
-        return [self.network.model.get_image_features(tiles).pooler_output.flatten(0, 1)]
+        tiles = patches.unflatten(1, (-1, self.tile, self.tile))
+        features: Tensor = self.network.model.get_image_features(tiles).pooler_output
+        return [features.flatten(0, 1)]
 
     @staticmethod
     def bound(processor: Any, least: int | None, most: int | None) -> None:
@@ -142,10 +171,10 @@ class InternVL(QwenVL):
     @staticmethod
     def bounds(processor: Any) -> tuple[int, int]:
         tile = processor.size["height"] * processor.size["width"]
-        return processor.min_patches * tile, processor.max_patches * tile
+        return int(processor.min_patches * tile), int(processor.max_patches * tile)
 
 
-FAMILIES = {"internvl": InternVL, "qwen2_5_vl": QwenVL, "qwen3_vl": QwenVL}
+FAMILIES = {"internvl": InternVL, "qwen2_5_vl": QwenVL, "qwen3_vl": Qwen3VL}
 """Supported families by `model_type` of transformers' configurations."""
 
 
