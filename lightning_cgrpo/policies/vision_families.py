@@ -152,7 +152,7 @@ class InternVL(QwenVL):
         # Saved processors name no tiles; transformers' InternVLProcessor asks for tiles in each call.
         found = processor(images=images, return_tensors="pt", crop_to_patches=True)
         tiles = torch.as_tensor(found["num_patches"])
-        return found["pixel_values"].flatten(1), tiles[:, None] ** torch.tensor([1, 0, 0], device="cpu")
+        return found["pixel_values"].flatten(1), tiles[:, None] ** tiles.new_tensor([1, 0, 0])
 
     def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
         tiles = patches.unflatten(1, (-1, self.tile, self.tile))

@@ -243,6 +243,19 @@ def test_text_alone_moves_the_vision_tower_by_nothing(directories, family):
     assert trained and all(parameter.grad is not None and not parameter.grad.any() for parameter in trained)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shards_are_gathered_without_images_too(directories, family, monkeypatch):
+    """Every part of the towers gets a gradient, because all processes gather all parts."""
+    policy = loaded(directories[family])
+    before = policy(policy.examples(rollouts(policy, PROMPTS[2:]))).log_probs
+    monkeypatch.setattr("lightning_cgrpo.policies.vision_language.in_shards", lambda layer: True)
+    after = policy(policy.examples(rollouts(policy, PROMPTS[2:]))).log_probs
+    assert torch.equal(before, after)
+    after.sum().backward()
+    trained = [parameter for tower in policy.family.towers for parameter in tower.parameters()]
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in trained)
+
+
 @pytest.mark.parametrize(("kind", "family"), [(Qwen3VLProcessor, "qwen3_vl"), (InternVLProcessor, "internvl")])
 def test_an_image_has_the_text_of_transformers_processor(directories, kind, family):
     """The processors themselves need torchvision for videos."""
