@@ -65,7 +65,9 @@ def float64_rotations():
 def directories(tmp_path_factory):
     root = tmp_path_factory.mktemp("families")
     found = {family: tiny_families.write(root / family, family) for family in FAMILIES}
-    return found | {"sliding": tiny_families.write(root / "sliding", "internvl", **SLIDING)}
+    found["sliding"] = tiny_families.write(root / "sliding", "internvl", **SLIDING)
+    found["internvl3.5"] = tiny_families.write(root / "internvl3.5", "internvl", model_type="qwen3", head_dim=8)
+    return found
 
 
 def loaded(directory, **options):
@@ -81,7 +83,14 @@ def loaded(directory, **options):
 
 @pytest.fixture(
     scope="module",
-    params=[("qwen3_vl", True), ("qwen3_vl", False), ("internvl", True), ("internvl", False), ("sliding", True)],
+    params=[
+        ("qwen3_vl", True),
+        ("qwen3_vl", False),
+        ("internvl", True),
+        ("internvl", False),
+        ("internvl3.5", True),
+        ("sliding", True),
+    ],
     ids=lambda param: f"{param[0]}-{'shared' if param[1] else 'padded'}",
 )
 def policy(directories, request):

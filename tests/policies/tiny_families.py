@@ -74,7 +74,7 @@ def internvl(text):
     vision = f"{tiny.VISION_START}{tiny.IMAGE}{tiny.VISION_END}"
     tokenizer.chat_template = tiny.CHAT_TEMPLATE.replace(vision, "<IMG_CONTEXT>\\n")
     config = InternVLConfig(
-        text_config={**_text(tokenizer, text), "model_type": "qwen2"},
+        text_config={"model_type": "qwen2", **_text(tokenizer, text)},
         vision_config={
             "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
             "image_size": 16, "patch_size": 4,
