@@ -137,6 +137,9 @@ class NavsimDemonstrationsDataModule(NavsimDataModule):
         )
         self.human, self.thoughts = human, thoughts
 
+    def demonstrations(self) -> DrivingDemonstrations:
+        """The training prompts, with answers."""
+        return DrivingDemonstrations(*self._scenes("train"), self.form, self.human, self.thoughts)
+
     def train_dataloader(self) -> PromptLoader:
-        source = DrivingDemonstrations(*self._scenes("train"), self.form, self.human, self.thoughts)
-        return self._training(source, self.seed)
+        return self._training(self.demonstrations(), self.seed)

@@ -24,6 +24,7 @@ TOOLS = {
     "report": ("lightning_cgrpo.reporting.command", "draw figures and tables of runs, grouped by their configurations"),
     "certify": ("lightning_cgrpo.cli.certify", "decide with 95 % confidence whether a policy meets its thresholds"),
     "export": ("lightning_cgrpo.cli.export", "write the policy of a checkpoint as a Hugging Face directory"),
+    "think": ("lightning_cgrpo.cli.think", "have a larger model write thoughts before demonstrated drives"),
     "score": ("lightning_cgrpo.navsim.command", "score driving trajectories as NAVSIM v2 does (EPDMS)"),
 }
 """Modules with a `main(arguments)`, and their lines in the help."""

@@ -12,7 +12,14 @@ transformers = pytest.importorskip("transformers")
 from lightning.pytorch import Callback, Trainer  # noqa: E402
 from lightning.pytorch.loggers.logger import DummyLogger  # noqa: E402
 
-from lightning_cgrpo import ConstrainedGRPO, Constraint, FunctionTask, Objective, Optimization  # noqa: E402
+from lightning_cgrpo import (  # noqa: E402
+    ConstrainedGRPO,
+    Constraint,
+    FunctionTask,
+    Objective,
+    Optimization,
+    json_client,
+)
 from lightning_cgrpo.datamodules import PromptDataModule  # noqa: E402
 from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
@@ -22,7 +29,7 @@ from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
 from lightning_cgrpo.rollout import Rollouts  # noqa: E402
 from lightning_cgrpo.samplers.engine import Sampling  # noqa: E402
 from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
-from lightning_cgrpo.samplers.vllm import client, server  # noqa: E402
+from lightning_cgrpo.samplers.vllm import server  # noqa: E402
 from lightning_cgrpo.samplers.vllm.requests import parameters  # noqa: E402
 from lightning_cgrpo.samplers.vllm.server import VLLMServer  # noqa: E402
 from lightning_cgrpo.samplers.vllm.weights import version  # noqa: E402
@@ -307,7 +314,7 @@ def test_diverged_weights(engine, policy):
 
 
 def test_asks_again_where_that_is_safe(served, policy, monkeypatch):
-    monkeypatch.setattr(client, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(json_client, "PAUSES", (0.0, 0.0))
     engine = VLLMServer(served.address)
     expected = generate(engine, policy, rows=(0,))
     served.refusals = [503, 502]

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from lightning_cgrpo.distributed import all_sum, world
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.json_client import JSONClient
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.rollout import NO_INPUTS
 from lightning_cgrpo.samplers.engine import Completions, Replies, RolloutEngine, Sampling
-from lightning_cgrpo.samplers.vllm.client import Client
 from lightning_cgrpo.samplers.vllm.requests import LOGPROBS_MODE, Reply, completions, parameters, seeds
 from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, checkpoint, version
 
@@ -45,7 +45,7 @@ class VLLMServer(RolloutEngine):
     def __init__(
         self, address: str = "http://localhost:8000", shared: str | None = None, timeout: float = 600.0
     ) -> None:
-        self.client = Client(address, timeout)
+        self.client = JSONClient(address, timeout, "a vLLM server")
         self.shared = shared
         self._where = f"the vLLM server at {self.client.address}"
         self._version = ""

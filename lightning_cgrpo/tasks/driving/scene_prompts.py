@@ -71,8 +71,12 @@ class ScenePrompts(PromptSource):
         columns = {"prompt": [row.prompt for row in rows], "scene": [row.scene for row in rows]}
         return PromptGroups(index, columns | ({"plan": [row.plan for row in rows]} if self.planned else {}))
 
+    def scene(self, number: int) -> Scene:
+        """The scene of a prompt, without images and plan."""
+        return self.scenes[number * len(self.scenes) // self.count]
+
     def _build(self, numbers: Sequence[int]) -> list[_Row]:
-        scenes = [self.scenes[number * len(self.scenes) // self.count] for number in numbers]
+        scenes = [self.scene(number) for number in numbers]
         plans = plan(scenes) if self.planned else [None] * len(scenes)
         return [_Row(scene, messages(scene, self.form), best) for scene, best in zip(scenes, plans, strict=True)]
 

@@ -39,7 +39,7 @@ class WrittenThoughts(Thoughts):
             scene, text = record.text("scene"), record.text("text").strip()
             if scene in self.texts:
                 raise record.error(f"Expected one text of a scene, but got another one of '{scene}'.")
-            if AnswerFormat(waypoints=2).read(thought_first(text, SAMPLE)) is None:
+            if not readable(text):
                 raise record.error(
                     f"Expected thoughts without brackets, in which trajectories are looked for, but got '{text[:80]}', "
                     "try dashes or quotation marks."
@@ -50,6 +50,11 @@ class WrittenThoughts(Thoughts):
         if scene.name not in self.texts:
             raise UserError(f"Expected thoughts on every training scene, but {self.path} has none on '{scene.name}'.")
         return self.texts[scene.name]
+
+
+def readable(text: str) -> bool:
+    """Whether a trajectory can be read after the text, which then has no brackets."""
+    return AnswerFormat(waypoints=2).read(thought_first(text, SAMPLE)) is not None
 
 
 def thought_first(text: str, trajectory: str) -> str:

@@ -1,4 +1,4 @@
-"""JSON over HTTP."""
+"""Requests in JSON over HTTP."""
 
 from __future__ import annotations
 
@@ -13,16 +13,26 @@ from lightning_cgrpo.errors import UserError, expect
 
 PAUSES = (1.0, 4.0)
 """Seconds before the second and the third try."""
+BUSY = 429, 502, 503, 504
 
 
-class Client:
-    """Sends requests, which fail after `timeout` seconds, to a server such as http://localhost:8000."""
+class JSONClient:
+    """Sends requests to a server such as http://localhost:8000.
 
-    def __init__(self, address: str, timeout: float) -> None:
+    Args:
+        timeout: seconds until a request fails.
+        server: what the server is, for errors.
+        key: a secret, sent as a bearer token.
+    """
+
+    def __init__(self, address: str, timeout: float, server: str, key: str | None = None) -> None:
         expect(address.startswith(("http://", "https://")), "address", "a URL with http:// or https://", address)
         expect(timeout > 0, "timeout", "greater than 0", timeout)
         self.address = address.rstrip("/")
-        self.timeout = timeout
+        self.timeout, self.server = timeout, server
+        self._headers = {"Content-Type": "application/json"} | (
+            {} if key is None else {"Authorization": f"Bearer {key}"}
+        )
 
     def get(self, path: str) -> dict[str, Any]:
         return self._ask(path, None)
@@ -42,7 +52,7 @@ class Client:
 
     def _ask(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(self.address + path, data, self._headers)
         try:
             with urllib.request.urlopen(request, timeout=self.timeout) as response:
                 text = response.read()
@@ -56,7 +66,7 @@ class Client:
                     "larger timeout."
                 ) from None
             raise _PassingError(
-                f"Expected a vLLM server at {self.address}, but got no answer to {path} ({reason}), try starting it "
+                f"Expected {self.server} at {self.address}, but got no answer to {path} ({reason}), try starting it "
                 "there, or another address."
             ) from None
         try:
@@ -65,8 +75,8 @@ class Client:
             answer = None
         if not isinstance(answer, dict):
             raise UserError(
-                f"Expected a JSON object from {self.address}{path}, but got '{_start(text)}', try the address of a "
-                "vLLM server."
+                f"Expected a JSON object from {self.address}{path}, but got '{_start(text)}', try the address of "
+                f"{self.server}."
             )
         return answer
 
@@ -75,7 +85,7 @@ class Client:
             said = json.loads(text)["error"]["message"]
         except (ValueError, LookupError, TypeError):
             said = _start(text)
-        kind = _PassingError if code in (502, 503, 504) else UserError
+        kind = _PassingError if code in BUSY else UserError
         hint = ", try VLLM_SERVER_DEV_MODE=1 before `vllm serve`" if code == 404 and not path.startswith("/v1") else ""
         return kind(f"Expected {self.address}{path} to accept the request, but got {code} ({said}){hint}.")
 

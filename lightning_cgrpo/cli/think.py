@@ -1,0 +1,194 @@
+"""The command ``think``: thoughts on demonstrated drives, written by a larger model on a server."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_cgrpo.cli.configuration import Config, ConfigError, get
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.json_client import JSONClient
+
+if TYPE_CHECKING:
+    from lightning_cgrpo.tasks.driving.scene_prompts import DrivingDemonstrations
+
+INSTRUCTION = (
+    "The pictures show what a car's driver sees. In the next seconds a good driver takes these positions, in meters "
+    "ahead and to the left of the car: {trajectory}\n"
+    "Say in two to four sentences what in the scene leads the driver to this: the road, other road users, traffic "
+    "lights, speed. Write as the driver, before driving. Mention no numbers of the positions, and use no brackets."
+)
+KEY = "OPENAI_API_KEY"
+TRIES = 3
+"""Requests for a text that fits, each with another seed."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command ``think``."""
+    from lightning_cgrpo.cli.arguments import read_arguments
+
+    parser = argparse.ArgumentParser(
+        prog="python -m lightning_cgrpo think",
+        description="Have a larger model write the thoughts before each demonstrated drive of a fine-tuning stage.",
+        usage="%(prog)s -c FILE... [--KEY=VALUE]... --server URL --writer MODEL --out FILE",
+        epilog="The server speaks the protocol of /v1/chat/completions, as `vllm serve` does, and gets the variable "
+        f"{KEY} of the environment as its key. The same command continues after an interruption. Fine-tune with "
+        "--data.thoughts=WrittenThoughts --data.thoughts.path=FILE. See docs/driving.md.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--server", metavar="URL", required=True, help="address, such as http://localhost:8000")
+    parser.add_argument("--writer", metavar="MODEL", required=True, help="name of the model on the server")
+    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="a .jsonl file, continued if it exists")
+    parser.add_argument(
+        "--instruction", metavar="FILE", type=Path, help="a text with {trajectory}, which replaces the instruction"
+    )
+    parser.add_argument("--at_once", metavar="N", type=int, default=16, help="requests at a time (default: 16)")
+    parser.add_argument("--max_tokens", metavar="N", type=int, default=512, help="longest text (default: 512)")
+    parser.add_argument(
+        "--timeout", metavar="S", type=float, default=300.0, help="seconds for a request (default: 300)"
+    )
+    given, rest = parser.parse_known_args(argv)
+    instruction = INSTRUCTION if given.instruction is None else given.instruction.read_text(encoding="utf-8")
+    for holds, what, value in (
+        (given.at_once >= 1, "--at_once to be at least 1", given.at_once),
+        (given.out.suffix == ".jsonl", "--out to be a .jsonl file", given.out),
+        ("{trajectory}" in instruction, "--instruction to be a text with {trajectory}", given.instruction),
+    ):
+        if not holds:
+            raise ConfigError(f"Expected {what}, but got {value}.")
+    config, _ = read_arguments("think", rest)
+    writer = _Writer(
+        JSONClient(given.server, given.timeout, "a server of chat completions", os.environ.get(KEY)),
+        given.writer,
+        instruction,
+        given.max_tokens,
+    )
+    _write(_demonstrations(config), writer, given.out, given.at_once)
+
+
+class _Writer:
+    """Asks the server for the thoughts on one demonstration."""
+
+    def __init__(self, client: JSONClient, model: str, instruction: str, max_tokens: int) -> None:
+        self.client, self.model, self.instruction, self.max_tokens = client, model, instruction, max_tokens
+
+    def __call__(self, prompt: Sequence[dict[str, Any]], trajectory: str) -> str | None:
+        """The text, or None if no try gave one without brackets."""
+        from lightning_cgrpo.tasks.driving.thoughts import readable
+
+        asked = {"type": "text", "text": self.instruction.replace("{trajectory}", trajectory)}
+        *before, last = [_sent(message) for message in prompt]
+        messages = [*before, {**last, "content": [*last["content"], asked]}]
+        request = {"model": self.model, "messages": messages, "max_tokens": self.max_tokens}
+        for seed in range(TRIES):
+            reply = self.client.post("/v1/chat/completions", {**request, "seed": seed}, again=True)
+            try:
+                choice = reply["choices"][0]
+                text = str(choice["message"]["content"] or "").strip()
+            except (LookupError, TypeError):
+                raise UserError(
+                    f"Expected choices with messages from {self.client.address}, but got {str(reply)[:200]}."
+                ) from None
+            if text and choice.get("finish_reason") != "length" and readable(text):
+                return text
+        return None
+
+
+def _sent(message: dict[str, Any]) -> dict[str, Any]:
+    """A message in the protocol's form, with images as PNG in data URLs."""
+    content = message["content"]
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return {**message, "content": [_image(part["image"]) if part["type"] == "image" else part for part in parts]}
+
+
+def _image(image: Any) -> dict[str, Any]:
+    from PIL import Image
+
+    file = io.BytesIO()
+    (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(file, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _demonstrations(config: Config) -> DrivingDemonstrations:
+    """The training demonstrations of a fine-tuning stage, without thoughts."""
+    from lightning.pytorch import LightningDataModule
+
+    from lightning_cgrpo.cli.loading import instantiate
+    from lightning_cgrpo.cli.preparation import import_names
+    from lightning_cgrpo.datamodules import NavsimDemonstrationsDataModule
+
+    import_names()
+    arguments = {name: value for name, value in (get(config, "data.init_args") or {}).items() if name != "thoughts"}
+    data = instantiate({"data": {**config["data"], "init_args": arguments}}, data=LightningDataModule)["data"]
+    if not isinstance(data, NavsimDemonstrationsDataModule):
+        raise UserError(
+            f"Expected data with demonstrated drives, but got {type(data).__name__}, try -c configs/navsim_sft.yaml."
+        )
+    return data.demonstrations()
+
+
+def _write(source: DrivingDemonstrations, writer: _Writer, out: Path, at_once: int) -> None:
+    """Append a line for each scene that has none."""
+    import torch
+    from rich.progress import Progress
+
+    written = _continued(out)
+    left_out: list[str] = []
+    with Progress(transient=True) as bar, out.open("a", encoding="utf-8") as file, ThreadPoolExecutor(at_once) as pool:
+        shown = bar.add_task("Thoughts", total=len(source))
+        running: dict[Future[str | None], str] = {}
+
+        def finish(some: set[Future[str | None]]) -> None:
+            for future in some:
+                scene, text = running.pop(future), future.result()
+                if text is None:
+                    left_out.append(scene)
+                else:
+                    file.write(json.dumps({"scene": scene, "text": text}, ensure_ascii=False) + "\n")
+                    file.flush()
+                    written.add(scene)
+                bar.advance(shown)
+
+        try:
+            for number in range(len(source)):
+                if written and source.scene(number).name in written:
+                    bar.advance(shown)
+                    continue
+                columns = source.groups(torch.tensor([number])).columns
+                running[pool.submit(writer, columns["prompt"][0], columns["completion"][0])] = columns["scene"][0].name
+                if len(running) >= at_once:
+                    finish(wait(running, return_when=FIRST_COMPLETED).done)
+            while running:
+                finish(wait(running, return_when=FIRST_COMPLETED).done)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    print(f"{out}: thoughts on {len(written)} scenes.")
+    if left_out:
+        raise UserError(
+            f"Expected texts without brackets, within --max_tokens, on all scenes, but got none on {len(left_out)} of "
+            f"{len(source)} in {TRIES} tries each, the first '{left_out[0]}', try another --instruction or "
+            "more --max_tokens; the same command asks for these alone."
+        )
+
+
+def _continued(out: Path) -> set[str]:
+    """Scenes in an earlier part of the file; a line that was cut off by an interruption is removed."""
+    if not out.exists():
+        return set()
+    lines = out.read_bytes().splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n"):
+        with out.open("r+b") as file:
+            file.truncate(sum(map(len, lines[:-1])))
+        lines = lines[:-1]
+    from lightning_cgrpo.records import read_records
+
+    return {record.text("scene") for record in read_records(out)} if lines else set()
