@@ -78,12 +78,18 @@ class Watched(ConstrainedGRPO):
         with self._watch("passes without gradient"):
             return super()._log_probs(*args)
 
-    def _backward(self, *args: Any) -> None:
+    def accumulate(self, *args: Any) -> None:
         with self._watch("training passes"):
-            super()._backward(*args)
+            super().accumulate(*args)
+
+    def _learn_values(self, *args: Any) -> None:
+        with self._watch("critic's steps"):
+            super()._learn_values(*args)
 
     def configure_optimizers(self) -> Any:
-        optimizer = super().configure_optimizers()
+        configured = super().configure_optimizers()
+        # With a critic: lists of optimizers, the policy's first, and of schedules.
+        optimizer = configured[0][0] if isinstance(configured, tuple) else configured
         step = optimizer.step
 
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -91,7 +97,7 @@ class Watched(ConstrainedGRPO):
                 return step(*args, **kwargs)
 
         optimizer.step = watched
-        return optimizer
+        return configured
 
 
 def fit(module: Any, data: Any, updates: int) -> None:
@@ -142,7 +148,10 @@ def compare(measured: dict[str, int], predicted: dict[str, dict[str, int]]) -> d
         "passes without gradient": max((totals[name] for name in without if name in totals), default=0),
         "training passes": max(totals[name] for name in training),
         "optimizer step": totals["optimizer step"],
+        "critic's steps": max((size for name, size in totals.items() if name.startswith("critic: ")), default=0),
     }
+    missing = {"rollout", "training passes", "optimizer step"} - set(measured)
+    assert not missing, f"phases without a measurement: {missing}"
     rows = {name: [phases[name], size] for name, size in measured.items()}
     return {**rows, "peak": [max(totals.values()), max(measured.values())]}
 

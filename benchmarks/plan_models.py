@@ -60,6 +60,23 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
                   "vision": {"width": 384, "layers": 6, "feed_forward": 1024, "heads": 6}},
         "prompts": 2, "group": 4, "images": 1, "image_size": 224, "answer_tokens": 13, "micro_batch_size": 4,
     },
+    "critic": {
+        "used": False,
+        "model": {"width": 512, "layers": 6, "feed_forward": 1792, "heads": 8, "kinds": 2, "vocabulary": 8_192},
+        "prompts": 2, "group": 4, "prompt_tokens": 128, "answer_tokens": 17, "kl_weight": 0.04, "critic": {},
+    },
+    "critic_adapters": {
+        "used": False,
+        "model": {"width": 640, "layers": 6, "feed_forward": 1792, "heads": 10, "kinds": 2, "vocabulary": 8_192},
+        "prompts": 3, "group": 4, "prompt_tokens": 192, "answer_tokens": 17, "micro_batch_size": 4,
+        "critic": {"rank": 16},
+    },
+    "critic_images": {
+        "used": False,
+        "model": {"width": 384, "layers": 5, "feed_forward": 1152, "heads": 6, "kinds": 2, "vocabulary": 8_192,
+                  "vision": {"width": 320, "layers": 6, "feed_forward": 896, "heads": 5}},
+        "prompts": 2, "group": 4, "images": 2, "image_size": 168, "answer_tokens": 13, "critic": {},
+    },
 }  # fmt: skip
 
 
@@ -177,6 +194,20 @@ def configuration(model: Path, of: dict[str, Any]) -> dict[str, Any]:
     kind = "VisionLanguagePolicy" if "images" in of else "CausalLMPolicy"
     length = of["answer_tokens"]
     optimization = {name: of[name] for name in ("kl_weight", "micro_batch_size", "minibatch_size") if name in of}
+    optimizer = {"class_path": "torch.optim.AdamW", "init_args": {"lr": 1e-5}}
+    estimator: dict[str, Any] = {"class_path": "lightning_cgrpo.ScalarizedAdvantages"}
+    if "critic" in of:
+        lora = {"lora": {"rank": of["critic"]["rank"]}} if "rank" in of["critic"] else {}
+        reader = {"class_path": f"lightning_cgrpo.{kind}", "init_args": {"model": str(model), **lora}}
+        learning = {"epochs": 1, "warmup": 0, "micro_batch_size": of.get("micro_batch_size")}
+        estimator = {
+            "class_path": "lightning_cgrpo.LagrangianGAE",
+            "init_args": {
+                "critic": {"class_path": "lightning_cgrpo.LanguageCritic", "init_args": {"network": reader}},
+                "optimizer": optimizer,
+                "learning": learning,
+            },
+        }
     return {
         "trainer": {"accelerator": "cpu"},
         "model": {
@@ -192,7 +223,8 @@ def configuration(model: Path, of: dict[str, Any]) -> dict[str, Any]:
                     "init_args": {"signals": {"made_up": "benchmarks.plan_models.made_up"}},
                 },
                 "objective": {"reward": "made_up"},
-                "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": 1e-5}},
+                "estimator": estimator,
+                "optimizer": optimizer,
                 "optimization": optimization,
                 "group_size": of["group"],
             },

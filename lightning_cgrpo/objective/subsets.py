@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -108,25 +108,19 @@ def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[st
     Raises:
         ObjectiveError: the nearest column or value is suggested.
     """
-    import torch
-
     subsets = {name: constraint for name, constraint in constraints.items() if constraint.where is not None}
     if not subsets:
         return
-    source = source_of("train")
-    rows = source.rows
-    groups = source.groups(torch.arange(min(SEEN, len(source)))).columns if rows is None else {}
-    columns = list(groups) if rows is None else list(dict.fromkeys(column for row in rows for column in row))
+    columns = columns_of(source_of("train"))
     for name, constraint in subsets.items():
         column, value = column_of(constraint), value_of(constraint)
         if column not in columns:
             raise ObjectiveError(
                 f"Expected constraint '{name}' to name a column of the data, {sorted(columns)}, but got '{column}'."
-                f"{did_you_mean(column, columns)}"
+                f"{did_you_mean(column, list(columns))}"
             )
-        values = _texts(groups[column] if rows is None else (row.get(column) for row in rows))
-        if str(value) not in values:
-            known = sorted(values)
+        known = sorted({str(value) for value in columns[column]})
+        if str(value) not in known:
             shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
             raise ObjectiveError(
                 f"Expected constraint '{name}' to be on a subset with prompts, but no {column} is {value}; there are "
@@ -134,6 +128,12 @@ def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[st
             )
 
 
-def _texts(column: Any) -> set[str]:
-    values: Iterable[Any] = column.tolist() if hasattr(column, "tolist") else column
-    return {str(value) for value in values}
+def columns_of(source: PromptSource) -> dict[str, list[Any]]:
+    """The values in each column: of all rows in memory, or of the first `SEEN` prompts."""
+    import torch
+
+    if (rows := source.rows) is not None:
+        names = dict.fromkeys(column for row in rows for column in row)
+        return {name: [row.get(name) for row in rows] for name in names}
+    columns = source.groups(torch.arange(min(SEEN, len(source)))).columns
+    return {name: list(column.tolist() if hasattr(column, "tolist") else column) for name, column in columns.items()}
