@@ -34,6 +34,7 @@ EXTRAS["dev"] = [
     "pytest>=9.2",
     "pytest-xdist>=3.8",
     "ruff>=0.17",
+    "stable-baselines3>=2.9",  # the oracle of a whole PPO update, and a baseline of worlds
     "trl>=1.16",  # the losses' oracle
 ]
 

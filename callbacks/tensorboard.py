@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_cgrpo.callbacks.log_writers import writers
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutput
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.objective import Objective
@@ -59,14 +59,27 @@ class EffectiveWeights(Callback):
 
 
 class Pictures(Callback):
-    """Draws answers to the first `prompts` prompts of every n-th update's batch."""
+    """Draws answers to the first `prompts` prompts of every n-th update's batch.
+
+    Args:
+        renderer: by default the sampler's environment, if it draws itself, as `Gymnasium` does.
+
+    Raises:
+        UserError: (when training starts) there is no renderer.
+    """
 
     changes_learning = False
 
-    def __init__(self, renderer: Renderer, every_n_updates: int = 500, prompts: int = 1) -> None:
+    def __init__(self, renderer: Renderer | None = None, every_n_updates: int = 500, prompts: int = 1) -> None:
         expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
         expect(prompts >= 1, "prompts", "at least 1", prompts)
         self.renderer, self.every_n_updates, self.prompts = renderer, every_n_updates, prompts
+
+    def setup(self, trainer: Trainer, pl_module: ConstrainedGRPO, stage: str) -> None:
+        given = self.renderer or getattr(pl_module.sampler, "environment", None)
+        if not isinstance(given, Renderer):
+            raise UserError("Expected a renderer for Pictures, but got none, try GridworldRenderer or one of your own.")
+        self._renderer = given
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: ConstrainedGRPO, outputs: UpdateOutput, batch: Any, batch_idx: int
@@ -76,5 +89,5 @@ class Pictures(Callback):
             return
         for writer in writers(trainer):
             for row in range(min(self.prompts, len(outputs["prompts"]))):
-                figure = self.renderer.render(outputs["prompts"], outputs["rollouts"], outputs["signals"], row)
+                figure = self._renderer.render(outputs["prompts"], outputs["rollouts"], outputs["signals"], row)
                 writer.figure(f"episodes/{row}", figure, update)

@@ -34,7 +34,7 @@ from lightning_cgrpo import (
 )
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.critic.value_learning import ValueLearning
-from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
+from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule, SeedDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.distributed import world
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator
@@ -168,6 +168,23 @@ def critic(folder: Path, prompts: int) -> dict:
     return run(module, GridworldDataModule(prompts), LagrangianCallback(SoftmaxAdam()), UPDATES)
 
 
+def worlds(folder: Path, prompts: int) -> dict:
+    """Gymnasium's CartPole; two processes have different numbers of worlds."""
+    from lightning_cgrpo import Gymnasium, GymnasiumTask
+
+    torch.manual_seed(0)
+    module = ConstrainedGRPO(
+        CategoricalMLP(4, 2, hidden=(32,)).double(),
+        EnvironmentSampler(Gymnasium("CartPole-v1", max_steps=30)),
+        GymnasiumTask({"far": {"outside": {"observation.0": [-0.05, 0.05]}}}),
+        Objective("return", {"far": Constraint(at_most=0.05)}),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        optimization=Optimization(epochs=2, minibatch_size=50 * prompts, aggregation="token_mean"),
+        group_size=8,
+    )
+    return run(module, SeedDataModule(prompts), LagrangianCallback(SoftmaxAdam()), UPDATES)
+
+
 def even(completions, **columns):
     """Signal: an even number of characters."""
     return [float(len(text) % 2 == 0) for text in completions]
@@ -279,6 +296,7 @@ RUNS = {
     "gridworld": gridworld,
     "grammar": grammar,
     "critic": critic,
+    "worlds": worlds,
     "language": language,
     "reader": reader,
     "supervised": supervised,

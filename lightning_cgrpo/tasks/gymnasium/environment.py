@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import importlib
 import math
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 from gymnasium.spaces import Box, Discrete
 
 from lightning_cgrpo.errors import UserError, expect, first_line
-from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signals
 from lightning_cgrpo.samplers.environment import Environment
 from lightning_cgrpo.tasks.gymnasium.episodes import GymnasiumEpisodes
+from lightning_cgrpo.tasks.gymnasium.render import film_strips
 from lightning_cgrpo.tasks.gymnasium.worlds import World, Worlds, WorldsApart, WorldsHere
+from lightning_cgrpo.tasks.task import Renderer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Wrapper = str | dict[str, dict[str, Any]] | Callable[[World], World]
 
 
-class Gymnasium(Environment):
+class Gymnasium(Environment, Renderer):
     """Worlds made by ``gymnasium.make``. A prompt is the seed of a reset, so that a group starts from the same state.
 
-    Worlds are never saved: a resumed run replays them from seeds.
+    Worlds are never saved: a resumed run and `render` replay them from seeds. A warning says that a world's reset
+    depends on more than its seed.
 
     Args:
         id: registered name, with its module if importing gymnasium does not register it: ``minigrid:MiniGrid-…``.
@@ -83,9 +90,22 @@ class Gymnasium(Environment):
             [seed for seed in seeds for _ in range(group_size)],
             [chosen for chosen in options for _ in range(group_size)],
         )
-        return GymnasiumEpisodes(
+        episodes = GymnasiumEpisodes(
             self._worlds, observations, self._space, self._first, self.infos, self.max_steps, prompts.index.device
         )
+        starts = episodes.observe(episodes.start).unflatten(0, (len(seeds), group_size))
+        if not bool((starts == starts[:, :1]).all()):
+            warnings.warn(
+                f"Worlds '{self.id}' that were reset with the same seed start differently. Groups compare answers "
+                "from different states, and a resumed run does not equal an uninterrupted run. Try a world that draws "
+                "all randomness from self.np_random.",
+                stacklevel=2,
+            )
+        return episodes
+
+    def render(self, prompts: PromptGroups, rollouts: Rollouts, signals: Signals, row: int) -> Figure:
+        """Draw at most four answers as film strips, by `gymnasium.Env.render` of a new world."""
+        return film_strips(self.make, prompts, rollouts, row, self._first)
 
     def _observations(self, world: World) -> Box:
         space = world.observation_space

@@ -1,13 +1,16 @@
 """The shipped configurations of Gymnasium train with every overlay, and resume exactly."""
 
-from pathlib import Path
+import shlex
+import signal
+import time
 
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.configuration import PACKAGED
+from tests.forked import forked
+from tests.test_resume import assert_same_state, checkpoint, rows
 
 WORLDS = ("cartpole", "pendulum", "minigrid_lava")
 QUIET = [
@@ -25,11 +28,6 @@ def fit(*arguments):
     main(["fit", *QUIET, *arguments])
 
 
-def last(run):
-    (file,) = Path().glob(f"runs/{run}/checkpoints/last.ckpt")
-    return torch.load(file, weights_only=True)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_overlays_start(world, tmp_path, monkeypatch):
@@ -43,29 +41,47 @@ def test_overlays_start(world, tmp_path, monkeypatch):
         assert list(tmp_path.glob(f"runs/{world},*{name}*/version_0/checkpoints/last.ckpt")), name
 
 
+RUNS = {
+    **{world: f"-c configs/{world}.yaml" for world in WORLDS},
+    "processes": "-c configs/cartpole.yaml --model.sampler.environment.processes=true",
+    "critic": "-c configs/pendulum.yaml -c configs/ablations/pendulum/ppo_lagrangian.yaml "
+    "--model.estimator.learning.warmup=1",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("world", WORLDS)
-def test_resumed_equals_uninterrupted(world, tmp_path, monkeypatch):
-    """New worlds, replayed from seeds: weights, optimizer and multipliers are equal bit for bit."""
-    monkeypatch.chdir(tmp_path)
-    base = (
-        "-c",
-        f"configs/{world}.yaml",
-        "--trainer.logger.name=resumed",
-        "--callbacks.checkpoints.every_n_train_steps=1",
-    )
-    fit(*base, "--trainer.max_steps=4")
-    fit(*base, "--trainer.max_steps=2")
-    fit(*base, "--trainer.max_steps=4", "--ckpt_path=last")
-    whole, resumed = last("resumed/version_0"), last("resumed/version_2")
-    kept = ("state_dict", "optimizer_states", "global_step")
-    assert whole["global_step"] == resumed["global_step"] == 4
-    for part in kept:
-        for one, other in zip(tree_leaves(whole[part]), tree_leaves(resumed[part]), strict=True):
-            assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
-    multipliers = [
-        next(state for name, state in checkpoint["callbacks"].items() if "LagrangianCallback" in name)
-        for checkpoint in (whole, resumed)
+@pytest.mark.parametrize("name", RUNS)
+def test_killed_and_resumed_equals_uninterrupted(name, tmp_path, monkeypatch):
+    """SIGKILL a process after a checkpoint; new worlds, replayed from seeds, lead to the same log and state."""
+    kept = "--callbacks.checkpoints.every_n_train_steps=1 --callbacks.checkpoints.save_top_k=-1 "
+    logged = "--trainer.logger=lightning.pytorch.loggers.CSVLogger --trainer.logger.save_dir=runs "
+    arguments = [
+        *("fit", *QUIET, *shlex.split(RUNS[name])),
+        *shlex.split(kept + "--callbacks.checkpoints.monitor=null --callbacks.layout=null --callbacks.pictures=null"),
+        *shlex.split(logged + "--trainer.logger.name=resumed --trainer.log_every_n_steps=1"),
+        *shlex.split("--model.lr_scheduler=torch.optim.lr_scheduler.StepLR --model.lr_scheduler.step_size=2"),
+        "--trainer.val_check_interval=2",
     ]
-    for one, other in zip(*map(tree_leaves, multipliers), strict=True):
-        assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    killed.mkdir()
+    whole.mkdir()
+    monkeypatch.chdir(killed)
+    output, saved = tmp_path / "output.txt", killed / "runs/resumed/version_0/checkpoints/step=2.ckpt"
+    with forked(main, [*arguments, "--trainer.max_steps=1000000"], output=output) as process:
+        deadline = time.monotonic() + 240
+        while not saved.is_file() and process.exitcode is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL, output.read_text()
+    resumed_at = torch.load(saved.with_name("last.ckpt"), weights_only=True)["global_step"]
+    updates = resumed_at + 2
+    main([*arguments, "--ckpt_path=last", f"--trainer.max_steps={updates}"])
+    monkeypatch.chdir(whole)
+    main([*arguments, f"--trainer.max_steps={updates}"])
+
+    found, expected = rows(killed, 1, 0), rows(whole, 0, resumed_at)
+    assert found == expected
+    assert {int(row["step"]) for row in expected} >= set(range(resumed_at, updates))
+    assert any("val/reward/mean" in row for row in expected)
+    assert_same_state(checkpoint(killed, 1, updates), checkpoint(whole, 0, updates), updates)

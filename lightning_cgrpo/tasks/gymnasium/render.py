@@ -1,0 +1,76 @@
+"""Film strips of episodes, drawn by the worlds themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.tasks.gymnasium.worlds import World
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+EPISODES, FRAMES = 4, 6
+
+
+def film_strips(make: Callable[..., World], prompts: PromptGroups, rollouts: Rollouts, row: int, first: int) -> Figure:
+    """Frames of the first answers to prompt `row`, replayed in a new world from the prompt's seed.
+
+    Args:
+        make: makes a world, given a render mode.
+        first: number of the first discrete action.
+
+    Raises:
+        UserError: the world draws no pictures.
+    """
+    from matplotlib.figure import Figure
+
+    seed = int(prompts.columns["seed"][row])
+    start = {"seed": seed, "options": prompts.columns["options"][row] if "options" in prompts.columns else None}
+    count = min(EPISODES, rollouts.mask.shape[1])
+    figure = Figure(figsize=(1.6 * FRAMES, 1.8 * count), layout="constrained")
+    same, world = True, make(render_mode="rgb_array")
+    try:
+        for episode, axes in enumerate(figure.subplots(count, FRAMES, squeeze=False)):
+            mask = rollouts.mask[row, episode].cpu()
+            actions, seen = (
+                values[row, episode].cpu()[mask].numpy()
+                for values in (rollouts.info["action"], rollouts.inputs["observations"])
+            )
+            moments = np.unique(np.linspace(0, len(actions), FRAMES).round().astype(int)).tolist()
+            frames, replayed = _replay(world, start, actions if actions.ndim > 1 else actions + first, moments)
+            same = same and np.array_equal(np.asarray(replayed, dtype=seen.dtype), seen)
+            for axis in axes:
+                axis.set_axis_off()
+            for axis, moment, frame in zip(axes, moments, frames, strict=False):
+                axis.imshow(frame)
+                axis.set_title(f"step {moment}", fontsize=8)
+            rewards = float(rollouts.info["reward"][row, episode].sum())
+            axes[0].set_title(f"answer {episode}, return {rewards:.4g}", fontsize=8)
+    finally:
+        world.close()
+    figure.suptitle(f"replayed from seed {seed}" + ("" if same else ", but the replay differs from the episode"))
+    return figure
+
+
+def _replay(world: World, start: dict[str, Any], actions: Any, moments: list[int]) -> tuple[list[Any], list[Any]]:
+    """Frames at `moments`, numbers of steps done, and the observation before each step."""
+    observation, _ = world.reset(**start)
+    frames, seen = [_frame(world)], []
+    for moment, action in enumerate(actions, start=1):
+        seen.append(observation)
+        observation, *_ = world.step(action)
+        if moment in moments:
+            frames.append(_frame(world))
+    return frames, seen
+
+
+def _frame(world: World) -> Any:
+    frame = world.render()
+    if not isinstance(frame, np.ndarray):
+        raise UserError(f"Expected the world to draw arrays with render_mode 'rgb_array', but got {frame!r:.80}.")
+    return frame
