@@ -8,6 +8,7 @@ FOLDER holds a language model and prompts. A run is the name of a function below
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -101,8 +102,23 @@ class TaskWithNumbers(GridworldTask):
         return {**super().score(prompts, rollouts), "steps": Signal(rollouts.lengths.double())}
 
 
+class WithSides(GridworldDataModule):
+    """Grids with a column: the side of the start, of three."""
+
+    def source(self, split):
+        source = super().source(split)
+        groups = source.groups
+
+        def with_sides(index):
+            made = groups(index)
+            return replace(made, columns={**made.columns, "side": made.columns["start"] % 3})
+
+        source.groups = with_sides
+        return source
+
+
 def grammar_module() -> ConstrainedGRPO:
-    """A module with every kind of constraint."""
+    """A module with every kind of constraint, for grids of `WithSides`."""
     torch.manual_seed(0)
     constraints = {
         "lava": Constraint(at_most=0.01, start=[0.5, 0.1], over=12),
@@ -110,6 +126,7 @@ def grammar_module() -> ConstrainedGRPO:
         "fine": Constraint(at_least=0.9, start=0.1, over=15),
         "drift": Constraint(signal="kl", mean_at_most=1e-5),
         "lively": Constraint(signal="entropy", mean_at_least=1.6),
+        "empty": Constraint(signal="battery", at_most=0.001, by={"side": [0, 1]}),
     }
     signals = {"fine": {"any_of": ["goal", {"below": {"steps": 30}}]}}
     return ConstrainedGRPO(
@@ -126,7 +143,7 @@ def grammar_module() -> ConstrainedGRPO:
 
 def grammar(folder: Path, prompts: int) -> dict:
     """The first updates with every kind of constraint."""
-    return run(grammar_module(), GridworldDataModule(prompts), LagrangianCallback(), UPDATES)
+    return run(grammar_module(), WithSides(prompts, eval_prompts=5), LagrangianCallback(), UPDATES, validated=True)
 
 
 def critic(folder: Path, prompts: int) -> dict:
@@ -206,10 +223,15 @@ def supervised(folder: Path, prompts: int) -> dict:
     return {"parameters": flattened(module)}
 
 
-def run(module: ConstrainedGRPO, data: GroupDataModule, duals: LagrangianCallback, updates: int) -> dict:
+def run(
+    module: ConstrainedGRPO, data: GroupDataModule, duals: LagrangianCallback, updates: int, validated: bool = False
+) -> dict:
     """What the run leaves: multipliers after each update, prompts of this process, metrics, policy, counts pending."""
     memory, multipliers = Memory(), Multipliers()
-    fit(module, data, updates, memory, duals, multipliers)
+    trainer = fit(module, data, updates, memory, duals, multipliers)
+    if validated:
+        trainer.limit_val_batches = 1
+        trainer.validate(module, data, verbose=False)
     return {
         "multipliers": torch.stack(multipliers.history),
         "prompts": multipliers.prompts,
@@ -226,7 +248,7 @@ def flattened(module: RolloutModule) -> torch.Tensor:
 
 def fit(
     module: RolloutModule, data: GroupDataModule, updates: int, logger: "Memory | bool" = False, *callbacks: Callback
-) -> None:
+) -> Trainer:
     _, processes = size()
     trainer = Trainer(
         accelerator="cpu",
@@ -245,6 +267,7 @@ def fit(
     )
     trainer.fit(module, data)
     assert world()[1] == processes
+    return trainer
 
 
 def size() -> tuple[int, int]:

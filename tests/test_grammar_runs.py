@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from lightning_cgrpo import Constraint, Objective
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar
-from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.grpo.losses import LossOptions, grpo_loss
+from lightning_cgrpo.objective.measurement import RunningSums
+from lightning_cgrpo.randomness import Stream
 
 UPDATES = 15
 
@@ -69,7 +71,7 @@ def trained(updates: int = UPDATES, ckpt_path: str | None = None, stop: int | No
         enable_model_summary=False,
         enable_checkpointing=False,
     )
-    trainer.fit(module, GridworldDataModule(3, seed=0), ckpt_path=ckpt_path)
+    trainer.fit(module, load_worker().WithSides(3, seed=0), ckpt_path=ckpt_path)
     return module, memory.updates, duals, seen.measured
 
 
@@ -93,6 +95,23 @@ def test_tags_and_thresholds_in_force(whole) -> None:
     assert last["multiplier/lively"] > 0
     for name in ("brief", "fine", "drift"):
         assert len({updates[u][f"multiplier/{name}"] for u in updates}) > 5
+
+
+def test_an_evaluation_measures_the_policys_own_signals(whole) -> None:
+    """By hand, from the log-probabilities of both policies for the answers that were sampled."""
+    module = deepcopy(whole[0]).float()  # trained in float64
+    prompts = next(iter(load_worker().WithSides(3, seed=0).val_dataloader()))
+    sums = RunningSums()
+    with torch.no_grad():
+        rollouts = module.measure(prompts, 4, Stream.VALIDATION, 0, sums)["rollouts"]
+        examples = module.policy.examples(rollouts)
+        policy, reference = (model(examples) for model in (module.policy, module.reference))
+    logs, answers = reference.log_probs - policy.log_probs, rollouts.mask.flatten(0, 1)
+    for name, values in (("drift", logs.exp() - logs - 1), ("lively", policy.entropy)):
+        expected = torch.stack([part.mean() for part in values.split(answers.sum(1).tolist())]).mean()
+        evaluation = sums.evaluation(module.objective)
+        assert evaluation.metrics[f"mean/{name}"] == pytest.approx(expected.item())
+        assert expected > 0
 
 
 def test_the_dual_sees_means_in_standard_units(whole) -> None:

@@ -40,7 +40,7 @@ def look(config: Config, objective: Objective, prompts: int | None, confidence: 
     # Loggers and limits of the run would write, or cut, what the certificate counts.
     trainer = {**(config.get("trainer") or {}), "logger": False, "limit_test_batches": None, "fast_dev_run": False}
     line = _Look({**config, "trainer": trainer, "callbacks": callbacks}, objective, prompts, confidence)
-    counts = {name: _counts(objective, name, line.rows, line.longest) for name in objective.compared}
+    counts = {name: _counts(objective, name, line.rows, line.longest) for name in decided(objective)}
     found = verdicts(counts, confidence)
     constraints = {}
     for name, verdict in found.items():
@@ -57,6 +57,12 @@ def look(config: Config, objective: Objective, prompts: int | None, confidence: 
         }
     decision = overall([verdict.decision for verdict in found.values()])
     return {"decision": decision, "prompts": line.count, "source": line.source, "constraints": constraints}
+
+
+def decided(objective: Objective) -> dict[str, Constraint]:
+    """The enforced constraints, but for the policy's own signals without a range, because drift has no bound."""
+    own = objective.own
+    return {name: of for name, of in objective.constrained.items() if name not in own or of.range is not None}
 
 
 def check_prompts(objective: Objective, prompts: int, confidence: float) -> None:
@@ -127,7 +133,7 @@ class _Look(CommandLine):
         source, self.source = datamodule.certification(prompts)
         self.count, self.longest = len(source), model.sampler.longest
         check_prompts(objective, self.count, confidence)
-        for name, constraint in objective.compared.items():
+        for name, constraint in decided(objective).items():
             _range(name, constraint, self.longest)
         model.eval_group_size = 1
         rows = _Rows()

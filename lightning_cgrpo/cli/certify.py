@@ -60,7 +60,7 @@ def _certificate(
     """The recorded or new certificate, printed; None on all processes but the first."""
     from lightning.pytorch.utilities import rank_zero_only
 
-    from lightning_cgrpo.cli.certificate import look, show
+    from lightning_cgrpo.cli.certificate import decided, look, show
     from lightning_cgrpo.cli.loading import read_checkpoint
     from lightning_cgrpo.cli.looks import FILE, identity, record, recorded
     from lightning_cgrpo.cli.method import method_of
@@ -74,7 +74,7 @@ def _certificate(
     policy = identity(weights, {part: get(method, f"model.init_args.{part}") for part in ("policy", "sampler", "task")})
     del weights
     question = {
-        "constraints": {name: asdict(constraint) for name, constraint in objective.compared.items()},
+        "constraints": {name: asdict(constraint) for name, constraint in decided(objective).items()},
         "data": method.get("data"),
         "confidence": confidence,
         "prompts": prompts,
@@ -82,8 +82,8 @@ def _certificate(
     first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
     found = recorded(checkpoint.parent, policy, question)
     once = f"Recorded in {checkpoint.parent / FILE}: a policy gets one look."
-    if left := [name for name in objective.constrained if name in objective.own]:
-        once += f" Not certified, because they are measured in training alone: {', '.join(left)}."
+    if left := [name for name in objective.constrained if name not in decided(objective)]:
+        once += f" Not certified, because they have no range: {', '.join(left)}."
     if found is not None:
         if first:
             show(found, f"Nothing was sampled, because the look was taken on {found['at'][:10]}. {once}")

@@ -125,15 +125,25 @@ class PolicySteps(RolloutModule):
             examples.targets["reference_log_probs"] = self._log_probs(self.reference, examples)
         return examples
 
-    def _log_probs(self, model: Reference, examples: Examples) -> Tensor:
-        """Log-probabilities of all examples, without gradients, 0 in the padding."""
+    def own_measured(self, rollouts: Rollouts) -> dict[str, Signal]:
+        if not self._own:
+            return {}
+        examples = self._training_examples(rollouts, torch.zeros_like(rollouts.mask[..., 0], dtype=torch.float32))
+        if "old_log_probs" not in examples.targets:
+            examples.targets["old_log_probs"] = self._log_probs(self.policy, examples)
+        if "entropy" in self._own:
+            examples.targets["entropy"] = self._log_probs(self.policy, examples, "entropy")
+        return own_signals(self._own, examples, rollouts)
+
+    def _log_probs(self, model: Reference, examples: Examples, part_of_output: str = "log_probs") -> Tensor:
+        """Log-probabilities (or entropies) of all examples, without gradients, 0 in the padding."""
         out = torch.zeros_like(examples.targets["weights"])
         rows = torch.arange(len(examples), device=out.device)
         with torch.no_grad():
             for piece in self.passes(micro_batches(rows, self.optimization.micro_batch_size)):
                 if len(piece):
                     part = examples[piece]
-                    put_rows(out, piece, torch.where(part.mask, model(part).log_probs, 0))
+                    put_rows(out, piece, torch.where(part.mask, getattr(model(part), part_of_output), 0))
                 elif is_sharded(self.policy):
                     model(self.policy.placeholder())
         return out

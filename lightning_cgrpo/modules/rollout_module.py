@@ -172,8 +172,14 @@ class RolloutModule(ManualOptimization):
         rollouts = self.sample(prompts, group_size, stream, update)
         signals, faults = self.score(prompts, rollouts)
         if sums is not None:
+            own, own_faults = isolate_faults(self.own_measured(rollouts))
+            signals, faults = {**signals, **own}, {**faults, **own_faults}
             sums.add(prompt_sums(self.objective, signals, rollouts, faults))
         return {"prompts": prompts, "rollouts": rollouts, "signals": signals}
+
+    def own_measured(self, rollouts: Rollouts) -> dict[str, Signal]:
+        """The policy's own signals of answers of an evaluation; by default none."""
+        return {}
 
     def sums(self, split: str) -> RunningSums:
         """The last evaluation's sums of each prompt: of ``val`` or a split of the test."""

@@ -23,14 +23,13 @@ def merit(objective: Objective, evaluation: Evaluation) -> float | None:
     """At least 0 if the upper confidence bounds of all violation rates are within their thresholds, else below 0.
 
     Below 0, the merit is the worst lower bound of slack (threshold - rate), in `standard_units`. At least 0, merit
-    rises with the reward. The unit of a mean is the size of its bound. The policy's own signals don't
-    count, because evaluations don't measure them. None without a reward.
+    rises with the reward. The unit of a mean is the size of its bound. None without a reward.
     """
     reward = evaluation.metrics.get("reward/mean")
     if reward is None:
         return None
     slack = math.inf
-    for name, constraint in objective.compared.items():
+    for name, constraint in objective.constrained.items():
         threshold = constraint.max_violation_rate
         if constraint.of_mean:
             unit = abs(threshold) or 1.0

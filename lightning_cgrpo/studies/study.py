@@ -127,7 +127,7 @@ def configuration(run: Run) -> Config:
     """A run's resolved configuration.
 
     Raises:
-        UserError: if an argument is wrong, sets the model's seed, or replaces the TensorBoardLogger.
+        UserError: if an argument is wrong, sets the model's seed, or names a logger whose logs `report` can't read.
     """
     try:
         config, flags = read_arguments("fit", run.arguments)
@@ -141,10 +141,11 @@ def configuration(run: Run) -> Config:
             f"{get(config, 'model.init_args.seed')}, try removing it."
         )
     logger = get(config, "trainer.logger")
-    if not isinstance(logger, dict) or not str(logger.get("class_path")).endswith("TensorBoardLogger"):
+    kind = logger.get("class_path") if isinstance(logger, dict) else logger
+    if not str(kind).endswith(("TensorBoardLogger", "CSVLogger")):
         raise UserError(
-            f"Variant '{run.variant}': Expected trainer.logger to be a TensorBoardLogger, because `report` reads its "
-            f"logs, but got {logger if not isinstance(logger, dict) else logger.get('class_path')}."
+            f"Variant '{run.variant}': Expected trainer.logger to be a TensorBoardLogger or a CSVLogger, because "
+            f"`report` reads their logs, but got {kind}."
         )
     return config
 

@@ -87,12 +87,19 @@ def test_the_verdict_and_the_status_follow_from_answers_to_new_prompts(lava, sta
     assert decision.upper() in out and "60 new prompts, one answer to each" in out and "a policy gets one look" in out
 
 
-def test_what_is_measured_in_training_alone_is_named(capsys):
-    drift = "--model.objective.constraints.lively='{signal: entropy, mean_at_least: 0.5}'"
-    assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=60 {drift}") == 0
+def test_the_policys_own_signals_need_a_range(capsys):
+    lively = "--model.objective.constraints.lively='{signal: entropy, mean_at_least: 0.001}'"
+    assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=60 {lively}") == 0
     assert [*looks()[0]["constraints"]] == ["lava", "battery"]
-    out = " ".join(capsys.readouterr().out.split())
-    assert "Not certified, because they are measured in training alone: lively." in out
+    assert "Not certified, because they have no range: lively." in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_entropy_is_certified():
+    """Of five actions: at most log 5 = 1.61 nats."""
+    lively = "--model.objective.constraints.lively='{signal: entropy, mean_at_least: 0.001, range: [0, 1.7]}'"
+    assert certify(f"--ckpt_path={FOLDER}/last.ckpt --prompts=60 {lively}") == 0
+    found = looks()[0]["constraints"]["lively"]
+    assert found["decision"] == "certified" and 0.001 < found["low"] < found["rate"] < 1.7
 
 
 def sampled():

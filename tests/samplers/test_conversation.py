@@ -23,7 +23,7 @@ from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
 from lightning_cgrpo.rollout import Examples, PromptGroups, read  # noqa: E402
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler  # noqa: E402
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate  # noqa: E402
-from lightning_cgrpo.samplers.conversation.tools import InvalidCallError  # noqa: E402
+from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, schema  # noqa: E402
 from lightning_cgrpo.samplers.conversation.world import Conversation, World  # noqa: E402
 from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
 from lightning_cgrpo.tasks.functions.task import FunctionTask  # noqa: E402
@@ -72,6 +72,9 @@ def add(a: int, b: int) -> int:
         b: The second number.
     """
     return a + b
+
+
+TOOLS = [schema(add)]
 
 
 def fail(a: int) -> str:
@@ -290,7 +293,7 @@ def test_lengths_count_the_policys_own_tokens(often):
 )
 def test_errors_are_told_and_counted(policy, call, event, told):
     tools = {tool.__name__: tool for tool in (add, fail, hang, later)}
-    template = ChatTemplate(policy, [])
+    template = ChatTemplate(policy, TOOLS)
     talk = Conversation(tools)
     world = World(template, [talk], None, time_limit=0.1)
     tokens = [*template._ids(f"So <tool_call>{call}</tool_call>"), policy.tokenizer.eos_token_id]
@@ -304,7 +307,7 @@ def test_errors_are_told_and_counted(policy, call, event, told):
 
 
 def test_limits_cut_conversations(policy):
-    template = ChatTemplate(policy, [])
+    template = ChatTemplate(policy, TOOLS)
     tokens = template._ids('<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>')
     for limits, room in (((1, None), 200), ((None, None), 3)):
         talk = Conversation({"add": add})
@@ -327,7 +330,7 @@ def test_a_conversation_without_calls_is_a_plain_answer(policy):
 def test_replies_continue_the_policys_tokens_as_the_template_does(template):
     """Prompt, turn, reply, turn in pieces are the tokens of the whole conversation rendered at once."""
     policy = made(template)
-    made_by = ChatTemplate(policy, [])
+    made_by = ChatTemplate(policy, TOOLS)
     reasoning = {"reasoning_content": "Well."} if template is REASONING else {}
     asking = {
         "role": "assistant",
@@ -354,7 +357,7 @@ def test_replies_continue_the_policys_tokens_as_the_template_does(template):
 )
 def test_unfit_templates_are_named(template, reason):
     with pytest.raises(UserError, match=f"Qwen2ForCausalLM.*{reason}"):
-        ChatTemplate(made(template), [])
+        ChatTemplate(made(template), TOOLS)
 
 
 def test_a_tokenizers_own_parser_is_used():
@@ -373,7 +376,7 @@ def test_a_tokenizers_own_parser_is_used():
             "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"},
         },
     }
-    template = ChatTemplate(policy, [])
+    template = ChatTemplate(policy, TOOLS)
     end = policy.tokenizer.eos_token
     message = template.parse(template._ids('Hm<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>' + end))
     assert message["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 1}}

@@ -14,7 +14,13 @@ from lightning_cgrpo.studies.study import Run, configuration, read_study
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = {
-    "gridworld": {"gridworld": 30, "gridworld_sweep": 108, "gridworld_controllers": 24, "gridworld_choices": 36},
+    "gridworld": {
+        "gridworld": 30,
+        "gridworld_sweep": 108,
+        "gridworld_controllers": 24,
+        "gridworld_choices": 36,
+        "gridworld_critics": 10,
+    },
     "gsm8k": {"gsm8k": 21},
     "navsim": {},
 }

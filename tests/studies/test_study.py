@@ -85,7 +85,7 @@ RUN_ERRORS = {
     "-c configs/gridword.yaml": "Variant 'a': There is no configuration file",
     "--model.seed=3": "Variant 'a': Expected no model.seed, because a study sets seeds, but got 3",
     "--print_config": "Variant 'a': Expected files and overrides, but got --print_config",
-    "--trainer.logger=CSVLogger": "Variant 'a': Expected trainer.logger to be a TensorBoardLogger",
+    "--trainer.logger=WandbLogger": "Variant 'a': Expected trainer.logger to be a TensorBoardLogger or a CSVLogger",
 }
 
 

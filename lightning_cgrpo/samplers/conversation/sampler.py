@@ -1,4 +1,4 @@
-"""Answers by conversations with tools."""
+"""Answers by conversations with tools and users."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 class ConversationSampler(GenerationSampler):
     """Answers each prompt by G conversations, in which the policy calls tools until a turn has no call.
 
+    An environment with a method ``user_message(turn)`` replies to a turn without calls; None ends the conversation.
+
     Prompts are chat messages; the model's chat template presents the tools. Results of tools are context: loss, ratios,
     KL and lengths count the policy's own tokens (`Rollouts.mask`). Errors of calls are told to the policy. Signals of
     events: see `event_signals`; with an environment's ``get_reward``, also its reward under the name of its class.
@@ -37,15 +39,16 @@ class ConversationSampler(GenerationSampler):
     - ``messages``: B lists of G lists of messages
     - ``turns``: B lists of G lists of `Turn`
     - ``environments``: B lists of G environments, if there is a factory
-    - ``truncated``: also answers whose last call got no reply, because of a limit
+    - ``truncated``: also answers whose last call got no reply, because of a limit, or whose user failed to reply
 
     Args:
-        max_new_tokens: most tokens of a conversation after its prompt, with the results of tools.
+        max_new_tokens: most tokens of a conversation after its prompt, with all replies.
         tools: functions with type hints and docstrings, or their import paths.
         environment_factory: makes an environment per conversation, or its import path: a class with ``reset(**row)``,
-            whose text is added to the prompt; the other public methods are tools. Environments are used again.
+            whose text is added to the prompt; the other public methods but `user_message` are tools. Environments are
+            used again.
         max_turns: most turns of the policy; None for no limit.
-        time_limit: seconds for a call, which then runs in a thread; None for no limit.
+        time_limit: seconds for a call or a user's reply, which then runs in a thread; None for no limit.
         min_new_tokens: as in `GenerationSampler`, like the next four arguments.
     """
 
@@ -74,8 +77,11 @@ class ConversationSampler(GenerationSampler):
         self._pool: list[Any] = [] if self._factory is None else [self._factory()]
         every = self._functions + [tool for first in self._pool for tool in methods(first)]
         self._names = [tool.__name__ for tool in every]
-        if not every:
-            raise UserError("Expected tools or an environment_factory with methods, but got neither.")
+        self._has_user = any(hasattr(first, "user_message") for first in self._pool)
+        if not every and not self._has_user:
+            raise UserError(
+                "Expected tools, or an environment_factory with further methods or user_message, but got neither."
+            )
         if twice := sorted({name for name in self._names if self._names.count(name) > 1}):
             raise UserError(f"Expected tools of different names, but got '{twice[0]}' twice.")
         self._reward = next((type(first).__name__ for first in self._pool if hasattr(first, "get_reward")), None)
@@ -91,9 +97,12 @@ class ConversationSampler(GenerationSampler):
         every = self._functions + [tool for one in environment for tool in methods(one)]
         return {tool.__name__: tool for tool in every}
 
+    def _conversation(self, environment: Sequence[Any]) -> Conversation:
+        return Conversation(self._tools(*environment), environment[0].user_message if self._has_user else None)
+
     def template(self, policy: CausalLMPolicy) -> ChatTemplate:
         if self._template is None or self._template.tokenizer is not policy.tokenizer:
-            self._template = ChatTemplate(policy, self.tools)
+            self._template = ChatTemplate(policy, self.tools, self._has_user)
         return self._template
 
     def check(self, policy: CausalLMPolicy, source: PromptSource) -> None:
@@ -105,7 +114,7 @@ class ConversationSampler(GenerationSampler):
         answers = len(prompts) * group_size
         environments = self._environments(answers)
         prompts = self._observed(prompts, environments, group_size)
-        talks = [Conversation(self._tools(*environments[row : row + 1])) for row in range(answers)]
+        talks = [self._conversation(environments[row : row + 1]) for row in range(answers)]
         world = World(self.template(policy), talks, self.max_turns, self.time_limit)
         rollouts = self.generated(policy, prompts, group_size, noise, world)
         self._finish(world, rollouts)

@@ -1,4 +1,4 @@
-"""A model's chat template: tokens of tools' results, and calls in the policy's turns."""
+"""A model's chat template: tokens of replies, and calls in the policy's turns."""
 
 from __future__ import annotations
 
@@ -16,26 +16,40 @@ if TYPE_CHECKING:
     from lightning_cgrpo.policies.text_policy import Messages
 
 USER = {"role": "user", "content": "dummy"}
+ANSWER = {"role": "assistant", "content": "dummy"}
 NAME, KEY, VALUE, CONTENT, RESULT = "dummy_name", "dummy_key", "dummy_value", "dummy_content", "dummy_result"
 
 
 class ChatTemplate:
     """Reads and writes the parts of a conversation, without encoding the policy's tokens again.
 
-    The tokens of a result are the difference between two renderings of a dummy conversation, as in TRL. Calls are
+    The tokens of a reply are the difference between two renderings of a dummy conversation, as in TRL. Calls are
     parsed by the tokenizer's ``response_template`` if it has one, and otherwise by the form in which the template
     writes a call, if this is a JSON object.
+
+    Args:
+        schemas: of the tools; without any, turns have no calls.
+        user: whether a user replies to turns without calls.
 
     Raises:
         UserError: there is no template, or it drops calls or results, writes earlier turns differently when a turn
             follows, or has an unknown form of calls.
     """
 
-    def __init__(self, policy: CausalLMPolicy, schemas: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, policy: CausalLMPolicy, schemas: Sequence[dict[str, Any]], user: bool = False) -> None:
         self.tokenizer, self.stops, self.schemas = policy.tokenizer, policy.stop_tokens, list(schemas)
         self.model, self.options = policy.name, policy.chat_template_kwargs
         if self.tokenizer.chat_template is None:
             raise self._error("to have a chat template, but it has none")
+        self._extra: dict[str, str] = {}
+        self._format: _JSONFormat | None = None
+        self._start: list[int] = self._ids(self._text([USER], True))
+        if user and not self._preserves([USER, ANSWER, USER, ANSWER, USER]):
+            raise self._error("to preserve prefixes, but it writes earlier turns differently once the user replies")
+        if self.schemas:
+            self._check_calls()
+
+    def _check_calls(self) -> None:
         try:
             text = self._text([USER, _asking(NAME, {KEY: VALUE}), _result(NAME, RESULT)])
         except Exception as error:  # of a template's own code
@@ -44,11 +58,11 @@ class ChatTemplate:
             raise self._error(f"to write calls and results of tools, but it drops {', '.join(dropped)}")
         # Some templates write an empty reasoning part into the last turn alone.
         reasoning: tuple[dict[str, str], ...] = ({}, {"reasoning_content": "dummy"})
-        self._extra = next((extra for extra in reasoning if self._preserves(extra)), None)
-        if self._extra is None:
+        results = [[USER, *[_asking(NAME, {}, extra), _result(NAME, RESULT)] * 2] for extra in reasoning]
+        fitting = [extra for extra, turns in zip(reasoning, results, strict=True) if self._preserves(turns)]
+        if not fitting:
             raise self._error("to preserve prefixes, but it writes earlier turns differently once a turn follows")
-        self._start: list[int] = self._ids(self._text([USER], True))
-        self._format = None
+        self._extra = fitting[0]
         if getattr(self.tokenizer, "response_template", None) is None:
             self._format = self._json_format()
             if self._format is None:
@@ -57,10 +71,11 @@ class ChatTemplate:
                     "try trl.chat_template_utils.add_response_schema"
                 )
 
-    def reply(self, results: Messages) -> list[int]:
-        """Tokens from the end of a turn with calls to the start of the next turn, given the tools' messages."""
-        before = [USER, _asking(results[0]["name"], {}, self._extra)]
-        return self._ids(self._text([*before, *results], True))[len(self._until_stop(before)) :]
+    def reply(self, messages: Messages) -> list[int]:
+        """Tokens from the end of a turn to the start of the next turn, given the messages of tools or of the user."""
+        called = messages[0]["role"] == "tool"
+        before = [USER, _asking(messages[0]["name"], {}, self._extra) if called else ANSWER]
+        return self._ids(self._text([*before, *messages], True))[len(self._until_stop(before)) :]
 
     def parse(self, tokens: list[int]) -> dict[str, Any]:
         """The message of a turn, with ``tool_calls`` if there are any.
@@ -68,6 +83,8 @@ class ChatTemplate:
         Raises:
             InvalidCallError: the text of a call cannot be read.
         """
+        if not self.schemas:
+            return {"role": "assistant", "content": self.text(tokens)}
         if self._format is None:
             try:
                 parsed = self.tokenizer.parse_response(tokens, prefix=self._start, tools=self.schemas)
@@ -88,9 +105,8 @@ class ChatTemplate:
         text: str = self.tokenizer.decode(tokens, skip_special_tokens=not special, clean_up_tokenization_spaces=False)
         return text
 
-    def _preserves(self, extra: dict[str, str]) -> bool:
-        """Whether each part of a conversation of two calls begins with the parts before."""
-        turns = [USER, *[_asking(NAME, {}, extra), _result(NAME, RESULT)] * 2]
+    def _preserves(self, turns: Messages) -> bool:
+        """Whether each part of a conversation of five messages begins with the parts before."""
         parts = [
             self._until_stop(turns[:count]) if count % 2 == 0 else self._ids(self._text(turns[:count], True))
             for count in range(1, 6)
@@ -130,7 +146,7 @@ class ChatTemplate:
 
     def _error(self, expected: str) -> UserError:
         return UserError(
-            f"Expected the chat template of '{self.model}' {expected}; conversations with tools need such a template."
+            f"Expected the chat template of '{self.model}' {expected}; conversations need such a template."
         )
 
 

@@ -12,7 +12,7 @@ from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.threads import started, submitted
 
 Tool = Callable[..., Any]
-NO_TOOLS = ("reset", "get_reward")
+NO_TOOLS = ("reset", "get_reward", "user_message")
 
 
 class InvalidCallError(ValueError):
@@ -108,6 +108,17 @@ def _within(time_limit: float | None, future: Future[Any]) -> Any:
     if not wait([future], time_limit).done:
         raise TimeoutError(f"No result within {time_limit:g} s.")
     return future.result()
+
+
+def asked(user: Callable[[str], Any], turn: str, time_limit: float | None) -> str | None:
+    """The next message of an environment's user, or None at the end of the conversation.
+
+    Raises:
+        TimeoutError: the user has not answered in time.
+        Exception: raised by the user.
+    """
+    reply = user(turn) if time_limit is None else _within(time_limit, started(user, {"turn": turn}, "user_message"))
+    return None if reply is None else str(reply)
 
 
 def own_reward(environments: Sequence[Any]) -> list[float | None]:

@@ -1,9 +1,10 @@
-"""The tools' side of a batch of conversations, and the events that happen in them."""
+"""The side of tools and users in a batch of conversations, and the events that happen in them."""
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from lightning_cgrpo.objective.composition import SignalKind
 from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
-from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, Tool, called
+from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, Tool, asked, called
 
 
 @dataclass(frozen=True)
@@ -31,19 +32,20 @@ class Conversation:
     """An answer of several turns."""
 
     tools: Mapping[str, Tool]
+    user: Callable[[str], Any] | None = None  # replies to a turn without calls
     messages: list[dict[str, Any]] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     length: int = 0  # tokens so far, with the tools' results
-    cut: bool = False  # no room for another turn
-    hung: bool = False  # a tool may still be running
+    cut: bool = False  # no room for another turn, or the user failed to reply
+    hung: bool = False  # a tool or the user may still be running
 
 
 class World:
-    """Replies to the policy's turns with the results of the tools that they call; see `Replies`.
+    """Replies to the policy's turns with the results of the tools that they call, or as the user; see `Replies`.
 
     Args:
         conversations: in the order of the answers.
-        max_turns: most turns of the policy; calls in the last turn are not made.
+        max_turns: most turns of the policy; calls in the last turn are not made, and no user replies to it.
         time_limit: seconds for a call.
     """
 
@@ -69,13 +71,13 @@ class World:
             found["invalid"] += 1
             results.append(_told("unknown", {"error": str(error)}))
         for call in message.get("tool_calls") or []:
-            asked = call.get("function", call)
-            name = asked.get("name")
+            wanted = call.get("function", call)
+            name = wanted.get("name")
             if last:
                 talk.cut = True
                 continue
             try:
-                name, result = called(talk.tools, asked, self.time_limit)
+                name, result = called(talk.tools, wanted, self.time_limit)
                 used.append(name)
             except InvalidCallError as error:
                 found["invalid"] += 1
@@ -88,6 +90,8 @@ class World:
             results.append(_told(name, result))
         talk.messages.append(message)
         talk.turns.append(Turn(talk.length, tuple(used), found["invalid"], found["failed"]))
+        if not results and talk.user is not None and not last:
+            results = self._user_message(talk, message["content"])
         if not results:
             return []
         reply = [] if last else self.template.reply(results)
@@ -97,6 +101,20 @@ class World:
         talk.messages += results
         talk.length += len(reply)
         return reply
+
+    def _user_message(self, talk: Conversation, turn: str) -> list[dict[str, Any]]:
+        """The user's reply to a turn without calls; without one, or if the user fails, the conversation ends."""
+        assert talk.user is not None
+        try:
+            reply = asked(talk.user, turn, self.time_limit)
+        except Exception as error:  # of the user's own code
+            talk.cut, talk.hung = True, talk.hung or isinstance(error, TimeoutError)
+            warnings.warn(
+                f"user_message raised {type(error).__name__}: {error}; the conversation ends and counts as truncated.",
+                stacklevel=2,
+            )
+            return []
+        return [] if reply is None else [{"role": "user", "content": reply}]
 
     def cut_off(self, row: int, tokens: list[int]) -> None:
         """Record an answer's last turn, which the limit of tokens ended, from all tokens of the answer."""

@@ -1,0 +1,117 @@
+"""Conversations with a user, who replies to turns without calls."""
+
+import time
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.tiny.text import TEXTS
+from lightning_cgrpo.randomness import Stream, uniform
+from lightning_cgrpo.rollout import PromptGroups, read
+from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
+from lightning_cgrpo.samplers.conversation.template import ChatTemplate
+from tests.samplers.test_conversation import HERMES, REASONING, add, made
+
+
+class Asker:
+    """A user who asks as often as the prompt says."""
+
+    def reset(self, times, **row):
+        self.left, self.heard = times, []
+
+    def user_message(self, turn):
+        self.heard.append(turn)
+        self.left -= 1
+        return f"And after {len(self.heard)}?" if self.left >= 0 else None
+
+
+@pytest.fixture(scope="module")
+def policy():
+    policy = made()
+    policy.stop_tokens = tuple(sorted({*policy.stop_tokens, *range(20, 120)}))  # short turns
+    return policy
+
+
+def chats(times):
+    prompts = [[{"role": "user", "content": text}] for text in TEXTS[: len(times)]]
+    return PromptGroups(torch.arange(len(times)), {"prompt": prompts, "times": torch.tensor(times)})
+
+
+def rolled(policy, sampler, times=(0, 2)):
+    prompts = chats(times)
+    return sampler.rollout(policy, prompts, 3, lambda *shape: uniform(0, Stream.ROLLOUT, 0, prompts.index, shape))
+
+
+def test_the_user_replies_until_the_user_ends_the_conversation(policy):
+    rollouts = rolled(policy, ConversationSampler(300, environment_factory=Asker))
+    for row, times in enumerate((0, 2)):
+        for number, messages in enumerate(rollouts.info["messages"][row]):
+            assert [message["role"] for message in messages] == ["assistant", "user"] * times + ["assistant"]
+            assert [message["content"] for message in messages[1::2]] == ["And after 1?", "And after 2?"][:times]
+            heard = rollouts.info["environments"][row][number].heard
+            assert heard == [message["content"] for message in messages[::2]]
+    signals = ConversationSampler(300, environment_factory=Asker).measured(rollouts)
+    assert signals["turns"].value.tolist() == [[1, 1, 1], [3, 3, 3]] and not rollouts.info["truncated"].any()
+
+
+def test_the_users_words_are_context_in_the_templates_tokens(policy):
+    rollouts = rolled(policy, ConversationSampler(300, environment_factory=Asker))
+    template = ChatTemplate(policy, [], user=True)
+    actions, mask = rollouts.actions[1, 0], rollouts.mask[1, 0]
+    turns = rollouts.info["turns"][1][0]
+    said = [message["content"] for message in rollouts.info["messages"][1][0][1::2]]
+    for turn, following, words in zip(turns[:-1], turns[1:], said, strict=True):
+        reply = template.reply([{"role": "user", "content": words}])
+        assert actions[turn.end : turn.end + len(reply)].tolist() == reply
+        assert not mask[turn.end : turn.end + len(reply)].any() and mask[turn.end - 1]
+        assert mask[turn.end + len(reply) : following.end].all()
+    assert read(mask).sum() == turns[-1].end
+
+
+def test_replies_continue_the_policys_tokens_as_the_template_does(policy):
+    template = ChatTemplate(policy, [], user=True)
+    talk = [("user", "One?"), ("assistant", "Two."), ("user", "Why?"), ("assistant", "So.")]
+    messages = [{"role": role, "content": text} for role, text in talk]
+    whole = template._until_stop(messages)
+    prompt = template._ids(template._text(messages[:1], True))
+    turn = template._until_stop(messages[:2])[len(prompt) :]
+    begun = [*prompt, *turn, *template.reply(messages[2:3])]
+    assert whole[: len(begun)] == begun and template.parse(turn) == messages[1]
+
+
+def test_the_last_turn_gets_no_reply(policy):
+    rollouts = rolled(policy, ConversationSampler(300, environment_factory=Asker, max_turns=2), (9,))
+    assert [len(turns) for turns in rollouts.info["turns"][0]] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_user_who_fails_ends_the_conversation(policy, late):
+    class Failing(Asker):
+        def user_message(self, turn):
+            if not late:
+                raise RuntimeError("gone")
+            time.sleep(0.5)
+
+    sampler = ConversationSampler(300, environment_factory=Failing, time_limit=0.01)
+    with pytest.warns(UserWarning, match="user_message raised (TimeoutError|RuntimeError)"):
+        rollouts = rolled(policy, sampler)
+    assert rollouts.info["truncated"].all() and [len(turns) for turns in rollouts.info["turns"][0]] == [1, 1, 1]
+    assert len(sampler._pool) == (0 if late else 6), "one that may still be running is not used again"
+
+
+def test_tools_and_a_user(policy):
+    """Calls are answered by tools, and other turns by the user, who is no tool."""
+    sampler = ConversationSampler(300, [add], environment_factory=Asker)
+    assert [tool["function"]["name"] for tool in sampler.tools] == ["add"]
+    assert rolled(policy, sampler).info["turns"][1][0][-1].end > 0
+
+
+def test_a_template_that_drops_reasoning_is_named():
+    """Reasoning was part of what the policy has seen; a template without it would be another context."""
+    ChatTemplate(made(REASONING), [ConversationSampler(9, [add]).tools[0]])
+    with pytest.raises(UserError, match="earlier turns differently once the user replies"):
+        ChatTemplate(made(REASONING), [], user=True)
+    ChatTemplate(made(HERMES), [], user=True)
