@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,8 +13,12 @@ from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
+from lightning_cgrpo.rollout import Rollouts
+from lightning_cgrpo.samplers.engine import Sampling
+from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 from lightning_cgrpo.tasks.driving.from_scratch import VisionFromScratch
 from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
+from tests.policies import tiny_families
 from tests.pretended_device import DEVICE, DeviceError, pretending
 
 ROOT = Path(__file__).parents[1]
@@ -130,6 +135,24 @@ def test_adapters_are_read(tmp_path, machine):
         again.load()
     assert again.shares_prompts
     assert {parameter.device for parameter in again.parameters()} == {DEVICE}
+
+
+@pytest.mark.parametrize("share_prompts", [True, False])
+@pytest.mark.parametrize("family", ["qwen3_vl", "internvl"])
+def test_vision_families_train_and_generate(family, share_prompts, tmp_path, machine):
+    policy = VisionLanguagePolicy(str(tiny_families.write(tmp_path, family)), share_prompts=share_prompts)
+    image = np.zeros((32, 64, 3), dtype=np.uint8)
+    prompts = [[{"role": "user", "content": [{"type": "image", "image": image}]}], "no image"]
+    with DEVICE:
+        policy.load()
+        assert policy.shares_prompts == share_prompts
+        tokens, inputs = policy.read_prompts(prompts)
+        found = TransformersEngine().generate(policy, tokens, 2, Sampling(3), torch.rand(2, 2, 3), inputs)
+        ids, mask = policy.padded(tokens)
+        shared = {"prompt_ids": ids, "prompt_mask": mask, **inputs}
+        policy(policy.examples(Rollouts(found.tokens, found.mask, shared))).log_probs.sum().backward()
+    towers = [parameter for tower in policy.family.towers for parameter in tower.parameters()]
+    assert {parameter.grad.device for parameter in towers if parameter.grad is not None} == {DEVICE}
 
 
 # --- runs

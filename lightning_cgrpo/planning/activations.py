@@ -169,8 +169,8 @@ def _vision(
 ) -> tuple[int, int]:
     """Bytes kept by the vision tower, and by one of its layers.
 
-    The merger keeps its norm's input, its own input, and its activation's input and result. To train the norm's
-    weight, the merger also keeps the normalized input.
+    A merger keeps its norm's input, its own input, and its activation's input and result. To train the norm's
+    weight, a merger also keeps the normalized input.
     """
     tower, stream = vision.tower, arithmetic.product
     block = _layer(tower, patches, arithmetic, trains_base, stream, fused=True)
@@ -180,4 +180,4 @@ def _vision(
     pixels = vision.patch * arithmetic.product if trains_base else 0
     casts = HALF * (vision.parameters - tower.layers * tower.layer) if arithmetic.casts else 0
     first = 0 if trains_base or checkpointed else (tower.width + 1) * FULL
-    return tower.layers * kept + patches * (norm + merger + pixels - first) + casts, block
+    return tower.layers * kept + patches * (vision.mergers * (norm + merger) + pixels - first) + casts, block

@@ -12,6 +12,7 @@ from lightning_cgrpo.modules.supervised import SupervisedFineTuning
 from lightning_cgrpo.planning.sizes import ModelSizes, Vision
 from lightning_cgrpo.planning.workload import longest_answer
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.vision_families import QwenVL
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 
 PROMPT_TOKENS = 512
@@ -70,28 +71,32 @@ def prompt_length(
     return tokens
 
 
-def pixel_bounds(policy: VisionLanguagePolicy) -> tuple[int, int]:
-    """Least and most pixels of a scaled image."""
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+def pixel_bounds(policy: VisionLanguagePolicy, family: type[QwenVL] = QwenVL) -> tuple[int, int]:
+    """Least and most pixels of a scaled image; the family's without a saved processor."""
+    from transformers import AutoImageProcessor
 
-    folder = Path(policy.name).expanduser()
-    processor = policy.image_processor
-    if processor is None:
-        saved = (folder / "preprocessor_config.json").is_file()
-        processor = Qwen2VLImageProcessorPil.from_pretrained(folder) if saved else Qwen2VLImageProcessorPil()
-    size = processor.size
-    return policy.min_pixels or size["shortest_edge"], policy.max_pixels or size["longest_edge"]
+    folder, processor = Path(policy.name).expanduser(), policy.image_processor
+    if processor is None and (folder / "preprocessor_config.json").is_file():
+        processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    least, most = family.released if processor is None else family.bounds(processor)
+    return policy.min_pixels or least, policy.max_pixels or most
 
 
 def image_patches(vision: Vision, images: Sequence[tuple[int, int]], bounds: tuple[int, int]) -> int:
-    """Number of patches of images after Qwen2-VL's scaling.
+    """Number of patches of images after the family's scaling.
 
     Args:
         images: (height, width) in pixels.
         bounds: least and most pixels of an image.
     """
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
+    if vision.tile:
+        cutter = GotOcr2ImageProcessorPil(size={"height": vision.tile, "width": vision.tile}, crop_to_patches=True)
+        vision.family.bound(cutter, *bounds)
+        tiles = sum(cutter.get_number_of_image_patches(height, width) for height, width in images)
+        return tiles * (vision.tile // vision.patch_size) ** 2
     factor, patches = vision.patch_size * vision.merge, 0
     for height, width in images:
         try:

@@ -157,7 +157,7 @@ def _images(
     if not images:
         notes.append("Nothing says how many images a prompt has: taken to have none (--images 3x224x448).")
     assert isinstance(policy, VisionLanguagePolicy)
-    return image_patches(sizes.vision, images, pixel_bounds(policy)), len(images)
+    return image_patches(sizes.vision, images, pixel_bounds(policy, sizes.vision.family)), len(images)
 
 
 def _remarks(module: Any, sizes: ModelSizes) -> list[str]:
@@ -171,4 +171,6 @@ def _remarks(module: Any, sizes: ModelSizes) -> list[str]:
         found.append("Redrawn groups (redraws) are not counted.")
     if not sizes.decoder.gated:
         found.append("Activations are counted as those of a decoder with RMSNorm: of this family, roughly.")
+    if sizes.vision is not None and not sizes.vision.tower.gated:
+        found.append("Activations of the vision tower are counted as Qwen2.5-VL's: of this family, roughly.")
     return found

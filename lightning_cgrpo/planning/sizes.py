@@ -14,7 +14,11 @@ from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import ADAPTERS, directory, with_adapters
 from lightning_cgrpo.policies.shared_prefix.support import obstacle
+from lightning_cgrpo.policies.vision_families import QwenVL, family_of
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
+
+VISION = {"visual", "vision_tower"}
+"""Names of vision towers."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,15 @@ class Tower:
 
 @dataclass(frozen=True)
 class Vision:
-    """The vision tower of Qwen2.5-VL.
+    """The vision tower of a family in `vision_families`.
 
     Args:
         patch: numbers in a patch.
         merge: patches along a token's side.
         window: patches in an attention window.
-        full: number of layers that attend to the whole image.
+        full: number of layers that attend to the whole image, or tile.
+        mergers: heads of the tower, for embeddings and deepstack layers.
+        tile: pixels along the side of a tile; 0 for images of any size.
     """
 
     tower: Tower
@@ -61,6 +67,9 @@ class Vision:
     window: int
     full: int
     parameters: int
+    mergers: int
+    tile: int
+    family: type[QwenVL]
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,7 @@ def language_model_sizes(policy: CausalLMPolicy, model_config: Path | None = Non
         model_config: a config.json, or its directory, instead of the model's own.
     """
     config, adapters = _configuration(policy, model_config)
+    family = family_of(config, policy.name) if policy.reads_images else None
     model = _build(config, policy.dtype, policy.reads_images, policy.name)
     text = config.get_text_config()
     if any(getattr(text, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts")):
@@ -126,7 +136,7 @@ def language_model_sizes(policy: CausalLMPolicy, model_config: Path | None = Non
         tied=tied,
         trains_base=policy.lora is None and adapters is None,
         decoder=_decoder(model, text),
-        vision=_vision(model, config.vision_config) if policy.reads_images else None,
+        vision=_vision(family(model), config.vision_config) if family is not None else None,
         context=getattr(text, "max_position_embeddings", None),
         obstacle=why,
     )
@@ -201,7 +211,7 @@ def _decoder(model: Any, text: Any) -> Tower:
     stacks = (
         module
         for name, module in model.base_model.named_modules()
-        if isinstance(module, nn.ModuleList) and len(module) == count and "visual" not in name.split(".")
+        if isinstance(module, nn.ModuleList) and len(module) == count and not VISION & set(name.split("."))
     )
     layers = next(stacks, None)
     if layers is None:
@@ -216,17 +226,19 @@ def _decoder(model: Any, text: Any) -> Tower:
     )
 
 
-def _vision(model: Any, config: Any) -> Vision:
-    visual = model.model.visual
-    width, heads = int(config.hidden_size), int(config.num_heads)
+def _vision(family: QwenVL, config: Any) -> Vision:
+    width, heads, layers = int(config.hidden_size), int(config.num_attention_heads), family.layers
     return Vision(
-        tower=_tower(visual.blocks, width, int(config.intermediate_size), heads, heads, width // heads),
-        patch=int(config.in_channels * config.temporal_patch_size * config.patch_size**2),
-        patch_size=int(config.patch_size),
-        merge=int(config.spatial_merge_size),
-        window=int(config.window_size // config.patch_size) ** 2,
-        full=len(config.fullatt_block_indexes),
-        parameters=sum(p.numel() for p in visual.parameters()),
+        tower=_tower(layers, width, int(config.intermediate_size), heads, heads, width // heads),
+        patch=family.numbers // family.row,
+        patch_size=family.patch_size,
+        merge=family.merge,
+        window=int(getattr(config, "window_size", 0) // family.patch_size) ** 2,
+        full=len(getattr(config, "fullatt_block_indexes", layers)),
+        parameters=sum(p.numel() for tower in family.towers for p in tower.parameters()),
+        mergers=1 + len(getattr(config, "deepstack_visual_indexes", ())),
+        tile=family.tile,
+        family=type(family),
     )
 
 

@@ -15,6 +15,7 @@ from torch.nn.functional import linear, pad
 
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.host import on_host
+from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.policy import PolicyOutput, Reference
 from lightning_cgrpo.policies.pretrained import (
     SET_BY_POLICY,
@@ -118,7 +119,7 @@ class CausalLMPolicy(TextPolicy):
             in_float32(self.network)
         self.train(self.training)
         if self.share_prompts:
-            reason = prepare(self.network, self.packed_log_probs, self.padded_log_probs)
+            reason = prepare(self.network, self.packed_log_probs, self.padded_log_probs, self.illustrated)
             self.shares_prompts = reason is None
             if reason is not None:
                 self._report_unshared(reason)
@@ -166,12 +167,28 @@ class CausalLMPolicy(TextPolicy):
 
         return DynamicCache(config=self.model.config)
 
-    def logits(self, ids: Tensor, mask: Tensor, keep: int, cache: DynamicCache | None = None) -> Tensor:
+    def row_positions(self, ids: Tensor, mask: Tensor, prompts: PaddedPrompts | None) -> Tensor:
+        """Positions ``[N, S]`` (``[A, N, S]`` with images, of A axes) of the tokens of padded rows ``[N, S]``."""
+        return (mask.long().cumsum(-1) - 1).clamp(min=0)
+
+    def logits(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        keep: int,
+        cache: DynamicCache | None = None,
+        positions: Tensor | None = None,
+        prompts: PaddedPrompts | None = None,
+    ) -> Tensor:
         """Logits ``[N, keep, V]`` after the last `keep` tokens of `ids` ``[N, S]``, before the temperature.
 
         The mask ``[N, C + S]`` includes the C tokens in the cache.
+
+        Args:
+            positions: of `ids`, as of `row_positions`; by default counted by the mask.
         """
-        positions = (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        if positions is None:
+            positions = CausalLMPolicy.row_positions(self, ids, mask, prompts)[:, -ids.shape[1] :]
         optional = {"position_ids": positions, "logits_to_keep": keep}
         with self._checkpointing(cache is None and torch.is_grad_enabled()):
             output = self.model(
@@ -268,7 +285,13 @@ class CausalLMPolicy(TextPolicy):
         # `cat` copies the rollout's tensors, which may have been made under inference mode.
         ids = torch.cat([examples.shared["prompt_ids"][group][:, -width:], actions[:, :steps]], 1)
         seen = torch.cat([prompt_mask[:, -width:], mask[:, :steps]], 1)
-        return self.logits(ids[:, :-1], seen[:, :-1], keep=steps), ids[:, -steps:]
+        prompts = PaddedPrompts.of(examples, width)
+        positions = self.row_positions(ids[:, :-1], seen[:, :-1], prompts)
+        return self.logits(ids[:, :-1], seen[:, :-1], steps, None, positions, prompts), ids[:, -steps:]
+
+    def illustrated(self, ids: Tensor, draw: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        """Made-up prompts ``[B, S]`` with further inputs drawn for the comparison at loading; {} for text alone."""
+        return ids, {}
 
     def prompt_positions(self, ids: Tensor, lengths: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
         """Positions ``[A, S]`` (A axes) of the tokens ``[S]`` of n prompts; None for 0, 1, 2, … in each prompt."""

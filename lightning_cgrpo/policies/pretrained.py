@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,32 +41,43 @@ class LoRA:
     seed: int | None = None
 
 
-def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM", **further: Any) -> tuple[Any, Any]:
+def read(
+    name: str,
+    dtype: str | None,
+    kind: str = "AutoModelForCausalLM",
+    check: Callable[[Any, str], object] | None = None,
+    **further: Any,
+) -> tuple[Any, Any]:
     """A model and its tokenizer; adapters come with their frozen base model.
 
     Args:
         name: a directory, ``packaged:NAME``, or a name on the hub.
         dtype: None for the saved dtype.
         kind: auto class of transformers.
+        check: called with configuration and name before weights are read.
         further: arguments of `from_pretrained`; the tokenizer gets ``revision`` alone.
     """
     import transformers
     from huggingface_hub.errors import HFValidationError
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
     folder = Path(name).expanduser()
     if (folder / ADAPTERS).is_file() and not (folder / "config.json").is_file():
-        return _read_adapters(folder, dtype, kind, **further)
+        return _read_adapters(folder, dtype, kind, check, **further)
     revision = {key: further[key] for key in ("revision",) if key in further}
     try:
         path = directory(name, **revision)
         source = str(path or name)
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": path is not None}
+        if check is not None:
+            check(AutoConfig.from_pretrained(source, **options, **revision), name)
         # sdpa, because eager attention gives NaN for left padding in float64.
         model = getattr(transformers, kind).from_pretrained(
             source, dtype=dtype or "auto", attn_implementation="sdpa", use_safetensors=True, **options, **further
         )
         tokenizer = AutoTokenizer.from_pretrained(source, **options, **revision)
+    except UserError:
+        raise
     except (OSError, ValueError, TypeError, HFValidationError) as error:
         reason = first_line(error)
         raise UserError(
@@ -87,7 +98,7 @@ def read(name: str, dtype: str | None, kind: str = "AutoModelForCausalLM", **fur
     return model, tokenizer
 
 
-def _read_adapters(folder: Path, dtype: str | None, kind: str, **further: Any) -> tuple[Any, Any]:
+def _read_adapters(folder: Path, dtype: str | None, *how: Any, **further: Any) -> tuple[Any, Any]:
     try:
         from peft import PeftConfig, PeftModel
     except ImportError:
@@ -99,7 +110,7 @@ def _read_adapters(folder: Path, dtype: str | None, kind: str, **further: Any) -
     if not (folder / "adapter_model.safetensors").is_file():
         raise UserError(f"Expected '{folder}' to hold adapter_model.safetensors, but there is no such file.")
     try:
-        model, tokenizer = read(str(config.base_model_name_or_path), dtype, kind, **further)
+        model, tokenizer = read(str(config.base_model_name_or_path), dtype, *how, **further)
     except UserError as error:
         raise UserError(
             f"The model of the adapters in '{folder}' can't be read, try another base_model_name_or_path in "

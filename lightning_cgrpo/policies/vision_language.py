@@ -1,10 +1,11 @@
-"""Qwen2.5-VL of Hugging Face transformers as a policy."""
+"""Vision-language models of Hugging Face transformers as policies."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,16 +14,19 @@ from torch.nn.utils.rnn import pad_sequence
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.pretrained import LoRA, read
 from lightning_cgrpo.policies.sharding import in_shards
 from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.policies.shared_prefix.attention import Attend, no_mask
 from lightning_cgrpo.policies.text_policy import Messages, Tools
+from lightning_cgrpo.policies.vision_families import QwenVL, family_of
 from lightning_cgrpo.rollout import NO_INPUTS
 
-PLACEHOLDER = "<|image_pad|>"
-"""Token of an image in the chat template, repeated for every token of the image."""
-FAMILY = "qwen2_5_vl"
+if TYPE_CHECKING:
+    from transformers import DynamicCache
+
+PLACEHOLDER = QwenVL.placeholder
 
 
 class VisionLanguagePolicy(CausalLMPolicy):
@@ -32,12 +36,14 @@ class VisionLanguagePolicy(CausalLMPolicy):
     ``{"type": "image", "image": …}`` with a PIL image or an array ``[H, W, 3]`` of bytes.
 
     With images, rollouts have two further inputs, padded with 0: ``patches [B, L, D]`` of D numbers, and ``grids [B, I,
-    3]``, each image's number of patches in time, height and width.
+    3]``, each image's number of patches in time, height and width. InternVL has tiles instead of patches.
 
     Args:
-        model: as in `CausalLMPolicy`, like the next five arguments.
+        model: as in `CausalLMPolicy`, like the next five arguments; of a family in `vision_families.FAMILIES`.
         min_pixels: scale smaller images up to this area; None for the model's default.
-        max_pixels: scale larger images down to this area; patches of 14 pixels give area / 784 tokens.
+        max_pixels: scale larger images down to this area. Patches of 14 pixels give area / 784 tokens. For InternVL,
+            the area of all tiles except the thumbnail.
+        share_prompts: as in `CausalLMPolicy`.
     """
 
     reads_images = True
@@ -52,8 +58,9 @@ class VisionLanguagePolicy(CausalLMPolicy):
         max_prompt_tokens: int | None = None,
         min_pixels: int | None = None,
         max_pixels: int | None = None,
+        share_prompts: bool = True,
     ) -> None:
-        super().__init__(model, temperature, dtype, lora, gradient_checkpointing, max_prompt_tokens)
+        super().__init__(model, temperature, dtype, lora, gradient_checkpointing, max_prompt_tokens, share_prompts)
         self.min_pixels, self.max_pixels = min_pixels, max_pixels
         self.image_processor: Any = None
         self.image_token = -1
@@ -69,30 +76,22 @@ class VisionLanguagePolicy(CausalLMPolicy):
 
     def load(self) -> None:
         self._read_once()
-        family = self.network.config.model_type
-        if family != FAMILY:
-            raise UserError(f"Expected a model of the family {FAMILY}, but '{self.name}' is of {family}.")
-        self.image_token = self.network.config.image_token_id
+        self.image_token = self.family.network.config.image_token_id
         super().load()
 
-    def _report_unshared(self, reason: str) -> None:
-        raise UserError(
-            f"Expected a model that allows shared prompts, but got '{self.name}', which does not, because {reason}, "
-            "try another model."
-        )
+    @property
+    def family(self) -> QwenVL:
+        return family_of(self.network.config, self.name)(self.network)
 
     def _read(self) -> None:
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+        from transformers import AutoImageProcessor
 
-        self.model, self.tokenizer = read(self.name, self.dtype, "AutoModelForImageTextToText")
+        self.model, self.tokenizer = read(self.name, self.dtype, "AutoModelForImageTextToText", family_of)
         # A directory of adapters has its own settings, which determine the tokens of an image.
         own = Path(self.name).expanduser() / "preprocessor_config.json"
         source = own.parent if own.is_file() else self.network.name_or_path
-        processor = Qwen2VLImageProcessorPil.from_pretrained(source)
-        for bound, pixels in (("shortest_edge", self.min_pixels), ("longest_edge", self.max_pixels)):
-            if pixels is not None:
-                processor.size[bound] = pixels
-        self.image_processor = processor
+        self.image_processor = AutoImageProcessor.from_pretrained(source, backend="pil")
+        self.family.bound(self.image_processor, self.min_pixels, self.max_pixels)
 
     # --- prompts
 
@@ -117,33 +116,38 @@ class VisionLanguagePolicy(CausalLMPolicy):
     def _patches(self, images: list[Any], number: int) -> tuple[Tensor, Tensor]:
         """Patches ``[L, D]`` and grids ``[I, 3]`` of a prompt's images."""
         if not images:
-            return torch.zeros(0, self._patch_size), torch.zeros(0, 3, dtype=torch.int64)
+            return torch.zeros(0, self.family.numbers), torch.zeros(0, 3, dtype=torch.int64)
         try:
-            processed = self.image_processor(images=images, return_tensors="pt")
+            return self.family.read(self.image_processor, images)
         except (ValueError, TypeError, OSError) as error:
             raise UserError(f"Expected readable images in prompt {number}, but got: {error}.") from None
-        return processed["pixel_values"], processed["image_grid_thw"]
-
-    @property
-    def _patch_size(self) -> int:
-        vision = self.network.config.vision_config
-        return int(vision.in_channels * vision.temporal_patch_size * vision.patch_size**2)
 
     def _expanded(self, text: str, grid: Tensor, number: int) -> str:
-        first, *pieces = text.split(PLACEHOLDER)
+        token, (before, after) = self.family.placeholder, self.family.around
+        first, *pieces = text.split(token)
         if len(pieces) != len(grid):
             raise UserError(
-                f"Expected as many placeholders {PLACEHOLDER} in prompt {number} as images, {len(grid)}, but got "
+                f"Expected as many placeholders {token} in prompt {number} as images, {len(grid)}, but got "
                 f"{len(pieces)}, because the chat template writes none, or a text holds one."
             )
-        sizes = (grid.prod(-1) // self.network.config.vision_config.spatial_merge_size**2).tolist()
-        return first + "".join(PLACEHOLDER * size + piece for size, piece in zip(sizes, pieces, strict=True))
+        sizes = self.family.tokens(grid).tolist()
+        return first + "".join(before + token * size + after + piece for size, piece in zip(sizes, pieces, strict=True))
+
+    def illustrated(self, ids: Tensor, draw: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        grids = torch.tensor(self.family.smallest, device="cpu").expand(len(ids), 1, 3)
+        patches = torch.rand(
+            len(ids), math.prod(self.family.smallest), self.family.numbers, generator=draw, device="cpu"
+        )
+        image = ids.new_full((len(ids), int(self.family.tokens(grids)[0])), self.image_token)
+        text = ids.masked_fill(ids == self.image_token, int(self.image_token == 0))
+        ids = torch.cat([text[:, :2], image, text[:, 2:]], 1)
+        return ids, {"patches": patches.to(self.device), "grids": grids.to(self.device)}
 
     # --- passes
 
     def prompt_positions(self, ids: Tensor, lengths: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
-        """Positions ``[3, S]`` in time, height and width, equal on all axes for text; None without images."""
-        if not inputs:
+        """Positions ``[3, S]`` in time, height and width, equal on all axes for text; None if all are counted."""
+        if not inputs or self.family.axes == 1:
             return None
         positions = []
         host, grids = on_host(ids, inputs["grids"])
@@ -157,42 +161,108 @@ class VisionLanguagePolicy(CausalLMPolicy):
         self, ids: Tensor, positions: Tensor, attend: Attend, inputs: Mapping[str, Tensor] = NO_INPUTS
     ) -> Tensor:
         with self._checkpointing(torch.is_grad_enabled()):
-            embedded = self.network.get_input_embeddings()(ids)
-            images = bool(inputs) and bool(inputs["grids"].any())
-            if not images and (nothing := self._no_images()) is not None:
-                embedded = embedded + nothing
-            if images:
-                features = self._features(inputs).to(embedded.dtype)
-                # Prompts come first; a placeholder in an answer is an ordinary token.
-                places = (ids == self.image_token).nonzero()[: len(features)]
-                embedded = embedded.scatter(0, places.expand(-1, embedded.shape[1]), features)
-            output = self.network.model.language_model(
-                inputs_embeds=embedded[None],
-                attention_mask=no_mask(ids.device),
-                position_ids=positions[:, None].expand(3, 1, -1),
-                use_cache=False,
-                **{PACKED: attend},
+            embedded, deep = self._embedded(ids[None], ids[None] == self.image_token, inputs)
+            states = self._states(
+                embedded, no_mask(ids.device), positions[:, None], use_cache=False, **deep, **{PACKED: attend}
             )
-        states: Tensor = output.last_hidden_state[0]
+        return states[0]
+
+    def row_positions(self, ids: Tensor, mask: Tensor, prompts: PaddedPrompts | None) -> Tensor:
+        if prompts is None or self.family.axes == 1:
+            return super().row_positions(ids, mask, prompts)
+        rows, seen, grids = on_host(ids, mask, prompts.inputs["grids"][prompts.group])
+        kinds = (rows == self.image_token).int()
+        kinds[:, prompts.width :] = 0  # a placeholder in an answer is an ordinary token
+        images = grids[grids.prod(-1) > 0]
+        found: Tensor = self.network.model.get_rope_index(rows, kinds, image_grid_thw=images, attention_mask=seen)[0]
+        return found.to(ids.device, non_blocking=True)
+
+    def logits(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        keep: int,
+        cache: DynamicCache | None = None,
+        positions: Tensor | None = None,
+        prompts: PaddedPrompts | None = None,
+    ) -> Tensor:
+        if positions is None:
+            positions = super().row_positions(ids, mask, prompts)[:, -ids.shape[1] :]
+        inputs, places = NO_INPUTS, ids == self.image_token
+        group = None
+        if prompts is not None:
+            inputs, group = prompts.inputs, prompts.group
+            places[:, prompts.width :] = False
+        with self._checkpointing(cache is None and torch.is_grad_enabled()):
+            embedded, deep = self._embedded(ids, places, inputs, group)
+            positions = positions if positions.dim() == 3 else positions[None]
+            states = self._states(
+                embedded, mask.long(), positions, past_key_values=cache, use_cache=cache is not None, **deep
+            )
+        # The layer itself, because a critic replaces it.
+        logits: Tensor = self.network.get_output_embeddings()(states[:, -keep:])
+        return logits
+
+    def _states(self, embedded: Tensor, mask: Tensor, positions: Tensor, **options: Any) -> Tensor:
+        """Last hidden states ``[N, S, D]`` of rows of embeddings at positions ``[1 or A, N, S]``."""
+        axes = self.family.axes
+        states: Tensor = self.network.model.language_model(
+            inputs_embeds=embedded,
+            attention_mask=mask,
+            position_ids=positions[0] if axes == 1 else positions.expand(axes, -1, -1),
+            **options,
+        ).last_hidden_state
         return states
 
-    def _features(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The vision tower's output for all images' tokens, ``[tokens, hidden size]``."""
+    def _embedded(
+        self, ids: Tensor, places: Tensor, inputs: Mapping[str, Tensor], group: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Embeddings ``[N, S, D]`` of tokens and images, and the decoder's arguments for deepstack.
+
+        Args:
+            places: ``[N, S]`` bool, the images' tokens come first among these.
+            group: each row's prompt among the inputs; by default the rows hold every prompt once.
+        """
+        embedded = self.network.get_input_embeddings()(ids)
+        if not inputs or not bool(inputs["grids"].any()):
+            nothing = self._no_images()
+            return embedded if nothing is None else embedded + nothing, {}
+        first, *deep = self._features(inputs, group)
+        # Prompts come first; a placeholder in an answer is an ordinary token.
+        index = places.flatten().nonzero()[: len(first)]
+        flat = embedded.flatten(0, 1)
+        embedded = flat.scatter(0, index.expand(-1, flat.shape[1]), first.to(flat.dtype)).view_as(embedded)
+        if not deep:
+            return embedded, {}
+        mask = torch.zeros_like(places).flatten().index_fill(0, index[:, 0], True).view_as(places)
+        return embedded, {"visual_pos_masks": mask, "deepstack_visual_embeds": deep}
+
+    def _features(self, inputs: Mapping[str, Tensor], group: Tensor | None = None) -> list[Tensor]:
+        """Features of all images' tokens, ``[tokens, hidden size]`` each, see `QwenVL.features`.
+
+        Args:
+            group: ``[N]``, prompts in the order of the rows; by default each prompt once.
+        """
         sizes = inputs["grids"].prod(-1)
         taken = torch.arange(inputs["patches"].shape[1], device=sizes.device) < sizes.sum(-1, keepdim=True)
-        output = self.network.model.get_image_features(inputs["patches"][taken], inputs["grids"][sizes > 0])
-        return torch.cat(list(output.pooler_output))
+        features = self.family.features(inputs["patches"][taken], inputs["grids"][sizes > 0])
+        if group is None:
+            return features
+        rows, tokens = group.tolist(), self.family.tokens(inputs["grids"]).sum(-1).tolist()
+        pieces = [part.split(tokens) for part in features]
+        return [torch.cat([of_prompt[row] for row in rows]) for of_prompt in pieces]
 
     def _no_images(self) -> Tensor | None:
         """A scalar 0 that depends on the vision tower's parameters, for passes without images; None if not needed."""
-        tower = self.network.model.visual
-        if in_shards(tower.blocks[0]):
+        family = self.family
+        if in_shards(family.layers[0]):
             # The smallest image, because all processes gather the tower's layers together.
-            side = self.network.config.vision_config.spatial_merge_size
-            patches = torch.zeros(1, side * side, self._patch_size, device=self.device)
-            grids = torch.tensor([[[1, side, side]]], device=self.device)
-            return self._features({"patches": patches, "grids": grids}).sum() * 0
-        trained = [p for p in tower.parameters() if p.requires_grad] if torch.is_grad_enabled() else []
+            grids = torch.tensor([[family.smallest]], device=self.device)
+            patches = torch.zeros(1, math.prod(family.smallest), family.numbers, device=self.device)
+            parts = self._features({"patches": patches, "grids": grids})
+            return torch.stack([part.sum() for part in parts]).sum() * 0
+        towers = family.towers if torch.is_grad_enabled() else ()
+        trained = [p for tower in towers for p in tower.parameters() if p.requires_grad]
         return torch.stack([p.sum() for p in trained]).sum() * 0 if trained else None
 
     def save_pretrained(

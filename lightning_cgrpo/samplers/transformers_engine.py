@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
 from lightning_cgrpo.rollout import NO_INPUTS, read
@@ -226,9 +227,15 @@ class _Padded:
         self.policy, self.group_size = policy, group_size
         self.ids, self.mask = policy.padded(prompts)
         self.cache = policy.new_cache()
+        every = torch.arange(len(prompts), device=self.ids.device)
+        self.prompts = PaddedPrompts(inputs, every, self.ids.shape[1]) if inputs else None
+        self.positions = policy.row_positions(self.ids, self.mask, self.prompts)
 
     def read(self) -> Tensor:
-        logits = self.policy.logits(self.ids, self.mask, keep=1, cache=self.cache)[:, 0]
+        logits = self.policy.logits(self.ids, self.mask, 1, self.cache, self.positions, self.prompts)[:, 0]
+        # The axes have different positions in an image.
+        last = self.positions.amax(-1).view(-1, len(self.ids)).amax(0)
+        self.positions = last.repeat_interleave(self.group_size)[:, None]
         self.cache.batch_repeat_interleave(self.group_size)
         self.mask = self.mask.repeat_interleave(self.group_size, 0)
         return logits
@@ -236,7 +243,8 @@ class _Padded:
     def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
         if kept is not None:
             kept = kept.to(self.mask.device, non_blocking=True)
-            self.mask = self.mask[kept]
+            self.mask, self.positions = self.mask[kept], self.positions[kept]
             self.cache.batch_select_indices(kept)
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), 1)], 1)
-        return self.policy.logits(tokens[:, None], self.mask, keep=1, cache=self.cache)[:, 0]
+        self.positions = self.positions + 1
+        return self.policy.logits(tokens[:, None], self.mask, 1, self.cache, self.positions)[:, 0]

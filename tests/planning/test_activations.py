@@ -15,6 +15,7 @@ from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 from lightning_cgrpo.rollout import Examples
+from tests.policies import tiny_families
 
 PROMPTS, GROUP, LENGTH, ANSWER = 2, 3, 50, 20
 ROW = Row(PROMPTS, PROMPTS * GROUP, LENGTH, ANSWER)
@@ -123,6 +124,22 @@ def test_the_vision_tower_keeps_what_is_said(tmp_path, options, autocast):
     with Kept(policy, autocast) as kept:
         policy._features(inputs)
     assert kept.bytes == pytest.approx(said, rel=0.03)
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "internvl"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_towers_of_other_families_keep_no_more_than_is_said(tmp_path, family, checkpointing):
+    policy = VisionLanguagePolicy(str(tiny_families.write(tmp_path, family)), gradient_checkpointing=checkpointing)
+    sizes = language_model_sizes(policy)
+    policy.load()
+    image = np.zeros((128, 256, 3), dtype=np.uint8)
+    _, inputs = policy.read_prompts([[{"role": "user", "content": [{"type": "image", "image": image}]}]])
+    patches = int(policy.family.tokens(inputs["grids"]).sum()) * sizes.vision.merge**2
+    for autocast in (False, True):
+        said = saved(sizes, ROW, patches, Arithmetic(sizes.element, autocast, cuda=False), checkpointing).vision
+        with Kept(policy, autocast) as kept:
+            policy._features(inputs)
+        assert kept.bytes <= said <= 1.4 * kept.bytes
 
 
 def test_a_row_has_prompts_once():

@@ -14,6 +14,7 @@ from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
+from tests.policies import tiny_families
 
 QWEN_05B = {
     "model_type": "qwen2", "vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864,
@@ -70,6 +71,40 @@ def test_patches_are_those_of_the_processor(vision_directory, options):
         patches, _ = policy._patches([torch.zeros(*size, 3, dtype=torch.uint8).numpy()], 0)
         assert image_patches(vision, [size], bounds) == len(patches)
     assert pixel_bounds(policy) == bounds
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "internvl"])
+def test_counts_and_patches_of_other_families(tmp_path, family):
+    policy = VisionLanguagePolicy(str(tiny_families.write(tmp_path, family)))
+    sizes = language_model_sizes(policy)
+    bounds = pixel_bounds(policy, sizes.vision.family)
+    policy.load()
+    towers = policy.family.towers
+    assert sizes.parameters == sum(p.numel() for p in policy.parameters())
+    assert sizes.vision.parameters == sum(p.numel() for tower in towers for p in tower.parameters())
+    assert sizes.vision.tower.layer == sum(p.numel() for p in policy.family.layers[0].parameters())
+    assert sizes.decoder.layer == sum(p.numel() for p in policy.network.model.language_model.layers[0].parameters())
+    assert sizes.obstacle is None
+    for size in ((128, 256), (100, 333), (20, 64)):
+        image = torch.zeros(*size, 3, dtype=torch.uint8).numpy()
+        _, inputs = policy.read_prompts([[{"role": "user", "content": [{"type": "image", "image": image}]}]])
+        tokens = int(policy.family.tokens(inputs["grids"]).sum())
+        assert image_patches(sizes.vision, [size], bounds) == tokens * sizes.vision.merge**2
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "internvl"])
+def test_a_released_model_is_planned_from_its_config_alone(tmp_path, family):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    policy = VisionLanguagePolicy("hub/model")
+    vision = language_model_sizes(policy, tmp_path).vision
+    patches = image_patches(vision, [(448, 896)], pixel_bounds(policy, vision.family))
+    assert patches == {"qwen3_vl": 28 * 56, "internvl": 3 * 32 * 32}[family]
+
+
+def test_other_families_are_not_planned(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llava"}))
+    with pytest.raises(UserError, match="internvl, qwen2_5_vl or qwen3_vl, but 'hub/model' is of llava"):
+        language_model_sizes(VisionLanguagePolicy("hub/model"), tmp_path)
 
 
 def test_images_that_cannot_be_scaled(vision_directory):

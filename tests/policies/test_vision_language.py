@@ -197,18 +197,18 @@ def test_other_models_are_refused(tmp_path):
 def test_another_family_is_refused_before_anything_is_compared(directory):
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = build_model(tokenizer, 32, layers=1, heads=4, feed_forward=48, context_length=64, seed=0)
-    with pytest.raises(UserError, match=r"family qwen2_5_vl, but 'Qwen2ForCausalLM' is of qwen2\."):
+    with pytest.raises(UserError, match=r"qwen2_5_vl or qwen3_vl, but 'Qwen2ForCausalLM' is of qwen2\."):
         VisionLanguagePolicy.from_model(model, tokenizer, None)
 
 
-def test_a_model_that_cannot_share_prompts_is_refused_with_the_reason(directory):
+def test_a_model_that_cannot_share_prompts_pads_them_and_says_why(directory):
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     config = transformers.AutoConfig.from_pretrained(directory)
     config.text_config.layer_types = ["sliding_attention"] * config.text_config.num_hidden_layers
     config.text_config.sliding_window = 4
     model = transformers.Qwen2_5_VLForConditionalGeneration._from_config(config)
-    with pytest.raises(UserError, match="because its layers have sliding_attention, try another model"):
-        VisionLanguagePolicy.from_model(model, tokenizer, None)
+    with pytest.warns(UserWarning, match="own copy of the prompt, because its layers have sliding_attention"):
+        assert not VisionLanguagePolicy.from_model(model, tokenizer, None).shares_prompts
 
 
 def test_text_alone_moves_the_vision_tower_by_nothing(policy):

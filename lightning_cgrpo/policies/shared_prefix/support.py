@@ -7,19 +7,21 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_cgrpo.policies.policy import PolicyOutput
 from lightning_cgrpo.policies.shared_prefix.attention import NAME, UnsupportedAttentionError, register
 from lightning_cgrpo.rollout import Examples
 
 Pass = Callable[[Examples], PolicyOutput]
+Illustrate = Callable[[Tensor, torch.Generator], tuple[Tensor, dict[str, Tensor]]]
+"""Adds images to made-up prompts ``[B, S]``, and gives the policy's further inputs."""
 
 # Settings of the output layer that packed passes ignore, and their neutral values.
 NEUTRAL_OUTPUT = {"final_logit_softcapping": (None,), "logits_scaling": (None, 1), "logit_scale": (None, 1)}
 
 
-def prepare(network: Any, packed: Pass, padded: Pass) -> str | None:
+def prepare(network: Any, packed: Pass, padded: Pass, illustrated: Illustrate) -> str | None:
     """Set a model up for packed passes, or return the reason why they would be wrong."""
     reason = obstacle(network)
     if reason is not None:
@@ -29,7 +31,7 @@ def prepare(network: Any, packed: Pass, padded: Pass) -> str | None:
     network.set_attn_implementation(NAME)
     try:
         with _full_precision():
-            reason = _difference(network, packed, padded)
+            reason = _difference(network, packed, padded, illustrated)
     except UnsupportedAttentionError as error:  # any other exception is a fault
         reason = str(error)
     if reason is not None:
@@ -75,7 +77,7 @@ def _full_precision() -> Iterator[None]:
 
 
 @torch.no_grad()
-def _difference(network: Any, packed: Pass, padded: Pass) -> str | None:
+def _difference(network: Any, packed: Pass, padded: Pass, illustrated: Illustrate) -> str | None:
     """Compare both computations on two made-up prompts; returns a reason if they differ."""
     embeddings = network.get_input_embeddings()
     device, size = embeddings.weight.device, embeddings.num_embeddings
@@ -83,10 +85,11 @@ def _difference(network: Any, packed: Pass, padded: Pass) -> str | None:
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(size, (2, 5), generator=draw, device="cpu").to(device)
     answers = torch.randint(size, (4, 4), generator=draw, device="cpu").to(device)
-    mask = torch.arange(5, device=device) >= torch.tensor([[1], [0]], device=device)
+    ids, inputs = illustrated(ids, draw)
+    mask = torch.arange(ids.shape[1], device=device) >= torch.tensor([[1], [0]], device=device)
     taken = torch.arange(4, device=device) < torch.tensor([[4], [2], [3], [4]], device=device)
     group = torch.tensor([0, 0, 1, 1], device=device)
-    examples = Examples({}, answers, taken, group, {"prompt_ids": ids, "prompt_mask": mask})
+    examples = Examples({}, answers, taken, group, {"prompt_ids": ids, "prompt_mask": mask, **inputs})
     shared, alone = (forward(examples).log_probs[taken] for forward in (packed, padded))
     gap = float((shared - alone).abs().max())
     # Rounding of some dozen operations on numbers of this size.

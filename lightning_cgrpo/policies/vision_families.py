@@ -1,0 +1,192 @@
+"""Differences between the supported families of vision-language models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lightning_cgrpo.errors import UserError
+
+
+@dataclass(frozen=True)
+class QwenVL:
+    """Qwen2.5-VL: images of any size, positions in time, height and width."""
+
+    network: Any
+    placeholder: ClassVar[str] = "<|image_pad|>"
+    """Token of an image in the chat template, repeated for every token of the image."""
+    around: ClassVar[tuple[str, str]] = ("", "")
+    """Texts before and after an image's tokens that the chat template leaves out."""
+    axes: ClassVar[int] = 3
+    """Numbers that give a token's position."""
+    released: ClassVar[tuple[int, int]] = (56**2, 1280 * 28**2)
+    """`bounds` of the released models."""
+
+    @property
+    def towers(self) -> tuple[nn.Module, ...]:
+        """Modules that compute an image's features."""
+        return (self.network.model.visual,)
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """Transformer layers of the vision tower."""
+        layers: nn.ModuleList = self.network.model.visual.blocks
+        return layers
+
+    @property
+    def numbers(self) -> int:
+        """Numbers in a row of `read`."""
+        vision = self.network.config.vision_config
+        return int(vision.in_channels * vision.temporal_patch_size * vision.patch_size**2)
+
+    @property
+    def merge(self) -> int:
+        """Patches along a token's side."""
+        return int(self.network.config.vision_config.spatial_merge_size)
+
+    @property
+    def patch_size(self) -> int:
+        return int(self.network.config.vision_config.patch_size)
+
+    @property
+    def tile(self) -> int:
+        """Pixels along the side of a tile; 0 for images of any size."""
+        return 0
+
+    @property
+    def row(self) -> int:
+        """Patches in a row of `read`."""
+        return 1
+
+    @property
+    def smallest(self) -> tuple[int, int, int]:
+        """Grid of the smallest image."""
+        return (1, self.merge, self.merge)
+
+    @staticmethod
+    def read(processor: Any, images: list[Any]) -> tuple[Tensor, Tensor]:
+        """Patches ``[L, D]`` of images, and grids ``[I, 3]``, whose products are each image's number of patches."""
+        found = processor(images=images, return_tensors="pt")
+        return found["pixel_values"], found["image_grid_thw"]
+
+    def tokens(self, grids: Tensor) -> Tensor:
+        """Number of tokens ``[...]`` of images with grids ``[..., 3]``."""
+        return grids.prod(-1) * self.row // self.merge**2
+
+    def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
+        """Features ``[tokens, hidden size]``: of the embeddings, then of each deepstack layer."""
+        # Deepstack features enter the first layers of Qwen3-VL's decoder.
+        output = self.network.model.get_image_features(patches, grids)
+        return [torch.cat(list(part)) for part in (output.pooler_output, *getattr(output, "deepstack_features", ()))]
+
+    @staticmethod
+    def bound(processor: Any, least: int | None, most: int | None) -> None:
+        """Set bounds of an image's area in pixels; None keeps a bound."""
+        for name, pixels in (("shortest_edge", least), ("longest_edge", most)):
+            if pixels is not None:
+                processor.size[name] = pixels
+
+    @staticmethod
+    def bounds(processor: Any) -> tuple[int, int]:
+        """Least and most pixels of a scaled image."""
+        return int(processor.size["shortest_edge"]), int(processor.size["longest_edge"])
+
+
+@dataclass(frozen=True)
+class Qwen3VL(QwenVL):
+    """Qwen3-VL: features of earlier layers of the tower, too (deepstack)."""
+
+    released = (256**2, 4096**2)
+
+
+@dataclass(frozen=True)
+class InternVL(QwenVL):
+    """InternVL 3 and 3.5: an image is cut into square tiles, with a thumbnail if there are several tiles.
+
+    A row of `read` is a tile, and a grid ``[tiles, 1, 1]``.
+    """
+
+    placeholder = "<IMG_CONTEXT>"
+    around = ("<img>", "</img>")
+    axes = 1
+    released = (448**2, 12 * 448**2)
+
+    @property
+    def towers(self) -> tuple[nn.Module, ...]:
+        return (self.network.model.vision_tower, self.network.model.multi_modal_projector)
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        layers: nn.ModuleList = self.network.model.vision_tower.encoder.layer
+        return layers
+
+    @property
+    def numbers(self) -> int:
+        return int(self.network.config.vision_config.num_channels * self.tile**2)
+
+    @property
+    def merge(self) -> int:
+        return int(1 / self.network.config.downsample_ratio)
+
+    @property
+    def patch_size(self) -> int:
+        return int(self.network.config.vision_config.patch_size[0])
+
+    @property
+    def tile(self) -> int:
+        return int(self.network.config.vision_config.image_size[0])
+
+    @property
+    def row(self) -> int:
+        return (self.tile // self.patch_size) ** 2
+
+    @property
+    def smallest(self) -> tuple[int, int, int]:
+        return (1, 1, 1)
+
+    @staticmethod
+    def read(processor: Any, images: list[Any]) -> tuple[Tensor, Tensor]:
+        # Saved processors name no tiles; transformers' InternVLProcessor asks for tiles in each call.
+        found = processor(images=images, return_tensors="pt", crop_to_patches=True)
+        tiles = torch.as_tensor(found["num_patches"])
+        return found["pixel_values"].flatten(1), tiles[:, None] ** tiles.new_tensor([1, 0, 0])
+
+    def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
+        tiles = patches.unflatten(1, (-1, self.tile, self.tile))
+        features: Tensor = self.network.model.get_image_features(tiles).pooler_output
+        return [features.flatten(0, 1)]
+
+    @staticmethod
+    def bound(processor: Any, least: int | None, most: int | None) -> None:
+        tile = processor.size["height"] * processor.size["width"]
+        if least is not None:
+            processor.min_patches = -(-least // tile)
+        if most is not None:
+            processor.max_patches = most // tile
+        processor.max_patches = max(processor.max_patches, processor.min_patches)
+
+    @staticmethod
+    def bounds(processor: Any) -> tuple[int, int]:
+        tile = processor.size["height"] * processor.size["width"]
+        return int(processor.min_patches * tile), int(processor.max_patches * tile)
+
+
+FAMILIES = {"internvl": InternVL, "qwen2_5_vl": QwenVL, "qwen3_vl": Qwen3VL}
+"""Supported families by `model_type` of transformers' configurations."""
+
+
+def family_of(config: Any, name: str) -> type[QwenVL]:
+    """Family of a model's configuration.
+
+    Raises:
+        UserError: the family is not supported.
+    """
+    if config.model_type not in FAMILIES:
+        *others, last = FAMILIES
+        raise UserError(
+            f"Expected a model of the family {', '.join(others)} or {last}, but '{name}' is of {config.model_type}."
+        )
+    return FAMILIES[config.model_type]

@@ -1,0 +1,347 @@
+"""Qwen3-VL and InternVL as policies: equal to transformers' own passes in float64."""
+
+import json
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("PIL.Image")
+
+from transformers.models.internvl.processing_internvl import InternVLProcessor  # noqa: E402
+from transformers.models.qwen3_vl import modeling_qwen3_vl  # noqa: E402
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor  # noqa: E402
+
+from lightning_cgrpo.errors import UserError  # noqa: E402
+from lightning_cgrpo.policies.pretrained import LoRA  # noqa: E402
+from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy, images_of  # noqa: E402
+from lightning_cgrpo.rollout import Rollouts  # noqa: E402
+from lightning_cgrpo.samplers.engine import Sampling  # noqa: E402
+from lightning_cgrpo.samplers.transformers_engine import TransformersEngine, _Padded, _Shared  # noqa: E402
+from tests.policies import tiny_families  # noqa: E402
+
+FAMILIES = ("qwen3_vl", "internvl")
+SLIDING = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+"""The last two of three layers of InternVL's Qwen2 see four tokens."""
+
+
+def picture(width, height, seed):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def message(*parts):
+    content = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "image", "image": p} for p in parts]
+    return [{"role": "user", "content": content}]
+
+
+PROMPTS = [
+    message("Where to?", picture(64, 32, 0)),
+    message(picture(96, 64, 1), "or", picture(32, 32, 2), "and", picture(32, 96, 3), "Now?"),
+    [{"role": "user", "content": "No picture."}],
+]
+
+
+def exact(states, shape, weight, eps):
+    return torch.nn.functional.rms_norm(states, shape, weight, eps)
+
+
+def rotated(query, key, cos, sin):
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    return tuple(part * cos + modeling_qwen3_vl.rotate_half(part) * sin for part in (query, key))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def float64_rotations():
+    """transformers rounds to float32, whatever the dtype, and rounding would hide a fault."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(modeling_qwen3_vl, "apply_rotary_pos_emb_vision", rotated)
+        yield
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    root = tmp_path_factory.mktemp("families")
+    found = {family: tiny_families.write(root / family, family) for family in FAMILIES}
+    found["sliding"] = tiny_families.write(root / "sliding", "internvl", **SLIDING)
+    found["internvl3.5"] = tiny_families.write(root / "internvl3.5", "internvl", model_type="qwen3", head_dim=8)
+    return found
+
+
+def loaded(directory, **options):
+    policy = VisionLanguagePolicy(str(directory), **{"temperature": 0.7, "dtype": "float64", **options})
+    policy.load()
+    for module in policy.modules():
+        if hasattr(module, "variance_epsilon"):
+            module.forward = partial(
+                exact, shape=module.weight.shape, weight=module.weight, eps=module.variance_epsilon
+            )
+    return policy
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("qwen3_vl", True),
+        ("qwen3_vl", False),
+        ("internvl", True),
+        ("internvl", False),
+        ("internvl3.5", True),
+        ("sliding", True),
+    ],
+    ids=lambda param: f"{param[0]}-{'shared' if param[1] else 'padded'}",
+)
+def policy(directories, request):
+    family, shared = request.param
+    policy = loaded(directories[family], share_prompts=shared)
+    assert policy.shares_prompts == (shared and family != "sliding")
+    return policy
+
+
+def rollouts(policy, prompts=PROMPTS, group_size=2, steps=5):
+    tokens, inputs = policy.read_prompts(prompts)
+    ids, mask = policy.padded(tokens)
+    draw = torch.Generator().manual_seed(3)
+    actions = torch.randint(10, 250, (len(prompts), group_size, steps), generator=draw)
+    lengths = torch.tensor([[5, 2], [1, 4], [3, 5]])[: len(prompts), :group_size, None]
+    return Rollouts(actions, torch.arange(steps) < lengths, {"prompt_ids": ids, "prompt_mask": mask, **inputs})
+
+
+def by_transformers(policy, prompt, answer):
+    """Log-probabilities and entropies of one answer, by transformers' forward of pixels and tokens."""
+    (tokens,), _ = policy.read_prompts([prompt])
+    ids = torch.tensor([[*tokens, *answer.tolist()]])
+    given, images = {}, images_of(prompt)
+    if images and policy.network.config.model_type == "qwen3_vl":
+        given = dict(policy.image_processor(images=images, return_tensors="pt"))
+        given["mm_token_type_ids"] = (ids == policy.image_token).int()
+    elif images:
+        given["pixel_values"] = policy.image_processor(images, return_tensors="pt", **InternVLProcessor.images_kwargs)[
+            "pixel_values"
+        ]
+    logits = policy.network(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **given).logits
+    values = (logits[0, len(tokens) - 1 : -1] / policy.temperature).log_softmax(-1)
+    return values.gather(1, answer[:, None])[:, 0], -(values.exp() * values).sum(-1)
+
+
+def gradients(policy):
+    found = {
+        name: parameter.grad.clone() for name, parameter in policy.named_parameters() if parameter.grad is not None
+    }
+    policy.zero_grad()
+    return found
+
+
+def test_log_probs_entropies_and_gradients_are_those_of_transformers(policy):
+    rolled = rollouts(policy)
+    policy.zero_grad()
+    output = policy(policy.examples(rolled))
+    weights = torch.randn(output.log_probs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    mask = rolled.mask.flatten(0, 1)
+    (torch.where(mask, output.log_probs + 0.1 * output.entropy, 0) * weights).sum().backward()
+    ours, total = gradients(policy), 0
+    for row, (prompt, answer) in enumerate((p, g) for p in range(3) for g in range(2)):
+        length = int(rolled.lengths[prompt, answer])
+        log_probs, entropy = by_transformers(policy, PROMPTS[prompt], rolled.actions[prompt, answer, :length])
+        torch.testing.assert_close(output.log_probs[row, :length], log_probs, atol=1e-10, rtol=0)
+        torch.testing.assert_close(output.entropy[row, :length], entropy, atol=1e-10, rtol=0)
+        total = total + ((log_probs + 0.1 * entropy) * weights[row, :length]).sum()
+    total.backward()
+    theirs = gradients(policy)
+    seen = {id(p) for tower in policy.family.towers for p in tower.parameters()}
+    learning = [
+        name for name, p in policy.named_parameters() if id(p) in seen and name in theirs and theirs[name].any()
+    ]
+    assert len(learning) > len(seen) / 2, "the vision tower learns"
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, atol=1e-10, rtol=1e-10)
+
+
+def test_rollouts_have_the_log_probs_of_training(policy):
+    """Step by step through the cache, with answers that end and leave the batch."""
+    rolled = rollouts(policy)
+    actions, lengths = rolled.actions.flatten(0, 1), rolled.lengths.flatten()
+    tokens, inputs = policy.read_prompts(PROMPTS)
+    expected = policy(policy.examples(rolled)).log_probs
+    rows = torch.arange(6)
+    with torch.no_grad():
+        steps = (_Shared if policy.shares_prompts else _Padded)(policy, tokens, 2, inputs)
+        logits = steps.read().repeat_interleave(2, 0)
+        for step in range(5):
+            found = (logits / policy.temperature).log_softmax(-1).gather(1, actions[rows, step, None])[:, 0]
+            torch.testing.assert_close(found, expected[rows, step], atol=1e-10, rtol=0)
+            kept = (lengths[rows] > step + 1).nonzero()[:, 0]
+            rows = rows[kept]
+            if len(rows):
+                logits = steps.next(kept, actions[rows, step])
+    assert not len(rows)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_generation_is_the_same_with_shared_prompts_and_without(directories, family):
+    draws = torch.rand(3, 2, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    answers = []
+    for shared in (True, False):
+        policy = loaded(directories[family], share_prompts=shared)
+        tokens, inputs = policy.read_prompts(PROMPTS)
+        answers.append(TransformersEngine().generate(policy, tokens, 2, Sampling(6), draws, inputs).tokens)
+    assert torch.equal(*answers)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_placeholder_in_an_answer_is_an_ordinary_token(directories, family):
+    found = []
+    for shared in (True, False):
+        policy = loaded(directories[family], share_prompts=shared)
+        rolled = rollouts(policy)
+        rolled.actions[:, 0, 1:3] = policy.image_token
+        found.append(policy(policy.examples(rolled)).log_probs[rolled.mask.flatten(0, 1)])
+    torch.testing.assert_close(*found, atol=1e-10, rtol=0)
+
+
+def test_a_minibatch_reads_its_own_prompts_alone(policy):
+    examples = policy.examples(rollouts(policy))
+    whole, rows = policy(examples).log_probs, torch.tensor([5, 2, 3])
+    mask = examples.mask[rows]
+    torch.testing.assert_close(policy(examples[rows]).log_probs[mask], whole[rows][mask], atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_images_matter_and_each_reaches_its_own_prompt(directories, family):
+    policy = loaded(directories[family])
+    rolled = rollouts(policy)
+    before = policy(policy.examples(rolled)).log_probs.unflatten(0, (3, 2))
+    changed = {**rolled.inputs, "patches": rolled.inputs["patches"].clone()}
+    changed["patches"][1, :4] += 1
+    after = policy(policy.examples(Rollouts(rolled.actions, rolled.mask, changed))).log_probs.unflatten(0, (3, 2))
+    assert (before[[0, 2]] - after[[0, 2]]).abs().max() < 1e-10
+    assert (before[1] - after[1]).abs().max() > 1e-3
+
+
+def test_every_deepstack_layer_reaches_the_answers(directories):
+    policy = loaded(directories["qwen3_vl"])
+    rolled = rollouts(policy)
+    before = policy(policy.examples(rolled)).log_probs
+    for merger in policy.network.model.visual.deepstack_merger_list:
+        with torch.no_grad():
+            merger.linear_fc2.bias.add_(0.5)
+        after = policy(policy.examples(rolled)).log_probs
+        assert (before - after)[:4].abs().max() > 1e-3 > (before - after)[4:].abs().max()
+        before = after
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_checkpoints_change_no_gradient(directories, family):
+    found = []
+    for checkpointing in (False, True):
+        policy = loaded(directories[family], gradient_checkpointing=checkpointing)
+        policy(policy.examples(rollouts(policy))).log_probs.sum().backward()
+        found.append(gradients(policy))
+    assert found[0].keys() == found[1].keys()
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(found[1][name], gradient, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_text_alone_moves_the_vision_tower_by_nothing(directories, family):
+    policy = loaded(directories[family])
+    policy(policy.examples(rollouts(policy, PROMPTS[2:]))).log_probs.sum().backward()
+    trained = [parameter for tower in policy.family.towers for parameter in tower.parameters()]
+    assert trained and all(parameter.grad is not None and not parameter.grad.any() for parameter in trained)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shards_are_gathered_without_images_too(directories, family, monkeypatch):
+    """Every part of the towers gets a gradient, because all processes gather all parts."""
+    policy = loaded(directories[family])
+    before = policy(policy.examples(rollouts(policy, PROMPTS[2:]))).log_probs
+    monkeypatch.setattr("lightning_cgrpo.policies.vision_language.in_shards", lambda layer: True)
+    after = policy(policy.examples(rollouts(policy, PROMPTS[2:]))).log_probs
+    assert torch.equal(before, after)
+    after.sum().backward()
+    trained = [parameter for tower in policy.family.towers for parameter in tower.parameters()]
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in trained)
+
+
+@pytest.mark.parametrize(("kind", "family"), [(Qwen3VLProcessor, "qwen3_vl"), (InternVLProcessor, "internvl")])
+def test_an_image_has_the_text_of_transformers_processor(directories, kind, family):
+    """The processors themselves need torchvision for videos."""
+    policy = loaded(directories[family])
+    prompt = message("a", picture(96, 64, 1), "b")
+    found = policy.image_processor(images_of(prompt), return_tensors="pt", **getattr(kind, "images_kwargs", {}))
+    special = SimpleNamespace(
+        image_processor=policy.image_processor,
+        image_token=policy.family.placeholder,
+        image_seq_length=4,
+        start_image_token="<img>",
+        end_image_token="</img>",
+    )
+    expected = kind.replace_image_token(special, found, 0)
+    text = policy.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+    text = text.replace(policy.family.placeholder, expected)
+    assert policy.read_prompts([prompt])[0] == [policy.tokenizer(text).input_ids]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bounds_of_the_images(directories, family):
+    side = 16 if family == "internvl" else 8
+    for bounds, low, high in (({"max_pixels": 32 * 32}, 0, 32 * 32), ({"min_pixels": 64 * 64}, 64 * 64, 80 * 80)):
+        policy = loaded(directories[family], **bounds)
+        _, inputs = policy.read_prompts([message(picture(48, 48, 0))])
+        squares = int(inputs["grids"].prod())
+        assert inputs["patches"].shape[1] == squares
+        without_thumbnail = squares - (family == "internvl" and squares > 1)
+        assert low <= without_thumbnail * side**2 <= high
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_saved_and_read_again(directories, family, tmp_path):
+    policy = loaded(directories[family], max_pixels=32 * 32)
+    policy.save_pretrained(tmp_path / "saved")
+    again = loaded(tmp_path / "saved")
+    theirs, ours = (part(part.examples(rollouts(part))).log_probs for part in (again, policy))
+    torch.testing.assert_close(theirs, ours, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_adapters(directories, family, tmp_path):
+    pytest.importorskip("peft")
+    policy = loaded(directories[family], lora=LoRA(rank=2), max_pixels=32 * 32)
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if "lora_B" in name:
+                parameter.add_(0.1)
+    rolled = rollouts(policy)
+    output = policy(policy.examples(rolled)).log_probs
+    log_probs, _ = by_transformers(policy, PROMPTS[1], rolled.actions[1, 1, :4])
+    torch.testing.assert_close(output[3, :4], log_probs, atol=1e-10, rtol=0)
+    policy.save_pretrained(tmp_path / "adapters")
+    again = loaded(tmp_path / "adapters")
+    assert again.image_processor.to_dict() == policy.image_processor.to_dict()
+    torch.testing.assert_close(again(again.examples(rollouts(again))).log_probs, output, atol=1e-10, rtol=0)
+
+
+def test_loading_compares_a_prompt_with_an_image(directories, monkeypatch):
+    whole = VisionLanguagePolicy.prompt_positions
+    monkeypatch.setattr(
+        VisionLanguagePolicy,
+        "prompt_positions",
+        lambda self, *given: found * 2 if (found := whole(self, *given)) is not None else None,
+    )
+    with pytest.warns(UserWarning, match="because its log-probabilities differ by .* when prompts are shared"):
+        assert not loaded(directories["qwen3_vl"]).shares_prompts
+
+
+def test_a_decoder_with_sliding_windows_says_so_once(directories):
+    with pytest.warns(UserWarning, match="its layers have sliding_attention") as said:
+        loaded(directories["sliding"])
+    assert len([warning for warning in said if "own copy of the prompt" in str(warning.message)]) == 1
+
+
+@pytest.mark.parametrize("family", ["llava", "gemma3", "qwen2"])
+def test_other_families_are_refused_before_weights_are_read(tmp_path, family):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    with pytest.raises(UserError, match=f"internvl, qwen2_5_vl or qwen3_vl, but '.*' is of {family}"):
+        VisionLanguagePolicy(str(tmp_path)).load()
