@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
-from lightning_cgrpo.cli.configuration import Config, get, short_class
+from lightning_cgrpo.cli.configuration import Config, get, is_class, short_class
 from lightning_cgrpo.cli.key_check import constant_of
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.objective.constraint import Constraint
@@ -62,7 +62,8 @@ def method_of(config: Config, weights: str | None = None) -> Method:
     # By class, because the name that a configuration gives to a callback changes nothing.
     named: dict[str, Any] = {}
     for callback in [*_listed(config.get("callbacks")), *_listed(trainer.get("callbacks"))]:
-        reduced = _reduced(callback)
+        # A class without arguments may stand for its name alone.
+        reduced = _reduced({"class_path": callback} if is_class(callback) else callback)
         if reduced is not None:
             name = str(reduced.get("class_path", "callback")) if isinstance(reduced, dict) else str(reduced)
             named[name if name not in named else f"{name}_{len(named)}"] = reduced

@@ -52,7 +52,7 @@ def too_few(objective: Objective, prompts: int) -> str | None:
         return None
     texts = []
     for name, count in unshown.items():
-        enough = "no number is enough" if count is None else f"{count} are"
+        enough = "no number can" if count is None else f"{count} can"
         texts.append(f"{name} {rates[name].sign} {rates[name].bound:g} ({enough})")
     together = fewest_for_all([c.max_violation_rate for c in rates.values()], CONFIDENCE)
     certify = "" if together is None else f" A certificate of all constraints needs {together} prompts or more."

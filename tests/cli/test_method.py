@@ -27,6 +27,7 @@ def key(changes=None, seed=0):
         {"ckpt_path": "runs/x/version_0/checkpoints/last.ckpt", "threads": 3},
         {"callbacks.pictures": None},
         {"callbacks.more": {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": {"mode": "max"}}},
+        {"callbacks.more": "lightning.pytorch.callbacks.LearningRateMonitor"},
         {"callbacks.multipliers.init_args.stall": None},
         {"callbacks.multipliers.init_args.slack": None},
         {"model.init_args.estimator": {"class_path": "lightning_cgrpo.grpo.advantages.ScalarizedAdvantages"}},

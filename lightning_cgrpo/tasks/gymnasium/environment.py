@@ -77,9 +77,11 @@ class Gymnasium(Environment, Renderer):
             for wrap, arguments in self._wrappers:
                 world = wrap(world, **arguments)
         except Exception as error:
+            unregistered = isinstance(error, gymnasium.error.UnregisteredEnv)
+            hint = " Try MODULE:ID, with a module that registers the environment." if unregistered else ""
             raise UserError(
                 f"Expected `gymnasium.make` to make '{self.id}', but it raised {type(error).__name__}: "
-                f"{first_line(error)}."
+                f"{first_line(error)}.{hint}"
             ) from error
         return world
 

@@ -174,7 +174,7 @@ def test_no_prompts():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Gymnasium("Nowhere-v0"), "gymnasium.make.*raised NameNotFound"),
+        (lambda: Gymnasium("Nowhere-v0"), "gymnasium.make.*raised NameNotFound.*Try MODULE:ID"),
         (lambda: Gymnasium(f"{small_worlds.__name__}:Endless-v0"), "max_steps"),
         (lambda: Gymnasium(WALK, wrappers=["nowhere.Wrapper"]), "wrapper's import path, but got 'nowhere.Wrapper'"),
         (lambda: Gymnasium("minigrid:MiniGrid-Empty-5x5-v0", max_steps=9), "FlattenObservation"),
