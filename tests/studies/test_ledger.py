@@ -21,7 +21,7 @@ COMMITTED = {
         "gridworld_choices": 36,
         "gridworld_critics": 10,
     },
-    "gsm8k": {"gsm8k": 21},
+    "gsm8k": {"gsm8k": 21, "gsm8k_critics": 6},
     "navsim": {},
 }
 """By folder of results, the studies and their numbers of runs."""
