@@ -50,7 +50,8 @@ def images(folder):
     """The updates of which there are pictures, by tag."""
     found = EventAccumulator(str(folder / "x" / "version_0"), size_guidance={"images": 0})
     found.Reload()
-    return {tag: [event.step for event in found.Images(tag)] for tag in found.Tags()["images"]}
+    # Files of the same second are read by their names, in which a process counts without leading zeros.
+    return {tag: sorted(event.step for event in found.Images(tag)) for tag in found.Tags()["images"]}
 
 
 MODULE = SimpleNamespace(task=DrivingTask())
