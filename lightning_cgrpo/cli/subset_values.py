@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningDataModule
 
 from lightning_cgrpo.cli.configuration import Config, ConfigError
@@ -42,18 +41,11 @@ def read_values(constraints: Mapping[str, dict[str, Any]], config: Config) -> No
                 f"Expected by: of constraint '{name}' to be a column of the data, {sorted(columns)}, but got "
                 f"'{column}'.{did_you_mean(column, list(columns))}"
             )
-        values = list(dict.fromkeys(plain(value) for value in columns[column]))
+        values = list(dict.fromkeys(columns[column]))
         if len(values) > MOST:
             raise ObjectiveError(
                 f"Expected by: of constraint '{name}' to be a column of at most {MOST} values, but '{column}' has "
                 f"{len(values)}, try by: {{{column}: [VALUE, ...]}}."
             )
         numbers = all(isinstance(value, int | float) for value in values)
-        constraint["by"] = {column: sorted(values) if numbers else sorted(values, key=str)}
-
-
-def plain(value: Any) -> Any:
-    """A number or text, as in YAML."""
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        return value.item()
-    return value if isinstance(value, int | float) else str(value)
+        constraint["by"] = {column: sorted(values) if numbers else sorted(map(str, values))}

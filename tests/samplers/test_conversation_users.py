@@ -106,7 +106,8 @@ def test_tools_and_a_user(policy):
     """Calls are answered by tools, and other turns by the user, who is no tool."""
     sampler = ConversationSampler(300, [add], environment_factory=Asker)
     assert [tool["function"]["name"] for tool in sampler.tools] == ["add"]
-    assert rolled(policy, sampler).info["turns"][1][0][-1].end > 0
+    rollouts = rolled(policy, sampler)
+    assert [len(turns) for turns in rollouts.info["turns"][1]] == [3, 3, 3] and not rollouts.info["truncated"].any()
 
 
 def test_a_template_that_drops_reasoning_is_named():
