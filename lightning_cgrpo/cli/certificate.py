@@ -211,7 +211,8 @@ def show(certificate: dict[str, Any], note: str) -> None:
         "verdict",
         "prompts that would decide",
     ):
-        table.add_column(column, justify="left" if column in ("", "verdict") else "right")
+        # Names that are cut off would not tell subsets apart.
+        table.add_column(column, justify="left" if column in ("", "verdict") else "right", no_wrap=not column)
     for name, of in certificate["constraints"].items():
         word = next(word for word in BOUNDS if word in of)
         at_least, threshold = word.endswith("at_least"), of[word]

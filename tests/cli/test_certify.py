@@ -269,3 +269,21 @@ def test_several_processes_rank_and_certify_as_one_does(home):
     assert (done := run("fit", *two)).returncode == 0, done.stderr[-2000:]
     (expected,), (best,) = ((folder / FOLDER).glob("step=*.ckpt") for folder in (home, Path()))
     assert best.name == expected.name
+
+
+def test_names_of_subsets_are_whole_in_a_narrow_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    one = {"decision": "refuted", "at_least": 0.85, "rate": 0.6, "low": 0.5, "high": 0.7}
+    names = [f"correctness_of_the_whole_answer/steps={number}" for number in (1, 2)]
+    constraints = {name: {**one, "prompts_that_would_decide": None} for name in names}
+    of = {"checkpoint": "last.ckpt", "update": 4, "source": "60 prompts", "question": {"confidence": 0.95}}
+    shown = {
+        "decision": "refuted",
+        "checkpoint": "last.ckpt",
+        "update": 4,
+        "source": "60 prompts",
+        "question": question,
+    }
+    certificate.show({"decision": "refuted", **of, "constraints": constraints}, "")
+    out = capsys.readouterr().out
+    assert all(name in out for name in names)
