@@ -277,13 +277,6 @@ def test_names_of_subsets_are_whole_in_a_narrow_terminal(capsys, monkeypatch):
     names = [f"correctness_of_the_whole_answer/steps={number}" for number in (1, 2)]
     constraints = {name: {**one, "prompts_that_would_decide": None} for name in names}
     of = {"checkpoint": "last.ckpt", "update": 4, "source": "60 prompts", "question": {"confidence": 0.95}}
-    shown = {
-        "decision": "refuted",
-        "checkpoint": "last.ckpt",
-        "update": 4,
-        "source": "60 prompts",
-        "question": question,
-    }
     certificate.show({"decision": "refuted", **of, "constraints": constraints}, "")
     out = capsys.readouterr().out
     assert all(name in out for name in names)
