@@ -121,8 +121,13 @@ def test_the_benchmark_s_table(tmp_path):
 
 def test_the_committed_scores_are_those_of_the_study():
     results = ROOT / "docs/results/navsim"
-    scores = json.loads((results / "paper/scores.json").read_text())
     finished = json.loads((results / "ledger.json").read_text())
-    assert set(scores) == {name.replace(",seed=", "_seed") for name in finished}
-    rows = [line for line in (results / "paper/scores.md").read_text().splitlines() if line.startswith("| cgrpo")]
-    assert all(row in table(scores, {}) for row in rows) and len(rows) == 2
+    collected = {}
+    for folder, methods in (("paper", 2), ("critics", 3)):
+        scores = json.loads((results / folder / "scores.json").read_text())
+        lines = (results / folder / "scores.md").read_text().splitlines()
+        rows = [line for line in lines if line.startswith(("| cgrpo", "| ppo"))]
+        assert all(row in table(scores, {}) for row in rows) and len(rows) == methods
+        assert all(collected.get(name, score) == score for name, score in scores.items())
+        collected |= scores
+    assert set(collected) == {name.replace(",seed=", "_seed") for name in finished}
