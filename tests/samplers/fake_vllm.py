@@ -83,6 +83,7 @@ class FakeServer(ThreadingHTTPServer):
 
     Attributes:
         requests: every request's path and body.
+        asked: parameters and prompt of every request for a completion.
         refusals: codes to answer the next requests of completions with.
     """
 
@@ -93,7 +94,7 @@ class FakeServer(ThreadingHTTPServer):
         self.engine = FakeEngine(directory, logprobs_mode, **options)
         self.dev_mode = dev_mode
         self.version, self.holds_cache = "default", False
-        self.requests, self.refusals = [], []
+        self.requests, self.refusals, self.asked = [], [], []
         self.address = f"http://127.0.0.1:{self.server_port}"
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
@@ -126,6 +127,7 @@ class FakeServer(ThreadingHTTPServer):
         if self.refusals:
             return self.refusals.pop(), {"error": {"message": "not now", "type": "x", "param": None, "code": 0}}
         prompt = body.pop("prompt")
+        self.asked.append((body, prompt))
         assert body.pop("return_token_ids") is True
         if len(prompt) >= self.engine.room:
             return 400, {"error": {"message": "The prompt is too long", "type": "x", "param": None, "code": 400}}

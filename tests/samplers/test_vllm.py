@@ -26,7 +26,7 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
 from lightning_cgrpo.policies.pretrained import LoRA  # noqa: E402
 from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
 from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
-from lightning_cgrpo.rollout import Rollouts  # noqa: E402
+from lightning_cgrpo.rollout import Rollouts, read  # noqa: E402
 from lightning_cgrpo.samplers.engine import Sampling  # noqa: E402
 from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
 from lightning_cgrpo.samplers.vllm import server  # noqa: E402
@@ -125,6 +125,39 @@ def test_an_answer_depends_on_its_draw_alone(engine, policy):
     none = generate(engine, policy, rows=())
     assert none.tokens.shape == none.mask.shape == none.log_probs.shape == (0, GROUP_SIZE, LENGTH)
     assert none.truncated.shape == (0, GROUP_SIZE)
+
+
+def test_turns_continue_their_own_tokens(engine, served, policy):
+    length, rooms = 24, []
+
+    def reply(rows, turns, room):
+        rooms.append(room)
+        return [[50 + rows[0], 7] if room >= 2 and rows[0] % 3 else [] for _ in turns]
+
+    prompts = policy.tokenize(TEXTS)
+    made = engine.generate(policy, prompts, GROUP_SIZE, Sampling(length), draws(length=length), reply=reply)
+    exact = log_probs_of(policy, made)
+    torch.testing.assert_close(made.log_probs[made.mask], exact[made.mask], rtol=0, atol=1e-4)
+    assert (made.log_probs[~made.mask] == 0).all()
+    tokens, own = made.tokens.flatten(0, 1), made.mask.flatten(0, 1)
+    for row, (answer, mine) in enumerate(zip(tokens, own, strict=True)):
+        given = answer[read(mine) & ~mine].tolist()
+        assert given == [50 + row, 7] * (len(given) // 2) and (row % 3 or not given)
+        # Each request had exactly the tokens before its turn, and room for the rest.
+        starts = [0, *[at + 1 for at in range(length - 1) if not mine[at] and mine[at + 1]]]
+        prompt = prompts[row // GROUP_SIZE]
+        asked = [body for body, at in served.asked if at in [prompt + answer[:start].tolist() for start in starts]]
+        assert len({body["seed"] for body in asked}) == len(asked) >= len(starts)
+        assert {body["max_tokens"] for body in asked} >= {length - start for start in starts}
+    assert own.sum(-1).lt(read(own).sum(-1)).sum() > 3, "or this would say little"
+    ended = torch.isin(tokens.gather(-1, read(own).sum(-1, keepdim=True) - 1)[:, 0], torch.tensor(policy.stop_tokens))
+    assert torch.equal(made.truncated.flatten(), ~ended) and min(rooms) >= 0
+    again = engine.generate(policy, prompts, GROUP_SIZE, Sampling(length), draws(length=length), reply=reply)
+    assert torch.equal(again.tokens, made.tokens)
+    with pytest.raises(ValueError, match="reply of at most"):
+        engine.generate(
+            policy, prompts, 1, Sampling(length), draws(length=length)[:, :1], reply=lambda *_: [[5] * length]
+        )
 
 
 def test_filters_and_lengths(engine, policy):
@@ -339,7 +372,7 @@ def test_errors_of_the_connection(served, policy, tmp_path, monkeypatch):
     monkeypatch.undo()
     slow = VLLMServer(served.address, timeout=0.05)
     with served.engine.lock, pytest.raises(UserError, match=r"completions within 0.05 s, but got none, try a larger"):
-        slow._answer({"prompt": [1], **parameters(policy, Sampling(1), seed=0)})
+        slow._turn({"prompt": [1], **parameters(policy, Sampling(1), seed=0)})
 
 
 # ---------------------------------------------------------------------- the real one

@@ -22,7 +22,6 @@ from lightning_cgrpo.samplers.conversation.world import Conversation, World, eve
 from lightning_cgrpo.samplers.engine import RolloutEngine
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.sampler import Noise
-from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
 
 class ConversationSampler(GenerationSampler):
@@ -69,8 +68,6 @@ class ConversationSampler(GenerationSampler):
         super().__init__(max_new_tokens, min_new_tokens, top_p, top_k, min_p, batch_size, engine)
         expect(max_turns is None or max_turns >= 1, "max_turns", "at least 1", max_turns)
         expect(time_limit is None or time_limit > 0, "time_limit", "greater than 0", time_limit)
-        if not isinstance(self.engine, TransformersEngine):
-            raise UserError("Expected no engine for conversations, because an engine answers in single turns.")
         self.max_turns, self.time_limit = max_turns, time_limit
         self._functions: list[Tool] = [imported(tool, "tools") for tool in tools]
         self._factory = None if environment_factory is None else imported(environment_factory, "environment_factory")

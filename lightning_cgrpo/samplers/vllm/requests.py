@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,29 +11,86 @@ from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.samplers.engine import Completions, Sampling
+from lightning_cgrpo.samplers.engine import Completions, Replies, Sampling
 
 LOGPROBS_MODE = "processed_logprobs"
 """vLLM's name for log-probabilities after temperature and filters."""
 
 
 @dataclass(frozen=True)
-class Reply:
-    """One answer of vLLM; missing log-probabilities are NaN, and `reason` (of the end) is "stop" or "length"."""
+class Turn:
+    """What vLLM samples for a request; a missing log-probability is NaN, `reason` (of the end) "stop" or "length"."""
 
     tokens: list[int]
     log_probs: list[float]
     reason: str
 
 
+@dataclass
+class Answer:
+    """An answer that grows by turns and replies to them."""
+
+    prompt: list[int]
+    tokens: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)  # 0 for replies
+    own: list[bool] = field(default_factory=list)
+    start: int = 0  # of the last turn
+
+    @property
+    def context(self) -> list[int]:
+        return self.prompt + self.tokens
+
+    def add(self, turn: Turn) -> None:
+        self.start = len(self.tokens)
+        self._extend(turn.tokens, turn.log_probs, own=True)
+
+    def add_reply(self, tokens: list[int]) -> None:
+        self._extend(tokens, [0.0] * len(tokens), own=False)
+
+    def _extend(self, tokens: list[int], log_probs: list[float], own: bool) -> None:
+        self.tokens += tokens
+        self.log_probs += log_probs
+        self.own += [own] * len(tokens)
+
+
+def replied(
+    policy: CausalLMPolicy, answers: Sequence[Answer], rows: Sequence[int], reply: Replies, length: int
+) -> list[int]:
+    """Add replies to the turns of `rows` that ended with a stop token; return the rows that go on.
+
+    Args:
+        length: most tokens of an answer, of which a reply leaves one to the policy.
+
+    Raises:
+        ValueError: a reply exceeds its room.
+    """
+    going_on = []
+    for row in rows:
+        answer = answers[row]
+        if answer.tokens[-1] not in policy.stop_tokens:
+            continue
+        room = max(length - len(answer.tokens) - 1, 0)
+        (tokens,) = reply([row], [answer.tokens[answer.start :]], room)
+        if len(tokens) > room:
+            raise ValueError(f"Expected a reply of at most {room} tokens, but got {len(tokens)}.")
+        if tokens:
+            answer.add_reply(tokens)
+            going_on.append(row)
+    return going_on
+
+
 def seeds(draws: Tensor) -> list[int]:
-    """32-bit seeds of B G answers in the order (b, g), from each answer's first draw."""
-    values: list[int] = (draws[:, :, 0].double() * 2**32).long().flatten().tolist()
+    """32-bit seeds from draws in [0, 1)."""
+    values: list[int] = (draws.double() * 2**32).long().tolist()
     return values
 
 
-def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int) -> dict[str, Any]:
-    """All parameters of a request, because vLLM fills missing parameters from the model's generation config."""
+def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int, start: int = 0) -> dict[str, Any]:
+    """All parameters of a request, because vLLM fills missing parameters from the model's generation config.
+
+    Args:
+        start: tokens of the answer so far.
+    """
     return {
         "n": 1,
         "seed": seed,
@@ -43,30 +101,26 @@ def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int) -> dict[st
         "repetition_penalty": sampling.repetition_penalty,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
-        "max_tokens": sampling.max_new_tokens,
+        "max_tokens": sampling.max_new_tokens - start,
         # vLLM does not count the stop token.
-        "min_tokens": max(sampling.min_new_tokens - 1, 0),
+        "min_tokens": max(sampling.min_new_tokens - start - 1, 0),
         "stop_token_ids": list(policy.stop_tokens),
         "ignore_eos": True,
         "logprobs": 0,
     }
 
 
-def completions(
-    policy: CausalLMPolicy, answers: list[Reply], shape: tuple[int, int], sampling: Sampling, where: str
-) -> Completions:
-    """Answers in the order (b, g) as tensors of `shape` (B, G); `where` names the server."""
-    length = sampling.max_new_tokens
+def completions(policy: CausalLMPolicy, answers: list[Answer], shape: tuple[int, int], length: int) -> Completions:
+    """Answers in the order (b, g) as tensors of `shape` (B, G) and `length` T."""
     tokens = torch.full((len(answers), length), policy.pad_token)
     mask = torch.zeros((len(answers), length), dtype=torch.bool)
     log_probs = torch.zeros((len(answers), length))
     truncated = torch.zeros(len(answers), dtype=torch.bool)
     for row, answer in enumerate(answers):
-        _check_end(policy, answer, length, where)
         size = len(answer.tokens)
         tokens[row, :size] = torch.tensor(answer.tokens)
         log_probs[row, :size] = torch.tensor(answer.log_probs)
-        mask[row, :size] = True
+        mask[row, :size] = torch.tensor(answer.own)
         truncated[row] = answer.tokens[-1] not in policy.stop_tokens
     device = policy.device
     return Completions(
@@ -77,18 +131,23 @@ def completions(
     )
 
 
-def _check_end(policy: CausalLMPolicy, answer: Reply, length: int, where: str) -> None:
-    size = len(answer.tokens)
-    stopped = [token in policy.stop_tokens for token in answer.tokens]
-    if answer.reason == "length" and 1 <= size < length and not any(stopped):
+def check_turn(policy: CausalLMPolicy, turn: Turn, length: int, where: str) -> None:
+    """Check a turn of at most `length` tokens; `where` names the server.
+
+    Raises:
+        UserError: no tokens, too many, tokens after a stop token, or other numbers of log-probabilities.
+    """
+    size = len(turn.tokens)
+    stopped = [token in policy.stop_tokens for token in turn.tokens]
+    if turn.reason == "length" and 1 <= size < length and not any(stopped):
         raise UserError(
             f"Expected {where} to have room for answers of {length} tokens, but got an answer cut after {size}, try a "
             "larger max_model_len there, or a smaller max_new_tokens."
         )
     ended = size <= length and (any(stopped) or size == length)
-    if not ended or any(stopped[:-1]) or len(answer.log_probs) != size or answer.reason not in ("stop", "length"):
+    if not ended or any(stopped[:-1]) or len(turn.log_probs) != size or turn.reason not in ("stop", "length"):
         raise UserError(
             f"Expected {where} to answer with at most {length} tokens, a log-probability for each, until a stop token, "
-            f"but got {size} tokens, {len(answer.log_probs)} log-probabilities and the end '{answer.reason}', try vLLM "
+            f"but got {size} tokens, {len(turn.log_probs)} log-probabilities and the end '{turn.reason}', try vLLM "
             "0.33."
         )

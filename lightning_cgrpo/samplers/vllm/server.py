@@ -17,7 +17,16 @@ from lightning_cgrpo.json_client import JSONClient
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.rollout import NO_INPUTS
 from lightning_cgrpo.samplers.engine import Completions, Replies, RolloutEngine, Sampling
-from lightning_cgrpo.samplers.vllm.requests import LOGPROBS_MODE, Reply, completions, parameters, seeds
+from lightning_cgrpo.samplers.vllm.requests import (
+    LOGPROBS_MODE,
+    Answer,
+    Turn,
+    check_turn,
+    completions,
+    parameters,
+    replied,
+    seeds,
+)
 from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, checkpoint, version
 
 CONCURRENT = 256
@@ -34,8 +43,9 @@ class VLLMServer(RolloutEngine):
 
     ``VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs``
 
-    Each answer is one request with its own seed. The first process writes changed weights into `shared` for the server,
-    and compares the log-probabilities of a short answer.
+    Each answer is one request with its own seed; in a conversation, each turn is one, with all tokens before it. The
+    first process writes changed weights into `shared` for the server, and compares the log-probabilities of a short
+    answer.
 
     Args:
         shared: a folder that process and server share, by default the system's temporary folder; /dev/shm is fastest.
@@ -61,28 +71,32 @@ class VLLMServer(RolloutEngine):
         inputs: Mapping[str, Tensor] = NO_INPUTS,
         reply: Replies | None = None,
     ) -> Completions:
-        if reply is not None:
-            raise UserError("Expected single turns for vLLM, but got a conversation, try a sampler without an engine.")
         if inputs:
             raise UserError(
                 f"Expected prompts of text alone for vLLM, but got {', '.join(inputs)} too, try GenerationSampler "
                 "without an engine."
             )
         self._synchronize(policy)
-        asked = [prompt for prompt in prompts for _ in range(group_size)]
-        requests = [
-            {"prompt": prompt, **parameters(policy, sampling, seed)}
-            for prompt, seed in zip(asked, seeds(draws), strict=True)
-        ]
+        answers = [Answer(prompt) for prompt in prompts for _ in range(group_size)]
+        rows, draws = list(range(len(answers))), draws.flatten(0, 1)
         with ThreadPoolExecutor(CONCURRENT) as pool:
-            answers = list(pool.map(self._answer, requests))
+            while rows:  # a turn of each answer that goes on
+                starts = [len(answers[row].tokens) for row in rows]
+                requests = [
+                    {"prompt": answers[row].context, **parameters(policy, sampling, seed, start)}
+                    for row, start, seed in zip(rows, starts, seeds(draws[rows, starts]), strict=True)
+                ]
+                for row, turn in zip(rows, pool.map(self._turn, requests), strict=True):
+                    check_turn(policy, turn, sampling.max_new_tokens - len(answers[row].tokens), self._where)
+                    answers[row].add(turn)
+                rows = [] if reply is None else replied(policy, answers, rows, reply, sampling.max_new_tokens)
         served = self._served()
         if served != self._version:
             raise UserError(
                 f"Expected {self._where} to keep the weights '{self._version}' until all prompts were answered, but "
                 f"got '{served}', because it was restarted or another run pushed its own, try a server for each run."
             )
-        return completions(policy, answers, (len(prompts), group_size), sampling, self._where)
+        return completions(policy, answers, (len(prompts), group_size), sampling.max_new_tokens)
 
     # --- weights
 
@@ -112,13 +126,13 @@ class VLLMServer(RolloutEngine):
     def _check(self, policy: CausalLMPolicy) -> None:
         prompt = [policy.stop_tokens[0]]
         probe = parameters(policy, Sampling(PROBE_TOKENS), seed=0) | {"stop_token_ids": []}
-        only = self._answer({"prompt": prompt, **probe, "max_tokens": 1, "allowed_token_ids": prompt})
+        only = self._turn({"prompt": prompt, **probe, "max_tokens": 1, "allowed_token_ids": prompt})
         if only.log_probs != [0.0]:  # the logarithm of 1, where nothing else was allowed
             raise UserError(
                 f"Expected {self._where} to give log-probabilities of what it samples from, but got others, try `vllm "
                 f"serve` with --logprobs-mode {LOGPROBS_MODE}."
             )
-        check_agreement(policy, prompt, self._answer({"prompt": prompt, **probe}), self._where)
+        check_agreement(policy, prompt, self._turn({"prompt": prompt, **probe}), self._where)
 
     def _served(self) -> str:
         return str(self.client.get("/weight_info").get("weight_version"))
@@ -128,7 +142,7 @@ class VLLMServer(RolloutEngine):
 
     # --- answers
 
-    def _answer(self, request: dict[str, Any]) -> Reply:
+    def _turn(self, request: dict[str, Any]) -> Turn:
         """Send a request, several times if needed: its seed fixes the answer."""
         reply = self.client.post("/v1/completions", {**request, "return_token_ids": True}, again=True)
         try:
@@ -136,7 +150,7 @@ class VLLMServer(RolloutEngine):
             if choice["prompt_token_ids"] != request["prompt"]:
                 raise ValueError
             log_probs = [math.nan if value is None else float(value) for value in choice["logprobs"]["token_logprobs"]]
-            return Reply([index(token) for token in choice["token_ids"]], log_probs, str(choice["finish_reason"]))
+            return Turn([index(token) for token in choice["token_ids"]], log_probs, str(choice["finish_reason"]))
         except (LookupError, TypeError, ValueError, OverflowError):
             raise UserError(
                 f"Expected {self._where} to give the tokens and log-probabilities of an answer to the prompt's tokens, "

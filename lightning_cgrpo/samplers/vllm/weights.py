@@ -15,7 +15,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.rollout import Rollouts
-from lightning_cgrpo.samplers.vllm.requests import Reply
+from lightning_cgrpo.samplers.vllm.requests import Turn
 
 PROBE_TOKENS = 16
 TOLERANCE = 0.5
@@ -64,7 +64,7 @@ def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
         yield directory
 
 
-def check_agreement(policy: CausalLMPolicy, prompt: list[int], answer: Reply, where: str) -> None:
+def check_agreement(policy: CausalLMPolicy, prompt: list[int], answer: Turn, where: str) -> None:
     """Raise an error if vLLM's log-probabilities of an answer differ from the policy's.
 
     vLLM ignores layers missing in the checkpoint.

@@ -1,0 +1,35 @@
+"""Conversations through a vLLM server: tokens in, tokens out, a request for each turn."""
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from lightning_cgrpo.rollout import read
+from lightning_cgrpo.samplers.vllm.server import VLLMServer
+from tests.samplers.fake_vllm import FakeServer
+from tests.samplers.test_conversation import Scripted, add, made, rolled
+
+
+def test_tools_are_called_and_their_results_are_context(tmp_path):
+    policy = made()
+    policy.model.save_pretrained(tmp_path)
+    policy.tokenizer.save_pretrained(tmp_path)
+    policy.stop_tokens = tuple(sorted({*policy.stop_tokens, *range(20, 120)}))  # short turns
+    fake = FakeServer(tmp_path)
+    try:
+        sampler, rollouts = rolled(policy, Scripted(100, [add], max_turns=4, engine=VLLMServer(fake.address)))
+    finally:
+        fake.shutdown()
+        fake.server_close()
+    called = sampler.measured(rollouts)["called_add"].value
+    given = read(rollouts.mask) & ~rollouts.mask
+    assert torch.equal(given.any(-1), called > 0) and given.any()
+    talks = [talk for row in rollouts.info["messages"] for talk in row]
+    for talk, tokens in zip(talks, given.flatten(0, 1).sum(-1), strict=True):
+        results = [message for message in talk if message["role"] == "tool"]
+        assert bool(results) == bool(tokens) and all(message["content"] == "5" for message in results)
+    with torch.no_grad():
+        exact = policy(policy.examples(rollouts)).log_probs.view(rollouts.mask.shape)
+    reported = rollouts.sampling_log_probs[rollouts.mask].double()
+    torch.testing.assert_close(reported, exact[rollouts.mask], rtol=0, atol=1e-4)
