@@ -13,6 +13,9 @@ from lightning_cgrpo.objective.objective import Objective
 
 OPTIONS = {"validate": ("verbose",), "test": ("verbose",), "predict": ("return_predictions",)}
 
+NAMED = ("model.init_args.objective.constraints", "model.init_args.task.init_args.signals")
+"""Parts by name, which null removes, as it removes a callback."""
+
 
 def read_arguments(command: str, arguments: list[str]) -> tuple[Config, list[str]]:
     """The checked configuration, and the flags for jsonargparse (``--help``, ``--print_config``)."""
@@ -33,9 +36,10 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Config, list[str
         raise ConfigError("Expected a configuration with a model, but got none, try -c configs/gridworld.yaml.")
     objective = get(config, "model.init_args.objective")
     declared = isinstance(objective, dict) and "class_path" not in objective
-    if declared and isinstance(constraints := objective.get("constraints") or {}, dict):
-        # null removes a constraint, as it removes a callback.
-        objective["constraints"] = {name: c for name, c in constraints.items() if c is not None}
+    for path in NAMED:
+        if isinstance(named := get(config, path), dict):
+            for name in [name for name, value in named.items() if value is None]:
+                del named[name]
     check_keys(config, OPTIONS.get(command, ()))
     if declared:
         named = objective.get("constraints") or {}

@@ -415,10 +415,16 @@ def test_a_wrong_objective_is_answered_without_torch(override, answer):
     assert result.returncode == 2 and answer in result.stderr and len(result.stderr.splitlines()) == 1
 
 
-def test_a_constraint_is_taken_out_by_null(folder):
-    fit("--model.objective.constraints.battery=null --trainer.max_steps=1")
-    kept = yaml.safe_load(Path("runs/gridworld/version_0/config.yaml").read_text())
-    assert list(kept["model"]["init_args"]["objective"]["constraints"]) == ["lava"]
+def test_constraints_and_signals_are_taken_out_by_null():
+    config, _ = read_arguments("fit", ["-c", "configs/gridworld.yaml", "--model.objective.constraints.battery=null"])
+    assert list(config["model"]["init_args"]["objective"]["constraints"]) == ["lava"]
+    yours = ["-c", "examples/your_problem/your_problem.yaml"]
+    changes = ["--model.task.signals.explained=null", "--model.objective.constraints.explained=null"]
+    (before, _), (after, _) = read_arguments("fit", yours), read_arguments("fit", yours + changes)
+    signals = before["model"]["init_args"]["task"]["init_args"]["signals"]
+    assert after["model"]["init_args"]["task"]["init_args"]["signals"] == {
+        name: function for name, function in signals.items() if name != "explained"
+    }
 
 
 @pytest.mark.parametrize("key", ["gradient_clip_val=1.0", "accumulate_grad_batches=2"])
