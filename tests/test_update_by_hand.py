@@ -232,12 +232,13 @@ def test_old_log_probs_are_those_of_the_policy_that_sampled(model, records, mini
     torch.testing.assert_close(*map(parameters, results), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("pieces", [{"micro_batch_size": 5}, {"micro_batch_tokens": 40}], ids=["answers", "tokens"])
 @pytest.mark.parametrize("minibatch_size", [None, 8])
-def test_micro_batches_do_not_change_the_result(model, records, minibatch_size):
-    """Of 24 answers in one or three minibatches, 5 at a time."""
+def test_micro_batches_do_not_change_the_result(model, records, minibatch_size, pieces):
+    """Of 24 answers in one or three minibatches."""
     common = {"epochs": 2, "minibatch_size": minibatch_size, "max_grad_norm": 0.5}
     whole, metrics, _ = train(model, records, **common)
-    pieces, in_pieces, _ = train(model, records, micro_batch_size=5, **common)
+    pieces, in_pieces, _ = train(model, records, **pieces, **common)
     # The norms of these models are computed in float32, whatever the dtype.
     torch.testing.assert_close(parameters(whole.policy), parameters(pieces.policy), rtol=0, atol=1e-8)
     for update in (0, 1):

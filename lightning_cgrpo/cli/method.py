@@ -38,7 +38,7 @@ EVALUATING = {
     "val_prompts",
 }
 """Settings for evaluations only."""
-COMPUTING = {"foreach", "fused", "micro_batch_size"}
+COMPUTING = {"foreach", "fused", "micro_batch_size", "micro_batch_tokens"}
 """Settings that change the computation, not the result."""
 SEEDS = {"seed", "seed_everything"}
 PLACES = {"path", "model"}

@@ -15,8 +15,9 @@ from lightning_cgrpo.distributed import gather_counts, world
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.losses import Aggregation, LossOptions
 from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
+from lightning_cgrpo.host import on_host
 from lightning_cgrpo.randomness import Stream, generator
-from lightning_cgrpo.rollout import Examples, Rollouts
+from lightning_cgrpo.rollout import Examples, Rollouts, read
 
 OptimizerCallable = Callable[[Iterable[Any]], Optimizer]
 LRSchedulerCallable = Callable[[Optimizer], LRScheduler]
@@ -30,6 +31,7 @@ class Optimization(LossOptions):
         epochs: passes over each rollout.
         minibatch_size: most units (steps or answers) per optimizer step, over all processes; None: all.
         micro_batch_size: units per pass on a process, for memory; None: all at once.
+        micro_batch_tokens: tokens per pass in its place, for answers of different lengths: see `token_batches`.
         aggregation: weights of steps, see `aggregation_weights`.
         max_length: divisor for ``aggregation: constant``, by default T.
         mask_truncated: leave truncated answers out of the loss, not of advantages (overlong filtering, DAPO, Yu et al.,
@@ -41,6 +43,7 @@ class Optimization(LossOptions):
     epochs: int = 1
     minibatch_size: int | None = None
     micro_batch_size: int | None = None
+    micro_batch_tokens: int | None = None
     aggregation: Aggregation = "sequence_mean"
     max_length: int | None = None
     mask_truncated: bool = False
@@ -49,9 +52,11 @@ class Optimization(LossOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("epochs", "minibatch_size", "micro_batch_size", "max_length"):
+        for name in ("epochs", "minibatch_size", "micro_batch_size", "micro_batch_tokens", "max_length"):
             value = getattr(self, name)
             expect(value is None or value >= 1, name, "at least 1", value)
+        if self.micro_batch_size and self.micro_batch_tokens:
+            raise UserError("Expected micro_batch_size or micro_batch_tokens, but got both.")
         norm = self.max_grad_norm
         expect(norm is None or norm >= 0, "max_grad_norm", "at least 0", norm)
 
@@ -113,6 +118,37 @@ def minibatches(
 def micro_batches(rows: Tensor, size: int | None) -> list[Tensor]:
     """Cut a minibatch's indices into pieces of at most `size`; an empty minibatch gives one empty piece."""
     return [rows] if size is None or len(rows) <= size else list(rows.split(size))
+
+
+def token_batches(examples: Examples, rows: Tensor, tokens: int, shares_prompts: bool) -> list[Tensor]:
+    """Cut a minibatch's answers into pieces of at most `tokens` with their prompts; a longer answer is a piece.
+
+    Args:
+        rows: indices of answers ``[N]``, kept in order.
+        shares_prompts: count a prompt once per piece, and no padding; otherwise every answer has the length of the
+            piece's longest prompt and longest answer.
+
+    Raises:
+        UserError: the units are single steps.
+    """
+    if examples.mask.dim() == 1:
+        raise UserError("Expected a policy that trains on whole answers for micro_batch_tokens, try micro_batch_size.")
+    prompts, answers, group = on_host(
+        examples.shared["prompt_mask"].sum(-1), read(examples.mask[rows]).sum(-1), examples.group[rows]
+    )
+    sizes: list[int] = []
+    members: list[tuple[int, int, int]] = []  # of the current piece: prompt, its tokens, the answer's tokens
+    for member in zip(group.tolist(), prompts[group].tolist(), answers.tolist(), strict=True):
+        longer = [*members, member]
+        if shares_prompts:
+            total = sum({prompt: length for prompt, length, _ in longer}.values()) + sum(own for *_, own in longer)
+        else:
+            total = len(longer) * (max(length for _, length, _ in longer) + max(own for *_, own in longer))
+        if members and total > tokens:
+            sizes.append(len(members))
+            longer = [member]
+        members = longer
+    return list(rows.split([*sizes, len(members)]))
 
 
 def put_rows(target: Tensor, rows: Tensor, values: Tensor) -> None:

@@ -18,6 +18,7 @@ from lightning_cgrpo.grpo.minibatches import (
     micro_batches,
     minibatches,
     put_rows,
+    token_batches,
     with_targets,
 )
 from lightning_cgrpo.grpo.own_signals import own_signals
@@ -94,7 +95,7 @@ class PolicySteps(RolloutModule):
                 def loss(piece: Tensor, scale: float = scale, record: bool = record) -> Tensor:
                     return self._loss(examples, piece, scale, record, report, penalties)
 
-                self.accumulate(micro_batches(rows, how.micro_batch_size), loss)
+                self.accumulate(self._pieces(examples, rows), loss)
                 self._clip(update, report)
                 remaining -= 1
                 self.take_step(last=not remaining)
@@ -140,13 +141,20 @@ class PolicySteps(RolloutModule):
         out = torch.zeros_like(examples.targets["weights"])
         rows = torch.arange(len(examples), device=out.device)
         with torch.no_grad():
-            for piece in self.passes(micro_batches(rows, self.optimization.micro_batch_size)):
+            for piece in self.passes(self._pieces(examples, rows)):
                 if len(piece):
                     part = examples[piece]
                     put_rows(out, piece, torch.where(part.mask, getattr(model(part), part_of_output), 0))
                 elif is_sharded(self.policy):
                     model(self.policy.placeholder())
         return out
+
+    def _pieces(self, examples: Examples, rows: Tensor) -> list[Tensor]:
+        """Rows of each pass."""
+        how = self.optimization
+        if how.micro_batch_tokens is None:
+            return micro_batches(rows, how.micro_batch_size)
+        return token_batches(examples, rows, how.micro_batch_tokens, self.policy.shares_prompts)
 
     def _loss(
         self,

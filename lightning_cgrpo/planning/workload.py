@@ -99,7 +99,9 @@ def workload(
     # A small policy trains on single steps, a language model on answers in groups that stay together.
     language = isinstance(module.policy, CausalLMPolicy)
     whole, units = (size, size) if language else (1, size * answer_tokens)
-    everything = pieces(local * units, how.micro_batch_size)
+    tokens = how.micro_batch_tokens
+    most = how.micro_batch_size if tokens is None else answers_within(tokens, prompt_tokens, answer_tokens, size)
+    everything = pieces(local * units, most)
     steps = optimizer_steps(every * units, local * units, whole, how.minibatch_size)
     generated, filtered = 0, False
     if isinstance(module.sampler, GenerationSampler) and isinstance(module.sampler.engine, TransformersEngine):
@@ -109,7 +111,7 @@ def workload(
     return Workload(
         **common,
         group_size=size,
-        passes=tuple(pieces(rows, how.micro_batch_size) for rows in steps),
+        passes=tuple(pieces(rows, most) for rows in steps),
         epochs=how.epochs,
         reference_passes=everything if module.needs_reference else (),
         old_passes=everything if language and len(steps) > 1 else (),
@@ -137,6 +139,19 @@ def pieces(rows: int, size: int | None) -> tuple[int, ...]:
         return (rows,)
     whole, rest = divmod(rows, size)
     return (size,) * whole + (rest,) * bool(rest)
+
+
+def answers_within(tokens: int, prompt: int, answer: int, group_size: int) -> int:
+    """Answers of full length in a micro-batch of `tokens`, as `token_batches` cuts them if prompts are shared.
+
+    Example:
+        >>> answers_within(100, 10, 20, 4)
+        4
+        >>> answers_within(120, 10, 20, 4)
+        5
+    """
+    groups, rest = divmod(tokens, prompt + group_size * answer)
+    return max(groups * group_size + max(rest - prompt, 0) // answer, 1)
 
 
 def optimizer_steps(total: int, units: int, group_size: int, minibatch_size: int | None) -> tuple[int, ...]:

@@ -91,7 +91,6 @@ class CausalLMPolicy(TextPolicy):
         self.temperature, self.dtype, self.lora = temperature, dtype, lora
         self.gradient_checkpointing, self.share_prompts = gradient_checkpointing, share_prompts
         self.stop_tokens: tuple[int, ...] = ()
-        self.shares_prompts = False
         self._arguments: frozenset[str] = frozenset()
         self._checkpointed: list[nn.Module] = []
 

@@ -31,9 +31,11 @@ class Policy(nn.Module, ABC):
 
     Attributes:
         origin: source of the starting weights; None for random weights, and on all but the first process.
+        shares_prompts: a pass computes a prompt once for all its answers.
     """
 
     origin: Origin | None = None
+    shares_prompts = False
 
     def load(self) -> None:
         """Make or read the weights; a second call has no effect."""

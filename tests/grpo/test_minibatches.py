@@ -19,6 +19,7 @@ from lightning_cgrpo.grpo.minibatches import (
     micro_batches,
     minibatches,
     put_rows,
+    token_batches,
     with_targets,
 )
 from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
@@ -202,6 +203,46 @@ class TestTargets:
         assert target.tolist() == [[3, 4, 9, 9], [9, 9, 9, 9], [1, 2, 9, 9]]
 
 
+class TestTokenBatches:
+    """Prompts of 4, 1 and 2 tokens, two answers each."""
+
+    def examples(self) -> Examples:
+        mask = torch.arange(6) < torch.tensor([3, 1, 6, 2, 5, 5])[:, None]
+        prompts = torch.arange(4) < torch.tensor([4, 1, 2])[:, None]
+        group = torch.arange(3).repeat_interleave(2)
+        return Examples({}, mask.long(), mask, group, {"prompt_mask": prompts})
+
+    @pytest.mark.parametrize(
+        ("tokens", "shares", "sizes"),
+        [
+            (8, True, [2, 1, 1, 1, 1]),  # 4 + 3 + 1; 1 + 6; 1 + 2; 2 + 5; 2 + 5
+            (9, True, [2, 2, 1, 1]),  # 1 + 6 + 2
+            (29, True, [6]),
+            (28, True, [5, 1]),
+            (14, False, [2, 2, 2]),  # 2 (4 + 3), 2 (1 + 6), 2 (2 + 5)
+            (59, False, [5, 1]),  # 5 (4 + 6)
+            (1, True, [1] * 6),
+        ],
+    )
+    def test_by_hand(self, tokens: int, shares: bool, sizes: list[int]) -> None:
+        rows = torch.arange(6)
+        pieces = token_batches(self.examples(), rows, tokens, shares)
+        assert [len(piece) for piece in pieces] == sizes and torch.equal(torch.cat(pieces), rows)
+
+    def test_the_order_of_a_minibatch(self) -> None:
+        rows = torch.tensor([5, 2, 4])
+        assert [piece.tolist() for piece in token_batches(self.examples(), rows, 15, True)] == [[5, 2], [4]]
+        assert [piece.tolist() for piece in token_batches(self.examples(), rows[:0], 15, True)] == [[]]
+
+    def test_steps_have_no_prompts(self) -> None:
+        with pytest.raises(UserError, match="whole answers for micro_batch_tokens, try micro_batch_size"):
+            token_batches(steps(3), torch.arange(3), 8, False)
+
+    def test_one_of_both(self) -> None:
+        with pytest.raises(UserError, match="micro_batch_size or micro_batch_tokens, but got both"):
+            Optimization(micro_batch_size=1, micro_batch_tokens=1)
+
+
 class TestLossMask:
     MASK = torch.arange(4) < torch.tensor([[4, 1], [3, 2]])[..., None]
 
@@ -221,7 +262,9 @@ class TestLossMask:
 
 
 class TestArguments:
-    @pytest.mark.parametrize("name", ["epochs", "minibatch_size", "micro_batch_size", "max_length"])
+    @pytest.mark.parametrize(
+        "name", ["epochs", "minibatch_size", "micro_batch_size", "micro_batch_tokens", "max_length"]
+    )
     def test_counts(self, name: str) -> None:
         with pytest.raises(ValueError, match=f"Expected argument `{name}` to be at least 1, but got 0."):
             Optimization(**{name: 0})
