@@ -36,7 +36,7 @@ from lightning_cgrpo.checkpoints.integrity import damage
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.command.trajectory_file import Candidate, read_candidates
 from lightning_cgrpo.records import RecordError, read_records
-from lightning_cgrpo.samplers.vllm.requests import Reply
+from lightning_cgrpo.samplers.vllm.requests import Turn
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.json_fields import SceneError
@@ -167,10 +167,10 @@ def check_reply(reply: Any) -> bool:
     server.client = _Replies()  # type: ignore[assignment]
     server.client.reply = reply if isinstance(reply, dict) else {}  # type: ignore[attr-defined]  # as Client does
     try:
-        answer = server._answer({"prompt": [5, 6]})
+        answer = server._turn({"prompt": [5, 6]})
     except UserError:
         return False
-    assert isinstance(answer, Reply) and all(isinstance(token, int) for token in answer.tokens)
+    assert isinstance(answer, Turn) and all(isinstance(token, int) for token in answer.tokens)
     return True
 
 
