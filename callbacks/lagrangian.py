@@ -152,10 +152,6 @@ class LagrangianCallback(WeightSetter):
 
     def _set_weights(self, pl_module: ConstrainedGRPO) -> None:
         pl_module.weights.copy_(self.weights())
-        if self.spread is not None:
-            # An unknown unit gives the policy's own signals no weight yet.
-            units = self.spread.units.nan_to_num(nan=torch.inf)
-            pl_module.units.copy_(torch.where(self.means, units, 1.0))
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: ConstrainedGRPO, outputs: UpdateOutput, batch: Any, batch_idx: int

@@ -156,7 +156,7 @@ def test_the_bar_shows_the_threshold_in_force_and_units(whole) -> None:
 
 
 class TestPenalties:
-    def test_coefficients_are_weights_per_unit(self) -> None:
+    def test_coefficients_are_weights(self) -> None:
         objective = Objective(
             "goal",
             {
@@ -166,8 +166,8 @@ class TestPenalties:
             },
         )
         weights = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
-        found = objective.penalties(weights, torch.tensor([1.0, 0.5, math.inf], dtype=torch.float64))
-        assert found["kl"].item() == pytest.approx(0.4) and found["entropy"].item() == 0
+        found = objective.penalties(weights)
+        assert found["kl"].item() == 0.2 and found["entropy"].item() == -0.1
         assert objective.component_weights(weights).tolist() == [0.4, 0.3]
         assert objective.component_names == ["reward", "lava"]
 

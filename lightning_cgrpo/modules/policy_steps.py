@@ -40,13 +40,11 @@ def without_dropout(policy: Policy) -> None:
 class PolicySteps(RolloutModule):
     """Takes an update's optimizer steps by the surrogate loss, with a reference and the policy's own signals.
 
-    A subclass sets `optimization`, `reference` (None until it is needed), and the buffers ``weights [1 + K]`` and
-    ``units [K]``.
+    A subclass sets `optimization`, `reference` (None until it is needed), and the buffer ``weights [1 + K]``.
     """
 
     optimization: Optimization
     weights: Tensor
-    units: Tensor
     reference: Reference | None
     _skipped_update = -2
 
@@ -72,7 +70,7 @@ class PolicySteps(RolloutModule):
     def _optimize(self, rollouts: Rollouts, advantages: Tensor, update: int, report: UpdateReport) -> dict[str, Signal]:
         """Take all optimizer steps, and return the policy's own signals."""
         how = self.optimization
-        penalties = self.objective.penalties(self.weights, self.units)
+        penalties = self.objective.penalties(self.weights)
         examples = self._training_examples(rollouts, advantages)
         epochs = [
             list(minibatches(examples, how.minibatch_size, self.group_size, self.seed, update, epoch))

@@ -260,19 +260,15 @@ class Objective:
         costs = [weights[1 + k : 2 + k] for k, name in enumerate(self.constrained) if name not in self.own]
         return torch.cat([weights[:1] * rewards, *costs])
 
-    def penalties(self, weights: Tensor, units: Tensor) -> dict[str, Tensor]:
+    def penalties(self, weights: Tensor) -> dict[str, Tensor]:
         """Coefficients of the policy's own signals in the loss, by signal.
 
-        The coefficient of an enforced constraint is its weight per standard unit, as a standardized component's.
-
-        Args:
-            weights: ``[1 + K]``.
-            units: ``[K]`` of the means; infinite where not known yet.
+        The coefficient of an enforced constraint is its weight of ``weights [1 + K]``, per nat.
         """
         found: dict[str, Tensor] = {}
         for k, (name, constraint) in enumerate(self.constrained.items()):
             if name in self.own:
-                signal, cost = constraint.signal or name, weights[1 + k] / units[k]
+                signal, cost = constraint.signal or name, weights[1 + k]
                 cost = -cost if constraint.wanted else cost
                 found[signal] = found[signal] + cost if signal in found else cost
         return found
