@@ -1,5 +1,6 @@
 """Prompts and their splits."""
 
+from lightning_cgrpo.datamodules.calculator import CalculatorDataModule
 from lightning_cgrpo.datamodules.gridworld import GridworldDataModule
 from lightning_cgrpo.datamodules.gsm8k import GSM8KDataModule
 from lightning_cgrpo.datamodules.navsim import NavsimDataModule, NavsimDemonstrationsDataModule
@@ -8,6 +9,7 @@ from lightning_cgrpo.datamodules.seeds import SeedDataModule
 from lightning_cgrpo.datamodules.word_problems import WordProblemDemonstrationsDataModule, WordProblemsDataModule
 
 __all__ = [
+    "CalculatorDataModule",
     "GSM8KDataModule",
     "GridworldDataModule",
     "NavsimDataModule",

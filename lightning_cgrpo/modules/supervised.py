@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -12,13 +14,20 @@ from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.sharding import in_turn, shard
+from lightning_cgrpo.policies.text_policy import Tools
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.samplers.conversation.template import ChatTemplate
+from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task
 
 
 class SupervisedFineTuning(RolloutModule):
     """Maximum likelihood of the column ``completion`` given the column ``prompt``.
+
+    A completion is a text, or messages: turns of the assistant, perhaps with ``tool_calls``, and between them results of
+    tools or messages of the user. The loss is of the assistant's tokens alone, as with TRL's ``assistant_only_loss``;
+    prompts present the sampler's tools.
 
     The loss is -log p(completion, end token | prompt), summed over tokens and averaged over prompts. A mean over tokens
     would distort the learned lengths.
@@ -64,8 +73,11 @@ class SupervisedFineTuning(RolloutModule):
             self.load_policy()
             shard(self)
 
+    def _tools(self) -> Tools:
+        return self.sampler.tools if isinstance(self.sampler, GenerationSampler) else ()
+
     def training_step(self, prompts: PromptGroups, batch_idx: int) -> None:
-        examples = self.policy.examples(demonstrated(self.policy, prompts))
+        examples = self.policy.examples(demonstrated(self.policy, prompts, self._tools()))
         counts = torch.tensor([len(examples), int(examples.mask.sum())], dtype=torch.float64, device=self.device)
         answers, tokens = all_sum(counts).tolist()
         # DDP averages gradients over the processes, where the loss needs their sum.
@@ -90,17 +102,32 @@ class SupervisedFineTuning(RolloutModule):
         self.log_dict({"sft/loss": summed / answers, "sft/token_loss": summed / tokens}, prog_bar=True)
 
 
-def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups) -> Rollouts:
+def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups, tools: Tools = ()) -> Rollouts:
     """The column ``completion`` as rollouts: one answer ``[B, 1, T]`` per prompt, with its end token.
+
+    Replies in completions of several messages are context, as in sampled conversations.
+
+    Args:
+        tools: schemas, which the chat template writes into the prompts.
 
     Raises:
         UserError: the column is missing, or a completion exceeds the model's context.
     """
     asked, answered = (prompts.column(name, "SupervisedFineTuning") for name in ("prompt", "completion"))
-    tokens, inputs = policy.read_prompts(asked, prompts.index)
+    tokens, inputs = policy.read_prompts(asked, prompts.index, tools)
     end = policy.tokenizer.eos_token_id
     end = end if end in policy.stop_tokens else policy.stop_tokens[0]
-    rows = [[*policy.tokenizer(text, add_special_tokens=False).input_ids, end] for text in answered]
+    chats = any(not isinstance(answer, str) for answer in answered)
+    template = ChatTemplate(policy, tools) if chats else None
+    rows, own = [], []
+    for answer in answered:
+        if template is not None and not isinstance(answer, str):
+            row, by_policy = template.answer(answer)
+        else:
+            row = [*policy.tokenizer(answer, add_special_tokens=False).input_ids, end]
+            by_policy = [True] * len(row)
+        rows.append(row)
+        own.append(by_policy)
     limit = policy.context_length
     for number, prompt, row in zip(prompts.index.tolist(), tokens, rows, strict=True):
         if limit is not None and len(prompt) + len(row) > limit:
@@ -109,8 +136,13 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups) -> Rollouts:
                 f"{len(prompt) + len(row)} tokens in prompt {number}, try leaving it out of the data."
             )
     ids, mask = policy.padded(tokens)
-    answers = [torch.tensor(row) for row in rows] or [torch.zeros(0, dtype=torch.int64)]  # no prompts on this process
-    actions = nn.utils.rnn.pad_sequence(answers, True, policy.pad_token)[: len(rows)].to(ids.device)
-    lengths = torch.tensor([len(row) for row in rows], device=ids.device)
-    taken = torch.arange(actions.shape[1], device=ids.device) < lengths[:, None]
+    actions = _padded(rows, torch.int64, policy.pad_token).to(ids.device)
+    taken = _padded(own, torch.bool, False).to(ids.device)
     return Rollouts(actions[:, None], taken[:, None], {"prompt_ids": ids, "prompt_mask": mask, **inputs})
+
+
+def _padded(rows: Sequence[Sequence[int]], dtype: torch.dtype, value: int) -> Tensor:
+    """Rows as a tensor ``[B, T]``; ``[0, 0]`` for a process without prompts."""
+    if not rows:
+        return torch.zeros(0, 0, dtype=dtype)
+    return nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], True, value)

@@ -48,7 +48,8 @@ class ConversationSampler(GenerationSampler):
             used again.
         max_turns: most turns of the policy; None for no limit.
         time_limit: seconds for a call or a user's reply, which then runs in a thread; None for no limit.
-        min_new_tokens: as in `GenerationSampler`, like the next four arguments.
+        min_new_tokens: as in `GenerationSampler`, like the next six arguments. The repetition penalty also counts the
+            tokens of replies.
     """
 
     def __init__(
@@ -64,8 +65,9 @@ class ConversationSampler(GenerationSampler):
         min_p: float = 0.0,
         batch_size: int | None = None,
         engine: RolloutEngine | None = None,
+        repetition_penalty: float = 1.0,
     ) -> None:
-        super().__init__(max_new_tokens, min_new_tokens, top_p, top_k, min_p, batch_size, engine)
+        super().__init__(max_new_tokens, min_new_tokens, top_p, top_k, min_p, batch_size, engine, repetition_penalty)
         expect(max_turns is None or max_turns >= 1, "max_turns", "at least 1", max_turns)
         expect(time_limit is None or time_limit > 0, "time_limit", "greater than 0", time_limit)
         self.max_turns, self.time_limit = max_turns, time_limit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.errors import UserError, first_line
@@ -74,8 +74,25 @@ class ChatTemplate:
     def reply(self, messages: Messages) -> list[int]:
         """Tokens from the end of a turn to the start of the next turn, given the messages of tools or of the user."""
         called = messages[0]["role"] == "tool"
-        before = [USER, _asking(messages[0]["name"], {}, self._extra) if called else ANSWER]
+        before = [USER, _asking(messages[0].get("name", NAME), {}, self._extra) if called else ANSWER]
         return self._ids(self._text([*before, *messages], True))[len(self._until_stop(before)) :]
+
+    def answer(self, messages: Messages) -> tuple[list[int], list[bool]]:
+        """Tokens of a written answer as sampling gives them, and whether each token is the policy's own.
+
+        Raises:
+            UserError: the messages are not single turns of the assistant with replies between, or the template begins
+                a written turn differently from a sampled turn.
+        """
+        parts = [list(part) for _, part in groupby(messages, lambda message: message["role"] == "assistant")]
+        roles = [message["role"] for message in messages]
+        if len(parts) % 2 == 0 or roles[0] != "assistant" or any(len(part) > 1 for part in parts[::2]):
+            raise UserError(
+                f"Expected a completion to be turns of the assistant with replies between them, but got roles {roles}."
+            )
+        written = [self.reply(part) if n % 2 else self._turn(part[0]) for n, part in enumerate(parts)]
+        own = [n % 2 == 0 for n, tokens in enumerate(written) for _ in tokens]
+        return [token for tokens in written for token in tokens], own
 
     def parse(self, tokens: list[int]) -> dict[str, Any]:
         """The message of a turn, with ``tool_calls`` if there are any.
@@ -104,6 +121,13 @@ class ChatTemplate:
         tokens = tokens[:-1] if tokens and tokens[-1] in self.stops else tokens
         text: str = self.tokenizer.decode(tokens, skip_special_tokens=not special, clean_up_tokenization_spaces=False)
         return text
+
+    def _turn(self, message: dict[str, Any]) -> list[int]:
+        """Tokens of a written turn with its stop token."""
+        tokens, start = self._until_stop([USER, message]), len(self._start)
+        if tokens[:start] != self._start:
+            raise self._error("to begin written turns as it begins sampled turns, but it does not")
+        return tokens[start:]
 
     def _preserves(self, turns: Messages) -> bool:
         """Whether each part of a conversation of five messages begins with the parts before."""

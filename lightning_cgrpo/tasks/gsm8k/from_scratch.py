@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -37,11 +39,14 @@ class FromScratch(CausalLMPolicy):
 
     def load(self) -> None:
         if self.model is None:
-            problems = [problem(0, "train", index) for index in range(TOKENIZER_TEXTS)]
-            draw = np.random.default_rng(0)
-            texts = [text for p in problems for text in (p.question, demonstrate(p, Manners(), draw))]
-            self.tokenizer = train_number_tokenizer(texts, self.vocabulary)
+            self.tokenizer = self.trained_tokenizer()
             seed = run_seed(self.seed)
             model = build_model(self.tokenizer, **self.sizes, context_length=self.context_length_, seed=seed)
             self.model = model.float().to(torch.get_default_device())
         super().load()
+
+    def trained_tokenizer(self) -> Any:
+        problems = [problem(0, "train", index) for index in range(TOKENIZER_TEXTS)]
+        draw = np.random.default_rng(0)
+        texts = [text for p in problems for text in (p.question, demonstrate(p, Manners(), draw))]
+        return train_number_tokenizer(texts, self.vocabulary)

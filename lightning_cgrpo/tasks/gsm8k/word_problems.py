@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -83,14 +84,19 @@ class Problem:
         return {"question": self.question, "answer": "\n".join([*lines, f"{GOLD_MARK} {self.result}"])}
 
 
-def problem(seed: int, split: str, index: int) -> Problem:
+def problem(
+    seed: int, split: str, index: int, drawn_by: Callable[[np.random.Generator], Problem] | None = None
+) -> Problem:
     """The problem at an index of a split; questions may repeat within a split.
 
     Splits share no question, whatever the seeds.
+
+    Args:
+        drawn_by: draws any problem; by default of one to three steps with numbers up to `LARGEST`.
     """
     draw = generator(seed, Stream.PROMPTS, list(SPLITS).index(split), index)
     while True:
-        drawn = _draw(draw)
+        drawn = (drawn_by or _draw)(draw)
         if crc32(drawn.question.encode()) % CLASSES in SPLITS[split]:
             return drawn
 

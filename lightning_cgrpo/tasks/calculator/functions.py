@@ -1,0 +1,35 @@
+"""The tool, and the signal of right answers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+
+def calculator(expression: str) -> str:
+    """
+    Calculate a sum or difference of integers.
+
+    Args:
+        expression: Such as 12 + 30 - 5.
+
+    Example:
+        >>> calculator("12 + 30 - 5")
+        '37'
+    """
+    if not re.fullmatch(r"\d{1,9}(?: [+-] \d{1,9})*", expression):
+        raise ValueError(f"cannot read {expression}")
+    return str(sum(int(sign + number) for sign, number in re.findall(r"([+-]?) ?(\d+)", expression)))
+
+
+def correct(completions: list[list[dict[str, Any]]], answer: list[str]) -> list[float]:
+    """1 for conversations that end with a turn whose last integer is the answer.
+
+    Example:
+        >>> correct([[{"role": "assistant", "content": "Tom has 73 apples."}]], ["73"])
+        [1.0]
+    """
+    return [
+        float("tool_calls" not in last and re.findall(r"-?\d+", last["content"])[-1:] == [value])
+        for (*_, last), value in zip(completions, answer, strict=True)
+    ]
