@@ -194,6 +194,47 @@ def test_a_kill_while_a_model_takes_anothers_place_leaves_none_that_loads(direct
     assert moved and not (target / "config.json").exists()
 
 
+CHAT = [
+    {"role": "assistant", "content": "I ask.", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]},
+    {"role": "tool", "name": "add", "content": "7"},
+    {"role": "assistant", "content": "It is 7."},
+]
+SCHEMAS = [{"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}]
+
+
+def test_the_loss_of_a_conversation_is_of_the_assistants_tokens(directory):
+    """Tokens are those of the template's whole text, and own tokens are the texts of the assistant's turns."""
+    policy = policy_of(directory)
+    asked = [{"role": "user", "content": "Three and four?"}]
+    groups = PromptGroups(torch.arange(2), {"prompt": [asked, asked], "completion": [CHAT, CHAT[2:]]})
+    rollouts = demonstrated(policy, groups, SCHEMAS)
+    whole = policy.tokenizer.apply_chat_template([*asked, *CHAT], tools=SCHEMAS, tokenize=False)
+    prompt = rollouts.inputs["prompt_ids"][0][rollouts.inputs["prompt_mask"][0]].tolist()
+    assert policy.tokenizer.decode([*prompt, *rollouts.actions[0, 0].tolist()]) + "\n" == whole
+    own = rollouts.mask[0, 0]
+    pieces = torch.tensor_split(rollouts.actions[0, 0], (torch.diff(own.int()).nonzero()[:, 0] + 1).tolist())
+    call = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    assert [policy.tokenizer.decode(piece) for piece in pieces] == [
+        f"I ask.{call}<|im_end|>", "\n<|im_start|>tool\n7<|im_end|>\n<|im_start|>assistant\n", "It is 7.<|im_end|>",
+    ]  # fmt: skip
+    assert own[: len(pieces[0])].all() and policy.tokenizer.decode(rollouts.actions[1, 0][rollouts.mask[1, 0]]) == (
+        "It is 7.<|im_end|>"
+    )
+    expected = torch.tensor([prompt + rollouts.actions[0, 0].tolist()])
+    logits = policy.model(expected).logits[0, len(prompt) - 1 : -1].double()
+    by_hand = torch.nn.functional.cross_entropy(logits, expected[0, len(prompt) :], reduction="none")
+    examples = policy.examples(demonstrated(policy, groups, SCHEMAS))
+    found = -torch.where(examples.mask, policy(examples).log_probs, 0)[0].sum()
+    assert float(found) == pytest.approx(float(by_hand[own].sum()), rel=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [[], CHAT[:2], CHAT[1:], [CHAT[2], CHAT[2]]])
+def test_conversations_that_do_not_alternate_are_named(directory, wrong):
+    groups = PromptGroups(torch.arange(1), {"prompt": [[{"role": "user", "content": "?"}]], "completion": [wrong]})
+    with pytest.raises(UserError, match="turns of the assistant with replies between them, but got roles"):
+        demonstrated(policy_of(directory), groups, SCHEMAS)
+
+
 def test_demonstrations_end_with_the_end_token(directory):
     policy = policy_of(directory)
     groups = Prompts(ROWS).groups(torch.arange(3))
