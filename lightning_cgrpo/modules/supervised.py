@@ -25,9 +25,9 @@ from lightning_cgrpo.tasks.task import Task
 class SupervisedFineTuning(RolloutModule):
     """Maximum likelihood of the column ``completion`` given the column ``prompt``.
 
-    A completion is a text, or messages: turns of the assistant, perhaps with ``tool_calls``, and between them results of
-    tools or messages of the user. The loss is of the assistant's tokens alone, as with TRL's ``assistant_only_loss``;
-    prompts present the sampler's tools.
+    A completion is a text, or messages: turns of the assistant, perhaps with ``tool_calls``, and between the turns
+    results of tools or messages of the user. The loss counts the assistant's tokens alone, as with TRL's
+    ``assistant_only_loss``. Prompts present the sampler's tools.
 
     The loss is -log p(completion, end token | prompt), summed over tokens and averaged over prompts. A mean over tokens
     would distort the learned lengths.

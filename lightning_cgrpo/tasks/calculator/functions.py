@@ -7,15 +7,10 @@ from typing import Any
 
 
 def calculator(expression: str) -> str:
-    """
-    Calculate a sum or difference of integers.
+    """Calculate a sum or difference of integers.
 
     Args:
         expression: Such as 12 + 30 - 5.
-
-    Example:
-        >>> calculator("12 + 30 - 5")
-        '37'
     """
     if not re.fullmatch(r"\d{1,9}(?: [+-] \d{1,9})*", expression):
         raise ValueError(f"cannot read {expression}")

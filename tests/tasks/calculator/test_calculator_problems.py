@@ -1,4 +1,4 @@
-"""Problems for a calculator: right demonstrations in the shares of their manners, and replies as a sampler gives them."""
+"""Problems for a calculator: right demonstrations in the shares of their manners, with true replies."""
 
 import numpy as np
 import pytest
