@@ -299,6 +299,7 @@ def test_a_run_that_goes_on_ends_with_the_same_model(tmp_path, monkeypatch):
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
+@pytest.mark.slow
 def test_the_drivers_recipe_is_four_runs_on_different_scenes(tmp_path, monkeypatch):
     """The commands at the head of configs/navsim_sft.yaml, in little: each run goes on from earlier runs' ends."""
     monkeypatch.chdir(tmp_path)

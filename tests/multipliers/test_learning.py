@@ -72,6 +72,12 @@ RUNS: dict[str, Callable[..., Outcome]] = {
 # infeasible: nuPI, cap 5                0.935 0.058 0.408 0.150 0.101 0.749 0.000 0.000 0.022 [None, None, None]
 
 
+def first_fast(*names: str) -> pytest.MarkDecorator:
+    """Plays the first name in every run of the tests, the others in slow ones."""
+    others = [pytest.param(name, marks=pytest.mark.slow) for name in names[1:]]
+    return pytest.mark.parametrize("name", [names[0], *others])
+
+
 @functools.cache
 def outcome(name: str) -> Outcome:
     return RUNS[name]()
@@ -81,9 +87,7 @@ def test_optimum() -> None:
     assert FEASIBLE.optimum() == pytest.approx((2 * 0.5 + 2 * 0.8 + 3 * 0.8) / 7)
 
 
-@pytest.mark.parametrize(
-    "name", ["damped ascent", "softmax", "exponentiated gradient", "projected ascent", "PID", "nuPI"]
-)
+@first_fast("damped ascent", "softmax", "exponentiated gradient", "projected ascent", "PID", "nuPI")
 def test_every_controller_reaches_its_thresholds(name: str) -> None:
     result = outcome(name)
     # The sampling noise of these means is below 0.001; the rest is oscillation, and what is left of the approach.
@@ -93,11 +97,12 @@ def test_every_controller_reaches_its_thresholds(name: str) -> None:
     assert result.stalled is None
 
 
+@pytest.mark.slow
 def test_oscillation_of_softmax_shrinks_with_its_learning_rate() -> None:
     assert outcome("softmax").std > 0.03 > 0.025 > outcome("softmax, lr .002").std
 
 
-@pytest.mark.parametrize("name", ["softmax", "EG, no clip, no bound"])
+@first_fast("softmax", "EG, no clip, no bound")
 def test_infeasible_constraint_captures(name: str) -> None:
     result = outcome(f"infeasible: {name}")
     assert result.weights[2] > 0.9
@@ -106,9 +111,7 @@ def test_infeasible_constraint_captures(name: str) -> None:
     assert result.stalled == 1
 
 
-@pytest.mark.parametrize(
-    "name", ["damped ascent", "EG, floor .1", "projected ascent, cap 5", "PID, cap 5", "nuPI, cap 5"]
-)
+@first_fast("damped ascent", "EG, floor .1", "projected ascent, cap 5", "PID, cap 5", "nuPI, cap 5")
 def test_guards_keep_the_reward_and_the_feasible_constraint(name: str) -> None:
     result = outcome(f"infeasible: {name}")
     assert result.reward > 0.85
@@ -127,7 +130,7 @@ def test_the_default_names_a_threshold_that_works() -> None:
     assert met.stalled is None
 
 
-@pytest.mark.parametrize("name", ["softmax, slack", "EG, slack"])
+@first_fast("softmax, slack", "EG, slack")
 def test_slack_keeps_the_reward_and_reports_the_price(name: str) -> None:
     result = outcome(f"infeasible: {name}")
     assert result.reward > 0.9

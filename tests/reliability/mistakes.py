@@ -13,8 +13,6 @@ import argparse
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -22,6 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # as a script
+
+from lightning_cgrpo.__main__ import run as run_command  # noqa: E402
+from tests.forked import forked, run_script  # noqa: E402
+
 TIMEOUT = 120.0
 COLUMNS = 200
 LINES = 3
@@ -287,20 +290,26 @@ class Answer:
 
 def run(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> tuple[int | None, str]:
     """The exit status, None after the time limit, and all output."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": str(COLUMNS), **env}
-    with (folder / "output.txt").open("w+", errors="replace") as output:
-        process = subprocess.Popen(
-            [sys.executable, *command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-        try:
-            status: int | None = process.wait(TIMEOUT)
-        except subprocess.TimeoutExpired:
-            status = None
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        output.seek(0)
-        return status, output.read()
+    output = folder / "output.txt"
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": str(COLUMNS), **env}
+    with forked(as_user, folder, list(command), output=output, environment=environment) as process:
+        process.join(TIMEOUT)
+        status = process.exitcode
+    return status, output.read_text(errors="replace")
+
+
+def as_user(folder: Path, command: list[str]) -> None:
+    """As ``python COMMAND`` does in the folder."""
+    os.chdir(folder)
+    os.setsid()
+    sys.path[:0] = [str(folder), str(ROOT)]
+    if command[:2] == list(CLI):
+        sys.argv = ["lightning_cgrpo", *command[2:]]
+        run_command()
+    elif command[0] == "-c":
+        exec(command[1], {"__name__": "__main__"})
+    else:
+        run_script(Path(command[0]), *command[1:])
 
 
 def try_mistake(mistake: Mistake) -> Answer:
