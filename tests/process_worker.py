@@ -21,6 +21,7 @@ from lightning_cgrpo import (
     CausalLMPolicy,
     ConstrainedGRPO,
     Constraint,
+    ConversationSampler,
     EnvironmentSampler,
     FunctionTask,
     GenerationSampler,
@@ -34,7 +35,7 @@ from lightning_cgrpo import (
 )
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.critic.value_learning import ValueLearning
-from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule, SeedDataModule
+from lightning_cgrpo.datamodules import CalculatorDataModule, GridworldDataModule, PromptDataModule, SeedDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.distributed import world
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator
@@ -42,6 +43,7 @@ from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.sharding import whole
 from lightning_cgrpo.rollout import Signal
+from lightning_cgrpo.tasks.calculator import calculator, correct
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 
 UPDATES = 20
@@ -240,6 +242,21 @@ def supervised(folder: Path, prompts: int) -> dict:
     return {"parameters": flattened(module)}
 
 
+def conversing(folder: Path, prompts: int) -> dict:
+    """Two updates on demonstrated conversations, then some on sampled conversations with the same calculator."""
+    policy = CausalLMPolicy(str(folder / "model"), dtype="float64")
+    sampler = ConversationSampler(16, tools=[calculator], time_limit=None)
+    task = FunctionTask({"correct": correct}, kinds={"correct": "indicator"}, max_completion_tokens=16)
+    objective = Objective("length", {"called_calculator": Constraint(at_least=0.95)})
+
+    def adam(parameters):
+        return torch.optim.Adam(parameters, lr=1e-3)
+
+    fit(SupervisedFineTuning(policy, sampler, task, objective, adam), CalculatorDataModule(prompts), 2)
+    module = ConstrainedGRPO(policy, sampler, task, objective, adam, group_size=4)
+    return run(module, CalculatorDataModule(prompts), LagrangianCallback(SoftmaxAdam()), 4)
+
+
 def run(
     module: ConstrainedGRPO, data: GroupDataModule, duals: LagrangianCallback, updates: int, validated: bool = False
 ) -> dict:
@@ -300,6 +317,7 @@ RUNS = {
     "language": language,
     "reader": reader,
     "supervised": supervised,
+    "conversing": conversing,
 }
 
 if __name__ == "__main__":

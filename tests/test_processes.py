@@ -17,6 +17,7 @@ STRATEGIES = ("ddp", "fsdp2")
 RUNS = (
     *("gridworld_8", "gridworld_7", "gridworld_1", "grammar_7", "grammar_1", "critic_7", "critic_1"),
     *("worlds_7", "worlds_1", "language_1", "reader_3", "supervised_1", "supervised_3"),
+    *("conversing_1", "conversing_3"),
 )
 ONE_COPY = ("critic_1", "language_1", "reader_3", "supervised_1")
 LONGER = ("gridworld_7", "gridworld_1", "grammar_7", "language_3", "supervised_3")

@@ -111,14 +111,16 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups, tools: Tools = (
         tools: schemas, which the chat template writes into the prompts.
 
     Raises:
-        UserError: the column is missing, or a completion exceeds the model's context.
+        UserError: the column is missing, a completion exceeds the model's context, or the chat template cannot write
+            the turns one by one; see `ChatTemplate`.
     """
     asked, answered = (prompts.column(name, "SupervisedFineTuning") for name in ("prompt", "completion"))
     tokens, inputs = policy.read_prompts(asked, prompts.index, tools)
     end = policy.tokenizer.eos_token_id
     end = end if end in policy.stop_tokens else policy.stop_tokens[0]
-    chats = any(not isinstance(answer, str) for answer in answered)
-    template = ChatTemplate(policy, tools) if chats else None
+    chats = [answer for answer in answered if not isinstance(answer, str)]
+    users = any(message["role"] == "user" for chat in chats for message in chat)
+    template = ChatTemplate(policy, tools, users) if chats else None
     rows, own = [], []
     for answer in answered:
         if template is not None and not isinstance(answer, str):

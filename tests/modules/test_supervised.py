@@ -235,6 +235,21 @@ def test_conversations_that_do_not_alternate_are_named(directory, wrong):
         demonstrated(policy_of(directory), groups, SCHEMAS)
 
 
+def test_a_users_reply_is_context(directory):
+    policy = policy_of(directory)
+    asked = [{"role": "user", "content": "Three and four?"}]
+    talk = [CHAT[2], {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Yes."}]
+    groups = PromptGroups(torch.arange(1), {"prompt": [asked], "completion": [talk]})
+    rollouts = demonstrated(policy, groups)
+    assert policy.tokenizer.decode(rollouts.actions[0, 0][rollouts.mask[0, 0]]) == "It is 7.<|im_end|>Yes.<|im_end|>"
+    # A template that forgets earlier turns once the user replies cannot write the conversation turn by turn.
+    written = "message['content'] }}"
+    forgets = "(message['content'] if loop.last or message['role'] != 'assistant' else '') }}"
+    policy.tokenizer.chat_template = policy.tokenizer.chat_template.replace(written, forgets)
+    with pytest.raises(UserError, match="writes earlier turns differently once the user replies"):
+        demonstrated(policy, groups)
+
+
 def test_demonstrations_end_with_the_end_token(directory):
     policy = policy_of(directory)
     groups = Prompts(ROWS).groups(torch.arange(3))
