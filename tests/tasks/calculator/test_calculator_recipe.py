@@ -25,9 +25,11 @@ def test_the_recipe_makes_a_model_from_which_training_starts_and_resumes(tmp_pat
     train += ["--callbacks.checkpoints.every_n_train_steps=2", "--callbacks.checkpoints.save_top_k=-1"]
     train += ["--callbacks.checkpoints.monitor=null", "--trainer.max_steps=4"]
     main(train)
-    (first,) = tmp_path.glob("runs/calculator/*/checkpoints/step=2.ckpt")
+    (first,) = tmp_path.glob("runs/calculator,*/*/checkpoints/step=2.ckpt")
     main([*train, f"--ckpt_path={first}"])
-    ends = [torch.load(path, weights_only=True) for path in tmp_path.glob("runs/calculator/*/checkpoints/step=4.ckpt")]
+    ends = [
+        torch.load(path, weights_only=True) for path in tmp_path.glob("runs/calculator,*/*/checkpoints/step=4.ckpt")
+    ]
     assert len(ends) == 2
     assert_same_state(*ends, 4)
     start = torch.load(first, weights_only=True)["state_dict"]
