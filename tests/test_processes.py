@@ -118,6 +118,7 @@ def test_two_processes(several, single, name):
     assert_equal_runs(several(2, "ddp", RUNS)[name], single(name), int(name[-1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_COPY)
 def test_two_processes_with_one_copy(several, single, name):
     assert_equal_runs(several(2, "fsdp2", ONE_COPY)[name], single(name), int(name[-1]))

@@ -79,6 +79,7 @@ def assert_same(ranks, alone):
     assert kinds >= {"policy"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXACT)
 def test_learns_the_same(sharded, alone, name):
     assert_same(sharded[name], alone(name))
@@ -90,11 +91,13 @@ def test_learns_the_same_with_a_copy_each(pair, alone, name):
     assert_same(pair("ddp", EXACT)[name], alone(name))
 
 
+@pytest.mark.slow
 def test_every_process_holds_its_share_alone(sharded):
     for rank in sharded["whole_model"] + sharded["vision"]:
         assert rank["shares"] == {"policy": pytest.approx(0.5, abs=0.02), "reference": pytest.approx(0.5, abs=0.02)}
 
 
+@pytest.mark.slow
 def test_weights_are_read_in_turn(sharded):
     """So that the machine holds one whole copy; an error in one's turn ends all, and leaves nobody waiting."""
     first, second = sorted(ranks["times"] for ranks in sharded["turns"])
@@ -102,6 +105,7 @@ def test_weights_are_read_in_turn(sharded):
     assert all("nothing" in ranks["error"] for ranks in sharded["turns"])
 
 
+@pytest.mark.slow
 def test_gathers_each_layer_once_for_a_rollout(sharded):
     """Two decoder layers and what is in none; with two layers of a vision tower. Not once for each token."""
     for name, parts in (("whole_model", 3), ("vision", 5)):
@@ -109,6 +113,7 @@ def test_gathers_each_layer_once_for_a_rollout(sharded):
             assert len(rank["gathers"]) >= 3 and set(rank["gathers"]) == {parts}
 
 
+@pytest.mark.slow
 def test_adapters_on_a_bfloat16_model(sharded, alone):
     one = alone("half_adapters")
     for rank in sharded["half_adapters"]:
@@ -116,6 +121,7 @@ def test_adapters_on_a_bfloat16_model(sharded, alone):
         torch.testing.assert_close(rank["policy"], one["policy"], rtol=0, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_mixed_precision_gathers_bfloat16_and_keeps_float32(sharded, alone):
     one = alone("mixed")
     for rank in sharded["mixed"]:
@@ -125,6 +131,7 @@ def test_mixed_precision_gathers_bfloat16_and_keeps_float32(sharded, alone):
         assert float(ours.norm()) == pytest.approx(float(theirs.norm()), rel=0.02)
 
 
+@pytest.mark.slow
 def test_mixed_precision_with_images(sharded):
     for rank in sharded["mixed_vision"]:
         assert rank["policy"].dtype == torch.float32 and rank["policy"].isfinite().all()
@@ -192,6 +199,7 @@ def test_a_placeholder_is_a_unit_of_the_policy(folder, kind):
 # ---------------------------------------------------------------------- checkpoints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sharded", "consolidated"])
 def test_goes_on_as_if_it_had_not_stopped(sharded, alone, folder, kind):
     ranks = [rank[kind] for rank in sharded["checkpoints"]]
@@ -203,6 +211,7 @@ def test_goes_on_as_if_it_had_not_stopped(sharded, alone, folder, kind):
     assert (folder / "2" / kind / "last.ckpt").is_dir() == (kind == "sharded")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["auto", "fsdp2"])
 def test_goes_on_with_another_number_of_processes(launch, sharded, alone, folder, strategy):
     expected = alone("checkpoints")["consolidated resumed"]
@@ -219,6 +228,7 @@ def policy_weights(checkpoint):
     return {name[7:]: value for name, value in state.items() if name.startswith("policy.")}
 
 
+@pytest.mark.slow
 def test_weights_are_read_out_of_a_sharded_checkpoint(sharded, folder):
     read = read_weights(folder / "2" / "sharded" / "last.ckpt", "state_dict.policy.")
     expected = policy_weights(folder / "2" / "consolidated" / "last.ckpt")
@@ -226,6 +236,7 @@ def test_weights_are_read_out_of_a_sharded_checkpoint(sharded, folder):
     assert all(torch.equal(value, expected[name]) for name, value in read.items())
 
 
+@pytest.mark.slow
 def test_a_damaged_sharded_checkpoint_is_refused(sharded, folder, tmp_path):
     whole = folder / "2" / "sharded" / "last.ckpt"
     for name in (".metadata", "__1_0.distcp"):
@@ -257,6 +268,7 @@ def test_code_in_a_sharded_checkpoint_is_not_run(tmp_path):
 # ---------------------------------------------------------------------- Hugging Face directories
 
 
+@pytest.mark.slow
 def test_saves_a_directory_that_transformers_answers_alike_from(sharded, folder):
     """The weights of the last checkpoint, and the same answers as the policy's."""
     saved = folder / "2" / "saved_sharded"
@@ -273,6 +285,7 @@ def test_saves_a_directory_that_transformers_answers_alike_from(sharded, folder)
     assert json.loads((saved / "config.json").read_text())["architectures"] == ["Qwen2ForCausalLM"]
 
 
+@pytest.mark.slow
 def test_saves_adapters_alone(sharded, alone, folder):
     alone("adapters")
     ours, theirs = (load_file(folder / f"adapters_{s}" / "adapter_model.safetensors") for s in ("fsdp2_2", "auto_1"))
