@@ -1,4 +1,4 @@
-"""Problems with numbers of three digits, and conversations that solve them."""
+"""Problems with numbers of two digits, and conversations that solve them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lightning_cgrpo.tasks.calculator.functions import calculator
 from lightning_cgrpo.tasks.gsm8k.word_problems import GAIN, LOSS, NAMES, QUESTION, START, THINGS, Problem, Step, problem
 
 Chat = list[dict[str, Any]]
-SMALLEST, LARGEST = 100, 999
+SMALLEST, LARGEST = 10, 99
 
 
 @dataclass(frozen=True)
