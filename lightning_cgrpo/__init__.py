@@ -19,6 +19,7 @@ _EXPORTS = {
     "ConstrainedGRPO": "lightning_cgrpo.modules.constrained_grpo",
     "Constraint": "lightning_cgrpo.objective.constraint",
     "Controller": "lightning_cgrpo.multipliers.controller",
+    "CoVLA": "lightning_cgrpo.scenes.covla",
     "Critic": "lightning_cgrpo.critic.critic",
     "CriticAdvantages": "lightning_cgrpo.critic.critic_advantages",
     "DrivingTask": "lightning_cgrpo.tasks.driving.task",

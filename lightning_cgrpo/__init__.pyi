@@ -44,6 +44,7 @@ from lightning_cgrpo.samplers.generation import GenerationSampler as GenerationS
 from lightning_cgrpo.samplers.sampler import Sampler as Sampler
 from lightning_cgrpo.samplers.vllm.server import VLLMServer as VLLMServer
 from lightning_cgrpo.scenes.argoverse2 import Argoverse2 as Argoverse2
+from lightning_cgrpo.scenes.covla import CoVLA as CoVLA
 from lightning_cgrpo.scenes.devkit import NavsimDevkit as NavsimDevkit
 from lightning_cgrpo.scenes.files import SceneFiles as SceneFiles
 from lightning_cgrpo.scenes.generator import GeneratedScenes as GeneratedScenes

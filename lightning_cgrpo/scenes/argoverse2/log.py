@@ -104,6 +104,12 @@ def wrapped(angle: Array | float) -> Array:
     return np.asarray((angle + np.pi) % (2 * np.pi) - np.pi)
 
 
+def relative(poses: Array, origin: Array) -> Array:
+    """Poses ``[N, 3]`` in the frame of the pose `origin`."""
+    moved = poses - origin
+    return np.column_stack([rotate(moved[:, :2], -origin[2]), wrapped(moved[:, 2])])
+
+
 def read_log(folder: Path) -> Log:
     """Read the poses and boxes of a log.
 

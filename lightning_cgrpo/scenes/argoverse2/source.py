@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.scenes.argoverse2.log import BOXES, POSES, Array, Log, last_sweep, read_log, rotate, wrapped
+from lightning_cgrpo.scenes.argoverse2.log import BOXES, POSES, Array, Log, last_sweep, read_log, relative, wrapped
 from lightning_cgrpo.scenes.argoverse2.road_map import read_map
 from lightning_cgrpo.scenes.argoverse2.router import Router
 from lightning_cgrpo.scenes.logs import ALL, LogSource, Part
@@ -75,7 +75,7 @@ class Argoverse2(LogSource[Moment]):
             "scene_type": "original",
             "route": [road_map.roadblocks.ids[row] for row in router.route(log.ego, key.time, log.end)],
             "ego": ego_to_json(history, poses, *log.ego.dynamics(times)),
-            "human_trajectory": _relative(log.ego.at(key.time + future), poses[-1]).tolist(),
+            "human_trajectory": relative(log.ego.at(key.time + future), poses[-1]).tolist(),
             "agents": _agents(log, key.time, np.concatenate([history, future]), poses[-1, :2]),
             "log": key.log.name,
         }
@@ -101,11 +101,6 @@ class Argoverse2(LogSource[Moment]):
 def _recording(folder: Path) -> tuple[Log, RoadMap, Router]:
     road_map = read_map(folder)
     return read_log(folder), road_map, Router(road_map)
-
-
-def _relative(poses: Array, origin: Array) -> Array:
-    moved = poses - origin
-    return np.column_stack([rotate(moved[:, :2], -origin[2]), wrapped(moved[:, 2])])
 
 
 def _agents(log: Log, start: float, grid: Array, place: Array) -> list[dict[str, Any]]:
