@@ -12,6 +12,8 @@ from lightning_cgrpo.__main__ import main, read_arguments
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model
+from tests.scenes.test_covla import clip
+from tests.scenes.test_covla import write as write_clip
 
 GENERAL, NAVSIM, RL = (
     f"configs/paper/{name}.yaml" for name in ("navsim_sft_1_general", "navsim_sft_2_navsim", "navsim_qwen2_5_vl_3b")
@@ -48,15 +50,14 @@ def test_what_the_paper_states():
 
 
 def test_what_the_authors_show_the_policy():
-    """Three frames of three cameras over the last second, and four waypoints at 1 Hz; the same in every stage."""
-    forms = [read(name)["data"]["init_args"]["form"] for name in (GENERAL, NAVSIM, RL)]
-    assert forms[0] == forms[1] == forms[2]
-    assert (forms[0]["frames"], forms[0]["frame_interval"]) == (3, 0.5)
-    assert forms[0]["cameras"] == ["CAM_F0", "CAM_L0", "CAM_R0"]
-    assert forms[0]["answer"] == {"waypoints": 4, "interval": 1.0}
+    """Three frames of three cameras over the last second (CoVLA: one), and four waypoints at 1 Hz, in every stage."""
+    general, *forms = (read(name)["data"]["init_args"]["form"] for name in (GENERAL, NAVSIM, RL))
+    assert forms[0] == forms[1] == {**general, "cameras": ["CAM_F0", "CAM_L0", "CAM_R0"], "height": 364, "width": 672}
+    assert (general["frames"], general["frame_interval"], general["cameras"]) == (3, 0.5, ["CAM_F0"])
+    assert general["answer"] == {"waypoints": 4, "interval": 1.0}
     for name in (GENERAL, NAVSIM, RL):
         settings = read(name)["model"]["init_args"]
-        assert settings["task"]["init_args"]["answer"] == forms[0]["answer"]
+        assert settings["task"]["init_args"]["answer"] == general["answer"]
         policy = settings["policy"]["init_args"]
         assert (policy["min_pixels"], policy["max_pixels"]) == (16_384, 262_144)
         assert policy["gradient_checkpointing"] is True
@@ -69,11 +70,13 @@ def test_images_have_the_size_that_qwens_processor_makes_of_a_camera_s():
     assert smart_resize(1080, 1920, 28, *pixels) == (form["height"], form["width"])
     assert smart_resize(form["height"], form["width"], 28, *pixels) == (form["height"], form["width"])
     assert form["height"] // 28 * (form["width"] // 28) == 312, "the tokens in the comment"
+    covla = read(GENERAL)["data"]["init_args"]["form"]
+    assert smart_resize(1208, 1928, 28, *pixels) == (covla["height"], covla["width"])
 
 
 def test_stages_share_no_log_and_evaluate_the_same():
     general, first, second = (read(name)["data"]["init_args"]["scenes"] for name in (GENERAL, NAVSIM, RL))
-    assert general["class_path"] == "lightning_cgrpo.SceneFiles"
+    assert general["class_path"] == "lightning_cgrpo.CoVLA"
     assert (first["init_args"].pop("train_part"), second["init_args"].pop("train_part")) == ([0, 0.88], [0.88, 1])
     assert first == second
     assert first["init_args"]["allow_pickles"] is False, "that is the user's to say"
@@ -128,14 +131,12 @@ LEARN = [*SMALL, "--callbacks.progress=null", "--callbacks.initial_rates=null", 
 
 @pytest.mark.slow
 def test_all_stages(model):
-    """From a model over two stages of demonstrations, the first one with thoughts, to Constrained GRPO."""
-    thoughts = [{"scene": f"generated_train_0_{row}", "text": "The road bends."} for row in (0, 500_000)]
-    Path("thoughts.jsonl").write_text("".join(json.dumps(thought) + "\n" for thought in thoughts))
-    of_sft = [word for word in SMALL if "initial" not in word]
-    first = [f"--model.policy.model={model}", "--data.thoughts=WrittenThoughts"]
-    first += ["--data.thoughts.path=thoughts.jsonl"]
-    main(["fit", "-c", GENERAL, *of_sft, *SCENES, *first, "--trainer.val_check_interval=1"])
-    main(["fit", "-c", NAVSIM, *of_sft, *SCENES, "--trainer.val_check_interval=1"])
+    """From a model over two stages of demonstrations, the first on CoVLA's with thoughts, to Constrained GRPO."""
+    folder = write_clip(Path("data/covla"), clip(), "a")
+    thoughts = [{"scene": f"covla_a_00{frame}", "text": "The road bends."} for frame in (30, 40)]
+    (folder / "thoughts.jsonl").write_text("".join(json.dumps(thought) + "\n" for thought in thoughts))
+    main(["fit", "-c", GENERAL, *SMALL, f"--model.policy.model={model}", "--data.scenes.stride=0.5"])
+    main(["fit", "-c", NAVSIM, *SMALL, *SCENES, "--trainer.val_check_interval=1"])
     assert Path("models/navsim_sft_2_navsim/model.safetensors").is_file()
     main(["fit", "-c", RL, *LEARN, *SCENES])
     (run,) = Path("runs").glob("navsim_qwen2_5_vl_3b,*/version_0")
@@ -149,8 +150,8 @@ def test_all_stages(model):
 
 @pytest.mark.parametrize("name", [GENERAL, NAVSIM, RL])
 def test_what_is_missing_is_said_first(name):
-    """No scenes, or no trust in pickles."""
-    expected = "a scene file or a folder" if name == GENERAL else "`allow_pickles` to be true"
+    """No thoughts, or no trust in pickles."""
+    expected = "a file or a folder" if name == GENERAL else "`allow_pickles` to be true"
     with pytest.raises(UserError, match=f"Expected {expected}"):
         main(["fit", "-c", name, "--trainer.accelerator=cpu"])
 
