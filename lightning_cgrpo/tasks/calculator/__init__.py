@@ -1,4 +1,4 @@
-"""Word problems with numbers up to 999, and a calculator to call."""
+"""Word problems with numbers from 10 to 99, and a calculator to call."""
 
 from lightning_cgrpo.tasks.calculator.functions import calculator, correct
 

@@ -44,7 +44,7 @@ def test_demonstrations_are_right_and_their_replies_the_calculators():
     two_steps = 0
     for _ in range(2000):
         solved = drawn(draw)
-        assert all(100 <= n <= 999 for s in solved.steps for n in (s.left, s.right, s.result))
+        assert all(10 <= n <= 99 for s in solved.steps for n in (s.left, s.right, s.result))
         chat = demonstrate(solved, Manners(), draw)
         assert correct([chat], [str(solved.result)]) == [1.0]
         calls = [m["tool_calls"][0]["function"] for m in chat if "tool_calls" in m]
