@@ -92,7 +92,8 @@ def test_tags_and_thresholds_in_force(whole) -> None:
     assert first["threshold/brief"] == updates[9]["threshold/brief"] == 40 and last["threshold/brief"] == 30
     assert 0.5 < last["mean/drift"] / last["policy/kl"] < 2, "the latter is after the first epoch, too"
     assert 1.5 < first["mean/lively"] <= math.log(5) and first["mean/drift"] == 0
-    assert last["multiplier/lively"] > 0
+    assert first["mean/lively"] < 1.6 < last["mean/lively"], "its multiplier lifts it"
+    assert updates[1]["multiplier/lively"] > 0.3 and last["multiplier/lively"] < 0.1
     for name in ("brief", "fine", "drift"):
         assert len({updates[u][f"multiplier/{name}"] for u in updates}) > 5
 

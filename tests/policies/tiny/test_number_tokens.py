@@ -117,7 +117,9 @@ def test_no_directory_stands_in_for_a_packaged_model(tmp_path, monkeypatch, ship
     assert packaged.model.config.hidden_size == 96 and own.model.config.hidden_size == 16
     assert packaged.origin.fingerprint == shipped.origin.fingerprint != own.origin.fingerprint
     assert own.origin.path == str(tmp_path / "models" / "word-problems")
-    with pytest.raises(UserError, match=r"got 'packaged:word-problem' .*has the models packaged:driver"):
+    with pytest.raises(
+        UserError, match=r"got 'packaged:word-problem' .*has the models packaged:calculator, packaged:driver"
+    ):
         CausalLMPolicy("packaged:word-problem").load()
 
 
