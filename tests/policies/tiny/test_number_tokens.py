@@ -118,7 +118,7 @@ def test_no_directory_stands_in_for_a_packaged_model(tmp_path, monkeypatch, ship
     assert packaged.origin.fingerprint == shipped.origin.fingerprint != own.origin.fingerprint
     assert own.origin.path == str(tmp_path / "models" / "word-problems")
     with pytest.raises(
-        UserError, match=r"got 'packaged:word-problem' .*has the models packaged:calculator, packaged:driver"
+        UserError, match=r"'packaged:word-problem' .*has the models packaged:calculator, packaged:driver"
     ):
         CausalLMPolicy("packaged:word-problem").load()
 
