@@ -144,7 +144,8 @@ def _collision(drive: _Drive) -> str:
         front = bool(segments_touch_boxes(corners[None, 0], corners[None, 3], box[None]))
         unsafe = drive.unsafe(step)
         if stopped:
-            rule = "an object that does not move" if static else "an agent that stood when it was first seen"
+            what = "an object that does not move" if static else "an agent that stood when it was first seen"
+            rule = f"a contact with {what}"
         elif behind or not (front or unsafe):
             continue  # not the ego's fault
         else:

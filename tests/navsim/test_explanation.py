@@ -20,7 +20,7 @@ def test_a_collision_names_object_time_rule_and_human():
     found = words(scenes()["human_hits"], candidates()[0])
     line = found["NC"]
     assert line.startswith("NC 0: At 2.3 s") and "the vehicle wall (0.0 m/s)" in line
-    assert "an agent that stood when it was first seen is the ego's fault" in line
+    assert "a contact with an agent that stood when it was first seen is the ego's fault" in line
     assert line.endswith("The human has 0 too, so the human filter sets this sub-score to 1.")
     assert "ahead" in found["TTC"] and "in 0." in found["TTC"]
 
