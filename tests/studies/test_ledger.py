@@ -21,13 +21,13 @@ COMMITTED = {
         "gridworld_choices": 36,
         "gridworld_critics": 10,
     },
-    "gsm8k": {"gsm8k": 21, "gsm8k_critics": 6},
+    "gsm8k": {"gsm8k": 21, "gsm8k_critics": 6, "constraints": 30},
     "navsim": {"navsim_critics": 9},
 }
 """By folder of results, the studies and their numbers of runs."""
 PARTLY = {
     "gridworld": {"duals_gridworld": 18},
-    "gsm8k": {"duals_gsm8k": 14, "constraints": 22},
+    "gsm8k": {"duals_gsm8k": 14},
     "navsim": {"navsim": 6, "duals_navsim": 6},
 }
 """Studies that some sittings have not finished, and their numbers of finished runs."""
