@@ -35,8 +35,7 @@ class CommandLine(LightningCLI):
     """
 
     def __init__(self, subcommand: str, config: Config, flags: list[str]) -> None:
-        self._chosen = subcommand
-        self._arguments = [subcommand, f"--config={yaml.safe_dump(config, sort_keys=False)}", *flags]
+        self._chosen, self._given, self._flags = subcommand, config, flags
         super().__init__(
             LightningModule,
             LightningDataModule,
@@ -70,7 +69,11 @@ class CommandLine(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         try:
-            self.config = parser.parse_args(self._arguments)
+            if self._flags:
+                shown = f"--config={yaml.safe_dump(self._given, sort_keys=False)}"
+                self.config = parser.parse_args([self._chosen, shown, *self._flags])
+            else:  # in three quarters of the time
+                self.config = parser.parse_object({"subcommand": self._chosen, self._chosen: self._given})
         except ArgumentError as error:
             raise ConfigError(explain(error)) from error
 
