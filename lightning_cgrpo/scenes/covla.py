@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +34,8 @@ STANDING = 0.5
 """Meters; a car that moves less in the seconds two trajectories share does not turn."""
 FIT = 1.0
 """Meters by which the trajectories of two steps may differ."""
+FRAME = re.compile(r'\s*\{\s*"(\d{1,9})"\s*:|.*?"frame_id"\s*:\s*(\d{1,9})')
+EXTRACT = "try to extract the videos' images as docs/driving.md shows"
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +50,10 @@ class Moment(NamedTuple):
 class _Record(NamedTuple):
     trajectory: Array  # [P, 2] x forward, y left, every frame from this one on
     motion: Array  # [2] speed, acceleration
+
+
+class _Missing(SceneError):
+    """A frame's image or record is missing, or its trajectory is short. At a clip's end, each of these is usual."""
 
 
 class _Clip(NamedTuple):
@@ -114,7 +121,7 @@ class CoVLA(SceneSource):
 
     @cached_property
     def _clips(self) -> dict[str, _Clip]:
-        states = sorted((self.path / "states").glob("*.jsonl"))
+        states = sorted((self.path / "states").glob("[!.]*.jsonl"))  # macOS adds ._CLIP.jsonl
         if not states:
             raise UserError(
                 f"Expected CoVLA's folder, but got {self.path.absolute()}, which has no states/*.jsonl, try the folder "
@@ -123,16 +130,17 @@ class CoVLA(SceneSource):
         problems: list[str] = []
         clips = {}
         for file in states:
-            images = _images(self.path / "images" / file.stem)
+            folder = self.path / "images" / file.stem
+            images = _images(folder)
             if not any(images):
-                problems.append(f"{self.path}/images/{file.stem}: Expected images, but got none")
+                problems.append(f"{folder}: Expected images, but got none, {EXTRACT}")
                 continue
-            clips[file.stem] = _read(file, images, problems)
+            clips[file.stem] = _read(file, folder, images, problems)
         first = f", first: {problems[0]}" if problems else ""
         if not any(clip.starts for clip in clips.values()):
             raise UserError(
                 f"Expected scenes of {BEFORE * INTERVAL + AFTER * INTERVAL:g} s in {self.path}, but got none of "
-                f"{len(states)} clips{first}, try to extract the videos' images as docs/driving.md shows."
+                f"{len(states)} clips{first or ', which are shorter'}."
             )
         if problems:
             log.warning("CoVLA: %s clips or records of %s clips left out%s", len(problems), len(states), first)
@@ -145,48 +153,71 @@ def _images(folder: Path) -> list[str]:
     return [names.get(frame, "") for frame in range(0, max(names, default=-1) + 1, FRAMES)]
 
 
-def _read(file: Path, images: list[str], problems: list[str]) -> _Clip:
-    """A clip; adds to `problems` a text for each record that can't be used."""
-    # Some copies have no line breaks between records.
-    text = file.read_text(encoding="utf-8", errors="replace").replace("}{", "}\n{")
-    lines = [line for line in text.split("\n") if line.strip()][::FRAMES]
-    poses, motion = np.zeros((len(lines), 3)), np.zeros((len(lines), 2))
-    known = np.zeros(len(lines), bool)
+def _read(file: Path, folder: Path, images: list[str], problems: list[str]) -> _Clip:
+    """A clip; adds to `problems` a text for each malformed record, and for each gap."""
+    records = _records(file)
+    poses, motion = np.zeros((len(images), 3)), np.zeros((len(images), 2))
+    known = np.zeros(len(images), bool)
     before: _Record | None = None
-    for step, line in enumerate(lines):
-        where = f"{file}:{step * FRAMES + 1}"
+    gap = ""
+    for step, image in enumerate(images):
+        frame = step * FRAMES
         try:
-            here = _record(line, step * FRAMES, where)
+            if not image:
+                raise _Missing(f"{folder}: Expected an image of frame {frame}, but got none, {EXTRACT}")
+            if step not in records:
+                raise _Missing(f"{file}: Expected a record of frame {frame}, but got none")
+            line, text = records[step]
+            here = _record(text, frame, f"{file}:{line}")
             if before is not None:
-                turn = _turn(before.trajectory, here.trajectory, where)
+                turn = _turn(before.trajectory, here.trajectory, f"{file}:{line}")
                 moved = rotate(before.trajectory[FRAMES], poses[step - 1, 2])
                 poses[step] = poses[step - 1] + [*moved, turn]
         except SceneError as error:
-            problems.append(str(error).rstrip("."))
             before = None
+            if isinstance(error, _Missing):
+                gap = gap or str(error).rstrip(".")
+            else:
+                problems.append(str(error).rstrip("."))
             continue
-        motion[step], before = here.motion, here
-        known[step] = step < len(images) and images[step] != ""
+        if gap:
+            problems.append(gap)
+            gap = ""
+        motion[step], before, known[step] = here.motion, here, True
     starts = [step for step in range(BEFORE, len(known) - AFTER) if known[step - BEFORE : step + AFTER + 1].all()]
     return _Clip(images, poses, motion, starts)
 
 
+def _records(file: Path) -> dict[int, tuple[int, str]]:
+    """Line number and text of the record of each step. A line without a frame follows the frame of the line before."""
+    # Some copies have no line breaks between records.
+    text = file.read_text(encoding="utf-8", errors="replace").replace("}{", "}\n{")
+    records: dict[int, tuple[int, str]] = {}
+    frame = -1
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            named = FRAME.match(line)
+            frame = int(named[1] or named[2]) if named else frame + 1
+            if frame % FRAMES == 0:
+                records.setdefault(frame // FRAMES, (number, line))
+    return records
+
+
 def _record(line: str, frame: int, where: str) -> _Record:
     """Raises:
-    SceneError: the line is not this frame's record.
+    SceneError: the record is malformed, or its trajectory is short.
     """
     try:
         top = Field(json.loads(line), where)
     except (ValueError, RecursionError) as error:
         raise SceneError(f"{where}: Expected JSON, but got: {error}.") from None
     state = top if top.get(str(frame)).value is None else top[str(frame)]
-    number = state.get("frame_id", frame)
-    if number.number() != frame:
-        raise number.wrong(f"frame {frame}")
     ego = state if state.get("ego_state").value is None else state["ego_state"]
     points, camera = state["trajectory"].tensor(-1, 3), state["extrinsic_matrix"].tensor(-1, 4)
-    if len(points) <= 2 * FRAMES or points[0].norm() > FIT:
-        raise state["trajectory"].wrong(f"more than {2 * FRAMES} points from the car on")
+    if len(points) <= 2 * FRAMES:
+        raise _Missing(str(state["trajectory"].wrong(f"more than {2 * FRAMES} points", str(len(points)))))
+    if points[0].norm() > FIT:
+        raise state["trajectory"].wrong("points from the car on")
     to_the_right = float(camera[0, 1])  # of the image, where y grows; the car's frame is x forward
     if abs(to_the_right) < 0.5:
         raise state["extrinsic_matrix"].wrong("a front camera's")

@@ -148,8 +148,9 @@ def broken(frame: int, **fields: Any) -> str:
     [
         ('{"120": {"vEgo": 3.1', "Expected JSON"),
         ("[]", "Expected an object"),
-        (json.dumps(full(119, 0.0)), "a field 'trajectory'"),
-        (json.dumps(mini(119, 0.0)), "frame_id: Expected frame 120, but got 119"),
+        (json.dumps(full(119, 0.0)), ".jsonl: Expected a record of frame 120, but got none"),
+        (json.dumps(mini(119, 0.0)), ".jsonl: Expected a record of frame 120, but got none"),
+        (json.dumps(mini(120, 0.0) | {"trajectory": None}), "trajectory: Expected numbers"),
         (broken(120, trajectory=[[0.0, 0.0, 0.0]] * 20), "more than 20 points"),
         (broken(120, trajectory=[[5.0, 0.0, 0.0]] * 60), "from the car on"),
         (broken(120, trajectory=[[i / 2, 0.0, 0.0] for i in range(60)]), "goes on from 10 frames before"),
@@ -171,7 +172,36 @@ def test_malformed_records_are_counted_and_left_out(
     assert [int(scene.name[-4:]) for scene in scenes] == [30, 160]
     (message,) = caplog.messages
     assert message.startswith("CoVLA: 2 clips or records of 2 clips left out, first: ")
-    assert "2022-07-14--14-32-55--10_first.jsonl:121: " in message and problem in message
+    assert "2022-07-14--14-32-55--10_first.jsonl:" in message and problem in message
+    assert ".jsonl:121: " in message or "a record of frame" in problem
+
+
+@pytest.mark.parametrize("record", [full, mini])
+def test_frames_are_named_by_their_records(tmp_path: Path, record: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Lines are left out: frame 55, which no scene needs, and 120 to 135, which is one gap."""
+    lines = clip(record, frames=281)
+    write(tmp_path, [line for frame, line in enumerate(lines) if frame != 55 and not 120 <= frame < 136])
+    for frame in (270, 280):
+        Image.new("RGB", (8, 8)).save(tmp_path / "images/2022-07-14--14-32-55--10_first" / f"{frame:04d}.png")
+    scenes = CoVLA(tmp_path, 0.5).scenes("train")
+    assert [int(scene.name[-4:]) for scene in scenes] == [30, 170, 180, 190, 200]
+    torch.testing.assert_close(scenes[1].human, scenes[0].human)
+    (message,) = caplog.messages
+    assert message.startswith("CoVLA: 1 clips or records") and "Expected a record of frame 120" in message
+
+
+def test_a_clip_ends_where_trajectories_get_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The last records of a drive of 241 frames have the rest of the drive. macOS's files are no clips."""
+    lines = clip(frames=241)
+    for frame in range(182, 241):
+        record = full(frame, 0.0)
+        record[str(frame)]["trajectory"] = record[str(frame)]["trajectory"][: 241 - frame]
+        lines[frame] = json.dumps(record)
+    write(tmp_path, lines)
+    (tmp_path / "states" / "._2022-07-14--14-32-55--10_first.jsonl").write_bytes(b"\0\5\26\7")
+    scenes = CoVLA(tmp_path, 0.5).scenes("train")
+    assert [int(scene.name[-4:]) for scene in scenes] == list(range(30, 141, 10))
+    assert caplog.messages == []
 
 
 def test_missing_images_and_a_wrong_folder(tmp_path: Path) -> None:
@@ -179,10 +209,16 @@ def test_missing_images_and_a_wrong_folder(tmp_path: Path) -> None:
         CoVLA(tmp_path / "none").scenes("train")
     write(tmp_path, clip(), "a")
     (tmp_path / "images" / "a" / "0050.png").unlink()
-    with pytest.raises(UserError, match=r"Expected scenes of 5\.5 s in .*, but got none of 1 clips, try to extract"):
+    with pytest.raises(
+        UserError,
+        match=r"of 5\.5 s in .*, but got none of 1 clips, first: .*image of frame 50, but got none, try to extract",
+    ):
         CoVLA(tmp_path).scenes("train")
     (tmp_path / "images" / "a").rename(tmp_path / "images" / "b")
-    with pytest.raises(UserError, match=r"got none of 1 clips, first: .*images/a: Expected images, but got none"):
+    with pytest.raises(UserError, match=r"got none of 1 clips, first: .*images/a: Expected images, but got none, try"):
         CoVLA(tmp_path).scenes("train")
+    write(tmp_path / "short", clip(frames=100))
+    with pytest.raises(UserError, match=r"got none of 1 clips, which are shorter\."):
+        CoVLA(tmp_path / "short").scenes("train")
     with pytest.raises(UserError, match=r"a multiple of 0\.5 s, but got 0\.7"):
         CoVLA(tmp_path, 0.7)
