@@ -52,7 +52,7 @@ class _Record(NamedTuple):
     motion: Array  # [2] speed, acceleration
 
 
-class _Missing(SceneError):
+class _MissingError(SceneError):
     """A frame's image or record is missing, or its trajectory is short. At a clip's end, each of these is usual."""
 
 
@@ -164,9 +164,9 @@ def _read(file: Path, folder: Path, images: list[str], problems: list[str]) -> _
         frame = step * FRAMES
         try:
             if not image:
-                raise _Missing(f"{folder}: Expected an image of frame {frame}, but got none, {EXTRACT}")
+                raise _MissingError(f"{folder}: Expected an image of frame {frame}, but got none, {EXTRACT}")
             if step not in records:
-                raise _Missing(f"{file}: Expected a record of frame {frame}, but got none")
+                raise _MissingError(f"{file}: Expected a record of frame {frame}, but got none")
             line, text = records[step]
             here = _record(text, frame, f"{file}:{line}")
             if before is not None:
@@ -175,7 +175,7 @@ def _read(file: Path, folder: Path, images: list[str], problems: list[str]) -> _
                 poses[step] = poses[step - 1] + [*moved, turn]
         except SceneError as error:
             before = None
-            if isinstance(error, _Missing):
+            if isinstance(error, _MissingError):
                 gap = gap or str(error).rstrip(".")
             else:
                 problems.append(str(error).rstrip("."))
@@ -215,7 +215,7 @@ def _record(line: str, frame: int, where: str) -> _Record:
     ego = state if state.get("ego_state").value is None else state["ego_state"]
     points, camera = state["trajectory"].tensor(-1, 3), state["extrinsic_matrix"].tensor(-1, 4)
     if len(points) <= 2 * FRAMES:
-        raise _Missing(str(state["trajectory"].wrong(f"more than {2 * FRAMES} points", str(len(points)))))
+        raise _MissingError(str(state["trajectory"].wrong(f"more than {2 * FRAMES} points", str(len(points)))))
     if points[0].norm() > FIT:
         raise state["trajectory"].wrong("points from the car on")
     to_the_right = float(camera[0, 1])  # of the image, where y grows; the car's frame is x forward
