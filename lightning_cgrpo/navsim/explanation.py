@@ -27,6 +27,9 @@ from lightning_cgrpo.navsim.simulation.timing import DT
 from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, MOVING_TYPES, Scene
 
+BESIDE, BACKWARD = 1.0, 0.5
+"""Meters of a plan that get a sentence: of its first pose beside the ego, and backward in all."""
+
 
 @dataclass(frozen=True, eq=False)
 class _Drive:
@@ -42,10 +45,20 @@ class _Drive:
     def step(self, name: str) -> int:
         return int(self.scores.steps[name])
 
+    def moved(self, step: int) -> tuple[float, float]:
+        """Meters of the center forward and to the left, in the frame of the start."""
+        x, y = (self.motion.centers[0, step] - self.motion.centers[0, 0]).tolist()
+        cosine, sine = self.motion.directions[0, 0].tolist()
+        return cosine * x + sine * y, cosine * y - sine * x
+
     def where(self, step: int) -> str:
-        x, y = self.motion.centers[0, step].tolist()
         speed = float(self.motion.speeds[0, step])
-        return f"At {step * DT:.1f} s, at {speed:.1f} m/s, with its center at ({x:.1f}, {y:.1f})"
+        return f"At {step * DT:.1f} s, at {speed:.1f} m/s, {self.place(step)}"
+
+    def place(self, step: int) -> str:
+        forward, left = self.moved(step)
+        beside = f" and {abs(left):.1f} m to the {'left' if left > 0 else 'right'}" if abs(left) >= 0.05 else ""
+        return f"{abs(forward):.1f} m {'ahead' if forward >= 0 else 'behind'}{beside} of its start"
 
     def agent(self, row: int, step: int) -> str:
         token = self.scene.agents.tokens[row] if row < len(self.scene.agents.tokens) else f"number {row}"
@@ -70,14 +83,15 @@ class _Drive:
         return " and ".join(words for words, flag in flags.items() if flag[0, step])
 
 
-def explain(scorer: Scorer, scores: Scores, row: int, scene: int) -> list[str]:
-    """Sentences about a row, one per sub-score that is below 1 or that the human filter lifted.
+def explain(scorer: Scorer, scores: Scores, row: int, scene: int, plan: Tensor) -> list[str]:
+    """Sentences about a row: what cannot be driven, and one per sub-score that is below 1 or was lifted.
 
     Args:
         scorer: in float64, which made the scores.
         scores: of R rows.
         row: of the plan.
         scene: index of the row's scene in the scorer.
+        plan: ``[8, 3]`` x, y, yaw every half second, in the frame of the start.
     """
     alone = take(scores, slice(row, row + 1))
     if not bool(alone.valid):
@@ -94,6 +108,7 @@ def explain(scorer: Scorer, scores: Scores, row: int, scene: int) -> list[str]:
         ego_areas(scorer.batch.surfaces, motion),
         take_rollout(traffic),
     )
+    told = _plan(drive, plan)
     lines = []
     for short, sentence in _SENTENCES.items():
         name = SHORT[short]
@@ -103,7 +118,24 @@ def explain(scorer: Scorer, scores: Scores, row: int, scene: int) -> list[str]:
     comfort = alone.columns.get(EXTENDED_COMFORT)
     if comfort is not None and float(comfort) == 0:
         lines.append("EC 0: The drive differs too much from the drive of the frame before, where both overlap.")
-    return lines or ["All sub-scores are 1."]
+    return [*told, *(lines or ["All sub-scores are 1."])]
+
+
+def _plan(drive: _Drive, plan: Tensor) -> list[str]:
+    """Why the drive differs from the plan."""
+    lines = []
+    left = float(plan[0, 1])
+    if abs(left) > BESIDE:
+        side = "left" if left > 0 else "right"
+        lines.append(
+            f"Plan: Its first pose, at 0.5 s, is {abs(left):.1f} m to the {side} of the ego, which steers towards it."
+        )
+    poses = torch.cat([plan.new_zeros(1, 3), plan])
+    headings = torch.stack([poses[:-1, 2].cos(), poses[:-1, 2].sin()], -1)
+    back = float((poses[1:, :2] - poses[:-1, :2]).mul(headings).sum(-1).clamp(max=0).sum())
+    if back < -BACKWARD:
+        lines.append(f"Plan: It goes {-back:.1f} m backward. The simulated ego ends {drive.place(-1)}.")
+    return lines
 
 
 def take_rollout(traffic: TrafficRollouts) -> TrafficRollouts:

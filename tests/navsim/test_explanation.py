@@ -6,13 +6,13 @@ import torch
 from lightning_cgrpo.navsim.explanation import explain
 from lightning_cgrpo.navsim.scorer import Scorer
 from tests.navsim.devkit_scenes import candidates, scenes
-from tests.scenes.scenes import agent, crossing, straight, straight_road
+from tests.scenes.scenes import agent, crossing, moved, straight, straight_road
 
 
 def words(scene, poses, **options):
     scorer = Scorer([scene], **options)
     scores = scorer(poses[None], torch.zeros(1, dtype=torch.int64))
-    found = explain(scorer, scores, 0, 0)
+    found = explain(scorer, scores, 0, 0, poses)
     return {line.split(" ")[0]: line for line in found}
 
 
@@ -55,6 +55,27 @@ def test_progress_is_told_in_meters():
 def test_a_malformed_and_a_perfect_plan():
     scene = straight_road()
     scorer = Scorer([scene])
-    scores = scorer(torch.stack([torch.full((8, 3), torch.nan), straight(acceleration=0.8)]), torch.tensor([0, 0]))
-    assert "malformed" in explain(scorer, scores, 0, 0)[0]
-    assert bool(scores.epdms[1] == 1) and explain(scorer, scores, 1, 0) == ["All sub-scores are 1."]
+    plans = torch.stack([torch.full((8, 3), torch.nan), straight(acceleration=0.8)])
+    scores = scorer(plans, torch.tensor([0, 0]))
+    assert "malformed" in explain(scorer, scores, 0, 0, plans[0])[0]
+    assert bool(scores.epdms[1] == 1) and explain(scorer, scores, 1, 0, plans[1]) == ["All sub-scores are 1."]
+
+
+def test_places_are_seen_from_the_start_wherever_the_map_begins():
+    """The car hits the standing vehicle, whose center is 20 m ahead of its rear axle."""
+    scene = straight_road([agent("slow", 20.0, -1.75, speed=0.0)], human_trajectory=None)
+    turned = moved(scene, 1000.0, -500.0, 2.0)
+    assert words(turned, straight())["NC"] == words(scene, straight())["NC"]
+    forward = float(words(scene, straight())["NC"].split(" m/s, ")[1].split(" m ahead of its start")[0])
+    assert 12 < forward < 18
+
+
+def test_a_plan_that_cannot_be_driven():
+    scene = straight_road(human_trajectory=None)
+    scorer = Scorer([scene])
+    plans = torch.stack([straight() + torch.tensor([0.0, -3.0, 0.0]), straight() * torch.tensor([-1.0, 1.0, 1.0])])
+    scores = scorer(plans, torch.tensor([0, 0]))
+    beside, backward = (explain(scorer, scores, row, 0, plans[row])[0] for row in range(2))
+    assert beside == "Plan: Its first pose, at 0.5 s, is 3.0 m to the right of the ego, which steers towards it."
+    assert backward.startswith(f"Plan: It goes {-float(plans[1, -1, 0]):.1f} m backward. The simulated ego ends ")
+    assert backward.endswith(f"{-float(scores.states[1, -1, 0] - scores.states[1, 0, 0]):.1f} m behind of its start.")

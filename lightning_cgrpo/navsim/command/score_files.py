@@ -104,7 +104,7 @@ def _score(
                 take(scores, rows),
                 totals,
                 Picture(of, plan.centerline, hits[rows]) if pictures else None,
-                [explain(scorer, scores, row, number) for row in range(rows.start, rows.stop)]
+                [explain(scorer, scores, row, number, poses[row]) for row in range(rows.start, rows.stop)]
                 if explained in (stem, of.name)
                 else (),
             )
