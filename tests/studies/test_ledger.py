@@ -22,7 +22,7 @@ COMMITTED = {
         "gridworld_critics": 10,
     },
     "gsm8k": {"gsm8k": 21, "gsm8k_critics": 6, "constraints": 30},
-    "navsim": {"navsim_critics": 9},
+    "navsim": {"navsim_critics": 9, "navsim_schedules": 6},
 }
 """By folder of results, the studies and their numbers of runs."""
 PARTLY = {
