@@ -22,6 +22,8 @@ QUIET = [
     "--trainer.enable_model_summary=false",
     "--callbacks.initial_rates=null",
 ]
+SHORT = {"pendulum": ["--model.objective.constraints.hard.over=1"]}
+"""Overrides by world, because a schedule may not go past the run's end."""
 
 
 def fit(*arguments):
@@ -37,15 +39,15 @@ def test_overlays_start(world, tmp_path, monkeypatch):
     for overlay in overlays:
         name = overlay.stem
         steps = "--trainer.max_steps=7" if name == "ppo_lagrangian" else "--trainer.max_steps=1"  # beyond the warm-up
-        fit("-c", f"configs/{world}.yaml", "-c", f"configs/ablations/{world}/{name}.yaml", steps)
+        fit("-c", f"configs/{world}.yaml", "-c", f"configs/ablations/{world}/{name}.yaml", steps, *SHORT.get(world, []))
         assert list(tmp_path.glob(f"runs/{world},*{name}*/version_0/checkpoints/last.ckpt")), name
 
 
 RUNS = {
-    **{world: f"-c configs/{world}.yaml" for world in WORLDS},
+    **{world: " ".join([f"-c configs/{world}.yaml", *SHORT.get(world, [])]) for world in WORLDS},
     "processes": "-c configs/cartpole.yaml --model.sampler.environment.processes=true",
     "critic": "-c configs/pendulum.yaml -c configs/ablations/pendulum/ppo_lagrangian.yaml "
-    "--model.estimator.learning.warmup=1",
+    "--model.estimator.learning.warmup=1 --model.objective.constraints.hard.over=2",
 }
 
 
