@@ -1,8 +1,8 @@
 """CoVLA's clips as demonstrations: a front camera, the car's motion, and no map (Arai et al., arXiv 2408.10845).
 
 The data are behind a form. The layout is that of a public reader of both releases (`scripts/prepare_covla_full.py` of
-github.com/FarmerJohnsBessie/CoVLA, commit 2bfea59): `CoVLA-Dataset` has lines ``{"FRAME": {…}}`` with speeds at the top,
-`CoVLA-Dataset-Mini` lines ``{"frame_id": FRAME, "ego_state": {…}, …}``. Milvus' documentation shows a record
+github.com/FarmerJohnsBessie/CoVLA, commit 2bfea59): `CoVLA-Dataset` has lines ``{"FRAME": {…}}`` with speeds on
+top, `CoVLA-Dataset-Mini` lines ``{"frame_id": FRAME, "ego_state": {…}, …}``. Milvus' documentation shows a record
 (milvus.io/docs/best-practices-for-array-of-structs.md).
 """
 
