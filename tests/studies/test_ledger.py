@@ -23,6 +23,7 @@ COMMITTED = {
     },
     "gsm8k": {"gsm8k": 21, "gsm8k_critics": 6, "constraints": 30},
     "navsim": {"navsim_critics": 9, "navsim_schedules": 6},
+    "environments/pendulum": {"pendulum": 15},
 }
 """By folder of results, the studies and their numbers of runs."""
 PARTLY = {
@@ -66,7 +67,7 @@ def test_the_committed_results_are_finished_runs(folder):
         assert len({ledger.source(run) for run in study.runs}) == count
         ledger.check(study.runs)
         known |= {fingerprint(run) for run in study.runs}
-    for name, count in PARTLY[folder].items():
+    for name, count in PARTLY.get(folder, {}).items():
         study = shipped(name)
         finished = [run for run in study.runs if ledger.finished(run)]
         assert len(finished) == count < len(study.runs)
