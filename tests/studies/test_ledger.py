@@ -23,7 +23,9 @@ COMMITTED = {
     },
     "gsm8k": {"gsm8k": 21, "gsm8k_critics": 6, "constraints": 30},
     "navsim": {"navsim_critics": 9, "navsim_schedules": 6},
+    "environments/cartpole": {"cartpole": 12},
     "environments/pendulum": {"pendulum": 15},
+    "environments/minigrid_lava": {"minigrid_lava": 12},
 }
 """By folder of results, the studies and their numbers of runs."""
 PARTLY = {
