@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +17,9 @@ from lightning_cgrpo.rollout import Signals
 UPDATES = 20
 """Consecutive updates of a collapse, and interval of checks, because a check waits for the device."""
 SHARE = 0.01
-"""Share of the first entropy below which a policy counts as deterministic."""
+"""Share of the first entropy, or of the first width of a continuous action, below which a policy is deterministic."""
 COLLAPSES = (
-    f"its entropy is below {SHARE:.0%} of that at the start",
+    f"its entropy, or the width of its actions, is below {SHARE:.0%} of that at the start",
     "no group has an advantage, so that nothing is learned",
     "no gradient is finite",
 )
@@ -27,13 +28,13 @@ COLLAPSES = (
 class CollapseDetector:
     """Warns, once per cause, after 20 consecutive updates of a collapsed policy or a constant reward.
 
-    A policy has collapsed if its entropy is below 1 % of the first update's, or if no gradient was finite.
-    It has also collapsed if no group has an advantage although an answer violates a constraint or misses a reward of 1.
+    A policy has collapsed if its entropy is below 1 % of the first update's, or if no gradient was finite. The entropy h
+    of D continuous actions may be negative, so the width exp(h / D) counts in its place. A policy has also collapsed if no group has an advantage although an answer violates a constraint or misses a reward of 1.
     A reward is constant if, on every process, all answers of the update have the same value, other than 1.
     """
 
-    def __init__(self, rewards: Sequence[str]) -> None:
-        self.rewards = list(rewards)
+    def __init__(self, rewards: Sequence[str], action_size: int | None = None) -> None:
+        self.rewards, self.action_size = list(rewards), action_size
         self._pending: list[Tensor] = []
         self._start = 0.0
         self._since: list[int | None] = [None] * (len(COLLAPSES) + len(self.rewards))
@@ -47,7 +48,7 @@ class CollapseDetector:
 
         Args:
             update: number from 0.
-            entropy: scalar; only its ratio to the first update's counts.
+            entropy: scalar, compared with the first update's.
             advantages: ``[B, G]`` or ``[B, G, T]``.
             constant: see `constant_rewards`.
             succeeded: see `all_succeed`.
@@ -63,8 +64,11 @@ class CollapseDetector:
         self._pending = []
         for number, (total, informative, failed, steps, *varied) in enumerate(rows, first):
             self._start = self._start or total
+            least = SHARE * self._start
+            if self.action_size is not None:
+                least = self._start + world()[1] * self.action_size * math.log(SHARE)
             # The negation counts NaN too.
-            deterministic = not total >= SHARE * self._start
+            deterministic = not total >= least
             holds = [deterministic, not informative and failed > 0, not steps, *(not count for count in varied)]
             for place, held in enumerate(holds):
                 since = self._since[place]

@@ -107,7 +107,7 @@ class ConstrainedGRPO(PolicySteps):
         self.has_weight_setter = False
         self.thresholds: dict[str, float] = {}
         """Thresholds in force, of the constraints with a schedule; set by `LagrangianCallback`."""
-        self.collapse = CollapseDetector(list(objective.rewards))
+        self.collapse = CollapseDetector(list(objective.rewards), policy.action_size)
 
     # ------------------------------------------------------------------ set-up
 

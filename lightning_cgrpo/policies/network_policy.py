@@ -33,6 +33,10 @@ class NetworkPolicy(Policy):
         if distribution is not None:
             self.distribution = distribution
 
+    @property
+    def action_size(self) -> int | None:
+        return self.distribution.action_size
+
     def actor(self) -> Actor:
         """The network as a function, for sampling."""
         return self.net

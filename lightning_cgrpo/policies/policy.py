@@ -37,6 +37,11 @@ class Policy(nn.Module, ABC):
     origin: Origin | None = None
     shares_prompts = False
 
+    @property
+    def action_size(self) -> int | None:
+        """Numbers of a continuous action; None for discrete actions."""
+        return None
+
     def load(self) -> None:
         """Make or read the weights; a second call has no effect."""
 

@@ -24,8 +24,8 @@ def feed(detector, updates, entropy=1.0, advantages=SOME, succeeded=False, stepp
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ({"entropy": 0.0099}, "entropy is below 1%"),
-        ({"entropy": math.nan}, "entropy is below 1%"),
+        ({"entropy": 0.0099}, "entropy, or the width of its actions, is below 1%"),
+        ({"entropy": math.nan}, "entropy, or the width of its actions, is below 1%"),
         ({"advantages": NONE}, "no group has an advantage"),
         ({"stepped": False}, "no gradient is finite"),
     ],
@@ -48,6 +48,17 @@ def test_a_policy_that_learns_or_has_nothing_to_learn_is_none(harmless):
         feed(detector, range(1))
         feed(detector, range(1, 5 * UPDATES), **harmless)
     assert detector.collapsed_since is None
+
+
+@pytest.mark.parametrize(("entropy", "collapsed"), [(-3.5, None), (-8.2, None), (-8.3, 1), (math.nan, 1)])
+def test_continuous_actions_may_have_a_negative_entropy(entropy, collapsed):
+    """Of two numbers; 1 % of the first width is 2 ln 0.01 = -9.2 nats below the first entropy, which is 1."""
+    detector = CollapseDetector(["goal"], action_size=2)
+    feed(detector, range(1))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        feed(detector, range(1, 2 * UPDATES), entropy=entropy)
+    assert detector.collapsed_since == collapsed and bool(told) == (collapsed is not None)
 
 
 def test_nineteen_updates_are_none_and_recovery_ends_it():
