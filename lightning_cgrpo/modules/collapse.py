@@ -28,8 +28,9 @@ COLLAPSES = (
 class CollapseDetector:
     """Warns, once per cause, after 20 consecutive updates of a collapsed policy or a constant reward.
 
-    A policy has collapsed if its entropy is below 1 % of the first update's, or if no gradient was finite. The entropy h
-    of D continuous actions may be negative, so the width exp(h / D) counts in its place. A policy has also collapsed if no group has an advantage although an answer violates a constraint or misses a reward of 1.
+    A policy has collapsed if its entropy is below 1 % of the first update's, or if no gradient was finite. The entropy
+    h of D continuous actions may be negative, so the width exp(h / D) counts in its place. A policy has also collapsed
+    if no group has an advantage although an answer violates a constraint or misses a reward of 1.
     A reward is constant if, on every process, all answers of the update have the same value, other than 1.
     """
 
