@@ -123,10 +123,10 @@ def test_the_committed_scores_are_those_of_the_study():
     results = ROOT / "docs/results/navsim"
     finished = json.loads((results / "ledger.json").read_text())
     collected = {}
-    for folder, methods in (("paper", 2), ("critics", 3)):
+    for folder, methods in (("paper", 2), ("critics", 3), ("schedules", 2)):
         scores = json.loads((results / folder / "scores.json").read_text())
         lines = (results / folder / "scores.md").read_text().splitlines()
-        rows = [line for line in lines if line.startswith(("| cgrpo", "| ppo"))]
+        rows = [line for line in lines if line.startswith(("| cgrpo", "| ppo", "| fixed", "| line"))]
         assert all(row in table(scores, {}) for row in rows) and len(rows) == methods
         assert all(collected.get(name, score) == score for name, score in scores.items())
         collected |= scores

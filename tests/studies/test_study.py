@@ -107,7 +107,7 @@ def test_shipped_variants_are_what_their_names_say(file):
         model, multipliers = config["model"]["init_args"], config["callbacks"]["multipliers"]
         estimator = model.get("estimator", "lightning_cgrpo.ScalarizedAdvantages")  # the module's default
         estimator = estimator if isinstance(estimator, str) else estimator["class_path"]
-        assert estimator.endswith("ScalarizedRewards") == ("scalarized_rewards" in run.variant)
+        assert estimator.endswith("ScalarizedRewards") == ("rewards" in run.variant)
         assert estimator.endswith("GDPO") == (run.variant == "gdpo")
         weights = multipliers.get("init_args", {}).get("weights")
         if "lava" in run.variant and weights is not None:
