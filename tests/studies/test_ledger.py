@@ -23,6 +23,7 @@ COMMITTED = {
     },
     "gsm8k": {"gsm8k": 21, "gsm8k_critics": 6, "constraints": 30},
     "navsim": {"navsim_critics": 9, "navsim_schedules": 6},
+    "calculator": {"calculator": 9},
     "environments/cartpole": {"cartpole": 12},
     "environments/pendulum": {"pendulum": 15},
     "environments/minigrid_lava": {"minigrid_lava": 12},
