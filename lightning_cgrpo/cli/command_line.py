@@ -72,7 +72,7 @@ class CommandLine(LightningCLI):
             if self._flags:
                 shown = f"--config={yaml.safe_dump(self._given, sort_keys=False)}"
                 self.config = parser.parse_args([self._chosen, shown, *self._flags])
-            else:  # in three quarters of the time
+            else:  # faster than from text
                 self.config = parser.parse_object({"subcommand": self._chosen, self._chosen: self._given})
         except ArgumentError as error:
             raise ConfigError(explain(error)) from error

@@ -57,8 +57,8 @@ class _Drive:
 
     def place(self, step: int) -> str:
         forward, left = self.moved(step)
-        beside = f" and {abs(left):.1f} m to the {'left' if left > 0 else 'right'}" if abs(left) >= 0.05 else ""
-        return f"{abs(forward):.1f} m {'ahead' if forward >= 0 else 'behind'}{beside} of its start"
+        beside = f", {abs(left):.1f} m to the {'left' if left > 0 else 'right'}" if abs(left) >= 0.05 else ""
+        return f"{abs(forward):.1f} m {'ahead of' if forward >= 0 else 'behind'} its start{beside}"
 
     def agent(self, row: int, step: int) -> str:
         token = self.scene.agents.tokens[row] if row < len(self.scene.agents.tokens) else f"number {row}"
@@ -108,7 +108,6 @@ def explain(scorer: Scorer, scores: Scores, row: int, scene: int, plan: Tensor) 
         ego_areas(scorer.batch.surfaces, motion),
         take_rollout(traffic),
     )
-    told = _plan(drive, plan)
     lines = []
     for short, sentence in _SENTENCES.items():
         name = SHORT[short]
@@ -118,7 +117,7 @@ def explain(scorer: Scorer, scores: Scores, row: int, scene: int, plan: Tensor) 
     comfort = alone.columns.get(EXTENDED_COMFORT)
     if comfort is not None and float(comfort) == 0:
         lines.append("EC 0: The drive differs too much from the drive of the frame before, where both overlap.")
-    return [*told, *(lines or ["All sub-scores are 1."])]
+    return [*_plan(drive, plan), *(lines or ["All sub-scores are 1."])]
 
 
 def _plan(drive: _Drive, plan: Tensor) -> list[str]:

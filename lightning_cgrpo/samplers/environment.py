@@ -100,7 +100,7 @@ class EnvironmentSampler(Sampler):
 
     def rollout(self, policy: NetworkPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         episodes = self.environment.reset(prompts, group_size)
-        size = policy.distribution.action_size
+        size = policy.action_size
         shape = (group_size, self.environment.max_steps, *(() if size is None else (size,)))
         return play(policy, episodes, noise(*shape))
 

@@ -186,6 +186,8 @@ def _read(file: Path, folder: Path, images: list[str], problems: list[str]) -> _
             problems.append(gap)
             gap = ""
         motion[step], before, known[step] = here.motion, here, True
+    if not known.any():
+        problems.append(gap or f"{file}: Expected records, but got none")
     starts = [step for step in range(BEFORE, len(known) - AFTER) if known[step - BEFORE : step + AFTER + 1].all()]
     return _Clip(images, poses, motion, starts)
 

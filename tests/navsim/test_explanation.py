@@ -78,4 +78,4 @@ def test_a_plan_that_cannot_be_driven():
     beside, backward = (explain(scorer, scores, row, 0, plans[row])[0] for row in range(2))
     assert beside == "Plan: Its first pose, at 0.5 s, is 3.0 m to the right of the ego, which steers towards it."
     assert backward.startswith(f"Plan: It goes {-float(plans[1, -1, 0]):.1f} m backward. The simulated ego ends ")
-    assert backward.endswith(f"{-float(scores.states[1, -1, 0] - scores.states[1, 0, 0]):.1f} m behind of its start.")
+    assert backward.endswith(f"{-float(scores.states[1, -1, 0] - scores.states[1, 0, 0]):.1f} m behind its start.")

@@ -172,8 +172,8 @@ def test_malformed_records_are_counted_and_left_out(
     assert [int(scene.name[-4:]) for scene in scenes] == [30, 160]
     (message,) = caplog.messages
     assert message.startswith("CoVLA: 2 clips or records of 2 clips left out, first: ")
-    assert "2022-07-14--14-32-55--10_first.jsonl:" in message and problem in message
-    assert ".jsonl:121: " in message or "a record of frame" in problem
+    line = "" if problem.startswith(".jsonl: ") else ".jsonl:121: "
+    assert f"2022-07-14--14-32-55--10_first{line}" in message and problem in message
 
 
 @pytest.mark.parametrize("record", [full, mini])
@@ -217,6 +217,12 @@ def test_missing_images_and_a_wrong_folder(tmp_path: Path) -> None:
     (tmp_path / "images" / "a").rename(tmp_path / "images" / "b")
     with pytest.raises(UserError, match=r"got none of 1 clips, first: .*images/a: Expected images, but got none, try"):
         CoVLA(tmp_path).scenes("train")
+    write(tmp_path / "empty", clip())
+    (tmp_path / "empty/states/2022-07-14--14-32-55--10_first.jsonl").write_text("")
+    with pytest.raises(
+        UserError, match=r"got none of 1 clips, first: .*first\.jsonl: Expected a record of frame 0, but"
+    ):
+        CoVLA(tmp_path / "empty").scenes("train")
     write(tmp_path / "short", clip(frames=100))
     with pytest.raises(UserError, match=r"got none of 1 clips, which are shorter\."):
         CoVLA(tmp_path / "short").scenes("train")

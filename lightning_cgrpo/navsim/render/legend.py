@@ -59,7 +59,7 @@ def draw_key(axes: Axes, scene: Scene, rollouts: Sequence[Rollout]) -> None:
         if (scene.agents.types == number).any()
     ]
     if len(scene.agents.tokens):
-        handles.append(Line2D([], [], marker="^", linestyle="", label="(in a box) moves within 4 s", **gray))
+        handles.append(Line2D([], [], marker="^", linestyle="", label="(on an agent) moves within 4 s", **gray))
     axes.legend(
         handles=handles, loc="lower left", ncols=2, fontsize=6.5, frameon=False, borderaxespad=0.0, columnspacing=1.2
     )
