@@ -1,6 +1,7 @@
 """The pages for newcomers: every command and every snippet runs, in the order of the page, in one folder.
 
-A block with a title is a file. Other blocks of Python run, and so do the package's commands, a few updates long.
+A block with a title is a file. Other blocks of Python run, and so do the package's commands, a few updates long. A study lists
+its runs.
 """
 
 import doctest
@@ -34,10 +35,10 @@ def commands(block: str) -> list[str]:
 
 
 def run(command: str) -> str:
-    name, *arguments = shlex.split(command)
-    few = shlex.split(FEW) if name in RUNS else []
+    name, *arguments = shlex.split(command, comments=True)
+    few = {"fit": shlex.split(FEW), "study": ["--list"]}.get(name, shlex.split(FEW)[1:] if name in RUNS else [])
     with redirect_stdout(io.StringIO()) as said:
-        main([name, *arguments, *(few if name == "fit" else few[1:])])
+        main([name, *arguments, *few])
     return said.getvalue()
 
 
