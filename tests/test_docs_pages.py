@@ -1,7 +1,7 @@
 """The pages for newcomers: every command and every snippet runs, in the order of the page, in one folder.
 
-A block with a title is a file. Other blocks of Python run, and so do the package's commands, a few updates long. A study lists
-its runs.
+A block with a title is a file. Other blocks of Python run, and so do the package's commands, a few updates long. A
+study lists its runs.
 """
 
 import doctest

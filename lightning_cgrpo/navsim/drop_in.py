@@ -7,6 +7,7 @@ have loaded with the devkit's `MetricCacheLoader`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +46,8 @@ def pdm_score(
 ) -> tuple[Any, NDArray[np.float64]]:
     """Score one trajectory as ``navsim.evaluate.pdm_score.pdm_score`` of the devkit at 359c7f7 does.
 
-    Candidates of one cache are faster together: see `scorer_of`.
+    The last cache's conversion is kept, and so is that cache: pass a copy of a cache that changes. Candidates are
+    faster together: see `scorer_of`.
 
     Args:
         metric_cache: navsim's `MetricCache`.
@@ -68,7 +70,7 @@ def pdm_score(
     if type(traffic_agents_policy).__name__ != "LogReplayTrafficAgents":
         name = type(traffic_agents_policy).__name__
         raise UserError(f"Expected LogReplayTrafficAgents, because a cache has no lanes to react on, but got {name}.")
-    found = scorer_of([metric_cache], human_filter=bool(scorer._config.human_penalty_filter))
+    found = _kept_scorer(_Same(metric_cache), bool(scorer._config.human_penalty_filter))
     poses = torch.as_tensor(np.asarray(model_trajectory.poses, dtype=np.float64))[None]
     interval = model_trajectory.trajectory_sampling.interval_length
     scores = found(poses, torch.zeros(1, dtype=torch.int64), interval)
@@ -81,6 +83,24 @@ def pdm_score(
     row["weighted_metrics_array"] = np.array([*WEIGHTS.values(), EXTENDED_COMFORT_WEIGHT])
     row["pdm_score"] = float(scores.pdm_score)
     return pandas.DataFrame([row]), scores.states[0].numpy()
+
+
+class _Same:
+    """Equal to another if both hold the same object; a `MetricCache` itself can't be hashed."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __hash__(self) -> int:
+        return id(self.held)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.held is self.held
+
+
+@lru_cache(maxsize=1)
+def _kept_scorer(cache: _Same, human_filter: bool) -> Scorer:
+    return scorer_of([cache.held], human_filter=human_filter)
 
 
 def scorer_of(metric_caches: Sequence[Any], *, human_filter: bool = True) -> Scorer:

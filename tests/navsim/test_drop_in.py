@@ -9,6 +9,7 @@ import shapely
 import torch
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.navsim import drop_in
 from lightning_cgrpo.navsim.batch.logged_agents import interpolate_agents
 from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.drop_in import pdm_score, scorer_of
@@ -132,6 +133,23 @@ def test_pdm_score_has_the_devkits_signature_and_columns(cases):
         assert total == pytest.approx(float(expected.epdms[0]) if filtered else float(expected.pdm_score[0]))
         assert row["pdm_score"] == pytest.approx(float(expected.pdm_score[0]))
         assert states.shape == (41, 11)
+
+
+def test_only_another_cache_or_filter_is_converted_again(cases, monkeypatch):
+    pytest.importorskip("pandas")
+    caches, expected, _ = cases
+    plan = SimpleNamespace(poses=candidates()[0].numpy(), trajectory_sampling=SimpleNamespace(interval_length=0.5))
+    converted = []
+    convert = drop_in.scorer_of
+    monkeypatch.setattr(drop_in, "scorer_of", lambda *args, **given: converted.append(1) or convert(*args, **given))
+    drop_in._kept_scorer.cache_clear()
+    counts = []
+    for row, filtered in ((0, True), (0, True), (0, False), (2, False), (2, False), (0, True)):
+        scorer = SimpleNamespace(_config=SimpleNamespace(human_penalty_filter=filtered))
+        frame, _ = pdm_score(caches[row], plan, SAMPLING, None, scorer, REPLAY)
+        assert float(frame["pdm_score"].iloc[0]) == pytest.approx(float(expected.pdm_score[4 * row]))
+        counts.append(len(converted))
+    assert counts == [1, 1, 2, 3, 3, 4]
 
 
 def test_what_a_cache_cannot_score_is_refused(cases):
