@@ -16,6 +16,11 @@ ROOT = Path(__file__).resolve().parents[1]
 collect_ignore = [] if "PRETENDED" in os.environ else ["pretended_device.py", "pretended_checks.py"]
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Three workers for two cores: a third of a worker's time is waiting, mostly for processes that a test started."""
+    return min(3 * len(os.sched_getaffinity(0)) // 2, 12) if hasattr(os, "sched_getaffinity") else 3
+
+
 @pytest.fixture(autouse=True)
 def no_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the seed that an earlier test gave to Lightning, which keeps it in the environment."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from torch import nn
 
-from lightning_cgrpo.planning.activations import FULL, Row
+from lightning_cgrpo.planning.activations import Row
 from lightning_cgrpo.planning.sizes import ModelSizes
 from lightning_cgrpo.planning.tokens import rows_of, training_rows
 from lightning_cgrpo.planning.workload import Workload
 from lightning_cgrpo.policies.policy import Policy
-from lightning_cgrpo.policies.shared_prefix.log_probs import CHUNK_BYTES
+from lightning_cgrpo.policies.shared_prefix.log_probs import chunk_rows
 
 Flops = dict[str, int]
 """Operations of all processes by part; the vision tower is one part."""
@@ -45,8 +45,8 @@ def _vision_flops(sizes: ModelSizes, patches: int, images: int) -> int:
     return linear + 4 * tower.heads * tower.head_size * patches * seen
 
 
-def language_model_flops(sizes: ModelSizes, work: Workload, checkpointed: bool) -> Flops:
-    """Operations of an update. Choosing an answer's first token counts as reading the prompt."""
+def language_model_flops(sizes: ModelSizes, work: Workload, checkpointed: bool, device: str) -> Flops:
+    """Operations of an update on a type of device. Choosing an answer's first token counts as reading the prompt."""
     shared = sizes.obstacle is None
     backward = 2 if sizes.trains_base else 1  # In forward passes.
     images = _vision_flops(sizes, work.patches, work.images)
@@ -67,7 +67,7 @@ def language_model_flops(sizes: ModelSizes, work: Workload, checkpointed: bool) 
     training = 0
     for row in training_rows(work, shared):
         layers, output = row_flops(sizes, row)
-        again = row.predicted > CHUNK_BYTES // (FULL * sizes.vocabulary) and shared
+        again = row.predicted > chunk_rows(sizes.vocabulary, device) and shared
         training += layers * (1 + backward + checkpointed) + output * (1 + backward + again)
         vision += work.epochs * images * row.prompts * (1 + backward + checkpointed)
     parts["training"] = work.epochs * training

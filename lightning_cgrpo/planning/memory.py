@@ -17,7 +17,7 @@ from lightning_cgrpo.planning.tokens import rows_of, training_rows
 from lightning_cgrpo.planning.workload import Workload
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.shared_prefix.decoding import ROOM
-from lightning_cgrpo.policies.shared_prefix.log_probs import CHUNK_BYTES
+from lightning_cgrpo.policies.shared_prefix.log_probs import chunk_rows
 
 Parts = dict[str, int]
 
@@ -191,7 +191,7 @@ def _logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backwar
 
 def _chunk(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> tuple[int, bool]:
     """Bytes of a chunk of logits, and True if the only one."""
-    rows = max(CHUNK_BYTES // (FULL * sizes.vocabulary), 1)
+    rows = chunk_rows(sizes.vocabulary, "cuda" if arithmetic.cuda else "cpu")
     return min(row.predicted, rows) * sizes.vocabulary * arithmetic.full, row.predicted <= rows
 
 

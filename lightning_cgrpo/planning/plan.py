@@ -102,7 +102,7 @@ def plan(
         memory,
         tokens(work, sizes.obstacle is None),
         traffic(sizes.parameters, sizes.trainable_bytes, work, how, arithmetic_of(sizes, how).element),
-        language_model_flops(sizes, work, policy.gradient_checkpointing),
+        language_model_flops(sizes, work, policy.gradient_checkpointing, how.device),
         notes,
     )
 

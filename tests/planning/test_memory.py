@@ -64,18 +64,16 @@ def test_the_cache_without_sharing_is_that_of_transformers(policy, sizes):
     assert cache_bytes(sizes, WORK, FLOAT, shared=False) == held
 
 
-@pytest.mark.parametrize("chunk_rows", [4, 1000])
-def test_logits_kept(sizes, monkeypatch, chunk_rows):
+@pytest.mark.parametrize("rows", [4, 1000])
+def test_logits_kept(sizes, monkeypatch, rows):
     """Probabilities of a single chunk are kept, those of several are not."""
-    monkeypatch.setattr("lightning_cgrpo.planning.memory.CHUNK_BYTES", chunk_rows * 4 * sizes.vocabulary)
+    monkeypatch.setattr("lightning_cgrpo.planning.memory.chunk_rows", lambda vocabulary, device: rows)
     row = Row(2, 6, 50, 3)
     hidden = torch.randn(row.predicted, sizes.decoder.width, requires_grad=True)
     weight = torch.randn(sizes.vocabulary, sizes.decoder.width)
     kept = {}
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.setdefault(t.data_ptr(), t), lambda t: t):
-        log_probs.linear_log_probs(
-            hidden, weight, torch.zeros(row.predicted, dtype=torch.int64), 1.0, chunk_rows * 4 * sizes.vocabulary
-        )
+        log_probs.linear_log_probs(hidden, weight, torch.zeros(row.predicted, dtype=torch.int64), 1.0, rows)
     of_vocabulary = [t for t in kept.values() if t.shape == (row.predicted, sizes.vocabulary)]
     assert logits_kept(sizes, row, FLOAT) == sum(t.numel() * 4 for t in of_vocabulary)
 

@@ -8,29 +8,39 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-CHUNK_BYTES = 64 * 2**20
-"""Largest size of a chunk's logits in float32."""
+
+def chunk_rows(vocabulary: int, device: str) -> int:
+    """Tokens in a chunk: 64 MB of float32 logits on a CPU, 256 MB elsewhere.
+
+    Each chunk reads the output layer's weight again. At a vocabulary of 152,000, 64 MB are 110 tokens, too few to
+    occupy a GPU.
+
+    Args:
+        device: a type such as ``cpu``.
+    """
+    return max((64 if device == "cpu" else 256) * 2**20 // (4 * vocabulary), 1)
 
 
 def linear_log_probs(
-    hidden: Tensor, weight: Tensor, actions: Tensor, temperature: float = 1.0, chunk_bytes: int = CHUNK_BYTES
+    hidden: Tensor, weight: Tensor, actions: Tensor, temperature: float = 1.0, rows: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies ``[M]``, differentiable once, of softmax(hidden weight^T / temperature).
 
-    If there are several chunks, the backward pass recomputes the logits. The product has autocast's dtype, the rest at
-    least float32.
+    If there are several chunks, the backward pass recomputes the logits. The product's factors have autocast's dtype.
+    The rest is at least float32. Only CUDA gives the product in float32; elsewhere it is rounded to its factors' dtype.
 
     Args:
         hidden: ``[M, D]``.
         weight: ``[V, D]`` of the output layer.
         actions: ``[M]`` int64.
+        rows: tokens in a chunk; `chunk_rows` by default.
     """
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
     with torch.autocast(device, enabled=False):
-        size = max(chunk_bytes // (4 * len(weight)), 1)
+        size = rows or chunk_rows(len(weight), device)
         log_probs, entropy = _LinearLogProbs.apply(hidden, weight, actions, 1 / temperature, size)
     return log_probs, entropy
 
@@ -100,5 +110,8 @@ class _LinearLogProbs(torch.autograd.Function):
 
 
 def _logits(hidden: Tensor, weight: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    logits = (hidden @ weight.T).to(dtype)
+    if hidden.is_cuda and hidden.dtype != dtype:
+        logits = torch.mm(hidden, weight.T, out_dtype=dtype)  # not rounded to bfloat16 in between
+    else:
+        logits = (hidden @ weight.T).to(dtype)
     return logits if scale == 1 else logits.mul_(scale)

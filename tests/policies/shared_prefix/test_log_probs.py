@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lightning_cgrpo.policies.shared_prefix.log_probs import linear_log_probs
+from lightning_cgrpo.policies.shared_prefix.log_probs import _logits, chunk_rows, linear_log_probs
 
 M, D, V = 11, 6, 50
 
@@ -25,7 +26,7 @@ def plain(hidden, weight, actions, temperature):
 @pytest.mark.parametrize("wanted", [(1, 1), (1, 0), (0, 1)])
 def test_equals_all_at_once(rows, temperature, wanted):
     hidden, weight, actions = problem()
-    ours = linear_log_probs(hidden, weight, actions, temperature, chunk_bytes=4 * V * rows)
+    ours = linear_log_probs(hidden, weight, actions, temperature, rows)
     theirs = plain(hidden, weight, actions, temperature)
     factors = torch.randn(2, M, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     totals = []
@@ -85,3 +86,17 @@ def test_impossible_tokens_and_no_tokens():
     assert torch.equal(log_probs, torch.zeros(M, dtype=torch.float64))
     assert torch.equal(entropy, torch.zeros(M, dtype=torch.float64))
     assert linear_log_probs(hidden[:0], weight, actions[:0])[0].shape == (0,)
+
+
+def test_products_on_cuda_are_float32():
+    """Torch's own schema, on tensors without values."""
+    with FakeTensorMode():
+        hidden, weight = (torch.empty(n, D, dtype=torch.bfloat16, device="cuda") for n in (M, V))
+        logits = _logits(hidden, weight, 0.5, torch.float32)
+    assert (logits.dtype, logits.device.type, logits.shape) == (torch.float32, "cuda", (M, V))
+
+
+def test_chunks_by_device():
+    assert chunk_rows(2**20, "cpu") == 16
+    assert chunk_rows(2**20, "cuda") == 64
+    assert chunk_rows(10**10, "cuda") == 1
