@@ -190,6 +190,8 @@ def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options
         ("gridworld", [], 42),  # of these 20 by steps of the environment
         # A rollout of 60 tokens looks 8 times; three passes wait once each.
         ("gsm8k", ["--model.group_size=4", "--data.train_prompts=6"], 34),
+        # Of these 9 by three passes with images.
+        pytest.param("navsim", SCENES, 43, marks=pytest.mark.slow),
     ],
 )
 def test_waits_of_an_update_stay_within_the_budget(config, options, most, tmp_path, monkeypatch):

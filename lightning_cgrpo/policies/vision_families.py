@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from transformers.utils.generic import is_flash_attention_requested
+from transformers.vision_utils import get_vision_cu_seqlens, get_vision_position_ids, get_vision_window_index
 
 from lightning_cgrpo.errors import UserError
 
@@ -77,10 +79,23 @@ class QwenVL:
         return grids.prod(-1) * self.row // self.merge**2
 
     def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
-        """Features ``[tokens, hidden size]``: of the embeddings, then of each deepstack layer."""
-        # Deepstack features enter the first layers of Qwen3-VL's decoder.
-        output = self.network.model.get_image_features(patches, grids)
-        return [torch.cat(list(part)) for part in (output.pooler_output, *getattr(output, "deepstack_features", ()))]
+        """Features ``[tokens, hidden size]``: of the embeddings, then of each deepstack layer.
+
+        Args:
+            grids: on the CPU.
+        """
+        output = self.network.model.get_image_features(patches, grids, **self._indices(grids, patches.device))
+        return [torch.cat(list(output.pooler_output))]
+
+    def _indices(self, grids: Tensor, device: torch.device) -> dict[str, Tensor]:
+        """What the tower would compute from grids, computed on the host, which waits for a device at each image."""
+        tower = self.network.model.visual
+        windows, bounds = get_vision_window_index(grids, self.merge, tower.window_size, self.patch_size)
+        found = {"position_ids": get_vision_position_ids(grids, self.merge), "window_index": windows}
+        ends = {"cu_seqlens": get_vision_cu_seqlens(grids), "cu_window_seqlens": bounds}
+        # Only flash attention reads an image's ends on the device.
+        placed = found | ends if is_flash_attention_requested(tower.config) else found
+        return ends | {name: tensor.to(device, non_blocking=True) for name, tensor in placed.items()}
 
     @staticmethod
     def bound(processor: Any, least: int | None, most: int | None) -> None:
@@ -100,6 +115,11 @@ class Qwen3VL(QwenVL):
     """Qwen3-VL: features of earlier layers of the tower, too (deepstack)."""
 
     released = (256**2, 4096**2)
+
+    def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
+        # Deepstack features enter the first layers of the decoder.
+        output = self.network.model.get_image_features(patches, grids.to(patches.device))
+        return [torch.cat(list(part)) for part in (output.pooler_output, *output.deepstack_features)]
 
 
 @dataclass(frozen=True)

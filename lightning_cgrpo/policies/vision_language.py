@@ -224,12 +224,13 @@ class VisionLanguagePolicy(CausalLMPolicy):
             group: each row's prompt among the inputs; by default the rows hold every prompt once.
         """
         embedded = self.network.get_input_embeddings()(ids)
-        if not inputs or not bool(inputs["grids"].any()):
+        grids = on_host(inputs["grids"])[0] if inputs else None
+        if grids is None or not bool(grids.any()):
             nothing = self._no_images()
             return embedded if nothing is None else embedded + nothing, {}
-        first, *deep = self._features(inputs, group)
-        # Prompts come first; a placeholder in an answer is an ordinary token.
-        index = places.flatten().nonzero()[: len(first)]
+        first, *deep = self._features(inputs["patches"], grids, group)
+        # Prompts come first; a placeholder in an answer is an ordinary token. A sort needs no wait, unlike `nonzero`.
+        index = places.flatten().int().argsort(descending=True, stable=True)[: len(first), None]
         flat = embedded.flatten(0, 1)
         embedded = flat.scatter(0, index.expand(-1, flat.shape[1]), first.to(flat.dtype)).view_as(embedded)
         if not deep:
@@ -237,29 +238,32 @@ class VisionLanguagePolicy(CausalLMPolicy):
         mask = torch.zeros_like(places).flatten().index_fill(0, index[:, 0], True).view_as(places)
         return embedded, {"visual_pos_masks": mask, "deepstack_visual_embeds": deep}
 
-    def _features(self, inputs: Mapping[str, Tensor], group: Tensor | None = None) -> list[Tensor]:
+    def _features(self, patches: Tensor, grids: Tensor, group: Tensor | None = None) -> list[Tensor]:
         """Features of all images' tokens, ``[tokens, hidden size]`` each, see `QwenVL.features`.
 
         Args:
+            patches: of B prompts, ``[B, L, D]``.
+            grids: ``[B, I, 3]``, on the CPU.
             group: ``[N]``, prompts in the order of the rows; by default each prompt once.
         """
-        sizes = inputs["grids"].prod(-1)
-        taken = torch.arange(inputs["patches"].shape[1], device=sizes.device) < sizes.sum(-1, keepdim=True)
-        features = self.family.features(inputs["patches"][taken], inputs["grids"][sizes > 0])
+        sizes = grids.prod(-1)
+        taken = torch.arange(patches.shape[1], device="cpu") < sizes.sum(-1, keepdim=True)
+        rows = taken.flatten().nonzero()[:, 0].to(patches.device, non_blocking=True)
+        features = self.family.features(patches.flatten(0, 1)[rows], grids[sizes > 0])
         if group is None:
             return features
-        rows, tokens = group.tolist(), self.family.tokens(inputs["grids"]).sum(-1).tolist()
+        tokens = self.family.tokens(grids).sum(-1).tolist()
         pieces = [part.split(tokens) for part in features]
-        return [torch.cat([of_prompt[row] for row in rows]) for of_prompt in pieces]
+        return [torch.cat([of_prompt[row] for row in group.tolist()]) for of_prompt in pieces]
 
     def _no_images(self) -> Tensor | None:
         """A scalar 0 that depends on the vision tower's parameters, for passes without images; None if not needed."""
         family = self.family
         if in_shards(family.layers[0]):
             # The smallest image, because all processes gather the tower's layers together.
-            grids = torch.tensor([[family.smallest]], device=self.device)
+            grids = torch.tensor([[family.smallest]], device="cpu")
             patches = torch.zeros(1, math.prod(family.smallest), family.numbers, device=self.device)
-            parts = self._features({"patches": patches, "grids": grids})
+            parts = self._features(patches, grids)
             return torch.stack([part.sum() for part in parts]).sum() * 0
         towers = family.towers if torch.is_grad_enabled() else ()
         trained = [p for tower in towers for p in tower.parameters() if p.requires_grad]

@@ -89,7 +89,9 @@ class DrivingTask(Task):
         scenes: Sequence[Scene] = prompts.column("scene", "DrivingTask")
         shape, device = rollouts.mask.shape[:2], rollouts.actions.device
         found = self.scored(scenes, texts(rollouts), prompts.columns.get("plan"))
-        columns = {}
+        names = ("wat", *WEIGHTS, "epdms", *MULTIPLIERS, "ade", "malformed")
+        otherwise = torch.tensor([{"ade": torch.nan, "malformed": 1.0}.get(name, 0.0) for name in names])
+        table = otherwise[:, None].repeat(1, shape.numel())
         if found.scores is not None:
             driven = [scenes[row] for row in found.scene.tolist()]
             columns = {
@@ -99,26 +101,23 @@ class DrivingTask(Task):
                 "ade": average_displacement(driven, found.poses, POSE_INTERVAL),
                 "malformed": torch.zeros(len(found.answer)),
             }
-
-        def values(name: str, otherwise: float = 0.0) -> Tensor:
-            table = torch.full((shape.numel(),), otherwise)
-            if found.scores is not None:
-                valid = found.scores.valid
-                table[found.answer[valid]] = columns[name][valid].float()
-            return table.view(shape).to(device)
-
-        signals = {name: Signal(values(name)) for name in ("wat", *WEIGHTS, "epdms")}
-        for name in MULTIPLIERS:
-            value = values(name)
-            kept = (value == 1).float()
-            signals[name] = Signal(value, count=kept) if self.fractional else Signal(kept)
+            valid = found.scores.valid
+            table[:, found.answer[valid]] = torch.stack([columns[name][valid].float() for name in names])
         lit = torch.tensor([bool((scene.lights.red | scene.lights.green).any()) for scene in scenes], dtype=torch.bool)
-        signals[LIGHTS].applicable = lit[:, None].expand(shape).to(device)
-        ade = values("ade", torch.nan)
+        # One copy, because the host waits for each.
+        rows = torch.cat([table.view(-1, *shape), lit[None, :, None].expand(1, *shape)]).to(device)
+        values = dict(zip((*names, "lit"), rows, strict=True))
+
+        signals = {name: Signal(values[name]) for name in ("wat", *WEIGHTS, "epdms")}
+        for name in MULTIPLIERS:
+            kept = (values[name] == 1).float()
+            signals[name] = Signal(values[name], count=kept) if self.fractional else Signal(kept)
+        signals[LIGHTS].applicable = values["lit"].bool()
+        ade = values["ade"]
         return {
             **signals,
             "ade": Signal(ade.nan_to_num(0.0), applicable=ade.isfinite()),
-            "malformed": Signal(values("malformed", 1.0)),
+            "malformed": Signal(values["malformed"]),
             **length_signals(rollouts, None),
         }
 
