@@ -1,11 +1,26 @@
 """Made-up runs, written with TensorBoard's own writer."""
 
 import copy
+from importlib import import_module
 
 import numpy as np
 import pytest
 import yaml
 from torch.utils.tensorboard import SummaryWriter
+
+
+@pytest.fixture(autouse=True)
+def fonts_in_one_piece(request, monkeypatch):
+    """Cutting fonts for a PDF takes half of a report's time."""
+    if "shipped_fonts" not in request.fixturenames:
+        # The package `figures` has a function named as the module.
+        monkeypatch.setitem(import_module("lightning_cgrpo.reporting.figures.style").RC, "pdf.fonttype", 3)
+
+
+@pytest.fixture
+def shipped_fonts():
+    """For tests of PDFs as users get them."""
+
 
 CONFIG = {
     "seed_everything": 0,

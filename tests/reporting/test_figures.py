@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -9,6 +10,7 @@ from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.reporting.figures.curves import curves
 from lightning_cgrpo.reporting.figures.distribution import distribution
 from lightning_cgrpo.reporting.figures.phase import phase
+from lightning_cgrpo.reporting.figures.style import save, style
 from lightning_cgrpo.reporting.figures.sweeps import sweep_figures
 from lightning_cgrpo.reporting.histogram import BINS
 from lightning_cgrpo.reporting.runs import MethodRuns, Run
@@ -100,3 +102,13 @@ def test_the_mean_of_a_distribution_is_that_of_the_table():
     [axes] = figure.axes
     assert texts(axes) == ["λ 0.125\nmean 3.25"]
     assert [label.get_text() for label in axes.get_xticklabels()][-1] == "≥ 2"
+
+
+def test_text_of_a_pdf_stays_text(shipped_fonts, tmp_path):
+    """Journals refuse fonts of type 3."""
+    with style():
+        figure = plt.figure()
+        figure.text(0.5, 0.5, "lava")
+        save(figure, tmp_path / "figure")
+    content = (tmp_path / "figure.pdf").read_bytes()
+    assert b"/CIDFontType2" in content and b"/Type3" not in content

@@ -1,0 +1,80 @@
+"""A figure of the driving methods: progress against compliance, beside the starting model and three other drivers.
+
+    python -m benchmarks.navsim.front docs/results/navsim/front.png docs/results/navsim/{paper,critics,schedules}
+
+Each folder has a scores.json (see `scores`); start.json lies beside the folders. Progress is EP. Compliance is the
+product of the means of NC, DAC and DDC. Both are official scores of the first stage. A small point is a seed, a large
+point the mean.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from benchmarks.navsim.scores import START
+from lightning_cgrpo.reporting.figures.style import DPI, METHODS, RC
+
+NAMES = {
+    "cgrpo_scalarized_advantages": "Constrained GRPO, .95",
+    "fixed_0.98": "Constrained GRPO, .98",
+    "line_0.98": "Constrained GRPO, .90 to .98",
+    "cgrpo_scalarized_rewards": "Constrained GRPO, scalarized rewards, .95",
+    "informed_weights_scalarized_advantages": "informed weights",
+    "informed_weights_scalarized_rewards": "informed weights, scalarized rewards",
+    "equal_weights_scalarized_advantages": "equal weights",
+    "equal_weights_scalarized_rewards": "equal weights, scalarized rewards",
+    "grpo_epdms": "GRPO with EPDMS",
+    "ppo_epdms": "PPO with EPDMS",
+    "ppo_lagrangian": "PPO-Lagrangian, .95",
+}
+"""Methods in the order of the legend."""
+
+
+def place(stage: dict[str, float]) -> tuple[float, float]:
+    """Progress and compliance of a driver's first stage."""
+    return stage["EP"], stage["NC"] * stage["DAC"] * stage["DDC"]
+
+
+def places(folders: Sequence[Path]) -> dict[str, list[tuple[float, float]]]:
+    """Each method's seeds."""
+    found: dict[str, dict[str, Any]] = {}
+    for folder in folders:
+        for run, scores in json.loads((folder / "scores.json").read_text()).items():
+            found.setdefault(re.sub(r"_seed\d+$", "", run), {})[run] = place(scores["stage_one"])
+    return {method: list(found[method].values()) for method in NAMES if method in found}
+
+
+@plt.rc_context(RC)
+def draw(methods: dict[str, list[tuple[float, float]]], drivers: dict[str, tuple[float, float]], path: Path) -> None:
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    for number, (method, seeds) in enumerate(methods.items()):
+        color = METHODS[number % len(METHODS)]
+        axes.scatter(*zip(*seeds, strict=True), s=12, color=color, alpha=0.5)
+        middle = [mean(values) for values in zip(*seeds, strict=True)]
+        marker = "o" if "Constrained" in NAMES[method] else "^" if "PPO" in NAMES[method] else "s"
+        axes.scatter(*middle, s=70, color=color, marker=marker, label=NAMES[method], edgecolors="black")
+    for name, point in drivers.items():
+        axes.scatter(*point, s=90, color="black", marker="*")
+        axes.annotate(name, point, xytext=(0, 8), textcoords="offset points", ha="center", fontsize=9)
+    axes.set_xlabel("progress (EP)")
+    axes.set_ylabel("compliance (NC · DAC · DDC)")
+    axes.legend(loc="lower left")
+    figure.savefig(path, dpi=DPI)
+    plt.close(figure)
+
+
+def main(path: Path, *folders: Path) -> None:
+    start = json.loads((folders[0].parent / "start.json").read_text())["drivers"]
+    draw(places(folders), {START.get(name, name): place(one["stage_one"]) for name, one in start.items()}, path)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
