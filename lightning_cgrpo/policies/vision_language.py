@@ -248,13 +248,13 @@ class VisionLanguagePolicy(CausalLMPolicy):
         """
         sizes = grids.prod(-1)
         taken = torch.arange(patches.shape[1], device="cpu") < sizes.sum(-1, keepdim=True)
-        rows = taken.flatten().nonzero()[:, 0].to(patches.device, non_blocking=True)
-        features = self.family.features(patches.flatten(0, 1)[rows], grids[sizes > 0])
+        index = taken.flatten().nonzero()[:, 0].to(patches.device, non_blocking=True)
+        features = self.family.features(patches.flatten(0, 1)[index], grids[sizes > 0])
         if group is None:
             return features
-        tokens = self.family.tokens(grids).sum(-1).tolist()
+        rows, tokens = group.tolist(), self.family.tokens(grids).sum(-1).tolist()
         pieces = [part.split(tokens) for part in features]
-        return [torch.cat([of_prompt[row] for row in group.tolist()]) for of_prompt in pieces]
+        return [torch.cat([of_prompt[row] for row in rows]) for of_prompt in pieces]
 
     def _no_images(self) -> Tensor | None:
         """A scalar 0 that depends on the vision tower's parameters, for passes without images; None if not needed."""
