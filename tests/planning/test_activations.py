@@ -122,7 +122,7 @@ def test_the_vision_tower_keeps_what_is_said(tmp_path, options, autocast):
     arithmetic = Arithmetic(sizes.element, autocast, cuda=False)
     said = saved(sizes, ROW, inputs["patches"].shape[1], arithmetic, policy.gradient_checkpointing).vision
     with Kept(policy, autocast) as kept:
-        policy._features(inputs)
+        policy._features(inputs["patches"], inputs["grids"])
     assert kept.bytes == pytest.approx(said, rel=0.03)
 
 
@@ -138,7 +138,7 @@ def test_towers_of_other_families_keep_no_more_than_is_said(tmp_path, family, ch
     for autocast in (False, True):
         said = saved(sizes, ROW, patches, Arithmetic(sizes.element, autocast, cuda=False), checkpointing).vision
         with Kept(policy, autocast) as kept:
-            policy._features(inputs)
+            policy._features(inputs["patches"], inputs["grids"])
         assert kept.bytes <= said <= 1.4 * kept.bytes
 
 

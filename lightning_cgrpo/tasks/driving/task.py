@@ -105,7 +105,7 @@ class DrivingTask(Task):
             table[:, found.answer[valid]] = torch.stack([columns[name][valid].float() for name in names])
         lit = torch.tensor([bool((scene.lights.red | scene.lights.green).any()) for scene in scenes], dtype=torch.bool)
         # One copy, because the host waits for each.
-        rows = torch.cat([table.view(-1, *shape), lit[None, :, None].expand(1, *shape)]).to(device)
+        rows = torch.cat([table.view(len(names), *shape), lit[None, :, None].expand(1, *shape)]).to(device)
         values = dict(zip((*names, "lit"), rows, strict=True))
 
         signals = {name: Signal(values[name]) for name in ("wat", *WEIGHTS, "epdms")}
