@@ -17,7 +17,7 @@ collect_ignore = [] if "PRETENDED" in os.environ else ["pretended_device.py", "p
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Three workers for two cores: a quarter of their time is waiting, mostly for processes that a test started."""
+    """Three workers for two cores, because a worker waits for processes that its tests start."""
     return min(3 * len(os.sched_getaffinity(0)) // 2, 12) if hasattr(os, "sched_getaffinity") else 3
 
 

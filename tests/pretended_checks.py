@@ -190,7 +190,7 @@ def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options
         ("gridworld", [], 42),  # of these 20 by steps of the environment
         # A rollout of 60 tokens looks 8 times; three passes wait once each.
         ("gsm8k", ["--model.group_size=4", "--data.train_prompts=6"], 34),
-        # Of these 9 by three passes with images.
+        # Each pass with images also reads their grids.
         pytest.param("navsim", SCENES, 43, marks=pytest.mark.slow),
     ],
 )
