@@ -10,6 +10,10 @@ class UserError(ValueError):
     """Unusable input of the user; the message names the input and a remedy."""
 
 
+class MissingExtra(UserError):
+    """A class needs an extra of the package that is not installed."""
+
+
 def expect(holds: bool, name: str, what: str, value: object) -> None:
     """Raise a `ValueError` that `name` is not `what` unless `holds`.
 

@@ -8,6 +8,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from lightning_cgrpo.cli.run_folders import (
     last_checkpoint,
     log_beside,
 )
+from lightning_cgrpo.errors import MissingExtra
 from lightning_cgrpo.policies.sharding import FIRST_FSDP
 
 EVALUATIONS = {"validate": "Validating", "test": "Testing", "predict": "Predicting with"}
@@ -58,11 +60,15 @@ def prepare(command: str, config: Config) -> None:
 
 
 def import_names() -> None:
-    """Import all classes with short names, because jsonargparse finds only imported classes."""
+    """Import all classes with short names, because jsonargparse finds only imported classes.
+
+    Classes of extras that are not installed are left out; a configuration that names one gets its error.
+    """
     for namespace in NAMESPACES:
         module = importlib.import_module(namespace)
         for name in module.__all__:
-            getattr(module, name)
+            with suppress(MissingExtra):
+                getattr(module, name)
 
 
 def _check_strategy(config: Config) -> None:

@@ -5,7 +5,9 @@ from importlib.util import find_spec
 from lightning_cgrpo import errors
 
 if find_spec("gymnasium") is None:
-    raise errors.UserError(f"Expected gymnasium to be installed, but it is not, try {errors.installing('gymnasium')}.")
+    raise errors.MissingExtra(
+        f"Expected gymnasium to be installed, but it is not, try {errors.installing('gymnasium')}."
+    )
 
 from lightning_cgrpo.tasks.gymnasium.environment import Gymnasium
 from lightning_cgrpo.tasks.gymnasium.task import GymnasiumTask
