@@ -10,7 +10,7 @@ class UserError(ValueError):
     """Unusable input of the user; the message names the input and a remedy."""
 
 
-class MissingExtra(UserError):
+class MissingExtraError(UserError):
     """A class needs an extra of the package that is not installed."""
 
 

@@ -26,7 +26,7 @@ from lightning_cgrpo.cli.run_folders import (
     last_checkpoint,
     log_beside,
 )
-from lightning_cgrpo.errors import MissingExtra
+from lightning_cgrpo.errors import MissingExtraError
 from lightning_cgrpo.policies.sharding import FIRST_FSDP
 
 EVALUATIONS = {"validate": "Validating", "test": "Testing", "predict": "Predicting with"}
@@ -67,7 +67,7 @@ def import_names() -> None:
     for namespace in NAMESPACES:
         module = importlib.import_module(namespace)
         for name in module.__all__:
-            with suppress(MissingExtra):
+            with suppress(MissingExtraError):
                 getattr(module, name)
 
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from lightning_cgrpo import errors
 
 if find_spec("gymnasium") is None:
-    raise errors.MissingExtra(
+    raise errors.MissingExtraError(
         f"Expected gymnasium to be installed, but it is not, try {errors.installing('gymnasium')}."
     )
 
