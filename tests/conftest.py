@@ -15,10 +15,17 @@ ROOT = Path(__file__).resolve().parents[1]
 # What these import registers a device, for the whole process: see test_pretended_device.py.
 collect_ignore = [] if "PRETENDED" in os.environ else ["pretended_device.py", "pretended_checks.py"]
 
+LONGEST = "test_pretended_device.py", "test_processes.py", "test_resume.py", "test_ledger.py"
+
 
 def pytest_xdist_auto_num_workers() -> int:
     """Three workers for two cores, because a worker waits for processes that its tests start."""
     return min(3 * len(os.sched_getaffinity(0)) // 2, 12) if hasattr(os, "sched_getaffinity") else 3
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the longest tests first, so that no worker is left alone with one at the end."""
+    items.sort(key=lambda item: not any(item.path.match(name) for name in LONGEST))
 
 
 @pytest.fixture(autouse=True)

@@ -106,7 +106,7 @@ def test_shipped_models_are_loaded_and_share_prompts(make, machine):
     "make",
     [
         FromScratch,
-        VisionFromScratch,
+        pytest.param(VisionFromScratch, marks=pytest.mark.slow),
         lambda: CausalLMPolicy("packaged:word-problems", lora=LoRA(rank=2)),
     ],
 )
@@ -167,7 +167,7 @@ ON_THE_DEVICE = "--trainer.accelerator=pretended", "--trainer.strategy=pretended
     [
         ("gridworld", GRPO),
         ("gsm8k", [*GRPO, "--data.train_prompts=6", "--callbacks.initial_rates=null"]),
-        ("gsm8k_sft", ["--callbacks.save=null"]),
+        pytest.param("gsm8k_sft", ["--callbacks.save=null"], marks=pytest.mark.slow),
         pytest.param("navsim", [*GRPO, *SCENES, "--data.test_prompts=2"], marks=pytest.mark.slow),
         pytest.param("navsim_sft", [*SCENES, "--callbacks.save=null"], marks=pytest.mark.slow),
     ],

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -129,17 +131,24 @@ def find(name: str) -> Path:
 def read(path: Path) -> Config:
     """A YAML file's mapping as plain containers, interpolations unresolved."""
     import yaml
-    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        content = OmegaConf.load(path)
+        stat = path.stat()
+        plain = deepcopy(_content(path.resolve(), stat.st_mtime_ns, stat.st_size))
     except (yaml.YAMLError, OSError, UnicodeDecodeError, OmegaConfBaseException) as error:
         raise ConfigError(f"{path} can't be read: {_one_line(error)}.") from error
-    plain = OmegaConf.to_container(content, resolve=False)
     if not isinstance(plain, dict):
         raise ConfigError(f"Expected {path} to hold a mapping of settings, but got {type(plain).__name__}.")
     return {str(key): value for key, value in plain.items()}
+
+
+@cache
+def _content(path: Path, changed: int, size: int) -> Any:
+    """Read a file once until it changes, because a study's runs share their files."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
 
 
 def merge(base: Any, override: Any) -> Any:
