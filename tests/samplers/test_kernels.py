@@ -1,0 +1,75 @@
+"""Kernels of a decoded step, counted on the CPU, beside transformers' `generate`."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+from lightning_cgrpo import CausalLMPolicy
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.samplers.engine import Sampling
+from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
+
+LAYERS, PROMPTS, GROUP_SIZE = 28, 2, 4
+FIRST, LAST = 4, 12
+ALLOCATIONS = {"aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided"}
+NO_KERNEL = ALLOCATIONS | {"aten::_unsafe_view", "aten::_reshape_alias", "aten::_local_scalar_dense"}
+
+
+class Kernels(TorchDispatchMode):
+    """Counts operations that compute: neither views nor allocations."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        views = any(made.alias_info is not None and not made.alias_info.is_write for made in func._schema.returns)
+        self.count += not views and func._schema.name not in NO_KERNEL
+        return func(*args, **(kwargs or {}))
+
+
+def each_step(generate):
+    counts = []
+    for length in (FIRST, LAST):
+        with torch.no_grad(), Kernels() as kernels:
+            generate(length)
+        counts.append(kernels.count)
+    return (counts[1] - counts[0]) / (LAST - FIRST)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("model")
+    make_tiny_model(directory)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    return CausalLMPolicy.from_model(Qwen2ForCausalLM(config).eval(), tokenizer)
+
+
+def test_shared_prompts_cost_seven_more_kernels_in_a_layer(policy):
+    """A step of `generate` attends by one flash kernel; attention to a shared prompt is two parts in one softmax."""
+
+    def ours(length):
+        draws = torch.rand(PROMPTS, GROUP_SIZE, length)
+        sampling = Sampling(length, min_new_tokens=length)
+        TransformersEngine().generate(policy, [[5, 6, 7], [8, 9, 10, 11]], GROUP_SIZE, sampling, draws)
+
+    def theirs(length):
+        tokens = torch.tensor([[5, 6, 7, 8]] * PROMPTS * GROUP_SIZE)
+        sampling = {"do_sample": True, "top_k": 0, "top_p": 1.0, "min_new_tokens": length, "max_new_tokens": length}
+        policy.model.generate(tokens, attention_mask=torch.ones_like(tokens), **sampling)
+
+    counts = each_step(ours), each_step(theirs)
+    print(f"kernels of a decoded step, {LAYERS} layers: {counts[0]:.0f}, transformers' generate {counts[1]:.0f}")
+    assert 0 < counts[0] - counts[1] <= 7.5 * LAYERS
