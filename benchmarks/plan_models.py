@@ -60,6 +60,11 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
                   "vision": {"width": 384, "layers": 6, "feed_forward": 1024, "heads": 6}},
         "prompts": 2, "group": 4, "images": 1, "image_size": 224, "answer_tokens": 13, "micro_batch_size": 4,
     },
+    "unshared": {
+        "used": False,
+        "model": {"width": 384, "layers": 6, "feed_forward": 1024, "heads": 6, "kinds": 6, "vocabulary": 49_152},
+        "prompts": 2, "group": 8, "prompt_tokens": 96, "answer_tokens": 65, "kl_weight": 0.04, "share_prompts": False,
+    },
     "critic": {
         "used": False,
         "model": {"width": 512, "layers": 6, "feed_forward": 1792, "heads": 8, "kinds": 2, "vocabulary": 8_192},
@@ -189,6 +194,7 @@ def made_up(completions: list[Any]) -> list[float]:
 
 def configuration(model: Path, of: dict[str, Any]) -> dict[str, Any]:
     policy: dict[str, Any] = {"model": str(model), "gradient_checkpointing": of.get("checkpointing", False)}
+    policy["share_prompts"] = of.get("share_prompts", True)
     if "rank" in of:
         policy["lora"] = {"rank": of["rank"]}
     kind = "VisionLanguagePolicy" if "images" in of else "CausalLMPolicy"

@@ -67,7 +67,7 @@ def language_model_flops(sizes: ModelSizes, work: Workload, checkpointed: bool, 
     training = 0
     for row in training_rows(work, shared):
         layers, output = row_flops(sizes, row)
-        again = row.predicted > chunk_rows(sizes.vocabulary, device) and shared
+        again = row.predicted > chunk_rows(sizes.vocabulary, device) and sizes.chunks
         training += layers * (1 + backward + checkpointed) + output * (1 + backward + again)
         vision += work.epochs * images * row.prompts * (1 + backward + checkpointed)
     parts["training"] = work.epochs * training

@@ -167,10 +167,10 @@ def _forward_working(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arit
 def logits_kept(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> int:
     """Bytes of logits kept for the backward pass.
 
-    With shared prompts, M V probabilities if a single chunk holds them, else none. Autocast adds a copy of the output
+    Of chunks, M V probabilities if a single chunk holds them, else none. Autocast adds a copy of the output
     layer's weight.
     """
-    if not row.shared:
+    if not sizes.chunks:
         return row.predicted * sizes.vocabulary * arithmetic.product
     _, single = _chunk(sizes, row, arithmetic)
     weight = HALF * sizes.vocabulary * sizes.decoder.width if arithmetic.casts else 0
@@ -179,7 +179,7 @@ def logits_kept(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> int:
 
 def _logits_working(sizes: ModelSizes, row: Row, arithmetic: Arithmetic, backward: bool) -> int:
     """Bytes of temporary logits beside the kept; of several chunks, three exist at once."""
-    if not row.shared:
+    if not sizes.chunks:
         return (3 if backward else 2) * row.predicted * sizes.vocabulary * arithmetic.full
     chunk, single = _chunk(sizes, row, arithmetic)
     if not single:

@@ -13,7 +13,7 @@ from torch import nn
 from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import ADAPTERS, directory, with_adapters
-from lightning_cgrpo.policies.shared_prefix.support import obstacle
+from lightning_cgrpo.policies.shared_prefix.support import obstacle, output_obstacle
 from lightning_cgrpo.policies.vision_families import QwenVL, family_of
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 
@@ -81,6 +81,7 @@ class ModelSizes:
         element: bytes per number of the (base model's) weights.
         tied: embedding and output layer share their weight.
         obstacle: the reason against shared prompts.
+        chunks: log-probabilities come from chunks of logits.
     """
 
     name: str
@@ -97,6 +98,7 @@ class ModelSizes:
     vision: Vision | None
     context: int | None
     obstacle: str | None
+    chunks: bool
 
 
 def language_model_sizes(policy: CausalLMPolicy, model_config: Path | None = None, double: bool = False) -> ModelSizes:
@@ -139,6 +141,7 @@ def language_model_sizes(policy: CausalLMPolicy, model_config: Path | None = Non
         vision=_vision(family(model), config.vision_config) if family is not None else None,
         context=getattr(text, "max_position_embeddings", None),
         obstacle=why,
+        chunks=output_obstacle(model) is None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.policies.shared_prefix.attention import Attend, PackedAttention, no_mask
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
 from lightning_cgrpo.policies.shared_prefix.log_probs import linear_log_probs
-from lightning_cgrpo.policies.shared_prefix.support import prepare
+from lightning_cgrpo.policies.shared_prefix.support import agrees, prepare
 from lightning_cgrpo.policies.text_policy import TextPolicy
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
 from lightning_cgrpo.rollout import NO_INPUTS, Examples, Rollouts
@@ -91,7 +91,7 @@ class CausalLMPolicy(TextPolicy):
         self.temperature, self.dtype, self.lora = temperature, dtype, lora
         self.gradient_checkpointing, self.share_prompts = gradient_checkpointing, share_prompts
         self.stop_tokens: tuple[int, ...] = ()
-        self._arguments: frozenset[str] = frozenset()
+        self._plain_output = False
         self._checkpointed: list[nn.Module] = []
 
     @classmethod
@@ -109,7 +109,6 @@ class CausalLMPolicy(TextPolicy):
         padding = self.tokenizer.pad_token_id
         known = padding is not None and padding < self.model.get_input_embeddings().num_embeddings
         self.pad_token = padding if known else stops[0]
-        self._arguments = frozenset(inspect.signature(self.network.forward).parameters)
         if self.gradient_checkpointing:
             self._checkpointed = enable_checkpointing(self.model)
         if self.lora is not None:
@@ -117,8 +116,9 @@ class CausalLMPolicy(TextPolicy):
         if self.float32_head:
             in_float32(self.network)
         self.train(self.training)
+        self._plain_output = agrees(self.network, self.padded_log_probs, self.whole_log_probs, self.illustrated)
         if self.share_prompts:
-            reason = prepare(self.network, self.packed_log_probs, self.padded_log_probs, self.illustrated)
+            reason = prepare(self.network, self.packed_log_probs, self.whole_log_probs, self.illustrated)
             self.shares_prompts = reason is None
             if reason is not None:
                 self._report_unshared(reason)
@@ -186,19 +186,45 @@ class CausalLMPolicy(TextPolicy):
         Args:
             positions: of `ids`, as of `row_positions`; by default counted by the mask.
         """
+        output = self._in_rows(self.network, ids, mask, cache, positions, logits_to_keep=keep)
+        logits: Tensor = output.logits[:, -keep:]
+        return logits
+
+    def states(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        keep: int,
+        cache: DynamicCache | None = None,
+        positions: Tensor | None = None,
+        prompts: PaddedPrompts | None = None,
+    ) -> Tensor:
+        """Last hidden states ``[N, keep, D]``; arguments as of `logits`."""
+        output = self._in_rows(self.network.base_model, ids, mask, cache, positions)
+        states: Tensor = output.last_hidden_state[:, -keep:]
+        return states
+
+    def _in_rows(
+        self,
+        model: Any,
+        ids: Tensor,
+        mask: Tensor,
+        cache: DynamicCache | None,
+        positions: Tensor | None,
+        **options: Any,
+    ) -> Any:
+        """What a model of transformers gives for padded rows; an option that it does not know is left out."""
         if positions is None:
-            positions = CausalLMPolicy.row_positions(self, ids, mask, prompts)[:, -ids.shape[1] :]
-        optional = {"position_ids": positions, "logits_to_keep": keep}
+            positions = CausalLMPolicy.row_positions(self, ids, mask, None)[:, -ids.shape[1] :]
+        known = inspect.signature(model.forward).parameters
         with self._checkpointing(cache is None and torch.is_grad_enabled()):
-            output = self.model(
+            return model(
                 input_ids=ids,
                 attention_mask=mask.long(),
                 past_key_values=cache,
                 use_cache=cache is not None,
-                **{name: value for name, value in optional.items() if name in self._arguments},
+                **{name: value for name, value in {"position_ids": positions, **options}.items() if name in known},
             )
-        logits: Tensor = output.logits[:, -keep:]
-        return logits
 
     @contextmanager
     def _checkpointing(self, wanted: bool) -> Iterator[None]:
@@ -227,11 +253,26 @@ class CausalLMPolicy(TextPolicy):
 
     def forward(self, examples: Examples) -> PolicyOutput:
         """Log-probabilities and entropies ``[N, T]``, at least float32; 0 in columns without a token."""
-        return self.packed_log_probs(examples) if self.shares_prompts else self.padded_log_probs(examples)
+        if self.shares_prompts:
+            return self.packed_log_probs(examples)
+        return (self.padded_log_probs if self._plain_output else self.whole_log_probs)(examples)
 
     def packed_log_probs(self, examples: Examples) -> PolicyOutput:
         """`forward` with each prompt computed once."""
-        hidden, places = self.packed_states(examples)
+        return self._projected(examples, *self.packed_states(examples))
+
+    def padded_log_probs(self, examples: Examples) -> PolicyOutput:
+        """`forward` with a padded row per answer, its prompt included."""
+        states, actions = self._before_answers(examples, self.states)
+        own = on_host(examples.mask)[0]
+        rows, places = (
+            mask.flatten().nonzero()[:, 0].to(states.device, non_blocking=True)
+            for mask in (own[:, : actions.shape[1]], own)
+        )
+        return self._projected(examples, states.flatten(0, 1)[rows], places)
+
+    def _projected(self, examples: Examples, hidden: Tensor, places: Tensor) -> PolicyOutput:
+        """Values at `places` ``[S]`` in ``[N T]`` from the hidden states ``[S, D]`` before, and 0 elsewhere."""
         shape, actions = examples.actions.shape, examples.actions.flatten()
         with self._head_precision():
             hidden = at_least_float32(hidden) if self.float32_head else hidden
@@ -239,6 +280,13 @@ class CausalLMPolicy(TextPolicy):
         return PolicyOutput(
             *(value.new_zeros(len(actions)).index_copy(0, places, value).view(shape) for value in values)
         )
+
+    def whole_log_probs(self, examples: Examples) -> PolicyOutput:
+        """`padded_log_probs` from all of transformers' own logits at once."""
+        logits, actions = self.padded_logits(examples)
+        log_probs, entropy = token_log_probs(logits, actions, self.temperature)
+        unused = (0, examples.actions.shape[1] - actions.shape[1])
+        return PolicyOutput(pad(log_probs, unused), pad(entropy, unused))
 
     def packed_states(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """Last hidden states ``[S, D]`` before the policy's S tokens, and the tokens' places ``[S]`` in ``[N T]``."""
@@ -268,25 +316,21 @@ class CausalLMPolicy(TextPolicy):
         )
         return hidden[predictors], there(cells[own])
 
-    def padded_log_probs(self, examples: Examples) -> PolicyOutput:
-        """`forward` with a padded row per answer, its prompt included."""
-        logits, actions = self.padded_logits(examples)
-        log_probs, entropy = token_log_probs(logits, actions, self.temperature)
-        unused = (0, examples.actions.shape[1] - actions.shape[1])
-        return PolicyOutput(pad(log_probs, unused), pad(entropy, unused))
-
     def padded_logits(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """Logits ``[N, steps, V]`` and tokens ``[N, steps]`` of the answers, up to the longest."""
-        actions, mask, group = examples.actions, read_steps(examples.mask), examples.group
-        steps = max(int(mask.sum(-1).max()), 1)
-        prompt_mask = examples.shared["prompt_mask"][group]
-        width = int(prompt_mask.sum(-1).max())
+        return self._before_answers(examples, self.logits)
+
+    def _before_answers(self, examples: Examples, compute: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
+        """`logits` or `states` before the answers' tokens ``[N, steps]``, and the tokens."""
+        group, seen, prompt_seen = on_host(examples.group, read_steps(examples.mask), examples.shared["prompt_mask"])
+        steps, width = max(int(seen.sum(-1).max()), 1), int(prompt_seen[group].sum(-1).max())
         # `cat` copies the rollout's tensors, which may have been made under inference mode.
-        ids = torch.cat([examples.shared["prompt_ids"][group][:, -width:], actions[:, :steps]], 1)
-        seen = torch.cat([prompt_mask[:, -width:], mask[:, :steps]], 1)
+        rows = examples.shared["prompt_ids"][examples.group][:, -width:]
+        ids = torch.cat([rows, examples.actions[:, :steps]], 1)
+        mask = torch.cat([prompt_seen[group][:, -width:], seen[:, :steps]], 1).to(ids.device, non_blocking=True)
         prompts = PaddedPrompts.of(examples, width)
-        positions = self.row_positions(ids[:, :-1], seen[:, :-1], prompts)
-        return self.logits(ids[:, :-1], seen[:, :-1], steps, None, positions, prompts), ids[:, -steps:]
+        positions = self.row_positions(ids[:, :-1], mask[:, :-1], prompts)
+        return compute(ids[:, :-1], mask[:, :-1], steps, None, positions, prompts), ids[:, -steps:]
 
     def illustrated(self, ids: Tensor, draw: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """Made-up prompts ``[B, S]`` with further inputs drawn for the comparison at loading; {} for text alone."""

@@ -186,6 +186,20 @@ class VisionLanguagePolicy(CausalLMPolicy):
         positions: Tensor | None = None,
         prompts: PaddedPrompts | None = None,
     ) -> Tensor:
+        # The layer itself, because a critic replaces it.
+        head = self.network.get_output_embeddings()
+        logits: Tensor = head(self.states(ids, mask, keep, cache, positions, prompts))
+        return logits
+
+    def states(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        keep: int,
+        cache: DynamicCache | None = None,
+        positions: Tensor | None = None,
+        prompts: PaddedPrompts | None = None,
+    ) -> Tensor:
         if positions is None:
             positions = super().row_positions(ids, mask, prompts)[:, -ids.shape[1] :]
         inputs, places = NO_INPUTS, ids == self.image_token
@@ -199,9 +213,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
             states = self._states(
                 embedded, mask.long(), positions, past_key_values=cache, use_cache=cache is not None, **deep
             )
-        # The layer itself, because a critic replaces it.
-        logits: Tensor = self.network.get_output_embeddings()(states[:, -keep:])
-        return logits
+        return states[:, -keep:]
 
     def _states(self, embedded: Tensor, mask: Tensor, positions: Tensor, **options: Any) -> Tensor:
         """Last hidden states ``[N, S, D]`` of rows of embeddings at positions ``[1 or A, N, S]``."""

@@ -6,11 +6,13 @@ from functools import partial
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 transformers = pytest.importorskip("transformers")
 
 from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
+from lightning_cgrpo.policies.shared_prefix import log_probs  # noqa: E402
 from lightning_cgrpo.policies.token_log_probs import token_log_probs  # noqa: E402
 from lightning_cgrpo.rollout import Examples  # noqa: E402
 from tests.policies.small_policies import TEMPERATURE, perturb, ragged, with_lora  # noqa: E402
@@ -109,6 +111,42 @@ def test_equals_transformers_without_padding(family, tokenizer):
     for one, other in zip(gradients(model, ours), gradients(model, theirs), strict=True):
         # Some norms and rotations are computed in float32, whatever the dtype.
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 if family in ("Gemma", "Gemma3") else 1e-8)
+
+
+class Widest(TorchDispatchMode):
+    """The most rows of logits at a time."""
+
+    rows = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.mm.default and made.shape[-1] == SIZES["vocab_size"]:
+            self.rows = max(self.rows, len(made))
+        return made
+
+
+@pytest.mark.parametrize(("family", "rows"), [("Gemma3", 5), ("Cohere", 9 * 6)])
+def test_padded_rows_need_a_chunk_of_logits_at_a_time(family, rows, tokenizer, monkeypatch):
+    """Cohere scales its logits, so transformers computes all of them at once."""
+    monkeypatch.setattr(log_probs, "chunk_rows", lambda vocabulary, device: 5)
+    with pytest.warns(match="its own copy of the prompt"):
+        policy = CausalLMPolicy.from_model(build(family), tokenizer)
+    examples = policy.examples(ragged())
+    with Widest() as logits:
+        policy(examples)
+    assert logits.rows == rows
+
+
+def test_a_scale_that_nobody_knows_keeps_the_logits_of_transformers(tokenizer):
+    model = build("Gemma3")
+    model.lm_head.register_forward_hook(lambda module, given, logits: logits / 2)
+    with pytest.warns(match="its own copy of the prompt"):
+        policy = CausalLMPolicy.from_model(model, tokenizer, temperature=TEMPERATURE)
+    rollouts = ragged()
+    examples = policy.examples(rollouts)
+    expected, _ = naive(model, rollouts, TEMPERATURE)
+    found = policy(examples).log_probs * examples.mask
+    torch.testing.assert_close(found, expected.flatten(0, 1), rtol=0, atol=1e-10)
 
 
 def test_gradient_of_token_log_probs():
@@ -257,7 +295,9 @@ def test_arguments_are_checked_before_anything_is_read(options, message):
         CausalLMPolicy("nowhere", **options)
 
 
-def test_empty_answers_give_finite_values(policy):
+@pytest.mark.parametrize("shared", [True, False])
+def test_empty_answers_give_finite_values(policy, shared, monkeypatch):
+    monkeypatch.setattr(policy, "shares_prompts", shared)
     rollouts = ragged()
     rollouts.mask[0] = False
     examples = policy.examples(rollouts)

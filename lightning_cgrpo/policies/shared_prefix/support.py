@@ -17,11 +17,17 @@ Pass = Callable[[Examples], PolicyOutput]
 Illustrate = Callable[[Tensor, torch.Generator], tuple[Tensor, dict[str, Tensor]]]
 """Adds images to made-up prompts ``[B, S]``, and gives the policy's further inputs."""
 
-# Settings of the output layer that packed passes ignore, and their neutral values.
+# Settings of the output layer that `linear_log_probs` ignores, and their neutral values.
 NEUTRAL_OUTPUT = {"final_logit_softcapping": (None,), "logits_scaling": (None, 1), "logit_scale": (None, 1)}
 
 
-def prepare(network: Any, packed: Pass, padded: Pass, illustrated: Illustrate) -> str | None:
+def agrees(network: Any, padded: Pass, whole: Pass, illustrated: Illustrate) -> bool:
+    """Compare log-probabilities from hidden states with those from transformers' logits."""
+    with _full_precision():
+        return output_obstacle(network) is None and _difference(network, padded, whole, illustrated) is None
+
+
+def prepare(network: Any, packed: Pass, whole: Pass, illustrated: Illustrate) -> str | None:
     """Set a model up for packed passes, or return the reason why they would be wrong."""
     reason = obstacle(network)
     if reason is not None:
@@ -31,7 +37,7 @@ def prepare(network: Any, packed: Pass, padded: Pass, illustrated: Illustrate) -
     network.set_attn_implementation(NAME)
     try:
         with _full_precision():
-            reason = _difference(network, packed, padded, illustrated)
+            reason = _difference(network, packed, whole, illustrated)
     except UnsupportedAttentionError as error:  # any other exception is a fault
         reason = str(error)
     if reason is not None:
@@ -54,6 +60,12 @@ def obstacle(model: Any) -> str | None:
         return f"its positions depend on the longest text of a batch (rope_type {rope['rope_type']})"
     if not getattr(model, "_supports_attention_backend", False):
         return f"transformers cannot replace the attention of {type(model).__name__}"
+    return output_obstacle(model)
+
+
+def output_obstacle(model: Any) -> str | None:
+    """The reason why hidden states and the output layer's weight alone don't give logits, if any."""
+    config = model.config.get_text_config()
     for name, neutral in NEUTRAL_OUTPUT.items():
         if getattr(config, name, None) not in neutral:
             return f"its logits go through {name}"
@@ -77,7 +89,7 @@ def _full_precision() -> Iterator[None]:
 
 
 @torch.no_grad()
-def _difference(network: Any, packed: Pass, padded: Pass, illustrated: Illustrate) -> str | None:
+def _difference(network: Any, one: Pass, other: Pass, illustrated: Illustrate) -> str | None:
     """Compare both computations on two made-up prompts; returns a reason if they differ."""
     embeddings = network.get_input_embeddings()
     device, size = embeddings.weight.device, embeddings.num_embeddings
@@ -90,8 +102,8 @@ def _difference(network: Any, packed: Pass, padded: Pass, illustrated: Illustrat
     taken = torch.arange(4, device=device) < torch.tensor([[4], [2], [3], [4]], device=device)
     group = torch.tensor([0, 0, 1, 1], device=device)
     examples = Examples({}, answers, taken, group, {"prompt_ids": ids, "prompt_mask": mask, **inputs})
-    shared, alone = (forward(examples).log_probs[taken] for forward in (packed, padded))
-    gap = float((shared - alone).abs().max())
+    found, expected = (forward(examples).log_probs[taken] for forward in (one, other))
+    gap = float((found - expected).abs().max())
     # Rounding of some dozen operations on numbers of this size.
-    bound = 64 * torch.finfo(embeddings.weight.dtype).eps * max(float(alone.abs().max()), 1.0)
+    bound = 64 * torch.finfo(embeddings.weight.dtype).eps * max(float(expected.abs().max()), 1.0)
     return None if gap <= bound else f"its log-probabilities differ by {gap:.2g} when prompts are shared"
