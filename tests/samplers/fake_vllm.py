@@ -8,7 +8,7 @@ import json
 import math
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -26,23 +26,41 @@ class FakeEngine:
     Attributes:
         log: what was done with the weights and the cache, in order.
         faulty: if set, changes each answer: a function of (tokens, log_probs, reason).
+        asleep: memory that was given back, "weights" and "kv_cache".
     """
 
-    def __init__(self, directory, logprobs_mode="raw_logprobs", room=10_000):
+    def __init__(self, directory, logprobs_mode="raw_logprobs", room=10_000, sleep_mode=False):
         self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
         self.raw = logprobs_mode == "raw_logprobs"
         self.room = room
+        self.sleep_mode, self.asleep = sleep_mode, set()
         self.log, self.faulty = [], None
         self.lock = threading.Lock()
 
     def reload_weights(self, weights_path):
         """As vLLM does: layers that the checkpoint lacks stay as they are."""
+        assert "weights" not in self.asleep
         given = AutoModelForCausalLM.from_pretrained(weights_path, dtype=torch.float32)
         self.model.load_state_dict(given.state_dict(), strict=False)
         self.log.append("reload")
 
+    def sleep(self, level):
+        """Level 2 forgets the weights."""
+        assert level == "2"
+        if self.sleep_mode:
+            self.asleep = {"weights", "kv_cache"}
+            with torch.no_grad():
+                for parameter in self.model.parameters():
+                    parameter.zero_()
+        self.log.append("sleep")
+
+    def wake_up(self, tags):
+        self.asleep.discard(tags)
+        self.log.append(f"wake {tags}")
+
     def answer(self, prompt, wanted):
         """Tokens, their log-probabilities and the finish reason."""
+        assert not self.asleep
         assert wanted.keys() <= SAMPLING and wanted["n"] == 1 and wanted["ignore_eos"]
         assert PENALTIES.items() <= wanted.items(), "or the model's generation config would say"
         assert wanted["logprobs"] == 0 and 0 <= wanted["seed"] < 2**32 and wanted["top_k"] >= 0
@@ -101,8 +119,9 @@ class FakeServer(ThreadingHTTPServer):
     def pushes(self):
         return self.engine.log.count("reload")
 
-    def respond(self, method, path, body):
+    def respond(self, method, url, body):
         """Status and content."""
+        path, query = url.path, dict(parse_qsl(url.query))
         self.requests.append((path, body))
         if path == "/v1/completions" and method == "POST":
             return self.completions(body)
@@ -118,6 +137,14 @@ class FakeServer(ThreadingHTTPServer):
                 assert body["method"] == "reload_weights"
                 self.engine.reload_weights(**body["kwargs"])
                 return 200, {"results": [None]}
+            case "POST", "/sleep":
+                self.engine.sleep(**query)
+                return 200, b""
+            case "POST", "/wake_up":
+                self.engine.wake_up(**query)
+                return 200, b""
+            case "GET", "/is_sleeping":
+                return 200, {"is_sleeping": bool(self.engine.asleep)}
             case "POST", "/reset_prefix_cache":
                 self.engine.log.append("reset")
                 return 200, {"success": not self.holds_cache}
@@ -153,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def reply(self, method, body):
         try:
-            status, content = self.server.respond(method, urlsplit(self.path).path, body)
+            status, content = self.server.respond(method, urlsplit(self.path), body)
         except Exception as error:  # as FastAPI's handlers do
             status, content = 500, {"error": {"message": repr(error), "type": "x", "param": None, "code": 500}}
         text = content if isinstance(content, bytes) else json.dumps(content).encode()

@@ -245,6 +245,25 @@ def test_a_failed_push_is_not_taken_for_done(served, policy):
     assert served.pushes() == 2
 
 
+def test_a_server_on_the_same_gpu_sleeps_between_rollouts(directory, served, policy, monkeypatch):
+    fake, emptied = FakeServer(directory, sleep_mode=True), []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(len(fake.engine.log)))
+    engine = VLLMServer(fake.address, sleeps=True)
+    awake = VLLMServer(served.address)
+    for update in range(2):  # the second time with the same weights, which the server has dropped
+        made, expected = (generate(one, policy, update=update) for one in (engine, awake))
+        assert torch.equal(made.tokens, expected.tokens) and torch.equal(made.log_probs, expected.log_probs)
+        assert fake.engine.asleep == {"weights", "kv_cache"} and fake.version == "incomplete"
+    assert fake.engine.log == ["wake weights", "reload", "reset", "wake kv_cache", "sleep"] * 2
+    assert emptied == [0, 5]
+    fake.shutdown()
+
+
+def test_a_server_that_can_t_sleep(served, policy):
+    with pytest.raises(UserError, match=r"to sleep while the policy trains, .* --enable-sleep-mode\.$"):
+        generate(VLLMServer(served.address, sleeps=True), policy)
+
+
 def test_the_first_process_pushes(served, policy, monkeypatch):
     waited = []
     monkeypatch.setattr(server, "world", lambda: (1, 2))

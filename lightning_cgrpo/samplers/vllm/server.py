@@ -1,4 +1,4 @@
-"""Generation by a vLLM server on separate GPUs."""
+"""Generation by a vLLM server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONCURRENT = 256
 """Requests at once, a server's default limit."""
 
 IN_BETWEEN = "incomplete"
-"""Version of the weights during a push."""
+"""Version of the weights during a push, and of a server that sleeps."""
 
 
 class VLLMServer(RolloutEngine):
@@ -50,13 +50,19 @@ class VLLMServer(RolloutEngine):
     Args:
         shared: a folder that process and server share, by default the system's temporary folder; /dev/shm is fastest.
         timeout: seconds until a request fails.
+        sleeps: the server shares the GPUs of training, and gives its memory back after each rollout (needs
+            ``--enable-sleep-mode``). Weights are then pushed before each rollout.
     """
 
     def __init__(
-        self, address: str = "http://localhost:8000", shared: str | None = None, timeout: float = 600.0
+        self,
+        address: str = "http://localhost:8000",
+        shared: str | None = None,
+        timeout: float = 600.0,
+        sleeps: bool = False,
     ) -> None:
         self.client = JSONClient(address, timeout, "a vLLM server")
-        self.shared = shared
+        self.shared, self.sleeps = shared, sleeps
         self._where = f"the vLLM server at {self.client.address}"
         self._version = ""
 
@@ -96,6 +102,8 @@ class VLLMServer(RolloutEngine):
                 f"Expected {self._where} to keep the weights '{self._version}' until all prompts were answered, but "
                 f"got '{served}', because it was restarted or another run pushed its own, try a server for each run."
             )
+        if self.sleeps:
+            self._sleep(policy)
         return completions(policy, answers, (len(prompts), group_size), sampling.max_new_tokens)
 
     # --- weights
@@ -104,17 +112,21 @@ class VLLMServer(RolloutEngine):
         wanted = version(policy)
         if wanted == self._version:
             return
-        if world()[0] == 0 and self._served() != wanted:
+        if self.sleeps:
+            torch.cuda.empty_cache()  # the server needs the memory that PyTorch keeps for later
+            _meet(policy)
+        if world()[0] == 0 and (self.sleeps or self._served() != wanted):
             self._push(policy)
             self._check(policy)
             self._name(wanted)
-        # All other processes wait for the first.
-        int(all_sum(torch.ones(1, device=policy.device)))
+        _meet(policy)
         self._version = wanted
 
     def _push(self, policy: CausalLMPolicy) -> None:
         self._name(IN_BETWEEN)
         with checkpoint(policy, self.shared) as directory:
+            if self.sleeps:
+                self.client.post("/wake_up?tags=weights", {})
             self.client.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": directory}})
         # The cache holds keys and values of the old weights.
         if self.client.post("/reset_prefix_cache", {}).get("success") is False:
@@ -122,6 +134,23 @@ class VLLMServer(RolloutEngine):
                 f"Expected {self._where} to have no other requests, but got some that keep its cache, try a server for "
                 "each run."
             )
+
+        if self.sleeps:
+            self.client.post("/wake_up?tags=kv_cache", {})
+
+    def _sleep(self, policy: CausalLMPolicy) -> None:
+        """Have the server drop weights and cache (level 2), once every process has its answers."""
+        _meet(policy)
+        if world()[0] == 0:
+            self._name(IN_BETWEEN)
+            self.client.post("/sleep?level=2", {})
+            if self.client.get("/is_sleeping").get("is_sleeping") is not True:
+                raise UserError(
+                    f"Expected {self._where} to sleep while the policy trains, but got a server that stays awake, try "
+                    "`vllm serve` with --enable-sleep-mode."
+                )
+        _meet(policy)
+        self._version = ""
 
     def _check(self, policy: CausalLMPolicy) -> None:
         prompt = [policy.stop_tokens[0]]
@@ -156,3 +185,8 @@ class VLLMServer(RolloutEngine):
                 f"Expected {self._where} to give the tokens and log-probabilities of an answer to the prompt's tokens, "
                 "but got a reply without them, try vLLM 0.33."
             ) from None
+
+
+def _meet(policy: CausalLMPolicy) -> None:
+    """Wait for all processes."""
+    int(all_sum(torch.ones(1, device=policy.device)))
