@@ -11,6 +11,9 @@ import pytest
 
 from tests.forked import forked, run_script
 
+# Before the workers import torch: their threads would wait for each other's cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parents[1]
 # What these import registers a device, for the whole process: see test_pretended_device.py.
 collect_ignore = [] if "PRETENDED" in os.environ else ["pretended_device.py", "pretended_checks.py"]

@@ -32,7 +32,9 @@ def test_all_examples_are_tried() -> None:
     assert {file.stem for file in FOLDER.glob("*.yaml")} == {*EXPECTED, "study"}
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "mean" else pytest.mark.slow) for name in EXPECTED]
+)
 def test_trains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     main(["fit", "-c", str(FOLDER / f"{name}.yaml"), *SMALL, *FURTHER.get(name, [])])

@@ -102,6 +102,7 @@ def test_records_to_checkpoints(model, records, tmp_path, monkeypatch):
     assert all((line["signals"]["length"] == -1) >= line["signals"]["truncated"] for line in lines)
 
 
+@pytest.mark.slow
 def test_real_records(model, shared_data, tmp_path, monkeypatch):
     """The 7,473 training questions themselves."""
     monkeypatch.chdir(tmp_path)
@@ -155,6 +156,7 @@ def scalars(path):
     return {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
+@pytest.mark.slow
 def test_the_embedded_default_runs_without_a_download(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("lightning_cgrpo.hub.hub_answers", lambda: pytest.fail("the network must not be asked"))

@@ -156,6 +156,7 @@ def test_a_problem_of_one_s_own(own, capsys):
     assert len(weights) == 3 and weights[-1] == "weights [0.636, 0.364]"  # 1 - 0.5 * 0.9^3 = 0.6355
 
 
+@pytest.mark.slow
 def test_a_scene_source_of_one_s_own(own, capsys):
     small = ["--data.prompts_per_update=2", "--data.train_prompts=4", "--data.val_prompts=2", "--data.test_prompts=2"]
     run = ["--trainer.max_steps=1", "--trainer.limit_val_batches=0", "--callbacks.initial_rates=null"]

@@ -161,6 +161,7 @@ def learned(run):
     return saved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAPER)
 def test_two_updates(name, small):
     main(["fit", "-c", file(name), *small, "--trainer.max_steps=2"])
@@ -170,6 +171,7 @@ def test_two_updates(name, small):
     assert "LagrangianCallback" in saved["callbacks"]
 
 
+@pytest.mark.slow
 def test_goes_on_as_if_it_had_not_stopped(small):
     arguments = ["-c", file("1.5b"), *small, "--callbacks.initial_rates=null"]
     main(["fit", *arguments, "--trainer.max_steps=1"])
@@ -182,6 +184,7 @@ def test_goes_on_as_if_it_had_not_stopped(small):
     assert all(torch.equal(value, gone_on["state_dict"][key]) for key, value in whole["state_dict"].items())
 
 
+@pytest.mark.slow
 def test_is_tested_and_predicts(small):
     arguments = ["-c", file("1.5b"), *small]
     main(["test", *arguments])

@@ -99,6 +99,7 @@ def rates(metrics):
     ]
 
 
+@pytest.mark.slow
 def test_two_processes(several, single):
     """Counts that wait for a dual step are those of all processes on each, so that any one's checkpoint will do."""
     assert_runs_differ(single)

@@ -164,6 +164,7 @@ print(multiprocessing.active_children()[0].pid, flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)", "raise KeyError('x')"])
 def test_the_worker_ends_with_its_process(end):
     run = subprocess.run(

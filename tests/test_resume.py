@@ -134,6 +134,7 @@ def test_state_between_dual_steps_is_resumed(tmp_path, monkeypatch, multipliers)
     assert_same_state(checkpoint(tmp_path, 1, 10), checkpoint(tmp_path, 0, 10), 10)
 
 
+@pytest.mark.slow
 def test_a_critic_is_resumed(tmp_path, monkeypatch):
     """Its weights, its optimizer and schedule, and a warm-up that has ended."""
     monkeypatch.chdir(tmp_path)

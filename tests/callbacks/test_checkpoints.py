@@ -35,6 +35,7 @@ def test_last_is_the_end(updates, tmp_path, monkeypatch):
     assert len(list(tmp_path.glob("runs/short/*/checkpoints/last*"))) == 1
 
 
+@pytest.mark.slow
 def test_a_longer_run_goes_on_from_the_end(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     whole = read(fit("whole", "--trainer.max_steps=9"))

@@ -220,6 +220,7 @@ def test_last_is_refused_where_lightnings_own_callback_kept_none():
 # ---------------------------------------------------------------------- warnings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", [None, "mine"])
 def test_no_warnings(folder):
     """Of a new run, of one that resumes within an epoch, and of evaluations."""

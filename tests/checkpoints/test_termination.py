@@ -74,6 +74,7 @@ def updates():
 # ---------------------------------------------------------------------- an update that ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_run_after_its_update(start, number, code):
     process = start("long", grace=60)
@@ -86,6 +87,7 @@ def test_a_signal_ends_the_run_after_its_update(start, number, code):
     assert torch.load(LAST.parents[2] / "version_1/checkpoints/last.ckpt", weights_only=True)["global_step"] == 5
 
 
+@pytest.mark.slow
 def test_timeout_which_sends_each_signal_twice_leaves_a_checkpoint(start):
     process = start("long", grace=60)
     for _ in range(2):
@@ -94,6 +96,7 @@ def test_timeout_which_sends_each_signal_twice_leaves_a_checkpoint(start):
     assert status(process) == 143 and updates() == 2
 
 
+@pytest.mark.slow
 def test_workers_of_a_reward_function_leave_ctrl_c_to_the_run(start):
     """A terminal sends it to all processes; without its workers, the update would never end."""
     process = start("forked", grace=60)
@@ -102,6 +105,7 @@ def test_workers_of_a_reward_function_leave_ctrl_c_to_the_run(start):
     assert status(process) == 130 and updates() == 2 and Path("workers are done").exists()
 
 
+@pytest.mark.slow
 def test_workers_end_when_a_reward_function_ends_them(start):
     """By SIGTERM, which isn't meant for the run."""
     process = start("forked", grace=1)
@@ -133,6 +137,7 @@ def test_sigterm_ends_an_update_that_hangs(start, hang, code):
     assert line in output()
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_the_run_at_once(start):
     for first, second, code in (
         (signal.SIGINT, signal.SIGINT, 130),
@@ -157,6 +162,7 @@ def test_without_anything_to_save_the_first_signal_ends_the_run_at_once(start, c
     assert status(process, 10) == code and not LAST.exists()
 
 
+@pytest.mark.slow
 def test_all_processes_that_a_run_has_started_end_with_it(start):
     process = start("program", grace=60)
     program, watchdog = sorted(descendants(process.pid), key=lambda number: command(number) != b"sleep")
@@ -168,6 +174,7 @@ def test_all_processes_that_a_run_has_started_end_with_it(start):
     wait(lambda: not (command(program) or command(watchdog)), 5)
 
 
+@pytest.mark.slow
 def test_no_watchdog_is_left_by_a_run_or_outlives_it(start, tmp_path, monkeypatch):
     before = descendants(os.getpid())
     main(RUN)
@@ -178,6 +185,7 @@ def test_no_watchdog_is_left_by_a_run_or_outlives_it(start, tmp_path, monkeypatc
     wait(lambda: not Path(f"/proc/{watchdog}").exists(), 5)
 
 
+@pytest.mark.slow
 def test_a_run_does_without_its_watchdog(start):
     process = start("long", grace=60)
     (watchdog,) = descendants(process.pid)

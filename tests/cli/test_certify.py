@@ -215,6 +215,7 @@ class Memorized(GridworldTask):
 '''
 
 
+@pytest.mark.slow
 def test_what_holds_on_the_validation_prompts_alone_is_refuted(capsys):
     Path("memorized.py").write_text(MEMORIZED)
     only = (
@@ -232,6 +233,7 @@ def test_what_holds_on_the_validation_prompts_alone_is_refuted(capsys):
     assert end.value.code == 3 and "REFUTED" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_best_is_the_same_checkpoint_in_every_command(capsys):
     (best,) = FOLDER.glob("step=*.ckpt")
     for command in ("validate", "test", "predict"):

@@ -252,6 +252,7 @@ def test_predictions(trained, monkeypatch):
         assert 0 <= line["signals"]["lava"] <= len(line["answer"])
 
 
+@pytest.mark.slow
 def test_another_objective_s_checkpoint_is_refused(trained, monkeypatch):
     """Multipliers of other constraints, or of the same in another order, would be taken for these."""
     monkeypatch.chdir(trained)
@@ -285,6 +286,7 @@ def test_last_is_the_newest_checkpoint_of_the_run(folder):
 # ---------------------------------------------------------------------- configurations
 
 
+@pytest.mark.slow
 def test_nested_overrides_reach_what_they_name(folder, monkeypatch):
     """The controller's learning rate and nothing else of it; another class by its name; none at all."""
 
@@ -433,6 +435,7 @@ def test_settings_that_belong_to_the_module_are_redirected(folder, key):
     assert "model.optimization.m" in refused("fit", f"--trainer.{key}")
 
 
+@pytest.mark.slow
 def test_a_run_without_a_logger_leaves_the_users_configuration_alone(folder):
     Path("config.yaml").write_text("{}")
     assert "config.yaml" in refused("fit", "--trainer.logger=false --trainer.max_steps=1")

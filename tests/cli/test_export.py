@@ -113,6 +113,7 @@ def initial():
 # ---------------------------------------------------------------------- all weights
 
 
+@pytest.mark.slow
 def test_a_directory_of_a_run_answers_identically_in_transformers(tmp_path):
     policy = trained("whole")
     out = export("whole", tmp_path / "out")

@@ -140,6 +140,7 @@ def test_what_last_is_and_how_it_differs_is_printed(capsys):
 # ---------------------------------------------------------------------- what is written where
 
 
+@pytest.mark.slow
 def test_evaluations_write_beside_the_run(capsys):
     main(["fit", *NAMED])
     before = set(Path("runs/mine/version_0").iterdir())
@@ -233,6 +234,7 @@ def test_another_learning_rate_is_taken():
     assert learning_rate("runs/mine/version_1/checkpoints/last.ckpt") == 0.001
 
 
+@pytest.mark.slow
 def test_another_learning_rate_of_a_schedule_is_refused():
     schedule = ["--model.lr_scheduler=torch.optim.lr_scheduler.LinearLR", "--model.lr_scheduler.total_iters=4"]
     main(["fit", *NAMED, *schedule])

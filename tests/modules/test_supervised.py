@@ -286,6 +286,7 @@ QUIET = (
 )
 
 
+@pytest.mark.slow
 def test_the_shipped_recipe_runs(tmp_path, monkeypatch):
     """Two updates of configs/gsm8k_sft.yaml; what it writes is a policy."""
     monkeypatch.chdir(tmp_path)

@@ -75,6 +75,7 @@ class TestBounded:
     def test_by_hand(self, weights, floor, cap, expected) -> None:
         assert bounded(tensor(*weights), tensor(*floor), tensor(*cap)).tolist() == pytest.approx(expected, abs=1e-15)
 
+    @pytest.mark.slow
     @settings(max_examples=300, deadline=None, derandomize=True)
     @given(problems())
     def test_is_the_projection(self, problem) -> None:

@@ -228,6 +228,7 @@ def test_official_cases(shared_data, folder):
                 assert row[column] == pytest.approx(other[column], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_official_two_stages(shared_data, folder, capsys):
     case = json.loads((shared_data / "driving" / "cases" / "two_stage_g0.json").read_text())
     group = case["group"]

@@ -71,6 +71,7 @@ def test_displacement_of_plans_of_4_s_is_the_mean_over_their_own_poses(interval)
         assert torch.equal(average_displacement([scene], plans, interval)[0], own)
 
 
+@pytest.mark.slow
 def test_planners_of_generated_scenes():
     source = GeneratedScenes(1, 3, follow_ups=2)
     scenes, after = list(source.scenes("test")), [list(group) for group in source.follow_ups("test")]

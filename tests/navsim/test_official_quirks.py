@@ -105,6 +105,7 @@ def test_ego_box_at_center():
     assert 0.5 < fixed - official < 1.461
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_ego_box_at_center_as_one_by_one(seed):
     scene = busy(seed)

@@ -43,6 +43,7 @@ def assert_same(found, expected, tolerance=0.0):
     assert torch.allclose(found.epdms, expected.epdms, atol=tolerance, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("traffic", TRAFFICS)
 @pytest.mark.parametrize("motion", [(0.0, 0.0, 0.6), (2000.0, -700.0, -2.5), (333557.0, 4697225.0, 1.5)])
 def test_where_the_scene_is_doesnt_matter(traffic, motion):
@@ -83,6 +84,7 @@ def test_the_order_of_agents_doesnt_matter():
     assert_same(score([shuffled(scene) for scene in scenes()], LogReplay()), score(scenes(), LogReplay()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("traffic", TRAFFICS)
 def test_a_batch_scores_like_one_by_one(traffic):
     some = CANDIDATES[::3]

@@ -92,6 +92,7 @@ def test_vehicles_drive_as_one_by_one(seed: int):
         assert worst(scene, states[row], traffic.poses[row], traffic.present[row]) < 5e-3
 
 
+@pytest.mark.slow
 def test_rows_and_scenes_do_not_mind_each_other():
     scenes = [busy(1), straight_road([agent("car", 20.0, RIGHT, speed=3.0)]), straight_road(), busy(2)]
     scene = torch.tensor([3, 0, 1, 0, 2, 3])

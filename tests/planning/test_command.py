@@ -27,6 +27,7 @@ def found(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_a_paper_config_without_its_model(qwen, capsys):
     arguments = ("-c", PAPER, "--model-config", qwen, "--gpus", "8")
     replicas = found(capsys, *arguments, "--trainer.strategy=ddp")
@@ -44,6 +45,7 @@ def test_a_paper_config_without_its_model(qwen, capsys):
     assert shares["bytes_sent_per_gpu_and_update"]["all_gather"] > 0
 
 
+@pytest.mark.slow
 def test_overrides_count(qwen, capsys):
     arguments = ("-c", PAPER, "--model-config", qwen)
     usual = found(capsys, *arguments)
@@ -117,6 +119,7 @@ def test_prompts_are_assumed_to_leave_room_for_answers(qwen, capsys):
         main(["plan", *arguments])
 
 
+@pytest.mark.slow
 def test_demonstrations_may_be_longer_than_what_is_sampled(capsys):
     """Answers of supervised fine-tuning are the data's, and have to fit the model alone."""
     arguments = ("-c", "configs/gsm8k_sft.yaml", "--prompt-tokens", "40", "--answer-tokens")

@@ -60,6 +60,7 @@ def test_missing_tags_one_seed_and_an_unfinished_run(make_run, tmp_path, capsys)
         assert text in shown
 
 
+@pytest.mark.slow
 def test_an_enforced_rate_that_was_never_measured(make_run, tmp_path):
     scalars = {**standard(100), "rate/lava": lambda u: math.nan}
     make_run("x/version_0", scalars=scalars)
@@ -74,6 +75,7 @@ def test_labels_do_not_break_the_page(make_run, tmp_path):
     assert "| a\\|b\\_c | 0 | 40 of 100 |" in page and "| a\\|b\\_c (40 of 100) | 1 |" in page
 
 
+@pytest.mark.slow
 def test_several_tasks_have_a_section_and_files_each(make_run, tmp_path, capsys):
     task, objective = "model.init_args.task", "model.init_args.objective"
     other = {
@@ -134,6 +136,7 @@ def test_a_run_without_updates_yet(make_run, tmp_path):
     assert (tmp_path / "out" / "curves.png").is_file()
 
 
+@pytest.mark.slow
 def test_a_sweep_has_a_figure_and_its_methods_no_other(make_run, tmp_path):
     for n, weight in enumerate((0, 0.1, 0.2)):
         make_run(f"x/version_{n}", {"callbacks.multipliers": fixed(lava=weight)}, updates=3)
@@ -144,6 +147,7 @@ def test_a_sweep_has_a_figure_and_its_methods_no_other(make_run, tmp_path):
     assert {"sweep", "curves", "phase"} < {path.stem for path in (tmp_path / "both").glob("*.png")}
 
 
+@pytest.mark.slow
 def test_many_methods_have_several_pages(make_run, tmp_path, monkeypatch):
     from lightning_cgrpo.reporting.figures.style import pages
 
@@ -178,6 +182,7 @@ def test_starts_without_torch():
     assert out.stdout == "There is no 'missing' to read runs from.\nset()\n" and out.stderr == ""
 
 
+@pytest.mark.slow
 def test_trained_and_resumed_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small = shlex.split(

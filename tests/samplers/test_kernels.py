@@ -11,7 +11,7 @@ from lightning_cgrpo.samplers.engine import Sampling
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
 LAYERS, PROMPTS, GROUP_SIZE = 28, 2, 4
-FIRST, LAST = 4, 12
+FIRST, LAST = 2, 4
 ALLOCATIONS = {"aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided"}
 NO_KERNEL = ALLOCATIONS | {"aten::_unsafe_view", "aten::_reshape_alias", "aten::_local_scalar_dense"}
 

@@ -222,6 +222,7 @@ def real(shared_data: Path) -> dict[str, Scene]:
     return {scene.name: scene for scene in scenes}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["av2_3b3570b4_010.5", "av2_3bffdcff_007.5", "av2_7fab2350_009.5", "av2_adcf7d18_003.5"]
 )

@@ -13,6 +13,7 @@ from lightning_cgrpo.scenes.generator.world import future
 from tests.scenes.test_generator import same
 
 
+@pytest.mark.slow
 def test_a_share_of_the_training_scenes() -> None:
     usual, mixed = GeneratedScenes(seed=5), GeneratedScenes(seed=5, recoveries=0.5)
     kept = [same(usual.scenes("train")[number], mixed.scenes("train")[number]) for number in range(40)]

@@ -55,7 +55,10 @@ def shipped(name):
     return read_study(str(file if file.is_file() else ROOT / "examples" / name / "study.yaml"))
 
 
-@pytest.mark.parametrize("folder", COMMITTED)
+@pytest.mark.parametrize(
+    "folder",
+    [pytest.param(folder, marks=pytest.mark.slow if folder in ("gridworld", "gsm8k") else ()) for folder in COMMITTED],
+)
 def test_the_committed_results_are_finished_runs(folder):
     """Each run of a shipped study is known by its fingerprint and has its numbers, and there are no others."""
     ledger = Ledger(ROOT / "docs/results" / folder, ROOT / "none")

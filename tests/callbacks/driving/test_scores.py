@@ -80,6 +80,7 @@ def run(command, callback, group, data, follow_ups=False):
     return module, trainer.callback_metrics
 
 
+@pytest.mark.slow
 def test_both_stages(tmp_path, capsys):
     module, found = evaluated(DrivingScores(path=str(tmp_path / "new" / "scores.json")))
 
@@ -116,12 +117,14 @@ def test_malformed_answers_are_zeros_and_training_scenes_do_not_count(tmp_path):
     assert module.evaluations.keys() == {"test", "test_train"}
 
 
+@pytest.mark.slow
 def test_a_validation_has_the_score_of_all_answers(tmp_path):
     metrics = run("validate", DrivingScores(), 4, {"val_prompts": 3, "eval_prompts": 2})[1]
     expected = evaluate(list(SOURCE.scenes("val")), planners={"policy": written})["policy"].first.columns["EPDMS"]
     assert float(metrics["val/epdms"]) == pytest.approx(expected / 4) != 0
 
 
+@pytest.mark.slow
 def test_processes_put_their_drives_together(tmp_path, monkeypatch):
     """Each has a part of the prompts; the first one writes what a single process would."""
     whole = evaluated(DrivingScores(LogReplay(), references=False, path=str(tmp_path / "a.json")))[1]

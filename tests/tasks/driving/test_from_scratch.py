@@ -65,6 +65,7 @@ def test_a_saved_directory_answers_as_before(fresh, tmp_path):
     assert torch.equal(*values)
 
 
+@pytest.mark.slow
 def test_the_seed_decides_the_weights():
     weights = []
     for seed in (0, 0, 1):
@@ -101,6 +102,7 @@ def test_the_shipped_model_looks_at_its_images(shipped):
     assert own > other + 8
 
 
+@pytest.mark.slow
 def test_the_shipped_model_leaves_constrained_training_something_to_do(shipped):
     """Sampled on scenes that it has not seen, it writes trajectories, of which some leave the road."""
     data = NavsimDataModule(scenes=GeneratedScenes(seed=4), form=FORM, val_prompts=48)

@@ -50,6 +50,7 @@ def written(scene, **options):
     return AnswerFormat(**options).write(straight(float(scene.ego.velocities[-1, 0])), 0.5)
 
 
+@pytest.mark.slow
 def test_answers_score_as_their_trajectories():
     """Against the scorer, answer by answer and scene by scene; malformed ones in between change nothing."""
     source = GeneratedScenes(0).scenes("train")

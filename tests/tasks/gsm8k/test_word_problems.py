@@ -21,6 +21,7 @@ def test_it_is_the_same_for_the_same_numbers():
         assert sum(a == b for a, b in zip(TRAIN, other, strict=True)) < 4
 
 
+@pytest.mark.slow
 def test_splits_share_no_question_whatever_the_seeds():
     questions = {
         split: {problem(seed, split, index).question for seed in (0, 1) for index in range(300)} for split in SPLITS

@@ -148,6 +148,7 @@ def test_a_faulty_world_is_named_with_its_seed(fault, message):
     assert f"'{WALK}', reset with seed 5" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_hanging_world_ends_the_run():
     environment = Gymnasium(WALK, {"fault": "hangs"}, processes=True, time_limit=5)
     with pytest.raises(UserError, match=r"Walk-v0', reset with a seed of \[5, 5.* within 5 seconds"):
