@@ -30,7 +30,7 @@ COMMITTED = {
 }
 """By folder of results, the studies and their numbers of runs."""
 PARTLY = {
-    "gridworld": {"duals_gridworld": 18},
+    "gridworld": {"duals_gridworld": 34},
     "gsm8k": {"duals_gsm8k": 14},
     "navsim": {"duals_navsim": 9},
 }
