@@ -167,8 +167,8 @@ def _forward_working(sizes: ModelSizes, row: Row, patches: int, arithmetic: Arit
 def logits_kept(sizes: ModelSizes, row: Row, arithmetic: Arithmetic) -> int:
     """Bytes of logits kept for the backward pass.
 
-    Of chunks, M V probabilities if a single chunk holds them, else none. Autocast adds a copy of the output
-    layer's weight.
+    All logits of a model that scales or caps them. Otherwise M V probabilities if a single chunk holds them, else none;
+    autocast adds a copy of the output layer's weight.
     """
     if not sizes.chunks:
         return row.predicted * sizes.vocabulary * arithmetic.product

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,6 +91,7 @@ class CausalLMPolicy(TextPolicy):
         self.temperature, self.dtype, self.lora = temperature, dtype, lora
         self.gradient_checkpointing, self.share_prompts = gradient_checkpointing, share_prompts
         self.stop_tokens: tuple[int, ...] = ()
+        self._arguments: frozenset[str] = frozenset()
         self._plain_output = False
         self._checkpointed: list[nn.Module] = []
 
@@ -109,6 +110,7 @@ class CausalLMPolicy(TextPolicy):
         padding = self.tokenizer.pad_token_id
         known = padding is not None and padding < self.model.get_input_embeddings().num_embeddings
         self.pad_token = padding if known else stops[0]
+        self._arguments = frozenset(inspect.signature(self.network.forward).parameters)
         if self.gradient_checkpointing:
             self._checkpointed = enable_checkpointing(self.model)
         if self.lora is not None:
@@ -116,12 +118,13 @@ class CausalLMPolicy(TextPolicy):
         if self.float32_head:
             in_float32(self.network)
         self.train(self.training)
-        self._plain_output = agrees(self.network, self.padded_log_probs, self.whole_log_probs, self.illustrated)
         if self.share_prompts:
             reason = prepare(self.network, self.packed_log_probs, self.whole_log_probs, self.illustrated)
             self.shares_prompts = reason is None
             if reason is not None:
                 self._report_unshared(reason)
+        if not self.shares_prompts:
+            self._plain_output = agrees(self.network, self.padded_log_probs, self.whole_log_probs, self.illustrated)
         self.stop_tokens = stops  # last, so that a failed load is repeated
 
     def _read_once(self) -> None:
@@ -178,6 +181,7 @@ class CausalLMPolicy(TextPolicy):
         cache: DynamicCache | None = None,
         positions: Tensor | None = None,
         prompts: PaddedPrompts | None = None,
+        states: bool = False,
     ) -> Tensor:
         """Logits ``[N, keep, V]`` after the last `keep` tokens of `ids` ``[N, S]``, before the temperature.
 
@@ -185,46 +189,21 @@ class CausalLMPolicy(TextPolicy):
 
         Args:
             positions: of `ids`, as of `row_positions`; by default counted by the mask.
+            states: return the last hidden states ``[N, keep, D]`` instead.
         """
-        output = self._in_rows(self.network, ids, mask, cache, positions, logits_to_keep=keep)
-        logits: Tensor = output.logits[:, -keep:]
-        return logits
-
-    def states(
-        self,
-        ids: Tensor,
-        mask: Tensor,
-        keep: int,
-        cache: DynamicCache | None = None,
-        positions: Tensor | None = None,
-        prompts: PaddedPrompts | None = None,
-    ) -> Tensor:
-        """Last hidden states ``[N, keep, D]``; arguments as of `logits`."""
-        output = self._in_rows(self.network.base_model, ids, mask, cache, positions)
-        states: Tensor = output.last_hidden_state[:, -keep:]
-        return states
-
-    def _in_rows(
-        self,
-        model: Any,
-        ids: Tensor,
-        mask: Tensor,
-        cache: DynamicCache | None,
-        positions: Tensor | None,
-        **options: Any,
-    ) -> Any:
-        """What a model of transformers gives for padded rows; an option that it does not know is left out."""
         if positions is None:
-            positions = CausalLMPolicy.row_positions(self, ids, mask, None)[:, -ids.shape[1] :]
-        known = inspect.signature(model.forward).parameters
+            positions = CausalLMPolicy.row_positions(self, ids, mask, prompts)[:, -ids.shape[1] :]
+        optional = {"position_ids": positions} if states else {"position_ids": positions, "logits_to_keep": keep}
         with self._checkpointing(cache is None and torch.is_grad_enabled()):
-            return model(
+            output = (self.network.base_model if states else self.model)(
                 input_ids=ids,
                 attention_mask=mask.long(),
                 past_key_values=cache,
                 use_cache=cache is not None,
-                **{name: value for name, value in {"position_ids": positions, **options}.items() if name in known},
+                **{name: value for name, value in optional.items() if name in self._arguments},
             )
+        rows: Tensor = output.last_hidden_state if states else output.logits
+        return rows[:, -keep:]
 
     @contextmanager
     def _checkpointing(self, wanted: bool) -> Iterator[None]:
@@ -263,7 +242,7 @@ class CausalLMPolicy(TextPolicy):
 
     def padded_log_probs(self, examples: Examples) -> PolicyOutput:
         """`forward` with a padded row per answer, its prompt included."""
-        states, actions = self._before_answers(examples, self.states)
+        states, actions = self._before_answers(examples, states=True)
         own = on_host(examples.mask)[0]
         rows, places = (
             mask.flatten().nonzero()[:, 0].to(states.device, non_blocking=True)
@@ -318,10 +297,10 @@ class CausalLMPolicy(TextPolicy):
 
     def padded_logits(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """Logits ``[N, steps, V]`` and tokens ``[N, steps]`` of the answers, up to the longest."""
-        return self._before_answers(examples, self.logits)
+        return self._before_answers(examples, states=False)
 
-    def _before_answers(self, examples: Examples, compute: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
-        """`logits` or `states` before the answers' tokens ``[N, steps]``, and the tokens."""
+    def _before_answers(self, examples: Examples, states: bool) -> tuple[Tensor, Tensor]:
+        """Logits or hidden states before the answers' tokens ``[N, steps]``, and the tokens."""
         group, seen, prompt_seen = on_host(examples.group, read_steps(examples.mask), examples.shared["prompt_mask"])
         steps, width = max(int(seen.sum(-1).max()), 1), int(prompt_seen[group].sum(-1).max())
         # `cat` copies the rollout's tensors, which may have been made under inference mode.
@@ -330,7 +309,7 @@ class CausalLMPolicy(TextPolicy):
         mask = torch.cat([prompt_seen[group][:, -width:], seen[:, :steps]], 1).to(ids.device, non_blocking=True)
         prompts = PaddedPrompts.of(examples, width)
         positions = self.row_positions(ids[:, :-1], mask[:, :-1], prompts)
-        return compute(ids[:, :-1], mask[:, :-1], steps, None, positions, prompts), ids[:, -steps:]
+        return self.logits(ids[:, :-1], mask[:, :-1], steps, None, positions, prompts, states), ids[:, -steps:]
 
     def illustrated(self, ids: Tensor, draw: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """Made-up prompts ``[B, S]`` with further inputs drawn for the comparison at loading; {} for text alone."""

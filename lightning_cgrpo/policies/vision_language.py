@@ -185,20 +185,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
         cache: DynamicCache | None = None,
         positions: Tensor | None = None,
         prompts: PaddedPrompts | None = None,
-    ) -> Tensor:
-        # The layer itself, because a critic replaces it.
-        head = self.network.get_output_embeddings()
-        logits: Tensor = head(self.states(ids, mask, keep, cache, positions, prompts))
-        return logits
-
-    def states(
-        self,
-        ids: Tensor,
-        mask: Tensor,
-        keep: int,
-        cache: DynamicCache | None = None,
-        positions: Tensor | None = None,
-        prompts: PaddedPrompts | None = None,
+        states: bool = False,
     ) -> Tensor:
         if positions is None:
             positions = super().row_positions(ids, mask, prompts)[:, -ids.shape[1] :]
@@ -210,10 +197,11 @@ class VisionLanguagePolicy(CausalLMPolicy):
         with self._checkpointing(cache is None and torch.is_grad_enabled()):
             embedded, deep = self._embedded(ids, places, inputs, group)
             positions = positions if positions.dim() == 3 else positions[None]
-            states = self._states(
+            rows = self._states(
                 embedded, mask.long(), positions, past_key_values=cache, use_cache=cache is not None, **deep
-            )
-        return states[:, -keep:]
+            )[:, -keep:]
+        # The layer itself, because a critic replaces it.
+        return rows if states else self.network.get_output_embeddings()(rows)
 
     def _states(self, embedded: Tensor, mask: Tensor, positions: Tensor, **options: Any) -> Tensor:
         """Last hidden states ``[N, S, D]`` of rows of embeddings at positions ``[1 or A, N, S]``."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -32,6 +33,7 @@ def test_rewards_are_four_and_all_vary():
 
 
 def test_meter_leaves_the_warm_up_out():
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak of this worker's other tests
     meter = Meter()
 
     def work(seconds):
@@ -48,7 +50,7 @@ def test_meter_leaves_the_warm_up_out():
     found = meter.results()
     assert found["updates"] == 2
     assert 0.02 <= found["rollout"] < 0.04 <= found["training"] < 0.06 and 0.06 <= found["update"] < 0.1
-    assert block.nbytes / 2**20 <= found["memory"] < 2000  # megabytes
+    assert block.nbytes / 2**20 <= found["memory"] < 200
 
 
 def measured(ours, theirs):

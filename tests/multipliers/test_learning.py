@@ -102,7 +102,6 @@ def test_oscillation_of_softmax_shrinks_with_its_learning_rate() -> None:
     assert outcome("softmax").std > 0.03 > 0.025 > outcome("softmax, lr .002").std
 
 
-@pytest.mark.slow
 @first_fast("softmax", "EG, no clip, no bound")
 def test_infeasible_constraint_captures(name: str) -> None:
     result = outcome(f"infeasible: {name}")
@@ -112,7 +111,6 @@ def test_infeasible_constraint_captures(name: str) -> None:
     assert result.stalled == 1
 
 
-@pytest.mark.slow
 @first_fast("damped ascent", "EG, floor .1", "projected ascent, cap 5", "PID, cap 5", "nuPI, cap 5")
 def test_guards_keep_the_reward_and_the_feasible_constraint(name: str) -> None:
     result = outcome(f"infeasible: {name}")
@@ -133,7 +131,6 @@ def test_the_default_names_a_threshold_that_works() -> None:
     assert met.stalled is None
 
 
-@pytest.mark.slow
 @first_fast("softmax, slack", "EG, slack")
 def test_slack_keeps_the_reward_and_reports_the_price(name: str) -> None:
     result = outcome(f"infeasible: {name}")

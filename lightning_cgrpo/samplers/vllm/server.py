@@ -126,6 +126,7 @@ class VLLMServer(RolloutEngine):
         self._name(IN_BETWEEN)
         with checkpoint(policy, self.shared) as directory:
             if self.sleeps:
+                torch.cuda.empty_cache()  # of what writing the checkpoint took
                 self.client.post("/wake_up?tags=weights", {})
             self.client.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": directory}})
         # The cache holds keys and values of the old weights.
@@ -134,7 +135,6 @@ class VLLMServer(RolloutEngine):
                 f"Expected {self._where} to have no other requests, but got some that keep its cache, try a server for "
                 "each run."
             )
-
         if self.sleeps:
             self.client.post("/wake_up?tags=kv_cache", {})
 
