@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -104,13 +105,15 @@ class LagrangianCallback(WeightSetter):
             self.rates = BehaviorRate(len(self.names), self.means.tolist(), sync_on_compute=False)
 
     def _enforce(self, update: int) -> None:
-        """Put the thresholds of an update in force."""
+        """Put the thresholds of an update in force, tightened by `aim` and by the controller's margin."""
         declared = self.thresholds.in_force(update)
         rates = ~self.means
         self.units = torch.where(rates, standard_units(declared), 1.0)
-        self.max_violation_rates = declared.clone()
+        aims = declared.clone()
         if self.aim is not None and bool(rates.any()):
-            self.max_violation_rates[rates] = self.aim(declared[rates])
+            aims[rates] = self.aim(declared[rates])
+        left = 1 - self.controller.margin / math.sqrt(1 + update)
+        self.aims, self.max_violation_rates = aims, torch.where(rates, left * aims, aims)
 
     def weights(self) -> Tensor:
         """``[1 + K]`` float64, for the next update."""
@@ -137,7 +140,7 @@ class LagrangianCallback(WeightSetter):
             aims = ", ".join(
                 f"{name} {self.constraints[name].sign} {aimed:.4g} instead of {threshold:g}"
                 for (name, aimed), threshold in zip(
-                    self._aims().items(), self.thresholds.shown(trainer.global_step), strict=True
+                    self._shown(self.aims).items(), self.thresholds.shown(trainer.global_step), strict=True
                 )
                 if not self.constraints[name].of_mean
             )
@@ -168,7 +171,7 @@ class LagrangianCallback(WeightSetter):
         self._write(trainer, pl_module)
         if not trainer.global_step % self.every_n_updates:
             self._dual_step(trainer.global_step - 1)
-        if self.thresholds.moving:
+        if self.thresholds.moving or self.controller.margin:
             self._enforce(trainer.global_step)
             self._tell_thresholds(trainer, pl_module)
         self._set_weights(pl_module)
@@ -210,10 +213,10 @@ class LagrangianCallback(WeightSetter):
             violations = violations / self.units
         self.controller.step(violations, observed)
 
-    def _aims(self) -> dict[str, float]:
-        """The rates that training aims for, in the user's orientation."""
-        aims = zip(self.constraints.items(), self.max_violation_rates.tolist(), strict=True)
-        return {name: constraint.shown_rate(rate) for (name, constraint), rate in aims}
+    def _shown(self, rates: Tensor) -> dict[str, float]:
+        """Rates of violation ``[K]`` by name, in the user's orientation."""
+        shown = zip(self.constraints.items(), rates.tolist(), strict=True)
+        return {name: constraint.shown_rate(rate) for (name, constraint), rate in shown}
 
     def _stalled(self, stall: StallDetector, k: int) -> str:
         name = self.names[k]
@@ -239,9 +242,11 @@ class LagrangianCallback(WeightSetter):
         if self.bounds is not None:
             names = pl_module.objective.weight_names
             metrics |= {f"unbounded/{n}": w for n, w in zip(names, weights.tolist(), strict=True)}
-        if self.aim is not None:
+        if self.aim is not None or self.controller.margin:
             metrics |= {
-                f"aim/{name}": aimed for name, aimed in self._aims().items() if not self.constraints[name].of_mean
+                f"aim/{name}": rate
+                for name, rate in self._shown(self.max_violation_rates).items()
+                if not self.constraints[name].of_mean
             }
         if metrics:
             for logger in pl_module.loggers:

@@ -37,6 +37,12 @@ class Controller(nn.Module, ABC):
     """True if `step` wants violations in standard units by default."""
     max_multiplier: float = math.inf
     """Cap on each lambda_k, relative to the reward's 1."""
+    margin: float = 0.0
+    """Share of each threshold that stays unused in the first update; it falls as 1 / sqrt(updates).
+
+    After t updates, rates aim for d_k (1 - margin / sqrt(1 + t)). The error of a mean rate falls likewise, so early rates
+    end on the safe side of their thresholds, and late rates use them (conservative constraints: Akhtar et al., 2021).
+    """
 
     def setup(self, size: int) -> None:
         """Allocate the state of K = `size` constraints, before `load_state_dict`; a second call does nothing."""

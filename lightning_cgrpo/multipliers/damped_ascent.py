@@ -1,4 +1,4 @@
-"""The default controller: dual ascent in standard units, damped by a proportional term."""
+"""The default controller: damped ascent of the multipliers' logarithms, in standard units."""
 
 from __future__ import annotations
 
@@ -12,27 +12,31 @@ from lightning_cgrpo.multipliers.controller import Controller
 
 
 class DampedAscent(Controller):
-    """Moves each multiplier by its violation in standard units, and by the smoothed violation's change.
+    """Moves each multiplier's logarithm by its violation in standard units, and by the smoothed violation's change.
 
         v_k = (rate_k - d_k) / sqrt(d_k (1 - d_k)),    s <- a s + (1 - a) v,    s_0 = v_0
-        lambda_k = clip(gain s_k + I_k, 0, max_multiplier),    I_k <- I_k + (gain / time) v_k
+        log lambda_k = clip(gain (s_k + max(s_k, 0)) + I_k),    I_k <- clip(I_k + (gain / time) v_k)
 
-    The integral I finds the multiplier; the proportional part damps oscillation and responds at once. I stops where
-    `lambda_k` is at a bound and would be pushed beyond, so lambda_k leaves the bound without delay. The cap keeps the
-    reward and the other constraints if a threshold can't be met.
+    with clip between log `min_multiplier` and log `max_multiplier`. The integral I finds the multiplier. The
+    proportional part damps oscillation and responds at once, to a violation twice as strongly as to slack. I stops where
+    `lambda_k` is at a bound and would be pushed beyond. The cap keeps the reward and the other constraints if a threshold
+    can't be met.
 
-    One setting serves all thresholds and tasks, because the policy's response and a rate's noise don't depend on the
-    threshold in standard units; docs/method.md has the derivation. Never tuned per task.
+    One setting serves all thresholds and tasks. In standard units, the policy's response and a rate's noise don't depend
+    on the threshold. Noise changes a multiplier by a share of itself, so it neither drowns a small multiplier nor is
+    clipped at 0, and mean rates settle at their thresholds; docs/method.md has the derivation. Never tuned per task.
 
-    Reduces to projected ascent in standard units for gain -> 0 at constant gain / time, and to PI control
-    (Stooke et al., 2020, without the derivative).
+    Reduces to the exponentiated gradient in standard units (Kivinen & Warmuth, 1997) for gain -> 0 at constant
+    gain / time, and to PI control (Stooke et al., 2020, without the derivative) of log lambda.
 
     Args:
-        gain: lambda per standard unit of violation.
-        time: updates in which the integral adds as much as the proportional part.
+        gain: fall of log lambda per standard unit of slack; a violation counts twice.
+        time: updates in which the integral moves as much as slack does at once.
         smoothing: a, in [0, 1).
-        max_multiplier: cap on lambda_k and on I_k, relative to the reward's 1.
-        init: initial I_k; 1 starts from uniform weights.
+        min_multiplier: least lambda_k, from which a multiplier returns; a constraint with slack keeps this weight.
+        max_multiplier: cap on lambda_k, relative to the reward's 1.
+        init: initial lambda_k; 1 starts from uniform weights.
+        margin: in [0, 1], see `Controller.margin`.
     """
 
     standard_units = True
@@ -43,34 +47,51 @@ class DampedAscent(Controller):
 
     def __init__(
         self,
-        gain: float = 10.0,
-        time: float = 30.0,
+        gain: float = 5.0,
+        time: float = 60.0,
         smoothing: float = 0.5,
-        max_multiplier: float = 10.0,
+        min_multiplier: float = 0.01,
+        max_multiplier: float = 5.0,
         init: float = 1.0,
+        margin: float = 1.0,
     ) -> None:
         super().__init__()
         expect(0 < gain < math.inf, "gain", "positive", gain)
         expect(0 < time < math.inf, "time", "positive", time)
         expect(0 <= smoothing < 1, "smoothing", "in [0, 1)", smoothing)
         expect(0 < max_multiplier < math.inf, "max_multiplier", "positive and finite", max_multiplier)
-        expect(0 <= init <= max_multiplier, "init", f"between 0 and max_multiplier, {max_multiplier}", init)
+        expect(
+            0 < min_multiplier <= max_multiplier,
+            "min_multiplier",
+            f"positive and at most max_multiplier, {max_multiplier}",
+            min_multiplier,
+        )
+        expect(
+            min_multiplier <= init <= max_multiplier,
+            "init",
+            f"between min_multiplier and max_multiplier, {min_multiplier} and {max_multiplier}",
+            init,
+        )
+        expect(0 <= margin <= 1, "margin", "in [0, 1], a share of the threshold", margin)
         self.gain, self.time, self.smoothing = gain, time, smoothing
-        self.max_multiplier, self.init = max_multiplier, init
+        self.min_multiplier, self.max_multiplier, self.init = min_multiplier, max_multiplier, init
+        self.margin = margin
 
     def _allocate(self, size: int) -> None:
-        for name, value in (("multipliers", self.init), ("integral", self.init), ("smoothed", 0.0)):
+        for name, value in (("multipliers", self.init), ("integral", math.log(self.init)), ("smoothed", 0.0)):
             self.register_buffer(name, torch.full((size,), value, dtype=torch.float64))
         self.register_buffer("started", torch.zeros(size, dtype=torch.bool))
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:
+        low, high = math.log(self.min_multiplier), math.log(self.max_multiplier)
         previous = torch.where(self.started, self.smoothed, violations)
         smoothed = self.smoothing * previous + (1 - self.smoothing) * violations
-        wanted = self.gain * smoothed + self.integral
-        beyond = ((wanted >= self.max_multiplier) & (violations > 0)) | ((wanted <= 0) & (violations < 0))
-        moved = (self.integral + self.gain / self.time * violations).clamp(0, self.max_multiplier)
+        proportional = self.gain * (smoothed + smoothed.clamp(min=0))
+        wanted = proportional + self.integral
+        beyond = ((wanted >= high) & (violations > 0)) | ((wanted <= low) & (violations < 0))
+        moved = (self.integral + self.gain / self.time * violations).clamp(low, high)
         integral = torch.where(beyond, self.integral, moved)
-        multipliers = (self.gain * smoothed + integral).clamp(0, self.max_multiplier)
+        multipliers = (proportional + integral).clamp(low, high).exp()
 
         self.multipliers = torch.where(observed, multipliers, self.multipliers)
         self.integral = torch.where(observed, integral, self.integral)

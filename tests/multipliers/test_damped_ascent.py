@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lightning_cgrpo.multipliers import DampedAscent, ProjectedAscent, standard_units
+from lightning_cgrpo.multipliers import DampedAscent, ExponentiatedGradient, standard_units
 
 ONE = torch.ones(1, dtype=torch.bool)
 
@@ -22,55 +22,68 @@ def step(made: DampedAscent, violation: float) -> float:
 
 
 def test_steps_by_hand() -> None:
-    made = controller(gain=2.0, time=4.0, smoothing=0.75, max_multiplier=3.0, init=1.0)
+    made = controller(gain=2.0, time=4.0, smoothing=0.75, max_multiplier=9.0, init=1.0)
     assert made.weights.tolist() == [0.5, 0.5]
-    assert step(made, 0.4) == pytest.approx(2 * 0.4 + 1.2)  # the average starts at the first violation
+    assert step(made, 0.4) == pytest.approx(math.exp(2 * 0.4 + 0.2))  # the average starts at the first violation
     smoothed = 0.75 * 0.4 + 0.25 * 0.8
-    assert step(made, 0.8) == pytest.approx(2 * smoothed + 1.6)
+    assert step(made, 0.8) == pytest.approx(math.exp(2 * smoothed + 0.6))
     smoothed = 0.75 * smoothed - 0.25 * 0.4
-    assert step(made, -0.4) == pytest.approx(2 * smoothed + 1.4)
+    assert step(made, -0.4) == pytest.approx(math.exp(2 * smoothed + 0.4))
 
 
-def test_the_same_setting_answers_twice_the_violation_with_twice_the_move() -> None:
-    small, large = controller(init=5.0), controller(init=5.0)
+def test_the_same_setting_answers_twice_the_violation_with_twice_the_growth() -> None:
+    small, large = controller(), controller()
     for violation in (0.02, -0.01, 0.03):
         low, high = step(small, violation), step(large, 2 * violation)
-        assert high - 5 == pytest.approx(2 * (low - 5))
+        assert math.log(high) == pytest.approx(2 * math.log(low))
+
+
+def test_noise_moves_no_multiplier_on_average() -> None:
+    """However small the multiplier: there is no 0 at which noise is clipped."""
+    generator = torch.Generator().manual_seed(0)
+    made = controller(init=0.05)
+    seen = []
+    for noise in 0.2 * torch.randn(4000, generator=generator, dtype=torch.float64):
+        step(made, noise.item())
+        seen.append(made.integral.item())
+    walk = 5 / 60 * 0.2 * math.sqrt(4000)
+    assert abs(seen[-1] - math.log(0.05)) < 2 * walk
+    assert min(seen) > math.log(0.01) and max(seen) < math.log(5)
 
 
 def test_integral_stops_at_the_cap_and_leaves_it_at_once() -> None:
     made = controller()
     for _ in range(1000):
-        assert step(made, 0.5) <= 10
-    assert made.multipliers.item() == 10
+        assert step(made, 0.5) <= 5
+    assert made.multipliers.item() == pytest.approx(5)
     falling = [step(made, -0.1) for _ in range(15)]
-    assert falling[9] < 7 and falling == sorted(falling, reverse=True)
+    assert falling[9] < 3.5 and falling == sorted(falling, reverse=True)
 
 
-def test_integral_stops_at_zero_and_leaves_it_before_the_threshold_is_crossed() -> None:
+def test_integral_stops_at_the_least_multiplier_and_leaves_it_before_the_threshold_is_crossed() -> None:
     made = controller()
     for _ in range(1000):
         step(made, -0.3)
-    assert made.multipliers.item() == 0
-    assert made.integral.item() == pytest.approx(1.0)
+    assert made.multipliers.item() == pytest.approx(0.01)
+    assert made.integral.item() > math.log(0.01) + 1  # it stopped where the proportional part did the rest
     rising = [step(made, -0.3 + 0.01 * t) for t in range(31)]
     crossed = 30  # the first update without slack
-    assert rising[crossed] > 0.5 and rising[crossed - 5] > 0
+    assert rising[crossed] > 0.03 and rising[crossed - 5] > 0.011
 
 
-def test_reduces_to_projected_ascent() -> None:
+def test_reduces_to_exponentiated_gradient() -> None:
     gain = 1e-9
-    made = controller(gain=gain, time=gain / 0.7, max_multiplier=1.0, init=0.0)
-    projected = ProjectedAscent(0.7, max_multiplier=1.0)
-    projected.setup(1)
+    made = controller(gain=gain, time=gain / 0.7, max_multiplier=math.e, min_multiplier=1 / math.e)
+    exponentiated = ExponentiatedGradient(0.7, clip=math.inf, bound=1.0)
+    exponentiated.setup(1)
     violations = 0.05 + 0.3 * torch.randn(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     seen = set()
     for violation in violations:
         step(made, violation.item())
-        projected.step(violation[None], ONE)
-        assert made.multipliers.item() == pytest.approx(projected.multipliers.item(), abs=1e-6)
-        seen.add(round(made.multipliers.item(), 6))
-    assert {0.0, 1.0} < seen
+        exponentiated.step(violation[None], ONE)
+        assert made.weights.tolist() == pytest.approx(exponentiated.weights.tolist(), abs=1e-6)
+        seen.add(round(made.integral.item(), 6))
+    assert {-1.0, 1.0} < seen
 
 
 class TestStandardUnits:
