@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -142,8 +142,11 @@ class Scorer:
         histories = [scene.ego for scene in scenes]
         self.comfort = HistoryComfort(histories, dtype, device, gapless=fixes.gapless_history)
         self._expert = _Expert.of(self.batch)
-        self.human = self._human_scores() if human_filter else None
-        """Sub-scores ``[S]`` of the human's drives, by official name."""
+        self._human: dict[str, Tensor] | None = None
+        self._unscored: _Drives | None = None
+        if human_filter:
+            self._human = {name: self.batch.start.new_ones(len(scenes)) for name in COLUMNS}
+            self._unscored = self._human_drives()
         self._pdms: PdmsColumns | None = None
         if pdms:
             chosen = [_overridden(found, scene) for found, scene in zip(plan(scenes, by_pdms), scenes, strict=True)]
@@ -169,10 +172,19 @@ class Scorer:
         chunks = zip(poses.split(ROWS_AT_ONCE), scene.split(ROWS_AT_ONCE), strict=True)
         return Scores.cat([self._score(some, of_scene, interval) for some, of_scene in chunks])
 
+    @property
+    def human(self) -> dict[str, Tensor] | None:
+        """Values ``[S]`` by column of the human's drive, or None without human filter.
+
+        1 for EP, HC, synthetic scenes, and scenes without a human.
+        """
+        if self._unscored is not None:
+            self._in_traffic(self._unscored.states[:0], self._unscored.scene[:0])
+        return self._human
+
     def _score(self, poses: Tensor, scene: Tensor, interval: float) -> Scores:
         states, valid = self._simulated(poses, scene, interval)
-        traffic = self.traffic(self.batch, states, scene)
-        found = SubScores.of(self.batch, states, scene, traffic, self.fixes)
+        found, traffic = self._in_traffic(states, scene)
         unfiltered = {name: outcome.value for name, outcome in found.outcomes.items()}
         product = multiplicative_metrics_prod(unfiltered)
         pdm_progress, pdm_product = self._expert.in_traffic(traffic, scene, self.fixes)
@@ -211,19 +223,34 @@ class Scorer:
         standing = torch.cat([start[:, :3], start.new_zeros(len(start), states.shape[2] - 3)], 1)
         return torch.where(valid[:, None, None], states, standing[:, None]), valid
 
-    def _human_scores(self) -> dict[str, Tensor]:
-        """Values ``[S]`` by column of the human's drive; 1 for EP, HC, synthetic scenes, and scenes without a human."""
-        start = self.batch.start
+    def _human_drives(self) -> _Drives | None:
         scenes = enumerate(self.batch.scenes)
         humans = {row: scene.human for row, scene in scenes if scene.human is not None and not scene.synthetic}
-        columns = {name: start.new_ones(len(self.batch)) for name in COLUMNS}
-        if humans:
-            scene = torch.tensor(list(humans), device=start.device)
-            states, _ = self._simulated(torch.stack(list(humans.values())).to(start), scene, 0.5)
-            found = SubScores.of(self.batch, states, scene, self.traffic(self.batch, states, scene), self.fixes)
-            for name, outcome in found.outcomes.items():
-                columns[name][scene] = outcome.value
-        return columns
+        if not humans:
+            return None
+        scene = torch.tensor(list(humans), device=self.batch.start.device)
+        states, _ = self._simulated(torch.stack(list(humans.values())).to(self.batch.start), scene, 0.5)
+        return _Drives(states, scene)
+
+    def _in_traffic(self, states: Tensor, scene: Tensor) -> tuple[SubScores, TrafficRollouts]:
+        """Sub-scores and traffic of rows. The humans' drives join the first rows: few rows take nearly as long as many."""
+        rows, humans = len(states), self._unscored
+        if humans is not None:
+            states, scene = torch.cat([states, humans.states]), torch.cat([scene, humans.scene])
+        traffic = self.traffic(self.batch, states, scene)
+        found = SubScores.of(self.batch, states, scene, traffic, self.fixes)
+        if humans is None:
+            return found, traffic
+        assert self._human is not None
+        for name, outcome in found.outcomes.items():
+            self._human[name][humans.scene] = outcome.value[rows:]
+        self._unscored = None
+        return found.first(rows), replace(traffic, of_row=traffic.of_row[:rows])
+
+
+class _Drives(NamedTuple):
+    states: Tensor  # [H, 41, 11], simulated
+    scene: Tensor  # [H] int64
 
 
 @dataclass(frozen=True, eq=False)

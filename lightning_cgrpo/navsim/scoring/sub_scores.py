@@ -13,7 +13,7 @@ from lightning_cgrpo.navsim.scoring.areas import drivable_area_compliance, ego_a
 from lightning_cgrpo.navsim.scoring.collisions import no_at_fault_collisions
 from lightning_cgrpo.navsim.scoring.encounters import Encounters
 from lightning_cgrpo.navsim.scoring.lanes import driving_direction_compliance, lane_keeping, traffic_light_compliance
-from lightning_cgrpo.navsim.scoring.motion import Motion, Outcome
+from lightning_cgrpo.navsim.scoring.motion import Motion, Outcome, take
 from lightning_cgrpo.navsim.scoring.progress import raw_progress
 from lightning_cgrpo.navsim.scoring.time_to_collision import time_to_collision_within_bound
 from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
@@ -43,3 +43,8 @@ class SubScores:
             SHORT["LK"]: lane_keeping(batch.centerlines, motion, areas),
         }
         return cls(outcomes, raw_progress(batch.centerlines, motion))
+
+    def first(self, rows: int) -> SubScores:
+        """The first rows."""
+        kept = {name: take(outcome, slice(rows)) for name, outcome in self.outcomes.items()}
+        return SubScores(kept, self.progress[:rows])
