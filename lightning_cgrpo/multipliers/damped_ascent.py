@@ -15,12 +15,13 @@ class DampedAscent(Controller):
     """Moves each multiplier's logarithm by its violation in standard units, and by the smoothed violation's change.
 
         v_k = (rate_k - d_k) / sqrt(d_k (1 - d_k)),    s <- a s + (1 - a) v,    s_0 = v_0
-        log lambda_k = clip(gain (s_k + max(s_k, 0)) + I_k),    I_k <- clip(I_k + (gain / time) v_k)
+        p_k = min(1, max(-1, gain s_k))
+        log lambda_k = p_k + max(p_k, 0) + I_k,    I_k <- I_k + (gain / time) v_k
 
-    with clip between log `min_multiplier` and log `max_multiplier`. The integral I finds the multiplier. The
-    proportional part damps oscillation and responds at once, to a violation twice as strongly as to slack. I stops where
-    `lambda_k` is at a bound and would be pushed beyond. The cap keeps the reward and the other constraints if a threshold
-    can't be met.
+    with log lambda and I between log `min_multiplier` and log `max_multiplier`. The integral I finds the multiplier.
+    The proportional part damps oscillation and responds at once: slack divides the multiplier by e at most, a violation
+    multiplies it by e^2 at most. I stops where `lambda_k` is at a bound and would be pushed beyond. The cap keeps the
+    reward and the other constraints if a threshold can't be met.
 
     One setting serves all thresholds and tasks. In standard units, the policy's response and a rate's noise don't depend
     on the threshold. Noise changes a multiplier by a share of itself, so it neither drowns a small multiplier nor is
@@ -86,7 +87,8 @@ class DampedAscent(Controller):
         low, high = math.log(self.min_multiplier), math.log(self.max_multiplier)
         previous = torch.where(self.started, self.smoothed, violations)
         smoothed = self.smoothing * previous + (1 - self.smoothing) * violations
-        proportional = self.gain * (smoothed + smoothed.clamp(min=0))
+        proportional = (self.gain * smoothed).clamp(-1, 1)
+        proportional = proportional + proportional.clamp(min=0)
         wanted = proportional + self.integral
         beyond = ((wanted >= high) & (violations > 0)) | ((wanted <= low) & (violations < 0))
         moved = (self.integral + self.gain / self.time * violations).clamp(low, high)
