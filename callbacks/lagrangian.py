@@ -223,12 +223,14 @@ class LagrangianCallback(WeightSetter):
         constraint = self.constraints[name]
         reached = float(self.max_violation_rates[k] + stall.reached[k])
         shown = constraint.shown_rate(reached)
+        cap = self.controller.relax(k)
+        kept = "" if cap is None else f" Its multiplier stays below {cap:g} now, for the reward and other constraints."
         easier = shown if constraint.of_mean else constraint.shown_rate(rounded_up(reached))
         return (
             f"Constraint '{name}' has had at least {stall.weight:.0%} of the weight that it can have for "
             f"{stall.updates} updates, is still violated and doesn't get better: it may be infeasible. The last "
             f"{stall.updates // 2} updates reached a {constraint.kind} of {shown:.3g}, so try {constraint.word}: "
-            f"{easier:{'.3g' if constraint.of_mean else 'g'}}."
+            f"{easier:{'.3g' if constraint.of_mean else 'g'}}.{kept}"
         )
 
     def _write(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:

@@ -100,7 +100,19 @@ class Controller(nn.Module, ABC):
         if self.max_multiplier == math.inf:
             return torch.ones_like(self.weights[1:])
         others = 1 + self.multipliers.sum() - self.multipliers
-        return self.max_multiplier / (self.max_multiplier + others)
+        return self.caps / (self.caps + others)
+
+    @property
+    def caps(self) -> Tensor | float:
+        """Caps ``[K]`` of the multipliers, or the cap of all."""
+        return self.max_multiplier
+
+    def relax(self, constraint: int) -> float | None:
+        """Press a stalled, likely infeasible constraint less from now on; return its new cap.
+
+        By default nothing changes, and there is no new cap.
+        """
+        return None
 
     def adopt(self, weights: Tensor) -> None:
         """Continue from the weights ``[1 + K]`` that `WeightBounds` left, so that no state winds up behind bounds.

@@ -18,10 +18,11 @@ class DampedAscent(Controller):
         p_k = min(1, max(-1, gain s_k))
         log lambda_k = p_k + max(p_k, 0) + I_k,    I_k <- I_k + (gain / time) v_k
 
-    with log lambda and I between log `min_multiplier` and log `max_multiplier`. The integral I finds the multiplier.
-    The proportional part damps oscillation and responds at once: slack divides the multiplier by e at most, a violation
+    with log lambda and I between log `min_multiplier` and log cap_k. The integral I finds the multiplier. The
+    proportional part damps oscillation and responds at once: slack divides the multiplier by e at most, a violation
     multiplies it by e^2 at most. I stops where `lambda_k` is at a bound and would be pushed beyond. The cap keeps the
-    reward and the other constraints if a threshold can't be met.
+    reward and the other constraints if a threshold can't be met; it is `max_multiplier`, and half of it for a constraint
+    that `StallDetector` calls infeasible.
 
     One setting serves all thresholds and tasks. In standard units, the policy's response and a rate's noise don't depend
     on the threshold. Noise changes a multiplier by a share of itself, so it neither drowns a small multiplier nor is
@@ -45,6 +46,7 @@ class DampedAscent(Controller):
     integral: Tensor
     smoothed: Tensor
     started: Tensor
+    _caps: Tensor
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class DampedAscent(Controller):
         time: float = 60.0,
         smoothing: float = 0.5,
         min_multiplier: float = 0.01,
-        max_multiplier: float = 5.0,
+        max_multiplier: float = 10.0,
         init: float = 1.0,
         margin: float = 1.0,
     ) -> None:
@@ -82,18 +84,27 @@ class DampedAscent(Controller):
         for name, value in (("multipliers", self.init), ("integral", math.log(self.init)), ("smoothed", 0.0)):
             self.register_buffer(name, torch.full((size,), value, dtype=torch.float64))
         self.register_buffer("started", torch.zeros(size, dtype=torch.bool))
+        self.register_buffer("_caps", torch.full((size,), self.max_multiplier, dtype=torch.float64))
+
+    @property
+    def caps(self) -> Tensor:
+        return self._caps.clamp(max=self.max_multiplier)
+
+    def relax(self, constraint: int) -> float:
+        self._caps[constraint] = max(self.max_multiplier / 2, self.min_multiplier)
+        return float(self.caps[constraint])
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:
-        low, high = math.log(self.min_multiplier), math.log(self.max_multiplier)
+        low, high = self.integral.new_tensor(self.min_multiplier).log(), self.caps.log()
         previous = torch.where(self.started, self.smoothed, violations)
         smoothed = self.smoothing * previous + (1 - self.smoothing) * violations
         proportional = (self.gain * smoothed).clamp(-1, 1)
         proportional = proportional + proportional.clamp(min=0)
         wanted = proportional + self.integral
-        beyond = ((wanted >= high) & (violations > 0)) | ((wanted <= low) & (violations < 0))
-        moved = (self.integral + self.gain / self.time * violations).clamp(low, high)
+        beyond = ((wanted >= high + 1) & (violations > 0)) | ((wanted <= low) & (violations < 0))
+        moved = torch.minimum(self.integral + self.gain / self.time * violations, high + 1).clamp(min=low)
         integral = torch.where(beyond, self.integral, moved)
-        multipliers = (proportional + integral).clamp(low, high).exp()
+        multipliers = torch.minimum(proportional + integral, high).clamp(min=low).exp()
 
         self.multipliers = torch.where(observed, multipliers, self.multipliers)
         self.integral = torch.where(observed, integral, self.integral)
