@@ -223,7 +223,7 @@ class LagrangianCallback(WeightSetter):
         constraint = self.constraints[name]
         reached = float(self.max_violation_rates[k] + stall.reached[k])
         shown = constraint.shown_rate(reached)
-        cap = self.controller.relax(k)
+        cap = self.controller.relaxed_cap
         kept = "" if cap is None else f" Its multiplier stays below {cap:g} now, for the reward and other constraints."
         easier = shown if constraint.of_mean else constraint.shown_rate(rounded_up(reached))
         return (

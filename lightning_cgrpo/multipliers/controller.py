@@ -107,11 +107,9 @@ class Controller(nn.Module, ABC):
         """Caps ``[K]`` of the multipliers, or the cap of all."""
         return self.max_multiplier
 
-    def relax(self, constraint: int) -> float | None:
-        """Press a stalled, likely infeasible constraint less from now on; return its new cap.
-
-        By default nothing changes, and there is no new cap.
-        """
+    @property
+    def relaxed_cap(self) -> float | None:
+        """Cap on the multiplier of a stalled, likely infeasible constraint; by default the cap does not change."""
         return None
 
     def adopt(self, weights: Tensor) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_cgrpo.errors import expect
 from lightning_cgrpo.multipliers.controller import Controller
+from lightning_cgrpo.multipliers.guards import StallDetector
 
 
 class DampedAscent(Controller):
@@ -18,11 +19,11 @@ class DampedAscent(Controller):
         p_k = min(1, max(-1, gain s_k))
         log lambda_k = p_k + max(p_k, 0) + I_k,    I_k <- I_k + (gain / time) v_k
 
-    with log lambda and I between log `min_multiplier` and log cap_k. The integral I finds the multiplier. The
-    proportional part damps oscillation and responds at once: slack divides the multiplier by e at most, a violation
-    multiplies it by e^2 at most. I stops where `lambda_k` is at a bound and would be pushed beyond. The cap keeps the
-    reward and the other constraints if a threshold can't be met; it is `max_multiplier`, and half of it for a constraint
-    that `StallDetector` calls infeasible.
+    with lambda_k between `min_multiplier` and cap_k, and I_k between log `min_multiplier` and 1 + log cap_k. The
+    integral I finds the multiplier. The proportional part damps oscillation and responds at once: slack divides the
+    multiplier by e at most, a violation multiplies it by e^2 at most. I stops where the multiplier would be pushed
+    beyond its bounds. The cap keeps the reward and the other constraints if a threshold can't be met. It is
+    `max_multiplier`, and half of it once a constraint has stalled at its cap (`StallDetector`).
 
     One setting serves all thresholds and tasks. In standard units, the policy's response and a rate's noise don't depend
     on the threshold. Noise changes a multiplier by a share of itself, so it neither drowns a small multiplier nor is
@@ -46,7 +47,8 @@ class DampedAscent(Controller):
     integral: Tensor
     smoothed: Tensor
     started: Tensor
-    _caps: Tensor
+    relaxed: Tensor
+    stall: StallDetector
 
     def __init__(
         self,
@@ -83,26 +85,31 @@ class DampedAscent(Controller):
     def _allocate(self, size: int) -> None:
         for name, value in (("multipliers", self.init), ("integral", math.log(self.init)), ("smoothed", 0.0)):
             self.register_buffer(name, torch.full((size,), value, dtype=torch.float64))
-        self.register_buffer("started", torch.zeros(size, dtype=torch.bool))
-        self.register_buffer("_caps", torch.full((size,), self.max_multiplier, dtype=torch.float64))
+        for name in ("started", "relaxed"):
+            self.register_buffer(name, torch.zeros(size, dtype=torch.bool))
+        self.stall = StallDetector()
+        self.stall.setup(size)
 
     @property
     def caps(self) -> Tensor:
-        return self._caps.clamp(max=self.max_multiplier)
+        return torch.where(self.relaxed, self.relaxed_cap, self.integral.new_tensor(self.max_multiplier))
 
-    def relax(self, constraint: int) -> float:
-        self._caps[constraint] = max(self.max_multiplier / 2, self.min_multiplier)
-        return float(self.caps[constraint])
+    @property
+    def relaxed_cap(self) -> float:
+        return self.max_multiplier / 2
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:
-        low, high = self.integral.new_tensor(self.min_multiplier).log(), self.caps.log()
+        for stalled in self.stall.update(self.weights, violations, observed, self.highest_weights):
+            self.relaxed[stalled] = True
+        low, high = math.log(self.min_multiplier), self.caps.log()
+        highest = high + 1  # so that slack by noise alone leaves a needed multiplier at its cap
         previous = torch.where(self.started, self.smoothed, violations)
         smoothed = self.smoothing * previous + (1 - self.smoothing) * violations
         proportional = (self.gain * smoothed).clamp(-1, 1)
         proportional = proportional + proportional.clamp(min=0)
         wanted = proportional + self.integral
-        beyond = ((wanted >= high + 1) & (violations > 0)) | ((wanted <= low) & (violations < 0))
-        moved = torch.minimum(self.integral + self.gain / self.time * violations, high + 1).clamp(min=low)
+        beyond = ((wanted >= highest) & (violations > 0)) | ((wanted <= low) & (violations < 0))
+        moved = torch.minimum(self.integral + self.gain / self.time * violations, highest).clamp(min=low)
         integral = torch.where(beyond, self.integral, moved)
         multipliers = torch.minimum(proportional + integral, high).clamp(min=low).exp()
 

@@ -169,9 +169,25 @@ class TestDualStep:
         assert f"lava <= {lava:.4g} instead of 0.1, safe >= {1 - safe:.4g} instead of 0.7" in caplog.text
 
     def test_the_default_controller(self) -> None:
+        """In the first update the margin leaves nothing of the thresholds."""
         running = run()
-        assert running.update([2, 3], [10, 10]) == pytest.approx(
-            [1 / (2 + 40 / 9), 40 / 9 / (2 + 40 / 9), 1 / (2 + 40 / 9)]
+        lava, safe = (math.exp(2 + 5 / 60 * violation) for violation in (0.2 / 0.3, 0.3 / math.sqrt(0.21)))
+        total = 1 + lava + safe
+        assert running.update([2, 3], [10, 10]) == pytest.approx([1 / total, lava / total, safe / total])
+
+    def test_the_margin_falls_with_the_updates(self) -> None:
+        controller = Recording(0.2, 0.3, 0.5)
+        controller.margin = 0.5
+        running = run(controller)
+        for update, (violations, opportunities) in enumerate(COUNTS):
+            running.update(violations, opportunities)
+            aims = [d * (1 - 0.5 / math.sqrt(1 + update)) for d in THRESHOLDS]
+            rates = [v / n for v, n in zip(violations, opportunities, strict=True)]
+            assert controller.told[-1][0] == pytest.approx([r - aim for r, aim in zip(rates, aims, strict=True)])
+        left = 1 - 0.5 / math.sqrt(2)
+        assert running.logged[1] == (
+            {"aim/lava": pytest.approx(0.1 * left), "aim/safe": pytest.approx(1 - 0.3 * left)},
+            1,
         )
 
     def test_counts_of_one_step_do_not_leak_into_the_next(self) -> None:

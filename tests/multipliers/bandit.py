@@ -160,7 +160,6 @@ def train(
             highest = torch.minimum(highest, bounds.highest_weights())
         for told in detector.update(weights, rates - thresholds, observed, highest):
             stalled, reached = told, (detector.reached + thresholds)[told].item()
-            controller.relax(told)
         before = controller.weights
         given = torch.zeros(2) if slack is None else slack.slack(before)
         excess = rates - thresholds if slack is None else slack(rates - thresholds, before)

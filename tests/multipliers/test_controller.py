@@ -233,8 +233,8 @@ def test_no_constraints(make) -> None:
 def test_state_is_float64(make) -> None:
     controller = run(make(), batches(3))
     for name, tensor in flat(controller.state_dict()).items():
-        # Adam counts its steps in float32, exact up to 2^24.
-        assert tensor.dtype in (torch.float64, torch.bool) or name.endswith("step")
+        # Adam counts its steps in float32, exact up to 2^24; stalls are counted in integers.
+        assert tensor.dtype in (torch.float64, torch.bool) or name.endswith(("step", "stall.count"))
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_noise_moves_no_multiplier_on_average() -> None:
 
 def test_integral_stops_at_the_cap_and_leaves_it_at_once() -> None:
     made = controller()
-    for _ in range(1000):
+    for _ in range(150):
         assert step(made, 0.5) <= 10 + 1e-12
     assert made.multipliers.item() == pytest.approx(10)
     falling = [step(made, -0.1) for _ in range(15)]
@@ -78,19 +78,42 @@ def test_integral_stops_at_the_least_multiplier_and_leaves_it_before_the_thresho
     assert step(made, 0.3) > 3 * rising[crossed]
 
 
+def test_noise_hardly_lowers_a_needed_multiplier() -> None:
+    """At its cap with a violation of 0.1 and noise of 0.3. With the integral only up to the cap, the mean is 7.2."""
+    total = 0.0
+    for seed in range(5):
+        made = controller(init=10.0)
+        noise = 0.3 * torch.randn(190, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        total += sum([step(made, 0.1 + each.item()) for each in noise][50:])
+    assert total / (5 * 140) > 7.5
+
+
+def test_a_constraint_that_stalls_at_its_cap_is_relaxed() -> None:
+    """The other constraint keeps its cap; a falling violation is no stall."""
+    made = DampedAscent()
+    made.setup(2)
+    both = torch.ones(2, dtype=torch.bool)
+    for update in range(220):
+        made.step(torch.tensor([1.0, 2.0 * 0.99**update], dtype=torch.float64), both)
+    assert made.relaxed.tolist() == [True, False]
+    assert made.multipliers.tolist() == pytest.approx([5, 10])
+    assert made.caps.tolist() == [made.relaxed_cap, 10]
+    resumed = DampedAscent()
+    resumed.setup(2)
+    resumed.load_state_dict(made.state_dict())
+    assert resumed.caps.tolist() == made.caps.tolist()
+
+
 def test_reduces_to_exponentiated_gradient() -> None:
     gain = 1e-9
-    made = controller(gain=gain, time=gain / 0.7, max_multiplier=math.e, min_multiplier=1 / math.e)
-    exponentiated = ExponentiatedGradient(0.7, clip=math.inf, bound=1.0)
+    made = controller(gain=gain, time=gain / 0.7, min_multiplier=1e-9, max_multiplier=1e9)
+    exponentiated = ExponentiatedGradient(0.7, clip=math.inf, bound=100.0)
     exponentiated.setup(1)
     violations = 0.05 + 0.3 * torch.randn(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    seen = set()
     for violation in violations:
         step(made, violation.item())
         exponentiated.step(violation[None], ONE)
         assert made.weights.tolist() == pytest.approx(exponentiated.weights.tolist(), abs=1e-6)
-        seen.add(round(made.integral.item(), 6))
-    assert {-1.0, 1.0} < seen
 
 
 class TestStandardUnits:
