@@ -41,7 +41,8 @@ class Controller(nn.Module, ABC):
     """Share of each threshold that stays unused in the first update; it falls as 1 / sqrt(updates).
 
     After t updates, rates aim for d_k (1 - margin / sqrt(1 + t)). The error of a mean rate falls likewise, so short
-    runs end on the safe side of their thresholds, and long runs use them (conservative constraints: Akhtar et al., 2021).
+    runs end on the safe side of their thresholds, and long runs use them (conservative constraints, Akhtar et al.,
+    2021).
     """
 
     def setup(self, size: int) -> None:

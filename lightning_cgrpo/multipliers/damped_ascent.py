@@ -26,8 +26,8 @@ class DampedAscent(Controller):
     `max_multiplier`, and half of it once a constraint has stalled at its cap (`StallDetector`).
 
     One setting serves all thresholds and tasks. In standard units, the policy's response and a rate's noise don't
-    depend on the threshold. Noise changes a multiplier by a share of itself, so it neither drowns a small multiplier nor
-    is clipped at 0, and mean rates settle at their thresholds; docs/method.md has the derivation.
+    depend on the threshold. Noise changes a multiplier by a share of itself, so it neither drowns a small multiplier
+    nor is clipped at 0, and mean rates settle at their thresholds; docs/method.md has the derivation.
 
     Reduces to the exponentiated gradient in standard units (Kivinen & Warmuth, 1997) for gain -> 0 at constant
     gain / time, and to PI control (Stooke et al., 2020, without the derivative) of log lambda.

@@ -233,7 +233,7 @@ class Scorer:
         return _Drives(states, scene)
 
     def _in_traffic(self, states: Tensor, scene: Tensor) -> tuple[SubScores, TrafficRollouts]:
-        """Sub-scores and traffic of rows. The first call scores the humans too: few rows take nearly as long as many."""
+        """Sub-scores and traffic of rows. The first call scores the humans too, because few rows take long."""
         rows, humans = len(states), self._unscored
         if humans is not None:
             states, scene = torch.cat([states, humans.states]), torch.cat([scene, humans.scene])
