@@ -96,7 +96,7 @@ class QwenVL:
         return [torch.cat(list(output.pooler_output))]
 
     def _placed(self, grids: Tensor, device: torch.device) -> dict[str, Tensor]:
-        """What the tower would compute from grids, computed on the host, which waits for a device at each image."""
+        """Arguments that the tower would compute from grids, made on the host, which would wait at each image."""
         found, ends = self._indices(grids)
         # Only flash attention reads an image's ends on the device.
         placed = found | ends if is_flash_attention_requested(self.network.model.visual.config) else found

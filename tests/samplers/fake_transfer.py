@@ -1,17 +1,20 @@
-"""Workers of a fake vLLM server, which receive weights as those of vLLM 0.33 do: by gloo for NCCL, by names for memory.
+"""Workers of a fake vLLM server, which receive weights as those of vLLM 0.33 do: by gloo for NCCL, by files for memory.
 
 Names, orders and refusals are those of vllm/distributed/weight_transfer and vllm/v1/worker/gpu_worker.py.
 """
 
 import base64
 import pickle
+import tempfile
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from lightning_cgrpo.samplers.vllm.ipc_push import IPCPush
 from lightning_cgrpo.samplers.vllm.nccl_push import NCCLPush
+from tests.samplers.vllm_plugin.without_gpus import rebuilt
 
 GPU = "GPU-0"
 DEVICE_INDEX = 6
@@ -31,22 +34,25 @@ class GlooPush(NCCLPush):
         return {"master_address": "127.0.0.1", "master_port": store.port}
 
 
-class NamedPush(IPCPush):
-    """`IPCPush` on a CPU: a handle has a name for a tensor of this process, where CUDA has a place in memory."""
+class FilePush(IPCPush):
+    """`IPCPush` on a CPU: a handle opens a file, where CUDA's opens the memory of a GPU."""
 
-    memory = {}  # noqa: RUF012
+    def __init__(self):
+        self.own = tempfile.TemporaryDirectory()
+        self.folder = Path(self.own.name)
 
     def _gpu(self, device):
         assert device.type == "cpu"
         return GPU
 
     def _handle(self, weight):
-        name = f"at {weight.data_ptr()}"
-        self.memory[name] = weight
-        return (torch.Tensor, weight.shape, weight.stride(), 0, None, weight.dtype, 3, name)
+        path = str(self.folder / str(weight.data_ptr()))
+        torch.from_file(path, shared=True, size=weight.numel(), dtype=weight.dtype).copy_(weight.flatten())
+        return (torch.Tensor, tuple(weight.shape), weight.stride(), 0, torch.UntypedStorage, weight.dtype, 3, path)
 
     def _released(self):
-        self.memory.clear()
+        for path in self.folder.iterdir():
+            path.unlink()
 
 
 class BroadcastWorker:
@@ -89,7 +95,7 @@ class IPCWorker:
         for name, dtype, shape, handle in zip(names, dtype_names, shapes, handles, strict=True):
             arguments = list(handle[GPU])
             arguments[DEVICE_INDEX] = 0
-            found[name] = NamedPush.memory[arguments[-1]].clone()
+            found[name] = rebuilt(*arguments).clone()
             assert list(found[name].shape) == shape and str(found[name].dtype) == f"torch.{dtype}"
         return found
 

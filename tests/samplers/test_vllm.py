@@ -43,14 +43,14 @@ from lightning_cgrpo.samplers.vllm.requests import parameters  # noqa: E402
 from lightning_cgrpo.samplers.vllm.server import VLLMServer  # noqa: E402
 from lightning_cgrpo.samplers.vllm.weights import version  # noqa: E402
 from tests.forked import server as server_of_processes  # noqa: E402
-from tests.samplers.fake_transfer import BroadcastWorker, DistantWorker, GlooPush, NamedPush  # noqa: E402
+from tests.samplers.fake_transfer import BroadcastWorker, DistantWorker, FilePush, GlooPush  # noqa: E402
 from tests.samplers.fake_vllm import FakeServer  # noqa: E402
 
 TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day."]
 GROUP_SIZE = 3
 LENGTH = 8
 REAL = "LIGHTNING_CGRPO_VLLM"
-"""Names the address of a real server, for one more test."""
+"""Names the address of a real server, for one more test, and with _PUSH the push."""
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def policy(directory):
     return make_policy(directory)
 
 
-WAYS = {"folder": (None, FolderPush), "nccl": ("nccl", GlooPush), "ipc": ("ipc", NamedPush)}
+WAYS = {"folder": (None, FolderPush), "nccl": ("nccl", GlooPush), "ipc": ("ipc", FilePush)}
 """A server's backend, and the push."""
 
 
@@ -216,7 +216,7 @@ def test_requests(served, policy):
 
 @every_way
 def test_weights_are_pushed_once_per_change(engine, served, policy, tmp_path):
-    engine.push.folder = str(tmp_path)
+    engine.push.folder = tmp_path
     generate(engine, policy)
     for changes in range(1, 4):
         if changes == 3:  # behind the back of the version counters, as averaged weights are swapped in
@@ -329,7 +329,7 @@ def test_each_gpu_has_its_own_handles(policy, monkeypatch):
     """Two processes, on two GPUs: a worker finds the handles of its GPU."""
     sent = []
     monkeypatch.setattr(ipc_push, "gathered", lambda mine: [mine, ("GPU-1", [("other", *h[1:]) for h in mine[1]])])
-    with NamedPush().prepared(policy) as send:
+    with FilePush().prepared(policy) as send:
         send(SimpleNamespace(post=lambda path, body: sent.append((path, body))))
     paths, bodies = zip(*sent, strict=True)
     assert paths == (
@@ -513,10 +513,12 @@ def test_errors_of_the_connection(served, policy, tmp_path, monkeypatch):
 @pytest.mark.skipif(REAL not in os.environ, reason=f"no address in {REAL}, see docs/vllm.md")
 def test_a_real_server():
     """Started in float32 with a directory that is seen here, too."""
-    engine = VLLMServer(os.environ[REAL])
+    pushes = {push.__name__: push for push in (FolderPush, NCCLPush, IPCPush, GlooPush, FilePush)}
+    engine = VLLMServer(os.environ[REAL], pushes[os.environ.get(f"{REAL}_PUSH", "FolderPush")]())
     policy = CausalLMPolicy(engine.client.get("/v1/models")["data"][0]["root"], temperature=0.8)
-    policy.load()
-    for change_by in (0.0, 0.1):
+    with torch.device("cuda" if isinstance(engine.push, (NCCLPush, IPCPush)) and torch.cuda.is_available() else "cpu"):
+        policy.load()
+    for change_by in (0.0, 0.1, 0.1):
         change(policy, change_by)
         made, again, other = (generate(engine, policy, update=update) for update in (0, 0, 1))
         exact = log_probs_of(policy, made)
