@@ -7,6 +7,7 @@ import base64
 import pickle
 import tempfile
 from datetime import timedelta
+from multiprocessing import Pipe
 from pathlib import Path
 
 import torch
@@ -58,6 +59,8 @@ class FilePush(IPCPush):
 class BroadcastWorker:
     """A worker of ``--weight-transfer-config '{"backend": "nccl"}'``."""
 
+    device = "cpu"
+
     def __init__(self, number=0):
         self.number, self.group = number, None
 
@@ -77,13 +80,22 @@ class BroadcastWorker:
             raise RuntimeError("NCCL weight transfer not initialized. Call init_transfer_engine() first.")
         found = {}
         for name, dtype, shape in zip(names, dtype_names, shapes, strict=True):
-            found[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+            found[name] = torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
             self.group.broadcast([found[name]]).wait()
         return found
 
 
 class IPCWorker:
     """A worker of ``--weight-transfer-config '{"backend": "ipc"}'``."""
+
+    def __init__(self, number=0):
+        self.number = number
+
+    def gpu(self):
+        return GPU
+
+    def opened(self, arguments):
+        return rebuilt(*arguments)
 
     def init(self, packed=False):
         assert not packed
@@ -93,9 +105,9 @@ class IPCWorker:
         assert isinstance(handles, list) and len(handles) == len(names) == len(dtype_names) == len(shapes)
         found = {}
         for name, dtype, shape, handle in zip(names, dtype_names, shapes, handles, strict=True):
-            arguments = list(handle[GPU])
+            arguments = list(handle[self.gpu()])
             arguments[DEVICE_INDEX] = 0
-            found[name] = rebuilt(*arguments).clone()
+            found[name] = self.opened(arguments).clone()
             assert list(found[name].shape) == shape and str(found[name].dtype) == f"torch.{dtype}"
         return found
 
@@ -103,24 +115,22 @@ class IPCWorker:
 WORKERS = {"nccl": BroadcastWorker, "ipc": IPCWorker}
 
 
-def serve(connection, number):
+def serve(connection, number, kind):
     """A worker in a process of its own: calls and results go through a pipe."""
     torch.set_num_threads(1)
-    worker = BroadcastWorker(number)
+    worker = kind(number)
     while (call := connection.recv()) is not None:
         name, arguments = call
         result = getattr(worker, name)(**arguments)
-        connection.send(pickle.dumps({key: tensor.numpy() for key, tensor in (result or {}).items()}))
+        connection.send(pickle.dumps({key: tensor.cpu().numpy() for key, tensor in (result or {}).items()}))
 
 
 class DistantWorker:
-    """A `BroadcastWorker` in another process."""
+    """A worker in another process, which `start` makes as `multiprocessing.Process` does."""
 
-    def __init__(self, number, start):
-        from multiprocessing import Pipe
-
+    def __init__(self, number, start, kind=BroadcastWorker):
         self.connection, other = Pipe()
-        self.process = start(target=serve, args=(other, number))
+        self.process = start(target=serve, args=(other, number, kind))
         self.process.start()
 
     def _call(self, name, arguments):
