@@ -116,7 +116,7 @@ class Exchange:
 
     def returned(self, values: Tensor, steps: int) -> Tensor:
         """Values ``[N', T']`` of moved answers, on the processes that sampled them, as ``[N, steps]``. Collective."""
-        answers = values.view(sum(self.received), self.share.group_size, -1)
+        answers = values.unflatten(0, (sum(self.received), self.share.group_size))
         found = answers.new_empty(len(self.order), *answers.shape[1:])
         dist.all_to_all_single(found, answers, self.sent, self.received)
         return torch.empty_like(found).index_copy(0, self.order, found).flatten(0, 1)[:, :steps]

@@ -76,9 +76,9 @@ SHARES = [range(3), range(3, 7), range(7, 7)]
 """The last process has no prompts, and the first no images."""
 
 
-def on_every_process(work, monkeypatch):
-    """What `work` of (rank, examples, share) returns on each process; `dist` and the gathering are replaced."""
-    given = [examples(groups, LENGTHS, images=rank == 1) for rank, groups in enumerate(SHARES)]
+def on_every_process(work, monkeypatch, shares=SHARES):
+    """What `work` of (examples, share) returns on each process; `dist` and the gathering are replaced."""
+    given = [examples(groups, LENGTHS, images=rank == 1) for rank, groups in enumerate(shares)]
     counts = [len(one) for one in given]
     named = [{n: (t.dtype, tuple(t.shape[1:])) for n, t in module._tensors(one).items()} for one in given]
     tokens = [group_tokens(one, GROUP_SIZE, True) for one in given]
@@ -92,7 +92,7 @@ def on_every_process(work, monkeypatch):
         for rank, one in enumerate(given):
             wire.rank, wire.call = rank, 0
             for place in (module, cutting):
-                monkeypatch.setattr(place, "world", lambda rank=rank: (rank, len(SHARES)))
+                monkeypatch.setattr(place, "world", lambda rank=rank: (rank, len(shares)))
             found.append(work(one, Share.of(one, GROUP_SIZE)))
     return given, found
 
@@ -140,12 +140,13 @@ def test_tokens_are_balanced(monkeypatch):
     assert sum(before) == sum(after) and max(before) > 100 and max(after) - min(after) <= 25
 
 
-def test_values_go_back(monkeypatch):
+@pytest.mark.parametrize("shares", [SHARES, [range(2), range(2, 2), range(2, 2)]], ids=["groups", "fewer groups"])
+def test_values_go_back(shares, monkeypatch):
     def work(one, share):
         plan = Exchange.balancing(one, share, [partition(share, 4, 0, 0, 0)], shares_prompts=False)
         return plan.returned(plan.moved(one).targets["weights"], one.mask.shape[1])
 
-    given, found = on_every_process(work, monkeypatch)
+    given, found = on_every_process(work, monkeypatch, shares)
     assert all(torch.equal(values, one.targets["weights"]) for one, values in zip(given, found, strict=True))
 
 
