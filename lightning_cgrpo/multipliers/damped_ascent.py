@@ -19,11 +19,11 @@ class DampedAscent(Controller):
         p_k = min(1, max(-1, gain s_k))
         log lambda_k = p_k + max(p_k, 0) + I_k,    I_k <- I_k + (gain / time) v_k
 
-    with lambda_k between `min_multiplier` and cap_k, and I_k between log `min_multiplier` and 1 + log cap_k. The
-    integral I finds the multiplier. The proportional part damps oscillation and responds at once: slack divides the
-    multiplier by e at most, a violation multiplies it by e^2 at most. I stops where the multiplier would be pushed
-    beyond its bounds. The cap keeps the reward and the other constraints if a threshold can't be met. It is
-    `max_multiplier`, and half of it once a constraint has stalled at its cap (`StallDetector`).
+    with lambda and exp(I) between `min_multiplier` and cap_k. The integral I finds the multiplier. The proportional
+    part damps oscillation and responds at once: slack divides the multiplier by e at most, a violation multiplies it by
+    e^2 at most. I stops where the multiplier would be pushed beyond its bounds. The cap keeps the reward and the other
+    constraints if a threshold can't be met. It is `max_multiplier`, and half of it once a constraint has stalled at its
+    cap (`StallDetector`).
 
     One setting serves all thresholds and tasks. In standard units, the policy's response and a rate's noise don't
     depend on the threshold. Noise changes a multiplier by a share of itself, so it neither drowns a small multiplier
@@ -54,7 +54,7 @@ class DampedAscent(Controller):
         self,
         gain: float = 5.0,
         time: float = 60.0,
-        smoothing: float = 0.5,
+        smoothing: float = 0.6,
         min_multiplier: float = 0.01,
         max_multiplier: float = 10.0,
         init: float = 1.0,
@@ -102,14 +102,13 @@ class DampedAscent(Controller):
         for stalled in self.stall.update(self.weights, violations, observed, self.highest_weights):
             self.relaxed[stalled] = True
         low, high = math.log(self.min_multiplier), self.caps.log()
-        highest = high + 1  # so that slack by noise alone leaves a needed multiplier at its cap
         previous = torch.where(self.started, self.smoothed, violations)
         smoothed = self.smoothing * previous + (1 - self.smoothing) * violations
         proportional = (self.gain * smoothed).clamp(-1, 1)
         proportional = proportional + proportional.clamp(min=0)
         wanted = proportional + self.integral
-        beyond = ((wanted >= highest) & (violations > 0)) | ((wanted <= low) & (violations < 0))
-        moved = torch.minimum(self.integral + self.gain / self.time * violations, highest).clamp(min=low)
+        beyond = ((wanted >= high) & (violations > 0)) | ((wanted <= low) & (violations < 0))
+        moved = torch.minimum(self.integral + self.gain / self.time * violations, high).clamp(min=low)
         integral = torch.where(beyond, self.integral, moved)
         multipliers = torch.minimum(proportional + integral, high).clamp(min=low).exp()
 
