@@ -17,7 +17,7 @@ class DampedAscent(Controller):
 
         v_k = (rate_k - d_k) / sqrt(d_k (1 - d_k)),    s <- a s + (1 - a) v,    s_0 = v_0
         p_k = min(1, max(-1, gain s_k))
-        log lambda_k = p_k + max(p_k, 0) + I_k,    I_k <- I_k + (gain / time) v_k
+        log lambda_k = p_k + max(p_k, 0) + I_k,    I_k <- I_k + (gain / time) s_k
 
     with lambda and exp(I) between `min_multiplier` and cap_k. The integral I finds the multiplier. The proportional
     part damps oscillation and responds at once: slack divides the multiplier by e at most, a violation multiplies it by
@@ -54,7 +54,7 @@ class DampedAscent(Controller):
         self,
         gain: float = 5.0,
         time: float = 60.0,
-        smoothing: float = 0.6,
+        smoothing: float = 0.7,
         min_multiplier: float = 0.01,
         max_multiplier: float = 10.0,
         init: float = 1.0,
@@ -107,8 +107,8 @@ class DampedAscent(Controller):
         proportional = (self.gain * smoothed).clamp(-1, 1)
         proportional = proportional + proportional.clamp(min=0)
         wanted = proportional + self.integral
-        beyond = ((wanted >= high) & (violations > 0)) | ((wanted <= low) & (violations < 0))
-        moved = torch.minimum(self.integral + self.gain / self.time * violations, high).clamp(min=low)
+        beyond = ((wanted >= high) & (smoothed > 0)) | ((wanted <= low) & (smoothed < 0))
+        moved = torch.minimum(self.integral + self.gain / self.time * smoothed, high).clamp(min=low)
         integral = torch.where(beyond, self.integral, moved)
         multipliers = torch.minimum(proportional + integral, high).clamp(min=low).exp()
 
