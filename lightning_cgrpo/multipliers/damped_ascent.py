@@ -30,7 +30,7 @@ class DampedAscent(Controller):
     nor is clipped at 0, and mean rates settle at their thresholds; docs/method.md has the derivation.
 
     Reduces to the exponentiated gradient in standard units (Kivinen & Warmuth, 1997) for gain -> 0 at constant
-    gain / time, and to PI control (Stooke et al., 2020, without the derivative) of log lambda.
+    gain / time and a = 0. Without the doubling, it is PI control of log lambda (Stooke et al., 2020, control lambda).
 
     Args:
         gain: fall of log lambda per standard unit of slack; a violation counts twice.

@@ -70,7 +70,8 @@ def test_integral_stops_at_the_least_multiplier_and_leaves_it_before_the_thresho
     rising = [step(made, -0.3 + 0.01 * t) for t in range(31)]
     crossed = 30  # the first update without slack
     assert rising[crossed] > 0.015 and rising == sorted(rising)
-    assert step(made, 0.3) > 3 * rising[crossed]
+    woken = [step(made, 0.3) for _ in range(4)]
+    assert woken[3] > 5 * rising[crossed]
 
 
 def test_a_constraint_that_stalls_at_its_cap_is_relaxed() -> None:
@@ -91,7 +92,7 @@ def test_a_constraint_that_stalls_at_its_cap_is_relaxed() -> None:
 
 def test_reduces_to_exponentiated_gradient() -> None:
     gain = 1e-9
-    made = controller(gain=gain, time=gain / 0.7, min_multiplier=1e-9, max_multiplier=1e9)
+    made = controller(gain=gain, time=gain / 0.7, smoothing=0.0, min_multiplier=1e-9, max_multiplier=1e9)
     exponentiated = ExponentiatedGradient(0.7, clip=math.inf, bound=100.0)
     exponentiated.setup(1)
     violations = 0.05 + 0.3 * torch.randn(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
