@@ -57,7 +57,11 @@ class TransformersEngine(RolloutEngine):
             if penalizes:
                 choose.seen = _occurring(policy, prompts).repeat_interleave(group_size, 0)
             draws = draws.flatten(0, 1).to(device, non_blocking=True)
-            steps = (_Shared if policy.shares_prompts else _Padded)(policy, prompts, group_size, inputs)
+            steps: _Shared | _Padded
+            if policy.shares_prompts:
+                steps = _Shared(policy, prompts, group_size, longest, inputs)
+            else:
+                steps = _Padded(policy, prompts, group_size, inputs)
             logits = steps.read().repeat_interleave(group_size, 0)
             for step in range(longest):
                 chosen = choose(logits, draws[:, step], step)
@@ -184,7 +188,12 @@ class _Shared:
     """Logits of growing answers, with one copy of each prompt's keys and values."""
 
     def __init__(
-        self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, inputs: Mapping[str, Tensor]
+        self,
+        policy: CausalLMPolicy,
+        prompts: list[list[int]],
+        group_size: int,
+        longest: int,
+        inputs: Mapping[str, Tensor],
     ) -> None:
         self.policy, self.inputs = policy, inputs
         device = policy.device
@@ -195,8 +204,8 @@ class _Shared:
         nothing = lengths[:0]
         positions = policy.prompt_positions(self.tokens, lengths, inputs)
         self.layout = Layout.of(lengths, nothing, nothing, positions, device)
-        self.decoding = Decoding(self.layout, group_size)
-        self.positions = self.layout.following.repeat_interleave(group_size)
+        self.decoding = Decoding(self.layout, group_size, longest - 1)  # the last token is never read
+        self.positions = self.layout.following.repeat_interleave(group_size) - 1
 
     def read(self) -> Tensor:
         """Logits ``[B, V]`` after the prompts."""
@@ -209,12 +218,12 @@ class _Shared:
         Args:
             kept: ascending rows ``[R]`` of the last call that go on, on the CPU; None for all.
         """
-        self.decoding.step += 1
         if kept is not None:
             self.decoding.keep(kept)
             self.positions = self.positions[kept.to(self.positions.device, non_blocking=True)]
-        positions = (self.positions + self.decoding.step)[None]
-        return self.policy.project(self.policy.hidden(tokens, positions, self.decoding))
+        self.decoding.advance()
+        self.positions += 1
+        return self.policy.project(self.policy.hidden(tokens, self.positions[None], self.decoding))
 
 
 class _Padded:
