@@ -10,8 +10,10 @@ from torch import Tensor
 from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
+from lightning_cgrpo.policies.pretrained import at_least_float32
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
+from lightning_cgrpo.policies.shared_prefix.rotation import JointRotation
 from lightning_cgrpo.rollout import NO_INPUTS
 from lightning_cgrpo.samplers.engine import Completions, Replies, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.token_sampling import min_p, penalized, sample, top_k, top_p
@@ -154,7 +156,7 @@ class _Choice:
 
     def __call__(self, logits: Tensor, draws: Tensor, step: int) -> Tensor:
         sampling = self.sampling
-        scaled = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        scaled = at_least_float32(logits)
         if self.seen is not None:
             scaled = penalized(scaled, self.seen, sampling.repetition_penalty)
         if self.policy.temperature != 1:
@@ -206,6 +208,7 @@ class _Shared:
         self.layout = Layout.of(lengths, nothing, nothing, positions, device)
         self.decoding = Decoding(self.layout, group_size, longest - 1)  # the last token is never read
         self.positions = self.layout.following.repeat_interleave(group_size) - 1
+        self.rotation = JointRotation(policy.network)
 
     def read(self) -> Tensor:
         """Logits ``[B, V]`` after the prompts."""
@@ -223,7 +226,9 @@ class _Shared:
             self.positions = self.positions[kept.to(self.positions.device, non_blocking=True)]
         self.decoding.advance()
         self.positions += 1
-        return self.policy.project(self.policy.hidden(tokens, self.positions[None], self.decoding))
+        with self.rotation:
+            hidden = self.policy.hidden(tokens, self.positions[None], self.decoding)
+        return self.policy.project(hidden)
 
 
 class _Padded:
