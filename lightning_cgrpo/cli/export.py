@@ -8,7 +8,6 @@ from pathlib import Path
 
 from lightning_cgrpo.cli.configuration import Config, get
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.policies.upload import open_repository, upload
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -35,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"Expected --out to be a new or empty directory, but got '{given.out}', which has something in it, try "
             "another name."
         )
+    # Imported here, because --help and misspelled keys must not wait for torch.
+    from lightning_cgrpo.policies.upload import open_repository, upload
+
     if given.push_to_hub is not None:
         open_repository(given.push_to_hub)
     _export({**config, "ckpt_path": given.ckpt_path}, given.out, given.merge)
