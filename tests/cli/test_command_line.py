@@ -323,19 +323,33 @@ def test_nested_overrides_reach_what_they_name(folder, monkeypatch):
     assert plain.tolist() == [1] and "LagrangianCallback" not in callbacks
 
 
+EACH = """\
+import json, os, sys
+import lightning_cgrpo.cli.command_line
+from lightning_cgrpo.__main__ import run
+assert not {"lightning_cgrpo.datamodules.gsm8k", "lightning_cgrpo.policies.causal_lm"} & set(sys.modules)
+for command in json.loads(sys.argv[1]):
+    if (process := os.fork()) == 0:
+        sys.argv[1:] = command
+        run()
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 2
+"""
+
+
 @pytest.mark.slow
 def test_classes_of_this_package_need_no_path(folder):
-    """Nor do those that nothing has imported yet, hence a new process. Found, they say what is wrong with the rest."""
-    for arguments, answer in (
-        ("--model.policy=CausalLMPolicy --model.policy.model=./nowhere", "Expected a NetworkPolicy, which acts, but"),
-        ("--data=GSM8KDataModule --data.path=./nowhere", "Expected a file or a folder at ./nowhere"),
-        ("--model.sampler.environment=Gridworld --model.group_size=1", "`group_size` to be at least 2, but got 1"),
-    ):
-        run = subprocess.run(
-            [sys.executable, "-m", "lightning_cgrpo", "fit", *SMALL, *arguments.split()],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert run.returncode == 2 and answer in run.stderr.splitlines()[-1]
+    """Nor do those that nothing has imported yet, hence a new process, which forks one for each command."""
+    answers = {
+        "--model.policy=CausalLMPolicy --model.policy.model=./nowhere": "Expected a NetworkPolicy, which acts, but",
+        "--data=GSM8KDataModule --data.path=./nowhere": "Expected a file or a folder at ./nowhere",
+        "--model.sampler.environment=Gridworld --model.group_size=1": "`group_size` to be at least 2, but got 1",
+    }
+    commands = json.dumps([["fit", *SMALL, *arguments.split()] for arguments in answers])
+    done = subprocess.run([sys.executable, "-c", EACH, commands], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("lightning_cgrpo: error: ")]
+    assert len(errors) == len(answers)
+    assert all(answer in error for answer, error in zip(answers.values(), errors, strict=True)), errors
 
 
 @pytest.mark.parametrize(("given", "policy"), [(None, "passive"), ("active", "active")])
