@@ -42,6 +42,9 @@ from lightning_cgrpo.samplers.environment import Environment as Environment
 from lightning_cgrpo.samplers.environment import EnvironmentSampler as EnvironmentSampler
 from lightning_cgrpo.samplers.generation import GenerationSampler as GenerationSampler
 from lightning_cgrpo.samplers.sampler import Sampler as Sampler
+from lightning_cgrpo.samplers.vllm.folder_push import FolderPush as FolderPush
+from lightning_cgrpo.samplers.vllm.ipc_push import IPCPush as IPCPush
+from lightning_cgrpo.samplers.vllm.nccl_push import NCCLPush as NCCLPush
 from lightning_cgrpo.samplers.vllm.server import VLLMServer as VLLMServer
 from lightning_cgrpo.scenes.argoverse2 import Argoverse2 as Argoverse2
 from lightning_cgrpo.scenes.covla import CoVLA as CoVLA

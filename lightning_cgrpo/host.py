@@ -11,8 +11,11 @@ def on_host(*tensors: Tensor) -> list[Tensor]:
 
     Tensors that are on the CPU aren't copied.
     """
-    if all(tensor.device.type == "cpu" for tensor in tensors):
+    there = [tensor for tensor in tensors if tensor.device.type != "cpu"]
+    if not there:
         return list(tensors)
-    packed = torch.cat([tensor.flatten().long() for tensor in tensors]).cpu()
-    parts = packed.split([tensor.numel() for tensor in tensors])
-    return [part.view(tensor.shape).to(tensor.dtype) for part, tensor in zip(parts, tensors, strict=True)]
+    packed = torch.cat([tensor.flatten().long() for tensor in there]).cpu()
+    parts = iter(packed.split([tensor.numel() for tensor in there]))
+    return [
+        tensor if tensor.device.type == "cpu" else next(parts).view(tensor.shape).to(tensor.dtype) for tensor in tensors
+    ]

@@ -8,8 +8,10 @@ FOLDER holds a language model and prompts. A run is the name of a function below
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
 import torch
@@ -192,13 +194,18 @@ def even(completions, **columns):
     return [float(len(text) % 2 == 0) for text in completions]
 
 
-def answering(folder: Path, how: Optimization, estimator: AdvantageEstimator | None = None) -> ConstrainedGRPO:
+def answering(
+    folder: Path,
+    how: Optimization,
+    estimator: AdvantageEstimator | None = None,
+    constraints: Mapping[str, Constraint] = MappingProxyType({"even": Constraint(at_least=0.9)}),
+) -> ConstrainedGRPO:
     """A language model whose answers are short, and of even length."""
     return ConstrainedGRPO(
         CausalLMPolicy(str(folder / "model"), dtype="float64"),
         GenerationSampler(max_new_tokens=8),
         FunctionTask({"even": even}, kinds={"even": "indicator"}, max_completion_tokens=8),
-        Objective("length", {"even": Constraint(at_least=0.9)}),
+        Objective("length", dict(constraints)),
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
         optimization=how,
         estimator=estimator,
@@ -213,6 +220,20 @@ def language(folder: Path, prompts: int) -> dict:
     module = answering(folder, how)
     data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts)
     return run(module, data, LagrangianCallback(SoftmaxAdam(), every_n_updates=3), 8)
+
+
+def exchanged(folder: Path, prompts: int) -> dict:
+    """Minibatches of whole groups, with signals that the passes measure; each process trains on others' answers too."""
+    torch.manual_seed(0)
+    how = Optimization(epochs=2, minibatch_size=8, micro_batch_tokens=60, mask_truncated=True, kl_weight=0.1)
+    constraints = {
+        "even": Constraint(at_least=0.9),
+        "drift": Constraint(signal="kl", mean_at_most=1e-5),
+        "lively": Constraint(signal="entropy", mean_at_least=5.0),
+    }
+    module = answering(folder, how, constraints=constraints)
+    data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts)
+    return run(module, data, LagrangianCallback(SoftmaxAdam()), 8)
 
 
 def reader(folder: Path, prompts: int) -> dict:
@@ -315,6 +336,7 @@ RUNS = {
     "critic": critic,
     "worlds": worlds,
     "language": language,
+    "exchanged": exchanged,
     "reader": reader,
     "supervised": supervised,
     "conversing": conversing,

@@ -1,4 +1,5 @@
-"""Ten minutes on a GPU: versions, shared prompts, waits of the host, agreement with the CPU, throughput, TRL.
+"""Ten minutes on a GPU: versions, shared prompts, waits of the host, agreement with the CPU, throughput,
+weights and groups between processes, TRL.
 
     python -m benchmarks.gpu                          # all parts; writes benchmarks/results/gpu.json
     python -m benchmarks.gpu --only prompts waits     # some parts
@@ -24,7 +25,15 @@ from rich.table import Table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "gpu.json"
-LIMITS = {"versions": 30, "prompts": 60, "waits": 100, "agreement": 180, "throughput": 150, "trl": 80}
+LIMITS = {
+    "versions": 30,
+    "prompts": 60,
+    "waits": 110,
+    "agreement": 160,
+    "throughput": 130,
+    "processes": 50,
+    "trl": 60,
+}
 """Seconds of each part on a GPU: ten minutes in all."""
 PRETENDED_LIMIT = 600
 

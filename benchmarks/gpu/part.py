@@ -19,6 +19,8 @@ import torch
 
 from benchmarks.gpu.attention import flash_errors
 from benchmarks.gpu.device import Place, place
+from benchmarks.gpu.families import family_waits
+from benchmarks.gpu.processes import processes
 from benchmarks.gpu.throughput import throughput
 from benchmarks.gpu.waits import Waits
 from lightning_cgrpo import CausalLMPolicy, VisionLanguagePolicy
@@ -75,7 +77,10 @@ def prompts(where: Place) -> dict[str, Any]:
 
 
 def waits(where: Place) -> dict[str, Any]:
-    """Waits of the host for the device in an update of each shipped task, with the lines that wait most."""
+    """Waits of the host for the device in an update of each shipped task, with the lines that wait most.
+
+    Small vision-language models of the other families follow, in a training pass.
+    """
     found = {}
     Waits.pretended = where.waits
     for task, small in SMALL.items():
@@ -83,7 +88,7 @@ def waits(where: Place) -> dict[str, Any]:
         sizes = small if where.pretended else ()
         fit(task, "--trainer.max_steps=2", "--trainer.logger=false", counting, *where.options, *sizes)
         found[task] = {"waits": Waits.lines.total(), "most": dict(Waits.lines.most_common(8))}
-    return {"tasks": found}
+    return {"tasks": found, "families": family_waits(where)}
 
 
 def metrics(task: str, *options: str) -> list[dict[str, float]]:
@@ -136,6 +141,7 @@ PARTS = {
     "waits": waits,
     "agreement": agreement,
     "throughput": throughput,
+    "processes": processes,
     "trl": trl,
 }
 

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from lightning_cgrpo.critic.critic import Critic
 from lightning_cgrpo.distributed import all_sum, world
 from lightning_cgrpo.errors import expect
-from lightning_cgrpo.grpo.minibatches import micro_batches, minibatches, put_rows
+from lightning_cgrpo.grpo.minibatches import Share, micro_batches, minibatches, partition, put_rows
 from lightning_cgrpo.policies.sharding import equal_passes, is_sharded, total_norm
 from lightning_cgrpo.rollout import Examples
 
@@ -80,9 +80,9 @@ def learn_values(
         examples: with targets ``returns``, ``values`` (predictions) and ``value_weights``, ``[N, J]`` or ``[N, T, J]``.
     """
     losses, skipped = [], 0
-    device = examples.actions.device
+    device, share = examples.actions.device, Share.of(examples, group_size)
     for epoch in range(how.epochs):
-        for rows, scale in minibatches(examples, how.minibatch_size, group_size, seed, update, epoch):
+        for rows, scale in minibatches(share, partition(share, how.minibatch_size, seed, update, epoch), device):
             optimizer.zero_grad()
             for piece in equal_passes(critic, micro_batches(rows, how.micro_batch_size), device):
                 if len(piece):

@@ -84,35 +84,57 @@ def with_targets(examples: Examples, rollouts: Rollouts, **values: Tensor) -> Ex
     return replace(examples, targets={**examples.targets, **targets})
 
 
-def minibatches(
-    examples: Examples, size: int | None, group_size: int, seed: int, update: int, epoch: int
-) -> Iterator[tuple[Tensor, float]]:
-    """Random partition of the units of all processes, independent of the number of processes.
+@dataclass(frozen=True)
+class Share:
+    """This process's units among those of all processes.
+
+    Args:
+        numbers: ``[N]`` int64 on the CPU, ascending, numbers of this process's units.
+        total: units of all processes.
+        group_size: consecutive units that minibatches keep together; 1 for steps.
+    """
+
+    numbers: Tensor
+    total: int
+    group_size: int
+
+    @classmethod
+    def of(cls, examples: Examples, group_size: int) -> Share:
+        """Units numbered by process. Collective."""
+        counts = gather_counts(len(examples), examples.actions.device)
+        first = sum(counts[: world()[0]])
+        numbers = torch.arange(first, first + len(examples), device="cpu")
+        return cls(numbers, sum(counts), group_size if examples.mask.dim() == 2 else 1)
+
+
+def partition(share: Share, size: int | None, seed: int, update: int, epoch: int) -> list[Tensor]:
+    """Random partition of the numbers of all units, the same for any number of processes; on the CPU.
 
     Args:
         size: most units in a part, over all processes; None for a single part. A group of answers that fits stays
             whole.
+    """
+    if size is None or share.total <= size:
+        return [torch.arange(share.total, device="cpu")]
+    group_size = share.group_size
+    draw = generator(seed, Stream.MINIBATCHES, update, epoch)
+    groups = torch.from_numpy(draw.permutation(share.total // group_size))
+    order = groups[:, None] * group_size + torch.arange(group_size, device="cpu")  # [groups, group_size]
+    if size < group_size:
+        return list(order.flatten().tensor_split(-(-share.total // size)))
+    return [part.flatten() for part in order.tensor_split(-(-len(groups) // (size // group_size)))]
+
+
+def minibatches(share: Share, parts: Iterable[Tensor], device: torch.device) -> Iterator[tuple[Tensor, float]]:
+    """This process's units in each part of a `partition`.
 
     Yields:
-        Indices of this process's units in a part (possibly none), and the loss's factor: all units / units of the part.
+        Their indices on the device (possibly none), and the loss's factor: all units / units of the part.
     """
-    counts = gather_counts(len(examples), examples.actions.device)
-    total, first = sum(counts), sum(counts[: world()[0]])
-    if size is None or total <= size:
-        yield torch.arange(len(examples), device=examples.actions.device), 1.0
-        return
-    draw = generator(seed, Stream.MINIBATCHES, update, epoch)
-    if examples.mask.dim() == 1:
-        group_size = 1
-    groups = torch.from_numpy(draw.permutation(total // group_size))
-    order = groups[:, None] * group_size + torch.arange(group_size)  # [groups, group_size]
-    if size >= group_size:
-        parts = order.tensor_split(-(-len(groups) // (size // group_size)))
-    else:
-        parts = order.flatten().tensor_split(-(-total // size))
-    for part in (part.flatten() for part in parts):
-        rows = part[(part >= first) & (part < first + len(examples))] - first
-        yield rows.to(examples.actions.device), total / len(part)
+    for part in parts:
+        rows = torch.searchsorted(share.numbers, part)
+        here = torch.isin(part, share.numbers)
+        yield rows[here].to(device, non_blocking=True), share.total / len(part)
 
 
 def micro_batches(rows: Tensor, size: int | None) -> list[Tensor]:

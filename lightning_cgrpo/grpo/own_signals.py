@@ -11,6 +11,9 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.grpo.losses import k3
 from lightning_cgrpo.rollout import Examples, Rollouts, Signal
 
+MEASURED = "old_log_probs", "reference_log_probs", "entropy"
+"""Targets that an update computes, from which `own_signals` measures."""
+
 
 def own_signals(names: Iterable[str], examples: Examples, rollouts: Rollouts) -> dict[str, Signal]:
     """Means over the steps of each answer, ``[B, G]``, from log-probabilities that the update needed anyway.

@@ -10,18 +10,22 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from lightning_cgrpo.distributed import world
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.grpo.exchange import Exchange
 from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss
 from lightning_cgrpo.grpo.minibatches import (
     Optimization,
+    Share,
     loss_mask,
     micro_batches,
     minibatches,
+    partition,
     put_rows,
     token_batches,
     with_targets,
 )
-from lightning_cgrpo.grpo.own_signals import own_signals
+from lightning_cgrpo.grpo.own_signals import MEASURED, own_signals
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.modules.update_report import UpdateReport
 from lightning_cgrpo.policies.policy import Policy, Reference
@@ -71,11 +75,15 @@ class PolicySteps(RolloutModule):
         """Take all optimizer steps, and return the policy's own signals."""
         how = self.optimization
         penalties = self.objective.penalties(self.weights)
-        examples = self._training_examples(rollouts, advantages)
-        epochs = [
-            list(minibatches(examples, how.minibatch_size, self.group_size, self.seed, update, epoch))
-            for epoch in range(how.epochs)
-        ]
+        sampled = self._sampled_examples(rollouts, advantages)
+        share = Share.of(sampled, self.group_size)
+        cuts = [partition(share, how.minibatch_size, self.seed, update, epoch) for epoch in range(how.epochs)]
+        exchange, examples = None, sampled
+        if world()[1] > 1 and sampled.mask.dim() == 2:
+            exchange = Exchange.balancing(sampled, share, cuts, self.policy.shares_prompts)
+            share, examples = exchange.share, exchange.moved(sampled)
+        examples = self._with_reference(examples)
+        epochs = [list(minibatches(share, cut, self.device)) for cut in cuts]
         # With a single minibatch, the first pass has the policy that sampled, so its log-probabilities are recorded.
         record = "old_log_probs" not in examples.targets and len(epochs[0]) == 1
         if record:
@@ -101,9 +109,19 @@ class PolicySteps(RolloutModule):
             if "entropy" in examples.targets:  # of the first epoch
                 entropy = {"entropy": examples.targets.pop("entropy")}
         report.add_sampling(examples)
-        return own_signals(self._own, replace(examples, targets={**examples.targets, **entropy}), rollouts)
+        if not self._own:
+            return {}
+        measured = {**examples.targets, **entropy}
+        if exchange is not None:
+            steps = sampled.mask.shape[1]
+            measured = {name: exchange.returned(measured[name], steps) for name in MEASURED if name in measured}
+        return own_signals(self._own, replace(sampled, targets={**sampled.targets, **measured}), rollouts)
 
     def _training_examples(self, rollouts: Rollouts, advantages: Tensor) -> Examples:
+        return self._with_reference(self._sampled_examples(rollouts, advantages))
+
+    def _sampled_examples(self, rollouts: Rollouts, advantages: Tensor) -> Examples:
+        """This process's answers, with the log-probabilities that the sampler reported."""
         how = self.optimization
         if advantages.dim() == 2:
             advantages = advantages[..., None].expand(rollouts.mask.shape)  # [B, G, T]
@@ -120,6 +138,9 @@ class PolicySteps(RolloutModule):
                 "Expected a policy that trains on whole answers for sequence_ratio, but got "
                 f"{type(self.policy).__name__}, which trains on single steps, try sequence_ratio: false."
             )
+        return examples
+
+    def _with_reference(self, examples: Examples) -> Examples:
         if self.reference is not None:
             examples.targets["reference_log_probs"] = self._log_probs(self.reference, examples)
         return examples
@@ -127,7 +148,8 @@ class PolicySteps(RolloutModule):
     def own_measured(self, rollouts: Rollouts) -> dict[str, Signal]:
         if not self._own:
             return {}
-        examples = self._training_examples(rollouts, torch.zeros_like(rollouts.mask[..., 0], dtype=torch.float32))
+        nothing = torch.zeros_like(rollouts.mask[..., 0], dtype=torch.float32)
+        examples = self._training_examples(rollouts, nothing)
         if "old_log_probs" not in examples.targets:
             examples.targets["old_log_probs"] = self._log_probs(self.policy, examples)
         if "entropy" in self._own:

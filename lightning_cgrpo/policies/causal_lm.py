@@ -242,8 +242,7 @@ class CausalLMPolicy(TextPolicy):
 
     def padded_log_probs(self, examples: Examples) -> PolicyOutput:
         """`forward` with a padded row per answer, its prompt included."""
-        states, actions = self._before_answers(examples, states=True)
-        own = on_host(examples.mask)[0]
+        states, actions, own = self._before_answers(examples, states=True)
         rows, places = (
             mask.flatten().nonzero()[:, 0].to(states.device, non_blocking=True)
             for mask in (own[:, : actions.shape[1]], own)
@@ -297,19 +296,21 @@ class CausalLMPolicy(TextPolicy):
 
     def padded_logits(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """Logits ``[N, steps, V]`` and tokens ``[N, steps]`` of the answers, up to the longest."""
-        return self._before_answers(examples, states=False)
+        return self._before_answers(examples, states=False)[:2]
 
-    def _before_answers(self, examples: Examples, states: bool) -> tuple[Tensor, Tensor]:
-        """Logits or hidden states before the answers' tokens ``[N, steps]``, and the tokens."""
-        group, seen, prompt_seen = on_host(examples.group, read_steps(examples.mask), examples.shared["prompt_mask"])
+    def _before_answers(self, examples: Examples, states: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits or hidden states before the answers' tokens ``[N, steps]``, the tokens, and their mask on the CPU."""
+        group, own, prompt_seen = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
+        seen = read_steps(own)
         steps, width = max(int(seen.sum(-1).max()), 1), int(prompt_seen[group].sum(-1).max())
         # `cat` copies the rollout's tensors, which may have been made under inference mode.
         rows = examples.shared["prompt_ids"][examples.group][:, -width:]
         ids = torch.cat([rows, examples.actions[:, :steps]], 1)
         mask = torch.cat([prompt_seen[group][:, -width:], seen[:, :steps]], 1).to(ids.device, non_blocking=True)
-        prompts = PaddedPrompts.of(examples, width)
+        prompts = PaddedPrompts.of(examples, group, width)
         positions = self.row_positions(ids[:, :-1], mask[:, :-1], prompts)
-        return self.logits(ids[:, :-1], mask[:, :-1], steps, None, positions, prompts, states), ids[:, -steps:]
+        found = self.logits(ids[:, :-1], mask[:, :-1], steps, None, positions, prompts, states)
+        return found, ids[:, -steps:], own
 
     def illustrated(self, ids: Tensor, draw: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """Made-up prompts ``[B, S]`` with further inputs drawn for the comparison at loading; {} for text alone."""

@@ -16,7 +16,7 @@ class PaddedPrompts:
 
     Args:
         inputs: further inputs of B prompts, ``[B, ...]``.
-        group: ``[N]`` int64, index of each row's prompt.
+        group: ``[N]`` int64, index of each row's prompt; on the CPU, no reader waits for it.
         width: columns of the prompts, padded on the left.
     """
 
@@ -25,10 +25,11 @@ class PaddedPrompts:
     width: int
 
     @classmethod
-    def of(cls, examples: Examples, width: int) -> PaddedPrompts | None:
-        """Prompts of these examples alone; None without further inputs."""
+    def of(cls, examples: Examples, group: Tensor, width: int) -> PaddedPrompts | None:
+        """Prompts of these examples alone, whose `group` is on the CPU; None without further inputs."""
         inputs = {name: tensor for name, tensor in examples.shared.items() if not name.startswith("prompt_")}
         if not inputs:
             return None
-        prompts, group = examples.group.unique(return_inverse=True)
-        return cls({name: tensor[prompts] for name, tensor in inputs.items()}, group, width)
+        prompts, group = group.unique(return_inverse=True)
+        rows = prompts.to(examples.actions.device, non_blocking=True)
+        return cls({name: tensor[rows] for name, tensor in inputs.items()}, group, width)

@@ -128,19 +128,47 @@ def write(
         merge: write all weights with the adapters added.
         weights: written instead of the model's own.
     """
-    adapted = hasattr(model, "merge_and_unload")
-    if adapted and not merge:
+    if hasattr(model, "merge_and_unload") and not merge:
         # Otherwise peft asks the hub whether the embeddings are the base model's.
         model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=weights)
-    elif adapted and weights is not None:
+    else:
+        merged(model, weights).save_pretrained(folder, state_dict=weights)
+    tokenizer.save_pretrained(folder)
+
+
+def merged(model: Any, weights: Mapping[str, Tensor] | None = None) -> Any:
+    """The model, or a copy with its adapters added to the weights.
+
+    Raises:
+        UserError: the model has adapters, and is sharded (`weights` are given).
+    """
+    if not hasattr(model, "merge_and_unload"):
+        return model
+    if weights is not None:
         raise UserError(
             "Expected adapters to be written alone where the policy is sharded, but they are to be merged, try "
             "strategy: ddp, or merge later (`python -m lightning_cgrpo export --merge`)."
         )
-    else:
-        whole = copy.deepcopy(model).merge_and_unload() if adapted else model
-        whole.save_pretrained(folder, state_dict=weights)
-    tokenizer.save_pretrained(folder)
+    return copy.deepcopy(model).merge_and_unload()
+
+
+def written_tensors(model: Any, weights: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """The tensors that `write` with `merge` writes, by their names in the file. Without adapters, they are no copies.
+
+    The steps are those of transformers' `save_pretrained`.
+    """
+    from transformers.core_model_loading import revert_weight_conversion
+    from transformers.modeling_utils import remove_tied_weights_from_state_dict
+
+    whole = merged(model, weights)
+    ignored = set(whole._keys_to_ignore_on_save or ())
+    state = {
+        name: tensor.detach()
+        for name, tensor in (whole.state_dict() if weights is None else weights).items()
+        if name not in ignored
+    }
+    tensors: dict[str, Tensor] = revert_weight_conversion(whole, remove_tied_weights_from_state_dict(state, whole))
+    return tensors
 
 
 def directory(name: str, revision: str | None = None) -> Path | None:

@@ -8,7 +8,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from transformers.utils.generic import is_flash_attention_requested
-from transformers.vision_utils import get_vision_cu_seqlens, get_vision_position_ids, get_vision_window_index
+from transformers.vision_utils import (
+    get_vision_cu_seqlens,
+    get_vision_interpolation_indices_and_weights,
+    get_vision_position_ids,
+    get_vision_window_index,
+)
 
 from lightning_cgrpo.errors import UserError
 
@@ -74,6 +79,9 @@ class QwenVL:
         found = processor(images=images, return_tensors="pt")
         return found["pixel_values"], found["image_grid_thw"]
 
+    def prepare(self) -> None:
+        """Change the network, after loading; by default nothing."""
+
     def tokens(self, grids: Tensor) -> Tensor:
         """Number of tokens ``[...]`` of images with grids ``[..., 3]``."""
         return grids.prod(-1) * self.row // self.merge**2
@@ -84,18 +92,22 @@ class QwenVL:
         Args:
             grids: on the CPU.
         """
-        output = self.network.model.get_image_features(patches, grids, **self._indices(grids, patches.device))
+        output = self.network.model.get_image_features(patches, grids, **self._placed(grids, patches.device))
         return [torch.cat(list(output.pooler_output))]
 
-    def _indices(self, grids: Tensor, device: torch.device) -> dict[str, Tensor]:
-        """What the tower would compute from grids, computed on the host, which waits for a device at each image."""
+    def _placed(self, grids: Tensor, device: torch.device) -> dict[str, Tensor]:
+        """Arguments that the tower would compute from grids, made on the host, which would wait at each image."""
+        found, ends = self._indices(grids)
+        # Only flash attention reads an image's ends on the device.
+        placed = found | ends if is_flash_attention_requested(self.network.model.visual.config) else found
+        return ends | {name: tensor.to(device, non_blocking=True) for name, tensor in placed.items()}
+
+    def _indices(self, grids: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Indices of patches, and the ends of images and windows, by transformers' names."""
         tower = self.network.model.visual
         windows, bounds = get_vision_window_index(grids, self.merge, tower.window_size, self.patch_size)
         found = {"position_ids": get_vision_position_ids(grids, self.merge), "window_index": windows}
-        ends = {"cu_seqlens": get_vision_cu_seqlens(grids), "cu_window_seqlens": bounds}
-        # Only flash attention reads an image's ends on the device.
-        placed = found | ends if is_flash_attention_requested(tower.config) else found
-        return ends | {name: tensor.to(device, non_blocking=True) for name, tensor in placed.items()}
+        return found, {"cu_seqlens": get_vision_cu_seqlens(grids), "cu_window_seqlens": bounds}
 
     @staticmethod
     def bound(processor: Any, least: int | None, most: int | None) -> None:
@@ -116,10 +128,32 @@ class Qwen3VL(QwenVL):
 
     released = (256**2, 4096**2)
 
+    def prepare(self) -> None:
+        self.network.model.language_model._deepstack_process = add_features
+
     def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
         # Deepstack features enter the first layers of the decoder.
-        output = self.network.model.get_image_features(patches, grids.to(patches.device))
+        output = self.network.model.get_image_features(patches, grids, **self._placed(grids, patches.device))
         return [torch.cat(list(part)) for part in (output.pooler_output, *output.deepstack_features)]
+
+    def _indices(self, grids: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        tower = self.network.model.visual
+        corners, weights = get_vision_interpolation_indices_and_weights(
+            grids, tower.num_grid_per_side, tower.interpolation_mode, tower.interpolation_align_corners, self.merge
+        )
+        found = {"interp_indices": corners, "interp_weights": weights}
+        found["position_ids"] = get_vision_position_ids(grids, self.merge)
+        return found, {"cu_seqlens": get_vision_cu_seqlens(grids)}
+
+
+def add_features(hidden: Tensor, places: Tensor, features: Tensor) -> Tensor:
+    """Add features ``[tokens, D]`` to hidden states ``[N, S, D]`` at `places` ``[tokens]`` in ``[N S]``.
+
+    Replaces `Qwen3VLTextModel._deepstack_process`, whose mask ``[N, S]`` makes the host wait for a GPU.
+    """
+    if places.dtype == torch.bool:  # a pass of transformers' own
+        places = places.flatten().nonzero()[:, 0]
+    return hidden.flatten(0, 1).index_add(0, places, features.to(hidden.dtype)).view_as(hidden)
 
 
 @dataclass(frozen=True)

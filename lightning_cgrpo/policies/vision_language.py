@@ -77,6 +77,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
     def load(self) -> None:
         self._read_once()
         self.image_token = self.family.network.config.image_token_id
+        self.family.prepare()
         super().load()
 
     @property
@@ -170,7 +171,8 @@ class VisionLanguagePolicy(CausalLMPolicy):
     def row_positions(self, ids: Tensor, mask: Tensor, prompts: PaddedPrompts | None) -> Tensor:
         if prompts is None or self.family.axes == 1:
             return super().row_positions(ids, mask, prompts)
-        rows, seen, grids = on_host(ids, mask, prompts.inputs["grids"][prompts.group])
+        rows, seen, grids, group = on_host(ids, mask, prompts.inputs["grids"], prompts.group)
+        grids = grids[group]
         kinds = (rows == self.image_token).int()
         kinds[:, prompts.width :] = 0  # a placeholder in an answer is an ordinary token
         images = grids[grids.prod(-1) > 0]
@@ -233,10 +235,8 @@ class VisionLanguagePolicy(CausalLMPolicy):
         index = places.flatten().int().argsort(descending=True, stable=True)[: len(first), None]
         flat = embedded.flatten(0, 1)
         embedded = flat.scatter(0, index.expand(-1, flat.shape[1]), first.to(flat.dtype)).view_as(embedded)
-        if not deep:
-            return embedded, {}
-        mask = torch.zeros_like(places).flatten().index_fill(0, index[:, 0], True).view_as(places)
-        return embedded, {"visual_pos_masks": mask, "deepstack_visual_embeds": deep}
+        # `vision_families.add_features` takes places instead of a mask.
+        return embedded, {"visual_pos_masks": index[:, 0], "deepstack_visual_embeds": deep} if deep else {}
 
     def _features(self, patches: Tensor, grids: Tensor, group: Tensor | None = None) -> list[Tensor]:
         """Features of all images' tokens, ``[tokens, hidden size]`` each, see `QwenVL.features`.
@@ -252,7 +252,7 @@ class VisionLanguagePolicy(CausalLMPolicy):
         features = self.family.features(patches.flatten(0, 1)[index], grids[sizes > 0])
         if group is None:
             return features
-        rows, tokens = group.tolist(), self.family.tokens(grids).sum(-1).tolist()
+        rows, tokens = on_host(group)[0].tolist(), self.family.tokens(grids).sum(-1).tolist()
         pieces = [part.split(tokens) for part in features]
         return [torch.cat([of_prompt[row] for row in rows]) for of_prompt in pieces]
 

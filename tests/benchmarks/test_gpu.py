@@ -21,10 +21,14 @@ def test_parts_run_on_the_pretended_device(tmp_path, capsys, monkeypatch):
     """Each part in a forked process; the next test starts interpreters."""
     monkeypatch.setattr(command.subprocess, "run", run_module)
     out = tmp_path / "gpu.json"
-    assert main(["--only", "prompts", "waits", "throughput", "trl", "--out", str(out)]) == 0
+    assert main(["--only", "prompts", "waits", "throughput", "processes", "trl", "--out", str(out)]) == 0
     found = json.loads(out.read_text())
     assert all(found["prompts"]["shares_prompts"].values())
     assert found["waits"]["tasks"]["gsm8k"]["waits"] > 0 and found["throughput"]["tiny"]["shares_prompts"]
+    assert max(found["waits"]["families"].values()) <= 5
+    assert all(found["processes"][part]["equal"] for part in ("exchange", "ipc", "broadcast"))
+    before, after = (max(found["processes"]["exchange"][name]) for name in ("tokens_before", "tokens"))
+    assert after < 0.7 * before
     assert "There is no GPU here" in capsys.readouterr().out
 
 

@@ -15,9 +15,11 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.grpo import minibatches as optimization
 from lightning_cgrpo.grpo.minibatches import (
     Optimization,
+    Share,
     loss_mask,
     micro_batches,
     minibatches,
+    partition,
     put_rows,
     token_batches,
     with_targets,
@@ -37,7 +39,9 @@ def answers(count: int, length: int = 3) -> Examples:
 
 
 def parts(examples: Examples, size: int | None, group_size: int = 4, **numbers: int) -> list[tuple[Tensor, float]]:
-    return list(minibatches(examples, size, group_size, **{"seed": 0, "update": 0, "epoch": 0, **numbers}))
+    share = Share.of(examples, group_size)
+    cut = partition(share, size, **{"seed": 0, "update": 0, "epoch": 0, **numbers})
+    return list(minibatches(share, cut, examples.actions.device))
 
 
 def on_processes(

@@ -5,7 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_cgrpo import CausalLMPolicy
-from lightning_cgrpo.grpo.minibatches import micro_batches, minibatches
+from lightning_cgrpo.grpo.minibatches import Share, micro_batches, partition
 from lightning_cgrpo.planning.activations import Row
 from lightning_cgrpo.planning.communication import Traffic, ring, traffic
 from lightning_cgrpo.planning.execution import Execution
@@ -35,7 +35,7 @@ def test_pieces_are_those_of_the_update(rows, size):
 def test_steps_are_those_of_the_update(size):
     actions = torch.zeros(16, 2, dtype=torch.int64)
     examples = Examples({}, actions, actions == 0, torch.arange(4).repeat_interleave(4))
-    real = [len(rows) for rows, _ in minibatches(examples, size, 4, 0, 0, 0)]
+    real = [len(part) for part in partition(Share.of(examples, 4), size, 0, 0, 0)]
     assert sorted(optimizer_steps(16, 16, 4, size)) == sorted(real)
 
 

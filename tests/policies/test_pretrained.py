@@ -10,8 +10,12 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
+from safetensors.torch import load_file  # noqa: E402
+
 from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA  # noqa: E402
+from lightning_cgrpo.policies.pretrained import write, written_tensors  # noqa: E402
+from tests.policies import tiny_families  # noqa: E402
 from tests.policies.small_policies import perturb, ragged, with_lora  # noqa: E402
 
 
@@ -31,6 +35,45 @@ def test_save_pretrained_round_trip(directory, tmp_path, lora):
     assert again.stop_tokens == policy.stop_tokens
     assert again.tokenizer("Tom has 3 pears.").input_ids == policy.tokenizer("Tom has 3 pears.").input_ids
     transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+
+
+def experts():
+    return transformers.AutoModelForCausalLM.from_config(
+        transformers.Qwen3MoeConfig(
+            vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+            num_key_value_heads=1, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["tied", "untied", "adapters", "experts", "qwen3_vl", "internvl"])
+def test_written_tensors_are_those_in_the_file(kind, directory, tmp_path):
+    """By name, dtype and value: another process may receive them in place of the file."""
+    if kind == "adapters":
+        policy = with_lora(directory)
+        policy.load()
+        perturb(policy)
+        model = policy.model
+    elif kind == "experts":
+        model = experts()
+        assert any("gate_up_proj" in name for name, _ in model.named_parameters()), "transformers joins the experts"
+    elif kind in ("qwen3_vl", "internvl"):
+        source = tiny_families.write(tmp_path / "source", kind)
+        model = transformers.AutoModelForImageTextToText.from_pretrained(source)
+    else:
+        model = transformers.AutoModelForCausalLM.from_pretrained(directory, tie_word_embeddings=kind == "tied")
+    write(model, transformers.AutoTokenizer.from_pretrained(directory), tmp_path / "written", merge=True)
+    expected = load_file(tmp_path / "written" / "model.safetensors")
+    found = written_tensors(model)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
+        assert not found[name].requires_grad
+    if kind == "experts":
+        assert any("experts.3.down_proj" in name for name in found)
+    if kind == "tied":
+        own = {parameter.data_ptr() for parameter in model.parameters()}
+        assert {tensor.data_ptr() for tensor in found.values()} == own, "no copies"
 
 
 def test_loads_once_and_late(directory):

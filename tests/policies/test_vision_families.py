@@ -17,6 +17,7 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor  #
 
 from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.policies.pretrained import LoRA  # noqa: E402
+from lightning_cgrpo.policies.vision_families import add_features  # noqa: E402
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy, images_of  # noqa: E402
 from lightning_cgrpo.rollout import Rollouts  # noqa: E402
 from lightning_cgrpo.samplers.engine import Sampling  # noqa: E402
@@ -132,6 +133,15 @@ def gradients(policy):
     }
     policy.zero_grad()
     return found
+
+
+def test_deepstack_features_are_added_as_by_transformers():
+    draw = torch.Generator().manual_seed(0)
+    hidden, features = (torch.randn(*shape, generator=draw) for shape in ((2, 5, 3), (4, 3)))
+    mask = torch.tensor([[False, True, True, False, False], [True, False, False, True, False]])
+    expected = modeling_qwen3_vl.Qwen3VLTextModel._deepstack_process(None, hidden, mask, features)
+    for places in (mask, mask.flatten().nonzero()[:, 0]):
+        assert torch.equal(add_features(hidden, places, features), expected)
 
 
 def test_log_probs_entropies_and_gradients_are_those_of_transformers(policy):

@@ -7,11 +7,14 @@ of a real server's.
 import json
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlsplit
 
 import torch
 from transformers import AutoModelForCausalLM
+
+from tests.samplers.fake_transfer import WORKERS
 
 SAMPLING = {
     "n", "seed", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
@@ -29,13 +32,50 @@ class FakeEngine:
         asleep: memory that was given back, "weights" and "kv_cache".
     """
 
-    def __init__(self, directory, logprobs_mode="raw_logprobs", room=10_000, sleep_mode=False):
+    def __init__(self, directory, logprobs_mode="raw_logprobs", room=10_000, sleep_mode=False, workers=()):
         self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
         self.raw = logprobs_mode == "raw_logprobs"
         self.room = room
         self.sleep_mode, self.asleep = sleep_mode, set()
         self.log, self.faulty = [], None
         self.lock = threading.Lock()
+        self.workers, self.updating = list(workers), False
+
+    def on_workers(self, method, info):
+        """What each worker returns."""
+        if not self.workers:
+            raise RuntimeError("Weight transfer not configured. Please set weight_transfer_config to enable it.")
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(lambda worker: getattr(worker, method)(**info), self.workers))
+
+    def start_weight_update(self):
+        if self.updating:
+            raise RuntimeError("start_weight_update called while a weight update is already active.")
+        self.updating = True
+
+    def update_weights(self, info):
+        if not self.updating:
+            raise RuntimeError("start_weight_update must be called before update_weights.")
+        assert "weights" not in self.asleep
+        self.updating = False  # after an error, too
+        first, *others = self.on_workers("receive", info)
+        for other in others:
+            assert first.keys() == other.keys() and all(torch.equal(first[name], other[name]) for name in first)
+        self.model.load_state_dict(first, strict=False)
+        self.updating = True
+
+    def finish_weight_update(self):
+        if not self.updating:
+            raise RuntimeError("finish_weight_update called without a matching start_weight_update.")
+        self.updating = False
+        self.log.append("reload")
+
+    def zero(self):
+        assert "weights" not in self.asleep
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.zero_()
+        self.log.append("zero")
 
     def reload_weights(self, weights_path):
         """As vLLM does: layers that the checkpoint lacks stay as they are."""
@@ -99,6 +139,9 @@ class FakeEngine:
 class FakeServer(ThreadingHTTPServer):
     """``vllm serve`` in the development mode.
 
+    Args:
+        backend: of ``--weight-transfer-config``, "nccl" or "ipc", or the workers.
+
     Attributes:
         requests: every request's path and body.
         asked: parameters and prompt of every request for a completion.
@@ -107,9 +150,10 @@ class FakeServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, directory, logprobs_mode="processed_logprobs", dev_mode=True, **options):
+    def __init__(self, directory, logprobs_mode="processed_logprobs", dev_mode=True, backend=None, **options):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.engine = FakeEngine(directory, logprobs_mode, **options)
+        workers = [WORKERS[backend]()] if isinstance(backend, str) else backend or ()
+        self.engine = FakeEngine(directory, logprobs_mode, workers=workers, **options)
         self.dev_mode = dev_mode
         self.version, self.holds_cache = "default", False
         self.requests, self.refusals, self.asked = [], [], []
@@ -137,6 +181,24 @@ class FakeServer(ThreadingHTTPServer):
                 assert body["method"] == "reload_weights"
                 self.engine.reload_weights(**body["kwargs"])
                 return 200, {"results": [None]}
+            case "POST", "/weight_checker":
+                assert body == {"action": "reset"}
+                self.engine.zero()
+                return 200, {"status": "reset"}
+            case "GET", "/get_world_size":
+                return 200, {"world_size": max(len(self.engine.workers), 1)}
+            case "POST", "/init_weight_transfer_engine":
+                self.engine.on_workers("init", body["init_info"])
+                return 200, {"message": "Weight transfer initialized"}
+            case "POST", "/start_weight_update":
+                self.engine.start_weight_update()
+                return 200, {"message": "Weight update started"}
+            case "POST", "/update_weights":
+                self.engine.update_weights(body["update_info"])
+                return 200, {"message": "Weights updated"}
+            case "POST", "/finish_weight_update":
+                self.engine.finish_weight_update()
+                return 200, {"message": "Weight update finished"}
             case "POST", "/sleep":
                 self.engine.sleep(**query)
                 return 200, b""

@@ -1,11 +1,17 @@
 """The contract with vLLM, held against a fake server that speaks what it documents."""
 
+import base64
 import copy
 import math
 import os
+import pickle
+import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 transformers = pytest.importorskip("transformers")
 
@@ -29,17 +35,22 @@ from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
 from lightning_cgrpo.rollout import Rollouts, read  # noqa: E402
 from lightning_cgrpo.samplers.engine import Sampling  # noqa: E402
 from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
-from lightning_cgrpo.samplers.vllm import server  # noqa: E402
+from lightning_cgrpo.samplers.vllm import ipc_push, server  # noqa: E402
+from lightning_cgrpo.samplers.vllm.folder_push import FolderPush  # noqa: E402
+from lightning_cgrpo.samplers.vllm.ipc_push import IPCPush  # noqa: E402
+from lightning_cgrpo.samplers.vllm.nccl_push import NCCLPush  # noqa: E402
 from lightning_cgrpo.samplers.vllm.requests import parameters  # noqa: E402
 from lightning_cgrpo.samplers.vllm.server import VLLMServer  # noqa: E402
 from lightning_cgrpo.samplers.vllm.weights import version  # noqa: E402
+from tests.forked import server as server_of_processes  # noqa: E402
+from tests.samplers.fake_transfer import BroadcastWorker, DistantWorker, FilePush, GlooPush  # noqa: E402
 from tests.samplers.fake_vllm import FakeServer  # noqa: E402
 
 TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day."]
 GROUP_SIZE = 3
 LENGTH = 8
 REAL = "LIGHTNING_CGRPO_VLLM"
-"""Names the address of a real server, for one more test."""
+"""Names the address of a real server, for one more test, and with _PUSH the push."""
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +73,30 @@ def policy(directory):
     return make_policy(directory)
 
 
+WAYS = {"folder": (None, FolderPush), "nccl": ("nccl", GlooPush), "ipc": ("ipc", FilePush)}
+"""A server's backend, and the push."""
+
+
 @pytest.fixture
-def served(directory):
+def way(request):
+    return getattr(request, "param", "folder")
+
+
+every_way = pytest.mark.parametrize("way", WAYS, indirect=True)
+
+
+@pytest.fixture
+def served(directory, way):
     """A server with the model as it was before."""
-    fake = FakeServer(directory)
+    fake = FakeServer(directory, backend=WAYS[way][0])
     yield fake
     fake.shutdown()
     fake.server_close()
 
 
 @pytest.fixture
-def engine(served):
-    return VLLMServer(served.address)
+def engine(served, way):
+    return VLLMServer(served.address, WAYS[way][1]())
 
 
 def draws(update=0, rows=(0, 1, 2), group_size=GROUP_SIZE, length=LENGTH):
@@ -191,8 +214,9 @@ def test_requests(served, policy):
 # ---------------------------------------------------------------------- weights
 
 
+@every_way
 def test_weights_are_pushed_once_per_change(engine, served, policy, tmp_path):
-    engine.shared = str(tmp_path)
+    engine.push.folder = tmp_path
     generate(engine, policy)
     for changes in range(1, 4):
         if changes == 3:  # behind the back of the version counters, as averaged weights are swapped in
@@ -207,6 +231,7 @@ def test_weights_are_pushed_once_per_change(engine, served, policy, tmp_path):
     assert list(tmp_path.iterdir()) == [], "no checkpoint is left"
 
 
+@every_way
 def test_adapters_are_merged(engine, served, directory):
     pytest.importorskip("peft")
     policy = make_policy(directory, lora=LoRA(rank=2))
@@ -245,17 +270,105 @@ def test_a_failed_push_is_not_taken_for_done(served, policy):
     assert served.pushes() == 2
 
 
-def test_a_server_on_the_same_gpu_sleeps_between_rollouts(directory, served, policy, monkeypatch):
-    fake, emptied = FakeServer(directory, sleep_mode=True), []
+def test_weights_that_do_not_arrive_are_noticed(engine, served, policy):
+    """The weights of one update before differ too little for the check, but the server's are zeros by then."""
+    generate(engine, policy)
+    served.engine.reload_weights = lambda weights_path: None
+    change(policy, 1e-6)
+    with pytest.raises(UserError, match=r"log-probabilities that differ by .* per token after the weights were pushed"):
+        generate(engine, policy)
+    assert served.version == "incomplete"
+
+
+@pytest.mark.parametrize("backend", ["nccl", "ipc"])
+def test_a_server_without_weight_transfer(directory, policy, backend):
+    fake = FakeServer(directory)
+    with pytest.raises(UserError, match=r"Weight transfer not configured"):
+        generate(VLLMServer(fake.address, WAYS[backend][1]()), policy)
+    fake.shutdown()
+
+
+@pytest.mark.parametrize("way", ["nccl", "ipc"], indirect=True)
+def test_a_refused_update_does_not_hang(engine, served, policy):
+    generate(engine, policy)
+    served.engine.updating = True
+    change(policy)
+    with pytest.raises(UserError, match=r"start_weight_update to accept the request, but got 500 .*already active"):
+        generate(engine, policy)
+    served.engine.updating = False
+    served.engine.start_weight_update = lambda: None
+    with pytest.raises(UserError, match=r"update_weights to accept the request, but got 500"):
+        generate(engine, policy)
+    del served.engine.start_weight_update
+    generate(engine, policy)  # by a new group
+    assert served.pushes() == 2 and served.version == version(policy)
+
+
+def test_a_push_needs_its_device(served, policy):
+    for push in (NCCLPush(), IPCPush()):
+        with pytest.raises(UserError, match=rf"on a GPU.* for {type(push).__name__}, but got cpu, try FolderPush\.$"):
+            generate(VLLMServer(served.address, push), policy)
+    with pytest.raises(ValueError, match="`timeout` to be greater than 0, but got 0"):
+        NCCLPush(0)
+
+
+def test_the_id_of_a_group_is_torch_s():
+    """By the rendezvous of vLLM's example; the fake worker checks its form before it fails for want of NCCL."""
+    store, opened = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False), Future()
+    threading.Timer(0.1, store.set, ("0", bytes(range(128)))).start()
+    info = NCCLPush()._rendezvous(store, opened)
+    assert info.keys() == {"nccl_unique_id_b64"} and base64.b64decode(*info.values()) == bytes(range(128))
+    with pytest.raises(RuntimeError, match="unique-id rendezvous"):
+        BroadcastWorker().init(1, 2, packed=False, **info)
+    opened.set_exception(ConnectionError("no NCCL"))
+    with pytest.raises(ConnectionError, match="no NCCL"):
+        NCCLPush()._rendezvous(dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False), opened)
+
+
+def test_each_gpu_has_its_own_handles(policy, monkeypatch):
+    """Two processes, on two GPUs: a worker finds the handles of its GPU."""
+    sent = []
+    monkeypatch.setattr(ipc_push, "gathered", lambda mine: [mine, ("GPU-1", [("other", *h[1:]) for h in mine[1]])])
+    with FilePush().prepared(policy) as send:
+        send(SimpleNamespace(post=lambda path, body: sent.append((path, body))))
+    paths, bodies = zip(*sent, strict=True)
+    assert paths == (
+        "/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update",
+    )  # fmt: skip
+    handles = pickle.loads(base64.b64decode(bodies[2]["update_info"]["ipc_handles_pickled"]))
+    assert all(handle.keys() == {"GPU-0", "GPU-1"} and handle["GPU-1"][0] == "other" for handle in handles)
+    assert len(handles) == len(bodies[2]["update_info"]["names"]) > 10
+
+
+@pytest.mark.slow
+def test_two_workers_in_other_processes_receive_equal_weights(directory, policy):
+    workers = [DistantWorker(number, server_of_processes().Process) for number in range(2)]
+    fake = FakeServer(directory, backend=workers)
+    engine = VLLMServer(fake.address, GlooPush())
+    for _ in range(2):
+        change(policy)
+        generate(engine, policy)
+        held = fake.engine.model.state_dict()
+        assert all(torch.equal(held[name], value) for name, value in policy.model.state_dict().items())
+    for worker in workers:
+        worker.close()
+    fake.shutdown()
+
+
+@every_way
+def test_a_server_on_the_same_gpu_sleeps_between_rollouts(directory, served, policy, way, monkeypatch):
+    backend, push = WAYS[way]
+    fake, emptied = FakeServer(directory, sleep_mode=True, backend=backend), []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(len(fake.engine.log)))
-    engine = VLLMServer(fake.address, sleeps=True)
-    awake = VLLMServer(served.address)
+    engine = VLLMServer(fake.address, push(), sleeps=True)
+    awake = VLLMServer(served.address, push())
     for update in range(2):  # the second time with the same weights, which the server has dropped
         made, expected = (generate(one, policy, update=update) for one in (engine, awake))
         assert torch.equal(made.tokens, expected.tokens) and torch.equal(made.log_probs, expected.log_probs)
         assert fake.engine.asleep == {"weights", "kv_cache"} and fake.version == "incomplete"
-    assert fake.engine.log == ["wake weights", "reload", "reset", "wake kv_cache", "sleep"] * 2
-    assert emptied == [0, 0, 5, 5], "before the checkpoint, and before the server wakes"
+    first = ["wake weights", "reload", "reset", "wake kv_cache", "sleep"]
+    assert fake.engine.log == [*first, first[0], "zero", *first[1:]]
+    assert emptied == [0, 0, 5, 5], "before the weights are prepared, and before the server wakes"
     fake.shutdown()
 
 
@@ -271,11 +384,11 @@ def test_the_first_process_pushes(served, policy, monkeypatch):
     second = VLLMServer(served.address)
     with pytest.raises(UserError, match="keep the weights"):  # nobody pushed them
         generate(second, policy)
-    assert waited == [0] and served.pushes() == 0
+    assert waited == [0] and served.pushes() == 0  # whether there is a push
     monkeypatch.setattr(server, "world", lambda: (0, 2))
     generate(VLLMServer(served.address), policy)
     generate(second, policy)
-    assert waited == [0, 1] and served.pushes() == 1
+    assert waited == [0, 0, 1, 1] and served.pushes() == 1  # that there is; what it sent has arrived; it is checked
 
 
 # ---------------------------------------------------------------------- what can be wrong
@@ -379,8 +492,8 @@ def test_asks_again_where_that_is_safe(served, policy, monkeypatch):
 def test_errors_of_the_connection(served, policy, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"a vLLM server at http://127.0.0.1:1, but got no answer to /weight_info"):
         generate(VLLMServer("http://127.0.0.1:1"), policy, rows=(0,))
-    with pytest.raises(UserError, match=r"Expected shared to be an existing folder, but got '.*nowhere'"):
-        generate(VLLMServer(served.address, shared=str(tmp_path / "nowhere")), policy)
+    with pytest.raises(UserError, match=r"Expected folder to exist, but got '.*nowhere'"):
+        generate(VLLMServer(served.address, FolderPush(str(tmp_path / "nowhere"))), policy)
     with pytest.raises(ValueError, match=r"`address` to be a URL with http:// or https://, but got localhost:8000"):
         VLLMServer("localhost:8000")
     with pytest.raises(ValueError, match="`timeout` to be greater than 0, but got 0"):
@@ -400,10 +513,12 @@ def test_errors_of_the_connection(served, policy, tmp_path, monkeypatch):
 @pytest.mark.skipif(REAL not in os.environ, reason=f"no address in {REAL}, see docs/vllm.md")
 def test_a_real_server():
     """Started in float32 with a directory that is seen here, too."""
-    engine = VLLMServer(os.environ[REAL])
+    pushes = {push.__name__: push for push in (FolderPush, NCCLPush, IPCPush, GlooPush, FilePush)}
+    engine = VLLMServer(os.environ[REAL], pushes[os.environ.get(f"{REAL}_PUSH", "FolderPush")]())
     policy = CausalLMPolicy(engine.client.get("/v1/models")["data"][0]["root"], temperature=0.8)
-    policy.load()
-    for change_by in (0.0, 0.1):
+    with torch.device("cuda" if isinstance(engine.push, (NCCLPush, IPCPush)) and torch.cuda.is_available() else "cpu"):
+        policy.load()
+    for change_by in (0.0, 0.1, 0.1):
         change(policy, change_by)
         made, again, other = (generate(engine, policy, update=update) for update in (0, 0, 1))
         exact = log_probs_of(policy, made)

@@ -17,6 +17,8 @@ from lightning_cgrpo.json_client import JSONClient
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.rollout import NO_INPUTS
 from lightning_cgrpo.samplers.engine import Completions, Replies, RolloutEngine, Sampling
+from lightning_cgrpo.samplers.vllm.folder_push import FolderPush
+from lightning_cgrpo.samplers.vllm.push import WeightPush
 from lightning_cgrpo.samplers.vllm.requests import (
     LOGPROBS_MODE,
     Answer,
@@ -27,7 +29,7 @@ from lightning_cgrpo.samplers.vllm.requests import (
     replied,
     seeds,
 )
-from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, checkpoint, version
+from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, check_finite, version
 
 CONCURRENT = 256
 """Requests at once, a server's default limit."""
@@ -43,12 +45,11 @@ class VLLMServer(RolloutEngine):
 
     ``VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs``
 
-    Each answer is one request with its own seed; in a conversation, each turn is one, with all tokens before it. The
-    first process writes changed weights into `shared` for the server, and compares the log-probabilities of a short
-    answer.
+    Each answer is one request with its own seed; in a conversation, each turn is one, with all tokens before it.
+    Changed weights are pushed before a rollout, and the log-probabilities of a short answer are compared.
 
     Args:
-        shared: a folder that process and server share, by default the system's temporary folder; /dev/shm is fastest.
+        push: way of the weights, `FolderPush` (the default), `NCCLPush` or `IPCPush`.
         timeout: seconds until a request fails.
         sleeps: the server shares the GPUs of training, and gives its memory back after each rollout (needs
             ``--enable-sleep-mode``). Weights are then pushed before each rollout.
@@ -57,14 +58,15 @@ class VLLMServer(RolloutEngine):
     def __init__(
         self,
         address: str = "http://localhost:8000",
-        shared: str | None = None,
+        push: WeightPush | None = None,
         timeout: float = 600.0,
         sleeps: bool = False,
     ) -> None:
         self.client = JSONClient(address, timeout, "a vLLM server")
-        self.shared, self.sleeps = shared, sleeps
+        self.push: WeightPush = FolderPush() if push is None else push
+        self.sleeps = sleeps
         self._where = f"the vLLM server at {self.client.address}"
-        self._version = ""
+        self._version, self._agreed = "", False
 
     @torch.no_grad()
     def generate(
@@ -114,21 +116,37 @@ class VLLMServer(RolloutEngine):
             return
         if self.sleeps:
             torch.cuda.empty_cache()  # the server needs the memory that PyTorch keeps for later
+        first = world()[0] == 0
+        stale = first and (self.sleeps or self._served() != wanted)
+        if int(all_sum(torch.full((1,), stale, dtype=torch.int64, device=policy.device))):
+            self._push(policy, first)
+            if first:
+                self._check(policy)
+                self._agreed = True
+                self._name(wanted)
             _meet(policy)
-        if world()[0] == 0 and (self.sleeps or self._served() != wanted):
-            self._push(policy)
-            self._check(policy)
-            self._name(wanted)
-        _meet(policy)
         self._version = wanted
 
-    def _push(self, policy: CausalLMPolicy) -> None:
-        self._name(IN_BETWEEN)
-        with checkpoint(policy, self.shared) as directory:
+    def _push(self, policy: CausalLMPolicy, first: bool) -> None:
+        """Replace the server's weights; all processes prepare them, the first one sends them."""
+        if first:
+            check_finite(policy)
+            self._name(IN_BETWEEN)
+        with self.push.prepared(policy) as send:
             if self.sleeps:
-                torch.cuda.empty_cache()  # of what writing the checkpoint took
-                self.client.post("/wake_up?tags=weights", {})
-            self.client.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": directory}})
+                torch.cuda.empty_cache()  # of what preparing took
+                _meet(policy)
+            if first:
+                if self.sleeps:
+                    self.client.post("/wake_up?tags=weights", {})
+                if self._agreed:
+                    # The check notices zeros where weights do not arrive, and might not notice weights one update old.
+                    # Not at first, because a layer of zeros hides that the server has another model.
+                    self.client.post("/weight_checker", {"action": "reset"})
+                send(self.client)
+            _meet(policy)  # the server may read every process's weights until here
+        if not first:
+            return
         # The cache holds keys and values of the old weights.
         if self.client.post("/reset_prefix_cache", {}).get("success") is False:
             raise UserError(

@@ -1,18 +1,16 @@
-"""The policy's weights for vLLM: fingerprint, checkpoint, comparison."""
+"""The policy's weights for vLLM: fingerprint, names, comparison."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.pretrained import written_tensors
 from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.vllm.requests import Turn
@@ -25,43 +23,33 @@ TOLERANCE = 0.5
 @torch.no_grad()
 def version(policy: CausalLMPolicy) -> str:
     """A fingerprint of the current weights; version counters would miss averaged weights swapped in for evaluation."""
-    digest = hashlib.sha256()
+    digest, contents = hashlib.sha256(), []
     for name, parameter in policy.model.named_parameters():
         content = parameter if parameter.ndim < 2 else torch.hash_tensor(parameter, dim=-1)
+        contents.append(content.contiguous().view(-1).view(torch.uint8))
         digest.update(name.encode())
-        digest.update(content.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    digest.update(torch.cat(contents).cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-@contextmanager
-def checkpoint(policy: CausalLMPolicy, folder: str | None) -> Iterator[str]:
-    """A temporary directory in `folder` (None: the system's) with the policy's weights, adapters merged in.
-
-    Raises:
-        FloatingPointError: a weight is not finite.
-    """
-    from transformers.utils import logging
-
-    for name, parameter in policy.model.named_parameters():
-        if not bool(parameter.isfinite().all()):
+@torch.no_grad()
+def check_finite(policy: CausalLMPolicy) -> None:
+    """Raise a `FloatingPointError` if a weight is not finite."""
+    named = dict(policy.model.named_parameters())
+    finite = torch.stack([parameter.isfinite().all() for parameter in named.values()]).tolist()
+    for name, right in zip(named, finite, strict=True):
+        if not right:
             raise FloatingPointError(
                 f"Expected finite weights in '{policy.name}', but got NaN or infinity in {name}, because training "
                 "diverged, try a smaller learning rate."
             )
-    if folder is not None and not Path(folder).is_dir():
-        raise UserError(f"Expected shared to be an existing folder, but got '{folder}', try creating the folder.")
-    with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as directory:
-        # A sharded policy is whole in a rollout, but transformers would save its shards.
-        named = {name: parameter.detach() for name, parameter in policy.named_parameters()}
-        weights = named if is_sharded(policy) else None
-        shown = logging.is_progress_bar_enabled()
-        logging.disable_progress_bar()
-        try:
-            policy.save_pretrained(directory, merge=True, weights=weights)
-        finally:
-            if shown:
-                logging.enable_progress_bar()
-        yield directory
+
+
+def named_weights(policy: CausalLMPolicy) -> dict[str, Tensor]:
+    """Weights by their names in a checkpoint, adapters merged in. Weights without adapters are the policy's own."""
+    # A sharded policy is whole in a rollout, but the model's state would be its shards.
+    named = {name.removeprefix("model."): parameter.detach() for name, parameter in policy.named_parameters()}
+    return written_tensors(policy.model, named if is_sharded(policy) else None)
 
 
 def check_agreement(policy: CausalLMPolicy, prompt: list[int], answer: Turn, where: str) -> None:

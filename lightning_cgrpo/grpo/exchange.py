@@ -1,0 +1,171 @@
+"""Exchange of whole groups between processes, so that all have equally many tokens in every optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lightning_cgrpo.distributed import gathered, world
+from lightning_cgrpo.grpo.minibatches import Share
+from lightning_cgrpo.host import on_host
+from lightning_cgrpo.rollout import Examples, read
+
+INPUTS, SHARED, TARGETS = "inputs/", "shared/", "targets/"
+Shape = tuple[torch.dtype, tuple[int, ...]]
+
+
+def assign(tokens: Sequence[int], steps: Sequence[Sequence[int]], processes: int) -> list[int]:
+    """A process for each group: longest group first, to the process with the fewest tokens in the group's steps.
+
+    Args:
+        tokens: of each group.
+        steps: the optimizer step of each group, for every epoch.
+
+    Example:
+        >>> assign([5, 3, 2, 4], steps=[[0, 0, 0, 0]], processes=2)
+        [0, 1, 0, 1]
+    """
+    if not tokens:
+        return []
+    step = np.array(steps)  # [epochs, groups]
+    epochs = np.arange(len(step))
+    loads = np.zeros((len(step), step.max() + 1, processes), dtype=np.int64)
+    total = np.zeros(processes, dtype=np.int64)
+    owners = np.zeros(len(tokens), dtype=np.int64)
+    for group in np.argsort(-np.array(tokens), kind="stable"):
+        own = loads[epochs, step[:, group]].sum(0)
+        owners[group] = np.lexsort((total, own))[0]  # of several, the process with the fewest tokens in all steps
+        loads[epochs, step[:, group], owners[group]] += tokens[group]
+        total[owners[group]] += tokens[group]
+    found: list[int] = owners.tolist()
+    return found
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Moves groups of answers to the processes that train on them, and values of the answers back.
+
+    Args:
+        share: this process's answers after the exchange.
+        order: ``[B]`` on the device, this process's groups, by the process that gets them.
+        sent: groups for each process.
+        received: groups from each process.
+        shapes: dtype and largest shape, without the first dimension, of every tensor on any process.
+    """
+
+    share: Share
+    order: Tensor
+    sent: list[int]
+    received: list[int]
+    shapes: Mapping[str, Shape]
+
+    @classmethod
+    def balancing(
+        cls, examples: Examples, share: Share, epochs: Sequence[Sequence[Tensor]], shares_prompts: bool
+    ) -> Exchange:
+        """Plan the exchange that balances tokens. Collective.
+
+        Args:
+            examples: of whole answers.
+            share: before the exchange.
+            epochs: each epoch's `partition`. Parts smaller than a group cut groups, and count as one part.
+            shares_prompts: a prompt counts once for a group, not for each answer.
+        """
+        size, rank = share.group_size, world()[0]
+        shapes = {name: (tensor.dtype, tuple(tensor.shape[1:])) for name, tensor in _tensors(examples).items()}
+        known = gathered((group_tokens(examples, size, shares_prompts), shapes))
+        starts = np.cumsum([0, *(len(tokens) for tokens, _ in known)])
+        owners = np.array(
+            assign([count for tokens, _ in known for count in tokens], steps_of(epochs, share), len(known)), np.int64
+        )
+        mine, groups = owners[starts[rank] : starts[rank + 1]], np.flatnonzero(owners == rank)
+        origins = np.searchsorted(starts, groups, side="right") - 1
+        return cls(
+            share=replace(share, numbers=torch.from_numpy((groups[:, None] * size + np.arange(size)).flatten())),
+            order=torch.from_numpy(mine.argsort(kind="stable")).to(examples.actions.device, non_blocking=True),
+            sent=np.bincount(mine, minlength=len(known)).tolist(),
+            received=np.bincount(origins, minlength=len(known)).tolist(),
+            shapes=_largest([shapes for _, shapes in known]),
+        )
+
+    def moved(self, examples: Examples) -> Examples:
+        """The answers that this process trains on. Collective."""
+        given, found = _tensors(examples), {}
+        for name, (dtype, shape) in self.shapes.items():
+            tensor = given.get(name)
+            if tensor is None:  # images, where no prompt of this process has one
+                tensor = torch.zeros(len(self.order), *shape, dtype=dtype, device=examples.actions.device)
+            tensor = _padded(tensor, shape, left=name.startswith(SHARED + "prompt_"))
+            if name.startswith(SHARED):
+                found[name] = self._sent(tensor)
+            else:
+                found[name] = self._sent(tensor.unflatten(0, (len(self.order), self.share.group_size))).flatten(0, 1)
+        groups = torch.arange(sum(self.received), device=examples.actions.device)
+        inputs, shared, targets = (
+            {name.removeprefix(kind): tensor for name, tensor in found.items() if name.startswith(kind)}
+            for kind in (INPUTS, SHARED, TARGETS)
+        )
+        group = groups.repeat_interleave(self.share.group_size)
+        return Examples(inputs, found["actions"], found["mask"], group, shared, targets)
+
+    def returned(self, values: Tensor, steps: int) -> Tensor:
+        """Values ``[N', T']`` of moved answers, on the processes that sampled them, as ``[N, steps]``. Collective."""
+        answers = values.unflatten(0, (sum(self.received), self.share.group_size))
+        found = answers.new_empty(len(self.order), *answers.shape[1:])
+        dist.all_to_all_single(found, answers, self.sent, self.received)
+        return torch.empty_like(found).index_copy(0, self.order, found).flatten(0, 1)[:, :steps]
+
+    def _sent(self, groups: Tensor) -> Tensor:
+        """Groups ``[B', ...]`` for this process, in exchange for its groups ``[B, ...]``."""
+        found = groups.new_empty(sum(self.received), *groups.shape[1:])
+        dist.all_to_all_single(found, groups[self.order], self.received, self.sent)
+        return found
+
+
+def group_tokens(examples: Examples, group_size: int, shares_prompts: bool) -> list[int]:
+    """Tokens of each group in a training pass, with a prompt once or for each answer; of episodes, the steps."""
+    tokens = read(examples.mask).sum(-1).view(-1, group_size).sum(-1)
+    if "prompt_mask" in examples.shared:
+        tokens = tokens + examples.shared["prompt_mask"].sum(-1) * (1 if shares_prompts else group_size)
+    counts: list[int] = on_host(tokens)[0].tolist()
+    return counts
+
+
+def steps_of(epochs: Sequence[Sequence[Tensor]], share: Share) -> list[list[int]]:
+    """The number of each group's part, for every epoch; 0 where parts cut groups."""
+    size = share.group_size
+    found = np.zeros((len(epochs), share.total // size), dtype=np.int64)
+    for epoch, parts in enumerate(epochs):
+        for number, part in enumerate(parts):
+            if len(part) >= size:
+                found[epoch, part[::size].numpy() // size] = number
+    steps: list[list[int]] = found.tolist()
+    return steps
+
+
+def _tensors(examples: Examples) -> dict[str, Tensor]:
+    kinds = {INPUTS: examples.inputs, SHARED: examples.shared, TARGETS: examples.targets}
+    named = {kind + name: tensor for kind, tensors in kinds.items() for name, tensor in tensors.items()}
+    return {"actions": examples.actions, "mask": examples.mask, **named}
+
+
+def _largest(shapes: Sequence[Mapping[str, Shape]]) -> dict[str, Shape]:
+    """The largest size of every dimension, by name in alphabetical order, because processes may lack some names."""
+    found: dict[str, Shape] = {}
+    for name in sorted({name for named in shapes for name in named}):
+        known = [named[name] for named in shapes if name in named]
+        found[name] = known[0][0], tuple(map(max, zip(*(shape for _, shape in known), strict=True)))
+    return found
+
+
+def _padded(tensor: Tensor, shape: Sequence[int], left: bool) -> Tensor:
+    """A tensor ``[B, ...]`` with zeros up to ``[B, *shape]``; prompts have their padding on the left."""
+    missing = [most - size for most, size in zip(shape, tensor.shape[1:], strict=True)]
+    sides = [side for count in reversed(missing) for side in ((count, 0) if left else (0, count))]
+    return pad(tensor, sides) if any(sides) else tensor

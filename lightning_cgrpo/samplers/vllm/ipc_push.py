@@ -1,0 +1,65 @@
+"""Weights by CUDA IPC, as vLLM 0.33 documents it for trainers that don't import vLLM.
+
+Source: https://docs.vllm.ai/en/latest/examples/rl/rlhf_http_ipc_no_vllm/ and vllm/distributed/weight_transfer/
+ipc_engine.py. A handle lets a worker open the memory of a tensor on the worker's own GPU.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import reduce_tensor
+
+from lightning_cgrpo.distributed import gathered
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.json_client import JSONClient
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.samplers.vllm.push import Send, WeightPush, described
+from lightning_cgrpo.samplers.vllm.weights import named_weights
+
+
+class IPCPush(WeightPush):
+    """Lets the server read the weights in the memory of training; each GPU has a process of training and of the server.
+
+    ``vllm serve`` needs ``--weight-transfer-config '{"backend": "ipc"}'``, and VLLM_ALLOW_INSECURE_SERIALIZATION=1 in
+    its environment, because handles are pickled.
+    """
+
+    @contextmanager
+    def prepared(self, policy: CausalLMPolicy) -> Iterator[Send]:
+        gpu = self._gpu(policy.device)
+        weights = {name: weight.contiguous() for name, weight in named_weights(policy).items()}
+        every = gathered((gpu, [self._handle(weight) for weight in weights.values()]))
+        handles = [{gpu: own[number] for gpu, own in every} for number in range(len(weights))]
+
+        def send(client: JSONClient) -> None:
+            client.post("/init_weight_transfer_engine", {"init_info": {"packed": False}})
+            client.post("/start_weight_update", {})
+            pickled = base64.b64encode(pickle.dumps(handles)).decode()
+            client.post("/update_weights", {"update_info": {**described(weights), "ipc_handles_pickled": pickled}})
+            client.post("/finish_weight_update", {})
+
+        yield send
+        self._released()
+
+    # --- CUDA, which the tests replace
+
+    def _gpu(self, device: torch.device) -> str:
+        if device.type != "cuda":
+            raise UserError(f"Expected the policy on a GPU for IPCPush, but got {device}, try FolderPush.")
+        torch.cuda.synchronize(device)  # another process reads the weights next
+        return str(torch.cuda.get_device_properties(device).uuid)
+
+    def _handle(self, weight: Tensor) -> tuple[Any, ...]:
+        """The arguments of torch's `rebuild_cuda_tensor`, which opens the weight in another process."""
+        arguments: tuple[Any, ...] = reduce_tensor(weight)[1]
+        return arguments
+
+    def _released(self) -> None:
+        torch.cuda.ipc_collect()
