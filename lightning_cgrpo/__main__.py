@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.configuration import ConfigError
+from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.errors import UserError, did_you_mean
 
 RUNS = {
@@ -105,6 +106,7 @@ def main(arguments: list[str]) -> None:
         print(RUN_HELP.format(command=command, purpose=RUNS[command].capitalize()), end="")
         return
     config, flags = read_arguments(command, rest)
+    find_checkpoint(config)
     # Torch reads this when it is imported. Threads that spin while they wait would take the cores from other processes,
     # such as the worker that makes prompts.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

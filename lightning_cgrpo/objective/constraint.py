@@ -216,7 +216,11 @@ class Constraint:
                 every = signal.opportunities
             else:  # a number of answers, which a critic gets by step
                 value = over_steps(value)
-        violated = value > self.violated_above if self.violated_above is not None else value < self.violated_below
+        if self.violated_above is not None:
+            violated = value > self.violated_above
+        else:
+            assert self.violated_below is not None
+            violated = value < self.violated_below
         if every is not None:
             violated = violated & (every > 0)  # not after an answer's end
         return Signal(violated.to(value.dtype), opportunities=every, applicable=signal.applicable)

@@ -156,10 +156,18 @@ def test_a_run_needs_a_model():
 
 LIGHT = {"study", "report"}
 """Commands that import numpy, in a tenth of a second; last, because all commands of the test share a process."""
+LAST = (
+    "test -c configs/gridworld.yaml --ckpt_path=last",
+    "certify -c configs/gridworld.yaml",
+    "export -c configs/gridworld.yaml --out mine",
+)
 QUICK = {
     "fit -c configs/gridworld.yaml --trainer.max_step=3": "Did you mean 'max_steps'?",
     "plan -c configs/gsm8k.yaml --model.polcy=x": "Did you mean 'policy'?",
     "export -c configs/gsm8k.yaml --out mine --model.polcy=x": "Did you mean 'policy'?",
+    **dict.fromkeys(LAST, "Expected a checkpoint runs/gridworld/*/checkpoints/last.ckpt, but found none."),
+    "fit -c configs/gridworld.yaml --ckpt_path=nowhere.ckpt": "There is no checkpoint 'nowhere.ckpt'",
+    "score --scenes nowhere --trajectories nowhere": "there is no 'nowhere'",
     **{f"{name} --help": "usage: python -m" for name in ("", *sorted({*RUNS, *TOOLS}, key=lambda name: name in LIGHT))},
 }
 HEAVY = """\
@@ -178,7 +186,7 @@ print(json.dumps(answers))
 
 
 def test_quick_answers_import_nothing_heavy(folder):
-    """Help and misspelled keys must not wait seconds for torch, Lightning or transformers."""
+    """Help, misspelled keys and missing files must not wait seconds for torch, Lightning or transformers."""
     command = [sys.executable, "-c", HEAVY, json.dumps(list(QUICK))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     for command, (out, err, heavy) in json.loads(done.stdout).items():

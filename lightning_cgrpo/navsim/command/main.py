@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.navsim.command.pairs import Pair, match
 
 FILTERED = ("epdms_no_ec", "epdms_before_fix", "epdms_before_fix_no_ec")
 DIALECT_KEYS = (*FILTERED, "epdms_no_filter", "epdms_no_filter_no_ec", "pdms")
 """`dialects.DIALECTS` but the default, named here because --help must not wait for torch."""
 
 if TYPE_CHECKING:
-    from lightning_cgrpo.navsim.command.pairs import Pair
     from lightning_cgrpo.navsim.command.scored_scene import ScoredScene
 
 
@@ -27,9 +27,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         UserError: nothing to score, no writable file, or (after writing) failed scenes.
     """
     given = _parser().parse_args(argv)
-    # Imported here, because --help must not wait for torch and scipy.
-    from lightning_cgrpo.navsim.command.pairs import match
-
     if given.out.is_dir():
         raise UserError(f"Expected --out to be a file, but '{given.out}' is a folder, try {given.out / 'scores.json'}.")
     if given.render is not None and given.render.exists() and not given.render.is_dir():
@@ -45,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(given: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str]) -> list[str]:
+    # Imported here, because --help and wrong paths must not wait for torch and scipy.
     from lightning_cgrpo.navsim.command.score_files import score_files, without_previous
     from lightning_cgrpo.navsim.command.summary import show, show_two_stages
     from lightning_cgrpo.navsim.command.two_stages import two_stages
