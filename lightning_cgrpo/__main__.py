@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.configuration import ConfigError
+from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.errors import UserError, did_you_mean
 
 RUNS = {
@@ -18,7 +19,7 @@ RUNS = {
     "predict": "write a policy's answers",
 }
 TOOLS = {
-    "tiny-model": ("lightning_cgrpo.policies.tiny.text", "make a small random language model, to try things with"),
+    "tiny-model": ("lightning_cgrpo.cli.tiny_model", "make a small random language model, to try things with"),
     "plan": ("lightning_cgrpo.planning.command", "say what a run needs: memory of a GPU, tokens, traffic, operations"),
     "study": ("lightning_cgrpo.studies.command", "train variants with several seeds, compare and report them"),
     "report": ("lightning_cgrpo.reporting.command", "draw figures and tables of runs, grouped by their configurations"),
@@ -40,7 +41,7 @@ options:
                            configs/... falls back to the packaged file of that name
   --KEY=VALUE              change a value, e.g. --trainer.max_steps=100 or --callbacks.multipliers=FixedWeights
   --print_config           print the configuration that would run
-  --help                   (after a command) every setting of trainer, model and data
+  --help                   (after a command) the options of the command
 
 examples:
   python -m lightning_cgrpo fit -c configs/gridworld.yaml --trainer.max_steps=1500
@@ -53,6 +54,30 @@ examples:
   python -m lightning_cgrpo report runs --out report
   python -m lightning_cgrpo export -c configs/gsm8k.yaml --ckpt_path=last --out models/mine
   python -m lightning_cgrpo score --scenes cases --trajectories cases --out scores.json --render pictures
+"""
+
+RUN_HELP = """usage: python -m lightning_cgrpo {command} -c FILE [-c FILE]... [--KEY=VALUE]...
+
+{purpose}.
+
+often used:
+  --ckpt_path=last                   the newest checkpoint of the run; also best, or a file
+  --seed_everything=1                the seed of prompts, answers and random weights
+  --trainer.max_steps=100            updates
+  --trainer.val_check_interval=20    updates between validations
+  --trainer.accelerator=auto         cpu or cuda
+  --trainer.devices=2                processes; --trainer.strategy=ddp or fsdp2
+  --model.group_size=16              answers per prompt
+  --model.objective.constraints.NAME.at_most=0.01
+  --data.prompts_per_update=8        prompts per update
+  --callbacks.NAME=null              removes a callback
+
+all settings:
+  --print_config                     with the files: every value that would run
+  --model.help=ConstrainedGRPO       arguments of a class; also --data.help=CLASS
+  --help=all                         every setting of Lightning's trainer
+
+docs/configuration.md explains how files and settings combine.
 """
 
 
@@ -77,7 +102,11 @@ def main(arguments: list[str]) -> None:
     if command in TOOLS:
         importlib.import_module(TOOLS[command][0]).main(rest)
         return
+    if {"-h", "--help"} & set(rest):
+        print(RUN_HELP.format(command=command, purpose=RUNS[command].capitalize()), end="")
+        return
     config, flags = read_arguments(command, rest)
+    find_checkpoint(config)
     # Torch reads this when it is imported. Threads that spin while they wait would take the cores from other processes,
     # such as the worker that makes prompts.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

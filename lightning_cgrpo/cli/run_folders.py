@@ -1,4 +1,4 @@
-"""Folders, checkpoints and logs of runs."""
+"""Folders, checkpoints and logs of runs. Imports no torch, so that a missing checkpoint is told in half a second."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.checkpoints.files import put_back
 from lightning_cgrpo.checkpoints.names import is_remote
+from lightning_cgrpo.checkpoints.replacing import put_back
 from lightning_cgrpo.cli.configuration import Config, ConfigError, get, read, short_class
 from lightning_cgrpo.cli.run_name import VERSIONED, loggers
 
@@ -17,6 +17,27 @@ START = "start"
 """The version under which the evaluation of starting weights logs."""
 NEAREST = 2
 """Checkpoints of other runs that an error names."""
+
+
+def find_checkpoint(config: Config) -> None:
+    """Replace ``last`` in ``ckpt_path`` by a path.
+
+    Raises:
+        UserError: no such checkpoint.
+    """
+    checkpoint = config.get("ckpt_path")
+    if checkpoint in ("last", "best"):
+        last = last_checkpoint(config)
+        if checkpoint == "last":
+            config["ckpt_path"] = str(last)
+    elif checkpoint is None or checkpoint in ("hpc", "registry"):
+        return
+    elif not _existing(checkpoint):
+        raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
+    elif inside := _checkpoints_below(checkpoint):
+        raise ConfigError(
+            f"Expected a checkpoint, but '{checkpoint}' is a folder of runs, try --ckpt_path={inside[-1]}."
+        )
 
 
 def last_checkpoint(config: Config) -> Path:
@@ -33,7 +54,7 @@ def last_checkpoint(config: Config) -> Path:
     raise ConfigError(f"Expected a checkpoint {folder}/*/{CHECKPOINTS}/last.ckpt, but found none{hint}.")
 
 
-def existing(checkpoint: str) -> bool:
+def _existing(checkpoint: str) -> bool:
     """True if a checkpoint exists; always true for URLs."""
     if is_remote(checkpoint):
         return True
@@ -41,7 +62,7 @@ def existing(checkpoint: str) -> bool:
     return Path(checkpoint).exists()
 
 
-def checkpoints_below(folder: str) -> list[Path]:
+def _checkpoints_below(folder: str) -> list[Path]:
     """Each ``last.ckpt`` in a folder of runs, the newest at the end; [] for a checkpoint."""
     path = Path(folder)
     if is_remote(folder) or not path.is_dir() or path.suffix == ".ckpt":
