@@ -15,12 +15,15 @@ from lightning_cgrpo.errors import UserError, did_you_mean
 RUNS = {
     "fit": "train a policy (the weights of reward and constraints adapt as it learns)",
     "validate": "measure rewards and behavior rates on the validation prompts",
-    "test": "measure them on the test prompts",
+    "test": "measure rewards and behavior rates on the test prompts",
     "predict": "write a policy's answers",
 }
 TOOLS = {
-    "tiny-model": ("lightning_cgrpo.cli.tiny_model", "make a small random language model, to try things with"),
-    "plan": ("lightning_cgrpo.planning.command", "say what a run needs: memory of a GPU, tokens, traffic, operations"),
+    "tiny-model": ("lightning_cgrpo.cli.tiny_model", "make a small random language model, for first trials"),
+    "plan": (
+        "lightning_cgrpo.planning.command",
+        "estimate what a run needs: memory of a GPU, tokens, traffic, operations",
+    ),
     "study": ("lightning_cgrpo.studies.command", "train variants with several seeds, compare and report them"),
     "report": ("lightning_cgrpo.reporting.command", "draw figures and tables of runs, grouped by their configurations"),
     "certify": ("lightning_cgrpo.cli.certify", "decide with 95 % confidence whether a policy meets its thresholds"),
@@ -29,6 +32,8 @@ TOOLS = {
     "score": ("lightning_cgrpo.navsim.command", "score driving trajectories as NAVSIM v2 does (EPDMS)"),
 }
 """Modules with a `main(arguments)`, and their lines in the help."""
+SYNONYMS = {"train": "fit", "eval": "test", "evaluate": "test", "generate": "predict", "verify": "certify"}
+"""Commands under the names of other programs."""
 HELP = """usage: python -m lightning_cgrpo COMMAND [-c FILE]... [--KEY=VALUE]...
 
 Constrained GRPO: state behavior rates, and let a Lagrangian do the weighting.
@@ -95,7 +100,8 @@ def main(arguments: list[str]) -> None:
         return
     command, rest = arguments[0], arguments[1:]
     if command not in commands:
-        raise ConfigError(f"Unknown command '{command}'.{did_you_mean(command, commands)} Try --help.")
+        hint = did_you_mean(SYNONYMS.get(command, command), commands)
+        raise ConfigError(f"Unknown command '{command}'.{hint} Try --help.")
     # Users' own classes lie in the folder where the command runs, as with python -m.
     if "" not in sys.path:
         sys.path.insert(0, "")
