@@ -68,13 +68,9 @@ RUN_HELP = """usage: python -m lightning_cgrpo {command} -c FILE [-c FILE]... [-
 often used:
   --ckpt_path=last                   the newest checkpoint of the run; also best, or a file
   --seed_everything=1                the seed of prompts, answers and random weights
-  --trainer.max_steps=100            updates
-  --trainer.val_check_interval=20    updates between validations
   --trainer.accelerator=auto         cpu or cuda
   --trainer.devices=2                processes; --trainer.strategy=ddp or fsdp2
-  --model.group_size=16              answers per prompt
-  --model.objective.constraints.NAME.at_most=0.01
-  --data.prompts_per_update=8        prompts per update
+{options}
   --callbacks.NAME=null              removes a callback
 
 all settings:
@@ -84,6 +80,15 @@ all settings:
 
 docs/configuration.md explains how files and settings combine.
 """
+FIT_OPTIONS = """\
+  --trainer.max_steps=100            updates
+  --trainer.val_check_interval=20    updates between validations
+  --model.group_size=16              answers per prompt
+  --model.objective.constraints.NAME.at_most=0.01
+  --data.prompts_per_update=8        prompts per update"""
+EVALUATION_OPTIONS = """\
+  --model.eval_group_size=4          answers per prompt
+  --data.eval_prompts=64             prompts per batch"""
 
 
 def main(arguments: list[str]) -> None:
@@ -109,7 +114,9 @@ def main(arguments: list[str]) -> None:
         importlib.import_module(TOOLS[command][0]).main(rest)
         return
     if {"-h", "--help"} & set(rest):
-        print(RUN_HELP.format(command=command, purpose=RUNS[command].capitalize()), end="")
+        purpose = RUNS[command][0].upper() + RUNS[command][1:]
+        options = FIT_OPTIONS if command == "fit" else EVALUATION_OPTIONS
+        print(RUN_HELP.format(command=command, purpose=purpose, options=options), end="")
         return
     config, flags = read_arguments(command, rest)
     find_checkpoint(config)

@@ -15,6 +15,8 @@ from lightning_cgrpo.errors import UserError, did_you_mean, first_line
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "Sequence": "a list"}
+"""Types in the words of a configuration."""
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -51,7 +53,8 @@ def _typed(lines: list[str]) -> str:
     if wanted is None:
         return lines[0]
     given = (line.removeprefix("Given value: ").split(". Got value: ")[0] for line in lines if "Given value: " in line)
-    return f"Expected {wanted[1]}, but got {wanted[2] or next(given, 'another value')}."
+    kind = WORDS.get(wanted[1].rpartition(".")[2], wanted[1])
+    return f"Expected {kind}, but got {wanted[2] or next(given, 'another value')}."
 
 
 def of_the_disk(error: OSError) -> str | None:

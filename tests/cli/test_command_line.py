@@ -103,7 +103,7 @@ MISSPELLED = {
     "model.estimator. Did you mean 'ScalarizedRewards'?",
     "--trainer.logger=CSVLoger": "There is no class 'CSVLoger'. Did you mean 'CSVLogger'?",
     # values
-    "--trainer.max_steps=abc": "trainer.max_steps: Expected int, but got abc.",
+    "--trainer.max_steps=abc": "trainer.max_steps: Expected a whole number, but got abc.",
     "--model.objective.constraints.lava.at_most=1.5": "constraint 'lava' to have at_most in [0, 1], a rate, but got "
     "1.5 (did you mean 0.015?)",
     "--model.objective.constraints.lava.at_least=0.5": "constraint 'lava' to have one bound, but got both at_most: "
@@ -485,5 +485,5 @@ def test_a_run_without_a_logger_leaves_the_users_configuration_alone(folder):
 
 
 def test_wrong_values_are_told_with_their_key(folder):
-    assert "model.optimizer.lr: Expected float, but got abc." in refused("fit", "--model.optimizer.lr=abc")
+    assert "model.optimizer.lr: Expected a number, but got abc." in refused("fit", "--model.optimizer.lr=abc")
     assert "seed_everything" in refused("fit", "--seed_everything=-1")

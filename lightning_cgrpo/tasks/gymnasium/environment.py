@@ -79,6 +79,11 @@ class Gymnasium(Environment, Renderer):
         except Exception as error:
             unregistered = isinstance(error, gymnasium.error.UnregisteredEnv)
             hint = " Try MODULE:ID, with a module that registers the environment." if unregistered else ""
+            if "render_mode" in kwargs:
+                hint = (
+                    " Pictures need a world that takes `render_mode` and names it in metadata['render_modes'], try "
+                    "--callbacks.pictures=null for none."
+                )
             raise UserError(
                 f"Expected `gymnasium.make` to make '{self.id}', but it raised {type(error).__name__}: "
                 f"{first_line(error)}.{hint}"
