@@ -15,12 +15,15 @@ from lightning_cgrpo.errors import UserError, did_you_mean
 RUNS = {
     "fit": "train a policy (the weights of reward and constraints adapt as it learns)",
     "validate": "measure rewards and behavior rates on the validation prompts",
-    "test": "measure them on the test prompts",
+    "test": "measure rewards and behavior rates on the test prompts",
     "predict": "write a policy's answers",
 }
 TOOLS = {
-    "tiny-model": ("lightning_cgrpo.cli.tiny_model", "make a small random language model, to try things with"),
-    "plan": ("lightning_cgrpo.planning.command", "say what a run needs: memory of a GPU, tokens, traffic, operations"),
+    "tiny-model": ("lightning_cgrpo.cli.tiny_model", "make a small random language model, for first trials"),
+    "plan": (
+        "lightning_cgrpo.planning.command",
+        "estimate what a run needs: memory of a GPU, tokens, traffic, operations",
+    ),
     "study": ("lightning_cgrpo.studies.command", "train variants with several seeds, compare and report them"),
     "report": ("lightning_cgrpo.reporting.command", "draw figures and tables of runs, grouped by their configurations"),
     "certify": ("lightning_cgrpo.cli.certify", "decide with 95 % confidence whether a policy meets its thresholds"),
@@ -29,6 +32,8 @@ TOOLS = {
     "score": ("lightning_cgrpo.navsim.command", "score driving trajectories as NAVSIM v2 does (EPDMS)"),
 }
 """Modules with a `main(arguments)`, and their lines in the help."""
+SYNONYMS = {"train": "fit", "eval": "test", "evaluate": "test", "generate": "predict", "verify": "certify"}
+"""Commands under the names of other programs."""
 HELP = """usage: python -m lightning_cgrpo COMMAND [-c FILE]... [--KEY=VALUE]...
 
 Constrained GRPO: state behavior rates, and let a Lagrangian do the weighting.
@@ -63,13 +68,9 @@ RUN_HELP = """usage: python -m lightning_cgrpo {command} -c FILE [-c FILE]... [-
 often used:
   --ckpt_path=last                   the newest checkpoint of the run; also best, or a file
   --seed_everything=1                the seed of prompts, answers and random weights
-  --trainer.max_steps=100            updates
-  --trainer.val_check_interval=20    updates between validations
   --trainer.accelerator=auto         cpu or cuda
   --trainer.devices=2                processes; --trainer.strategy=ddp or fsdp2
-  --model.group_size=16              answers per prompt
-  --model.objective.constraints.NAME.at_most=0.01
-  --data.prompts_per_update=8        prompts per update
+{options}
   --callbacks.NAME=null              removes a callback
 
 all settings:
@@ -79,6 +80,15 @@ all settings:
 
 docs/configuration.md explains how files and settings combine.
 """
+FIT_OPTIONS = """\
+  --trainer.max_steps=100            updates
+  --trainer.val_check_interval=20    updates between validations
+  --model.group_size=16              answers per prompt
+  --model.objective.constraints.NAME.at_most=0.01
+  --data.prompts_per_update=8        prompts per update"""
+EVALUATION_OPTIONS = """\
+  --model.eval_group_size=4          answers per prompt
+  --data.eval_prompts=64             prompts per batch"""
 
 
 def main(arguments: list[str]) -> None:
@@ -95,7 +105,8 @@ def main(arguments: list[str]) -> None:
         return
     command, rest = arguments[0], arguments[1:]
     if command not in commands:
-        raise ConfigError(f"Unknown command '{command}'.{did_you_mean(command, commands)} Try --help.")
+        hint = did_you_mean(SYNONYMS.get(command, command), commands)
+        raise ConfigError(f"Unknown command '{command}'.{hint} Try --help.")
     # Users' own classes lie in the folder where the command runs, as with python -m.
     if "" not in sys.path:
         sys.path.insert(0, "")
@@ -103,7 +114,9 @@ def main(arguments: list[str]) -> None:
         importlib.import_module(TOOLS[command][0]).main(rest)
         return
     if {"-h", "--help"} & set(rest):
-        print(RUN_HELP.format(command=command, purpose=RUNS[command].capitalize()), end="")
+        purpose = RUNS[command][0].upper() + RUNS[command][1:]
+        options = FIT_OPTIONS if command == "fit" else EVALUATION_OPTIONS
+        print(RUN_HELP.format(command=command, purpose=purpose, options=options), end="")
         return
     config, flags = read_arguments(command, rest)
     find_checkpoint(config)

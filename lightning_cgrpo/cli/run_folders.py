@@ -49,9 +49,21 @@ def last_checkpoint(config: Config) -> Path:
     if candidates:
         return max(candidates, key=_age)
     folder = _folder(config)
-    others = sorted(folder.parent.glob(f"*/*/{CHECKPOINTS}/last.ckpt"), key=_age, reverse=True)[:NEAREST]
-    hint = f", try --ckpt_path={' or '.join(map(str, others))}" if others else ""
+    others = _nearest(folder)
+    hint = (
+        f", try --ckpt_path={' or '.join(map(str, others))}" if others else "; `fit` without --ckpt_path starts a run"
+    )
     raise ConfigError(f"Expected a checkpoint {folder}/*/{CHECKPOINTS}/last.ckpt, but found none{hint}.")
+
+
+def _nearest(folder: Path) -> list[Path]:
+    """The newest ``last.ckpt`` of other runs, of the most similar names first: a name lists files and overrides."""
+    newest: dict[str, Path] = {}
+    for file in sorted(folder.parent.glob(f"*/*/{CHECKPOINTS}/last.ckpt"), key=_age, reverse=True):
+        newest.setdefault(file.parents[2].name, file)
+    wanted = set(folder.name.split(","))
+    # Sorting keeps the newer of equally similar runs first.
+    return sorted(newest.values(), key=lambda file: len(wanted ^ set(file.parents[2].name.split(","))))[:NEAREST]
 
 
 def _existing(checkpoint: str) -> bool:

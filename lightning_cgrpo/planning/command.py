@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command ``plan``."""
     parser = argparse.ArgumentParser(
         prog="python -m lightning_cgrpo plan",
-        description="Say what a run needs: memory of a GPU, tokens, traffic between GPUs, and operations.",
+        description="Estimate what a run needs: memory of a GPU, tokens, traffic between GPUs, and operations.",
         usage="%(prog)s -c FILE... [--KEY=VALUE]... [--gpus N] [--model-config FILE] [...]",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

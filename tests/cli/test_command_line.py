@@ -71,7 +71,9 @@ def test_help_s_examples_name_files_that_exist(capsys):
     assert all((PACKAGED.parent / name).is_file() for name in named)
 
 
-@pytest.mark.parametrize(("word", "hint"), [("fitt", "'fit'"), ("tets", "'test'"), ("train", "Try --help")])
+@pytest.mark.parametrize(
+    ("word", "hint"), [("fitt", "'fit'"), ("tets", "'test'"), ("train", "'fit'"), ("xyz", "Try --help")]
+)
 def test_unknown_command(word, hint):
     with pytest.raises(UserError, match=f"^Unknown command '{word}'.*{hint}"):
         main([word])
@@ -94,13 +96,14 @@ MISSPELLED = {
     "Did you mean 'lr'?",
     "--modle.group_size=4": "Unknown key 'modle'. Did you mean 'model'?",
     # classes
+    "--callbacks.multipliers=Lagrange": "There is no class 'Lagrange'. Did you mean 'LagrangianCallback'?",
     "--callbacks.multipliers=FixedWeight": "There is no class 'FixedWeight'. Did you mean 'FixedWeights'?",
     "--callbacks.multipliers.controller=SoftmaxAdm": "There is no class 'SoftmaxAdm'. Did you mean 'SoftmaxAdam'?",
     "--model.estimator=lightning_cgrpo.ScalarizedReward": "There is no class 'lightning_cgrpo.ScalarizedReward' for "
     "model.estimator. Did you mean 'ScalarizedRewards'?",
     "--trainer.logger=CSVLoger": "There is no class 'CSVLoger'. Did you mean 'CSVLogger'?",
     # values
-    "--trainer.max_steps=abc": "trainer.max_steps: Expected a <class 'int'>. Got value: abc",
+    "--trainer.max_steps=abc": "trainer.max_steps: Expected a whole number, but got abc.",
     "--model.objective.constraints.lava.at_most=1.5": "constraint 'lava' to have at_most in [0, 1], a rate, but got "
     "1.5 (did you mean 0.015?)",
     "--model.objective.constraints.lava.at_least=0.5": "constraint 'lava' to have one bound, but got both at_most: "
@@ -125,7 +128,7 @@ MISSPELLED = {
     "-c configs/gridwrld.yaml": "There is no configuration file 'configs/gridwrld.yaml'. Did you mean "
     "'configs/gridworld.yaml'?",
     "--ckpt_path=nowhere.ckpt": "There is no checkpoint 'nowhere.ckpt', try --ckpt_path=last.",
-    "--ckpt_path=last": "Expected a checkpoint runs/gridworld/*/checkpoints/last.ckpt, but found none.",
+    "--ckpt_path=last": "Expected a checkpoint runs/gridworld/*/checkpoints/last.ckpt, but found none",
     # syntax
     "fit": "Expected --KEY=VALUE or -c FILE, but got 'fit'.",
     "--trainer.max_steps": "Expected a value for --trainer.max_steps, as in --trainer.max_steps=VALUE, but got none.",
@@ -165,7 +168,7 @@ QUICK = {
     "fit -c configs/gridworld.yaml --trainer.max_step=3": "Did you mean 'max_steps'?",
     "plan -c configs/gsm8k.yaml --model.polcy=x": "Did you mean 'policy'?",
     "export -c configs/gsm8k.yaml --out mine --model.polcy=x": "Did you mean 'policy'?",
-    **dict.fromkeys(LAST, "Expected a checkpoint runs/gridworld/*/checkpoints/last.ckpt, but found none."),
+    **dict.fromkeys(LAST, "Expected a checkpoint runs/gridworld/*/checkpoints/last.ckpt, but found none"),
     "fit -c configs/gridworld.yaml --ckpt_path=nowhere.ckpt": "There is no checkpoint 'nowhere.ckpt'",
     "score --scenes nowhere --trajectories nowhere": "there is no 'nowhere'",
     **{f"{name} --help": "usage: python -m" for name in ("", *sorted({*RUNS, *TOOLS}, key=lambda name: name in LIGHT))},
@@ -482,5 +485,5 @@ def test_a_run_without_a_logger_leaves_the_users_configuration_alone(folder):
 
 
 def test_wrong_values_are_told_with_their_key(folder):
-    assert "model.optimizer.lr: Expected a <class 'float'>" in refused("fit", "--model.optimizer.lr=abc")
+    assert "model.optimizer.lr: Expected a number, but got abc." in refused("fit", "--model.optimizer.lr=abc")
     assert "seed_everything" in refused("fit", "--seed_everything=-1")

@@ -99,6 +99,8 @@ def _read(name: str, declared: Mapping[str, Any]) -> tuple[str, str, Any]:
         if right and len(numbers) == (2 if operation == "outside" else 1) and operation != "sum":
             return operation, str(fact), limits
     hint = did_you_mean(operation, OPERATIONS)
+    if operation in OPERATIONS or len(declared) > 1:
+        hint = " Declare one operation on one fact; files and overrides are merged by key."
     raise UserError(
         f"Expected signal '{name}' to be like {{above: {{reward: 0.5}}}}, {{below: {{observation.0: 0}}}}, "
         f"{{outside: {{action.0: [-1, 1]}}}} or {{sum: info.cost}}, but got {dict(declared)}.{hint}"

@@ -86,6 +86,7 @@ def test_functions_get_the_facts_that_they_name():
     [
         ({"x": {"outsid": {"reward": [0, 1]}}}, "Did you mean 'outside'"),
         ({"x": {"outside": {"reward": 1}}}, "Expected signal 'x' to be like"),
+        ({"x": {"above": {"reward": 1, "action.0": 1}}}, r"\. Declare one operation on one fact"),
         ({"x": {"above": {"reward": "high"}}}, "Expected signal 'x' to be like"),
         ({"x": {"above": {"reward": 1}, "below": {"reward": 0}}}, "Expected signal 'x' to be like"),
         ({"return": {"sum": "reward"}}, "other names than those of the built-in"),
