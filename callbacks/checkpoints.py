@@ -14,9 +14,10 @@ from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.files import CheckpointFiles, last_of, put, remove_unfinished, unwritten
+from lightning_cgrpo.checkpoints.files import CheckpointFiles, last_of, unwritten
 from lightning_cgrpo.checkpoints.integrity import write_failure
 from lightning_cgrpo.checkpoints.names import UNFINISHED, is_remote
+from lightning_cgrpo.checkpoints.replacing import put, remove_unfinished
 from lightning_cgrpo.checkpoints.termination import Termination, say
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.monitors import VALIDATION

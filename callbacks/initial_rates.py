@@ -53,6 +53,9 @@ class InitialRates(Callback):
         for name, constraint in objective.bounded.items():
             if name in best:
                 metrics[f"best/{name}"] = constraint.shown_rate(best[name].rate)
+        # Without any value of a constraint, no answer is known to meet its threshold.
+        if any(name not in best for name in objective.compared):
+            best.pop(EVERY, None)
         if EVERY in best:
             metrics["some_answer_meets_all"] = 1 - best[EVERY].rate
         for logger in trainer.loggers:

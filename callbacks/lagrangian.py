@@ -112,7 +112,7 @@ class LagrangianCallback(WeightSetter):
         aims = declared.clone()
         if self.aim is not None and bool(rates.any()):
             aims[rates] = self.aim(declared[rates])
-        left = 1 - self.controller.margin / math.sqrt(1 + update)
+        left = 1 - self.controller.margin / math.sqrt(1 + update) * ((1 - aims) / aims).clamp(max=1)
         self.aims, self.max_violation_rates = aims, torch.where(rates, left * aims, aims)
 
     def weights(self) -> Tensor:

@@ -94,9 +94,10 @@ class GroupDataModule(LightningDataModule, ABC):
         unused = [index for index in range(total) if index not in known]
         left_out = f" without {len(known):,} that trained or validated" if known else ""
         if not unused or (count is not None and count > len(unused)):
+            advice = f"--prompts {len(unused)}, or more test prompts" if unused else "other test prompts"
             raise UserError(
                 f"Expected {count or 'some'} prompts that neither trained nor validated, but got {len(unused)}, of "
-                f"{total} test prompts{left_out}, try a smaller --prompts, or more test prompts."
+                f"{total} test prompts{left_out}, try {advice}."
             )
         if count is None or count == len(unused):
             return PromptSubset(source, unused), f"the {len(unused):,} test prompts{left_out}"

@@ -186,9 +186,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     here = posixpath.dirname(page.file.src_uri)
     if page.file.src_uri.startswith("api/"):
         return markdown
+    if here.startswith("results"):  # Tables of eleven columns need the width of the table of contents.
+        page.meta["hide"] = ["toc"]
 
     def change(target: str) -> str | None:
         path = site_path(target) if not target.startswith("docs/") else target.removeprefix("docs/")
         return posixpath.relpath(path, here or ".") if files.get_file_from_path(path) else None
 
     return change_links(markdown, page.file.src_uri, change)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Link pictures to their full size, and keep a deviation on the line of its ±."""
+    html = re.sub(r'<p>(<img [^>]*src="([^"]+)"[^>]*>)</p>', r'<p><a href="\2">\1</a></p>', html)
+    return html.replace("± ", "±\N{NO-BREAK SPACE}")

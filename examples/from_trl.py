@@ -77,7 +77,8 @@ def port(model, prompts, updates, constrained=False):
     objective, estimator = Objective({"brief": 1.0, "says_it": 0.5}), ScalarizedRewards()
     callbacks = [SampleAnswers(every_n_updates=10)]
     if constrained:
-        objective, estimator = Objective("brief", {"says_it": Constraint(at_least=0.9)}), ScalarizedAdvantages()
+        objective = Objective("brief", {"says_it": Constraint(at_least=0.9)})
+        estimator = ScalarizedAdvantages()
         callbacks.append(LagrangianCallback(SoftmaxAdam()))
     seed_everything(42)
     module = ConstrainedGRPO(

@@ -9,17 +9,21 @@ from typing import NoReturn
 
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.configuration import ConfigError
+from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.errors import UserError, did_you_mean
 
 RUNS = {
     "fit": "train a policy (the weights of reward and constraints adapt as it learns)",
     "validate": "measure rewards and behavior rates on the validation prompts",
-    "test": "measure them on the test prompts",
+    "test": "measure rewards and behavior rates on the test prompts",
     "predict": "write a policy's answers",
 }
 TOOLS = {
-    "tiny-model": ("lightning_cgrpo.policies.tiny.text", "make a small random language model, to try things with"),
-    "plan": ("lightning_cgrpo.planning.command", "say what a run needs: memory of a GPU, tokens, traffic, operations"),
+    "tiny-model": ("lightning_cgrpo.cli.tiny_model", "make a small random language model, for first trials"),
+    "plan": (
+        "lightning_cgrpo.planning.command",
+        "estimate what a run needs: memory of a GPU, tokens, traffic, operations",
+    ),
     "study": ("lightning_cgrpo.studies.command", "train variants with several seeds, compare and report them"),
     "report": ("lightning_cgrpo.reporting.command", "draw figures and tables of runs, grouped by their configurations"),
     "certify": ("lightning_cgrpo.cli.certify", "decide with 95 % confidence whether a policy meets its thresholds"),
@@ -28,6 +32,8 @@ TOOLS = {
     "score": ("lightning_cgrpo.navsim.command", "score driving trajectories as NAVSIM v2 does (EPDMS)"),
 }
 """Modules with a `main(arguments)`, and their lines in the help."""
+SYNONYMS = {"train": "fit", "eval": "test", "evaluate": "test", "generate": "predict", "verify": "certify"}
+"""Commands under the names of other programs."""
 HELP = """usage: python -m lightning_cgrpo COMMAND [-c FILE]... [--KEY=VALUE]...
 
 Constrained GRPO: state behavior rates, and let a Lagrangian do the weighting.
@@ -40,7 +46,7 @@ options:
                            configs/... falls back to the packaged file of that name
   --KEY=VALUE              change a value, e.g. --trainer.max_steps=100 or --callbacks.multipliers=FixedWeights
   --print_config           print the configuration that would run
-  --help                   (after a command) every setting of trainer, model and data
+  --help                   (after a command) the options of the command
 
 examples:
   python -m lightning_cgrpo fit -c configs/gridworld.yaml --trainer.max_steps=1500
@@ -54,6 +60,35 @@ examples:
   python -m lightning_cgrpo export -c configs/gsm8k.yaml --ckpt_path=last --out models/mine
   python -m lightning_cgrpo score --scenes cases --trajectories cases --out scores.json --render pictures
 """
+
+RUN_HELP = """usage: python -m lightning_cgrpo {command} -c FILE [-c FILE]... [--KEY=VALUE]...
+
+{purpose}.
+
+often used:
+  --ckpt_path=last                   the newest checkpoint of the run; also best, or a file
+  --seed_everything=1                the seed of prompts, answers and random weights
+  --trainer.accelerator=auto         cpu or cuda
+  --trainer.devices=2                processes; --trainer.strategy=ddp or fsdp2
+{options}
+  --callbacks.NAME=null              removes a callback
+
+all settings:
+  --print_config                     with the files: every value that would run
+  --model.help=ConstrainedGRPO       arguments of a class; also --data.help=CLASS
+  --help=all                         every setting of Lightning's trainer
+
+docs/configuration.md explains how files and settings combine.
+"""
+FIT_OPTIONS = """\
+  --trainer.max_steps=100            updates
+  --trainer.val_check_interval=20    updates between validations
+  --model.group_size=16              answers per prompt
+  --model.objective.constraints.NAME.at_most=0.01
+  --data.prompts_per_update=8        prompts per update"""
+EVALUATION_OPTIONS = """\
+  --model.eval_group_size=4          answers per prompt
+  --data.eval_prompts=64             prompts per batch"""
 
 
 def main(arguments: list[str]) -> None:
@@ -70,14 +105,21 @@ def main(arguments: list[str]) -> None:
         return
     command, rest = arguments[0], arguments[1:]
     if command not in commands:
-        raise ConfigError(f"Unknown command '{command}'.{did_you_mean(command, commands)} Try --help.")
+        hint = did_you_mean(SYNONYMS.get(command, command), commands)
+        raise ConfigError(f"Unknown command '{command}'.{hint} Try --help.")
     # Users' own classes lie in the folder where the command runs, as with python -m.
     if "" not in sys.path:
         sys.path.insert(0, "")
     if command in TOOLS:
         importlib.import_module(TOOLS[command][0]).main(rest)
         return
+    if {"-h", "--help"} & set(rest):
+        purpose = RUNS[command][0].upper() + RUNS[command][1:]
+        options = FIT_OPTIONS if command == "fit" else EVALUATION_OPTIONS
+        print(RUN_HELP.format(command=command, purpose=purpose, options=options), end="")
+        return
     config, flags = read_arguments(command, rest)
+    find_checkpoint(config)
     # Torch reads this when it is imported. Threads that spin while they wait would take the cores from other processes,
     # such as the worker that makes prompts.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -30,8 +30,13 @@ def installing(extra: str) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Text to append to an error, such as `` Did you mean 'goal'?``; empty without a similar known word."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""
+    words = list(known)
+    close = difflib.get_close_matches(word, words, n=1)
+    # Beginnings of long names score low, such as Lagrange for LagrangianCallback.
+    start = word[: max(5, len(word) * 4 // 5)]
+    begun = [name for name in words if len(start) >= 5 and name.startswith(start)]
+    guess = next(iter(close or begun), None)
+    return f" Did you mean '{guess}'?" if guess else ""
 
 
 def first_line(error: BaseException) -> str:

@@ -11,14 +11,22 @@ import pytest
 
 from tests.forked import forked, run_script
 
-# Before the workers import torch: their threads would wait for each other's cores.
+# Before the workers import torch: their threads would wait for each other's cores. A configuration may ask for more
+# threads, which spin while they wait, unless they are told to sleep, as `python -m lightning_cgrpo` does.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 ROOT = Path(__file__).resolve().parents[1]
 # What these import registers a device, for the whole process: see test_pretended_device.py.
 collect_ignore = [] if "PRETENDED" in os.environ else ["pretended_device.py", "pretended_checks.py"]
 
 LONGEST = "test_pretended_device.py", "test_processes.py", "test_resume.py", "test_ledger.py"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep a file's slow tests in one worker, because they share runs of minutes by fixtures."""
+    if config.option.markexpr == "slow":
+        config.option.dist, config.option.loadscopereorder = "loadfile", False
 
 
 def pytest_xdist_auto_num_workers() -> int:

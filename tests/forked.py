@@ -2,21 +2,21 @@
 
 import os
 import runpy
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-IMPORTED = ["lightning_cgrpo.cli.command_line", "lightning_cgrpo.policies.vision_language", "peft", "tensorboard"]
-
 
 def server() -> ForkServerContext:
-    """Forks a process of `IMPORTED` modules, which runs no test before."""
+    """Forks a process that has imported what a run imports, and has run no test."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED)
+    context.set_forkserver_preload(["tests.preloaded"])
     return context
 
 
@@ -49,6 +49,25 @@ def _call(
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     sys.exit(function(*arguments))
+
+
+def run_module(command: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float, **_: Any) -> Any:
+    """As `subprocess.run` of ``python -m MODULE ARGUMENTS`` does, which captures texts; the errors' text is empty."""
+    assert command[0] == sys.executable and command[1] == "-m"
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "output.txt"
+        with forked(_run_module, command[2:], cwd, output=output, environment=env) as process:
+            process.join(timeout)
+            status = process.exitcode
+        if status is None:
+            raise subprocess.TimeoutExpired(command, timeout)
+        return subprocess.CompletedProcess(command, status, output.read_text(), "")
+
+
+def _run_module(arguments: Sequence[str], folder: Path) -> None:
+    os.chdir(folder)
+    sys.argv = list(arguments)
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
 
 def run_script(script: Path, *arguments: object) -> None:

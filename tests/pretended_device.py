@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -24,7 +25,6 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 
@@ -100,7 +100,7 @@ class Machine(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = [leaf for leaf in leaves((args, *kwargs.values())) if isinstance(leaf, Tensor)]
         there = {id(tensor.held): tensor for tensor in tensors if isinstance(tensor, Pretended)}
         target = kwargs.get("device")
         if not there and (target is None or target.type != NAME):
@@ -108,12 +108,12 @@ class Machine(TorchDispatchMode):
         check(operation, args, kwargs, tensors)
         if kind := wait(operation, args, kwargs):
             self.waits[kind, line_of_package()] += 1
-        options = tree_map(_held, kwargs)
+        options = {name: mapped(_held, value) for name, value in kwargs.items()}
         if target is not None:
             options["device"] = torch.device("cpu")
-        if any(argument.name == "generator" for argument in operation._schema.arguments):
+        if takes_generator(operation):
             options["generator"] = self.generator
-        given = tree_map(_held, args)
+        given = mapped(_held, args)
         result = operation(*given, **options)
         if operation is aten._to_copy.default and result is given[0]:
             result = result.clone()  # a copy to another device is never the tensor itself
@@ -126,7 +126,7 @@ class Machine(TorchDispatchMode):
                 return there[id(leaf)]
             return Pretended(leaf) if to_device else leaf
 
-        return tree_map(wrapped, result)
+        return mapped(wrapped, result)
 
 
 class NumbersOfTensors(TorchFunctionMode):
@@ -134,8 +134,29 @@ class NumbersOfTensors(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.tensor and isinstance(args[0], (list, tuple)):
-            args = tree_map(lambda leaf: leaf.tolist() if isinstance(leaf, Pretended) else leaf, args)
+            args = mapped(lambda leaf: leaf.tolist() if isinstance(leaf, Pretended) else leaf, args)
         return function(*args, **(kwargs or {}))
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """The parts of nested lists and tuples."""
+    for part in tree:
+        if isinstance(part, (list, tuple)):
+            yield from leaves(part)
+        else:
+            yield part
+
+
+def mapped(change: Callable[[Any], Any], tree: Any) -> Any:
+    """Nested lists and tuples with changed parts; PyTorch's `tree_map` would take half of an update's time."""
+    if isinstance(tree, (list, tuple)):
+        return type(tree)([mapped(change, part) for part in tree])
+    return change(tree)
+
+
+@cache
+def takes_generator(operation: OpOverload) -> bool:
+    return any(argument.name == "generator" for argument in operation._schema.arguments)
 
 
 def check(operation: OpOverload, args: Any, kwargs: Mapping[str, Any], tensors: list[Tensor]) -> None:

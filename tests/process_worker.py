@@ -214,12 +214,12 @@ def answering(
 
 
 def language(folder: Path, prompts: int) -> dict:
-    """Two of the updates wait for a dual step."""
+    """Eight updates of six or twelve optimizer steps; two of the updates wait for a dual step."""
     torch.manual_seed(0)
     how = Optimization(epochs=2, minibatch_size=2, micro_batch_size=1, kl_weight=0.1)
     module = answering(folder, how)
     data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts)
-    return run(module, data, LagrangianCallback(SoftmaxAdam(), every_n_updates=3), UPDATES if prompts > 1 else 8)
+    return run(module, data, LagrangianCallback(SoftmaxAdam(), every_n_updates=3), 8)
 
 
 def exchanged(folder: Path, prompts: int) -> dict:

@@ -1,4 +1,4 @@
-"""The commands of the README and the tour, in order in one folder, as a reader runs them; each a few updates long."""
+"""The commands of the README and the tour, in order in one folder, as a reader runs them; each an update long."""
 
 import contextlib
 import io
@@ -24,7 +24,7 @@ COMMANDS = [
 ]
 # None of these is part of a run's name.
 FEW = (
-    "--trainer.max_steps=2 --trainer.limit_val_batches=0 --trainer.enable_progress_bar=false "
+    "--trainer.max_steps=1 --trainer.limit_val_batches=0 --trainer.enable_progress_bar=false "
     "--trainer.enable_model_summary=false --callbacks.initial_rates=null"
 )
 SHORT = {

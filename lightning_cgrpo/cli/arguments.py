@@ -64,6 +64,9 @@ def _split(arguments: list[str]) -> tuple[list[str], list[tuple[str, str]], list
             raise ConfigError(f"Expected --KEY=VALUE or -c FILE, but got '{argument}'.")
         key, equals, value = argument.lstrip("-").partition("=")
         followed = bool(queue) and not queue[0].startswith("-")
+        if argument == "--help=all":
+            flags.append("--help")
+            continue
         if key in ("help", "h", "print_config"):
             flags.append(argument)
             continue

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.cli.configuration import Config, ConfigError, get
+from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.objective.objective import Objective
 
 STATUS = {"certified": 0, "refuted": 3, "undecided": 4}
@@ -43,9 +44,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ConfigError(f"Expected --prompts to be at least 1, but got {given.prompts}.")
     if given.confidence is not None and not 0.5 <= given.confidence < 1:
         raise ConfigError(f"Expected --confidence from 0.5 to below 1, but got {given.confidence}, try 0.95.")
-    config, _ = read_arguments("certify", rest)
+    config = read_arguments("certify", rest)[0] | {"ckpt_path": given.ckpt_path}
     objective = _objective(config)
-    certificate = _certificate({**config, "ckpt_path": given.ckpt_path}, objective, given.prompts, given.confidence)
+    find_checkpoint(config)
+    certificate = _certificate(config, objective, given.prompts, given.confidence)
     if certificate is None:  # another process tells
         return
     if given.out is not None:

@@ -54,7 +54,7 @@ class CommandLine(LightningCLI):
         return {self._chosen: LightningCLI.subcommands()[self._chosen]}
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
-        return super().init_parser(**kwargs, exit_on_error=False)
+        return super().init_parser(prog="python -m lightning_cgrpo", **kwargs, exit_on_error=False)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--callbacks", type=dict[str, Callback | None], default={}, help="Callbacks by name.")

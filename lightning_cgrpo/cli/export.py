@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_cgrpo.cli.configuration import Config, get
+from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.policies.upload import open_repository, upload
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -29,15 +29,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--merge", action="store_true", help="add adapters to the weights, and write those")
     parser.add_argument("--push_to_hub", metavar="REPOSITORY", help="upload DIR to this repository of the hub")
     given, rest = parser.parse_known_args(argv)
-    config, _ = read_arguments("export", rest)
+    config = read_arguments("export", rest)[0] | {"ckpt_path": given.ckpt_path}
+    find_checkpoint(config)
     if given.out.exists() and (not given.out.is_dir() or any(given.out.iterdir())):
         raise UserError(
             f"Expected --out to be a new or empty directory, but got '{given.out}', which has something in it, try "
             "another name."
         )
+    # Imported here, because --help and misspelled keys must not wait for torch.
+    from lightning_cgrpo.policies.upload import open_repository, upload
+
     if given.push_to_hub is not None:
         open_repository(given.push_to_hub)
-    _export({**config, "ckpt_path": given.ckpt_path}, given.out, given.merge)
+    _export(config, given.out, given.merge)
     if given.push_to_hub is not None:
         upload(given.out, given.push_to_hub)
 

@@ -15,6 +15,8 @@ from lightning_cgrpo.errors import UserError, did_you_mean, first_line
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "Sequence": "a list"}
+"""Types in the words of a configuration."""
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -26,7 +28,8 @@ def explain(error: BaseException) -> str:
             return str(link)
         link = link.__cause__ or link.__context__
     keys: list[str] = []
-    for line in (line.strip(" -") for line in str(error).splitlines()):
+    lines = [line.strip(" -") for line in str(error).splitlines()]
+    for number, line in enumerate(lines):
         if key := re.match(r'(?:Type .*: )?Parser key "([^"]*)":', line):
             keys.append(key[1])
         elif line and not re.match(
@@ -36,9 +39,22 @@ def explain(error: BaseException) -> str:
             if name and name.rpartition(".")[2] in _class_names():
                 complaint = f"The class '{name}' can't stand here."
             else:
-                complaint = f"There is no class '{name}'.{did_you_mean(name, _class_names())}" if name else line
+                fitting = _class_names(".".join(keys))
+                complaint = (
+                    f"There is no class '{name}'.{did_you_mean(name, fitting)}" if name else _typed(lines[number:])
+                )
             return ".".join(keys) + ": " * bool(keys) + complaint
     return str(error)
+
+
+def _typed(lines: list[str]) -> str:
+    """The first line; for a value of another type, in the words of this package's own errors."""
+    wanted = re.fullmatch(r"Expected a <class '([\w.]+)'>(?:\. Got value: (.*))?", lines[0])
+    if wanted is None:
+        return lines[0]
+    given = (line.removeprefix("Given value: ").split(". Got value: ")[0] for line in lines if "Given value: " in line)
+    kind = WORDS.get(wanted[1].rpartition(".")[2], wanted[1])
+    return f"Expected {kind}, but got {wanted[2] or next(given, 'another value')}."
 
 
 def of_the_disk(error: OSError) -> str | None:
@@ -70,6 +86,7 @@ def _place(error: BaseException) -> str:
     return f" ({Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name})"
 
 
-def _class_names() -> list[str]:
-    modules = map(importlib.import_module, NAMESPACES)
-    return [name for module in modules for name in module.__all__]
+def _class_names(key: str = "") -> list[str]:
+    """Names of classes, of callbacks alone for a key of callbacks."""
+    modules = [name for name in NAMESPACES if key != "callbacks" or name.endswith(".callbacks")]
+    return [name for module in modules for name in importlib.import_module(module).__all__]

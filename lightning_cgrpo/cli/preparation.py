@@ -19,13 +19,7 @@ from lightning_cgrpo.checkpoints.integrity import check_checkpoint
 from lightning_cgrpo.cli.configuration import Config, ConfigError, get, is_class, short_class
 from lightning_cgrpo.cli.key_check import NAMESPACES
 from lightning_cgrpo.cli.method import method_of
-from lightning_cgrpo.cli.run_folders import (
-    checkpoints_below,
-    configuration_beside,
-    existing,
-    last_checkpoint,
-    log_beside,
-)
+from lightning_cgrpo.cli.run_folders import configuration_beside, find_checkpoint, last_checkpoint, log_beside
 from lightning_cgrpo.errors import MissingExtraError
 from lightning_cgrpo.policies.sharding import FIRST_FSDP
 
@@ -97,18 +91,12 @@ def _check_processes(config: Config) -> None:
 
 def _resolve_checkpoint(config: Config) -> None:
     """Replace ``last`` and ``best`` by a path, and check it before loading a model."""
+    find_checkpoint(config)
     checkpoint = config.get("ckpt_path")
     if checkpoint is None or checkpoint in ("hpc", "registry"):
         return
-    if checkpoint in ("last", "best"):
-        last = last_checkpoint(config)
-        config["ckpt_path"] = str(last if checkpoint == "last" else best_of(last))
-    elif not existing(checkpoint):
-        raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
-    elif inside := checkpoints_below(checkpoint):
-        raise ConfigError(
-            f"Expected a checkpoint, but '{checkpoint}' is a folder of runs, try --ckpt_path={inside[-1]}."
-        )
+    if checkpoint == "best":
+        config["ckpt_path"] = str(best_of(last_checkpoint(config)))
     check_checkpoint(str(config["ckpt_path"]))
 
 

@@ -1,4 +1,4 @@
-"""Folders, checkpoints and logs of runs."""
+"""Folders, checkpoints and logs of runs. Imports no torch, so that a missing checkpoint is told in half a second."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.checkpoints.files import put_back
 from lightning_cgrpo.checkpoints.names import is_remote
+from lightning_cgrpo.checkpoints.replacing import put_back
 from lightning_cgrpo.cli.configuration import Config, ConfigError, get, read, short_class
 from lightning_cgrpo.cli.run_name import VERSIONED, loggers
 
@@ -17,6 +17,27 @@ START = "start"
 """The version under which the evaluation of starting weights logs."""
 NEAREST = 2
 """Checkpoints of other runs that an error names."""
+
+
+def find_checkpoint(config: Config) -> None:
+    """Replace ``last`` in ``ckpt_path`` by a path.
+
+    Raises:
+        UserError: no such checkpoint.
+    """
+    checkpoint = config.get("ckpt_path")
+    if checkpoint in ("last", "best"):
+        last = last_checkpoint(config)
+        if checkpoint == "last":
+            config["ckpt_path"] = str(last)
+    elif checkpoint is None or checkpoint in ("hpc", "registry"):
+        return
+    elif not _existing(checkpoint):
+        raise ConfigError(f"There is no checkpoint '{checkpoint}', try --ckpt_path=last.")
+    elif inside := _checkpoints_below(checkpoint):
+        raise ConfigError(
+            f"Expected a checkpoint, but '{checkpoint}' is a folder of runs, try --ckpt_path={inside[-1]}."
+        )
 
 
 def last_checkpoint(config: Config) -> Path:
@@ -28,12 +49,24 @@ def last_checkpoint(config: Config) -> Path:
     if candidates:
         return max(candidates, key=_age)
     folder = _folder(config)
-    others = sorted(folder.parent.glob(f"*/*/{CHECKPOINTS}/last.ckpt"), key=_age, reverse=True)[:NEAREST]
-    hint = f", try --ckpt_path={' or '.join(map(str, others))}" if others else ""
+    others = _nearest(folder)
+    hint = (
+        f", try --ckpt_path={' or '.join(map(str, others))}" if others else "; `fit` without --ckpt_path starts a run"
+    )
     raise ConfigError(f"Expected a checkpoint {folder}/*/{CHECKPOINTS}/last.ckpt, but found none{hint}.")
 
 
-def existing(checkpoint: str) -> bool:
+def _nearest(folder: Path) -> list[Path]:
+    """The newest ``last.ckpt`` of other runs, of the most similar names first: a name lists files and overrides."""
+    newest: dict[str, Path] = {}
+    for file in sorted(folder.parent.glob(f"*/*/{CHECKPOINTS}/last.ckpt"), key=_age, reverse=True):
+        newest.setdefault(file.parents[2].name, file)
+    wanted = set(folder.name.split(","))
+    # Sorting keeps the newer of equally similar runs first.
+    return sorted(newest.values(), key=lambda file: len(wanted ^ set(file.parents[2].name.split(","))))[:NEAREST]
+
+
+def _existing(checkpoint: str) -> bool:
     """True if a checkpoint exists; always true for URLs."""
     if is_remote(checkpoint):
         return True
@@ -41,7 +74,7 @@ def existing(checkpoint: str) -> bool:
     return Path(checkpoint).exists()
 
 
-def checkpoints_below(folder: str) -> list[Path]:
+def _checkpoints_below(folder: str) -> list[Path]:
     """Each ``last.ckpt`` in a folder of runs, the newest at the end; [] for a checkpoint."""
     path = Path(folder)
     if is_remote(folder) or not path.is_dir() or path.suffix == ".ckpt":

@@ -204,21 +204,26 @@ class Constraint:
         return self.violated_above is not None or self.violated_below is not None
 
     def _indicator(self, signal: Signal) -> Signal:
-        if self.violated_above is not None:
-            violated = signal.value > self.violated_above
-        elif self.violated_below is not None:
-            violated = signal.value < self.violated_below
-        else:
+        if not self.from_number:
             return signal
-        from lightning_cgrpo.rollout import Signal
+        from lightning_cgrpo.rollout import Signal, over_steps
 
-        every = None
-        if signal.value.dim() == 3:
-            every = signal.opportunities
-            if every is None or every.dim() != 3:
-                raise ObjectiveError("a number by step needs opportunities by step, and no counts of answers")
+        value, every = signal.value, None
+        if value.dim() == 3:
+            if signal.opportunities is None:
+                raise ObjectiveError("a number by step needs opportunities")
+            if signal.opportunities.dim() == 3:
+                every = signal.opportunities
+            else:  # a number of answers, which a critic gets by step
+                value = over_steps(value)
+        if self.violated_above is not None:
+            violated = value > self.violated_above
+        else:
+            assert self.violated_below is not None
+            violated = value < self.violated_below
+        if every is not None:
             violated = violated & (every > 0)  # not after an answer's end
-        return Signal(violated.to(signal.value.dtype), opportunities=every, applicable=signal.applicable)
+        return Signal(violated.to(value.dtype), opportunities=every, applicable=signal.applicable)
 
 
 def as_number(tensor: Tensor) -> Tensor:

@@ -8,11 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from lightning_cgrpo.cli.arguments import read_arguments
-from lightning_cgrpo.planning.plan import plan
-from lightning_cgrpo.planning.table import as_json, show
 
 EXAMPLES = """examples:
   python -m lightning_cgrpo plan -c configs/gsm8k.yaml
@@ -29,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command ``plan``."""
     parser = argparse.ArgumentParser(
         prog="python -m lightning_cgrpo plan",
-        description="Say what a run needs: memory of a GPU, tokens, traffic between GPUs, and operations.",
+        description="Estimate what a run needs: memory of a GPU, tokens, traffic between GPUs, and operations.",
         usage="%(prog)s -c FILE... [--KEY=VALUE]... [--gpus N] [--model-config FILE] [...]",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -62,6 +58,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="write JSON: bytes, tokens, operations")
     given, rest = parser.parse_known_args(argv)
     config, _ = read_arguments("plan", rest)
+    # Imported here, because --help and misspelled keys must not wait for torch.
+    from rich.console import Console
+
+    from lightning_cgrpo.planning.plan import plan
+    from lightning_cgrpo.planning.table import as_json, show
+
     options = vars(given)
     writes_json = options.pop("json")
     found = plan(config, **options)

@@ -5,7 +5,6 @@ Not counted: the CUDA context and its libraries (0.5 to 1 GB), and the allocator
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from torch import nn
@@ -16,7 +15,6 @@ from lightning_cgrpo.planning.sizes import ModelSizes
 from lightning_cgrpo.planning.tokens import rows_of, training_rows
 from lightning_cgrpo.planning.workload import Workload
 from lightning_cgrpo.policies.policy import Policy
-from lightning_cgrpo.policies.shared_prefix.decoding import ROOM
 from lightning_cgrpo.policies.shared_prefix.log_probs import chunk_rows
 
 Parts = dict[str, int]
@@ -120,17 +118,17 @@ def _unsharded(sizes: ModelSizes, how: Execution, everything: bool) -> int:
 
 
 def cache_bytes(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic, shared: bool) -> int:
-    """Bytes of all keys and values: 2 L K d (n P + n G room) numbers, or 2 L K d n G (P + C - 1) without sharing.
+    """Bytes: 2 L K d n (P + G (C - 1)) numbers of keys and values, or 2 L K d n G (P + C - 1) without sharing.
 
-    `room` is C - 1, rounded up to multiples of `decoding.ROOM`; n prompts are generated at once.
+    n prompts are generated at once. With sharing, each layer also holds a query of every answer, L H d n G numbers.
     """
     tower, fed = sizes.decoder, work.answer_tokens - 1
     answers = work.generated * work.group_size
+    prompts = work.generated if shared else answers
+    rows = 2 * tower.kv_heads * (prompts * work.prompt_tokens + answers * fed)
     if shared:
-        tokens = work.generated * work.prompt_tokens + answers * ROOM * math.ceil(fed / ROOM)
-    else:
-        tokens = answers * (work.prompt_tokens + fed)
-    return 2 * tower.layers * tower.kv_heads * tower.head_size * tokens * arithmetic.product
+        rows += tower.heads * answers
+    return tower.layers * tower.head_size * rows * arithmetic.product
 
 
 def _rollout_working(sizes: ModelSizes, work: Workload, arithmetic: Arithmetic) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_cgrpo.cli.configuration import get, short_class
 from lightning_cgrpo.cli.method import Method
-from lightning_cgrpo.objective.constraint import BOUNDS
+from lightning_cgrpo.objective.constraint import BOUNDS, Constraint
 
 CONSTRAINTS = "model.init_args.objective.constraints"
 ESTIMATOR = "model.init_args.estimator"
@@ -104,7 +104,11 @@ def _constraint_words(name: str, settings: Mapping[str, Any]) -> str:
     if settings.get("role") == "monitor":
         return f"{name} monitored"
     bounds = [f"{key} {_number(settings[key])}" for key in BOUNDS if key in settings]
-    others = [f"{key}={value}" for key, value in settings.items() if key not in (*BOUNDS, "role", "signal")]
+    others = [
+        f"{key}={value}"
+        for key, value in settings.items()
+        if key not in (*BOUNDS, "role", "signal") and value != getattr(Constraint, key, None)
+    ]
     return " ".join([name, *bounds, *others])
 
 

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 BLOCK = 256
+BELOW_ONE = 1 - 2**-53
+"""The largest float64 below 1; a float64 times it rounds to the next float64 towards 0."""
 
 
 def top_p(probabilities: Tensor, p: float) -> Tensor:
@@ -70,26 +72,27 @@ def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
         >>> sample(torch.tensor([[0.2, 0.5, 0.3]]), torch.tensor([0.69]))
         tensor([1])
     """
-    rows, size = probabilities.shape
+    size, target = probabilities.shape[1], draws.double()
     if size <= 2 * BLOCK:
-        return _inverse(probabilities.double().cumsum(-1), draws.double(), None)[0]
-    blocks = -(-size // BLOCK)
-    padded = torch.nn.functional.pad(probabilities, (0, blocks * BLOCK - size)).view(rows, blocks, BLOCK)
-    block, rest = _inverse(padded.sum(-1, dtype=torch.float64).cumsum(-1), draws.double(), None)
-    inside = padded[torch.arange(rows, device=block.device), block].double().cumsum(-1)
-    return block * BLOCK + _inverse(inside, None, rest)[0]
+        cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+        return _first_above(cumulative, target * cumulative[:, -1])
+    # A block of zeros comes first, so that each block's sum before it is an entry.
+    blocks = torch.nn.functional.pad(probabilities, (BLOCK, -size % BLOCK)).unflatten(1, (-1, BLOCK))
+    cumulative = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
+    target = target * cumulative[:, -1]
+    found = _first_above(cumulative, target)[:, None]
+    block = found - 1
+    before = cumulative.gather(1, block)[:, 0]
+    inside = blocks.gather(1, found[..., None].expand(-1, -1, BLOCK))[:, 0].cumsum(-1, dtype=torch.float64)
+    # Rounding may lift the rest to the block's total or above, but the chosen entry must have a positive weight.
+    rest = torch.minimum(target - before, inside[:, -1] * BELOW_ONE)
+    return block[:, 0] * BLOCK + _first_above(inside, rest)
 
 
-def _inverse(cumulative: Tensor, draws: Tensor | None, target: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Per row, the index of the first entry whose running sum exceeds a target, and the target minus the sum before.
+def _first_above(cumulative: Tensor, target: Tensor) -> Tensor:
+    """Per row, the index ``[R]`` of the first running sum ``[R, S]`` above the target ``[R]``.
 
-    The target is given, or draws * total.
+    A draw below 1 times the total is below the total also after rounding, because rounding is monotone.
     """
-    total = cumulative[:, -1]
-    below = torch.nextafter(total, torch.zeros_like(total))
-    # The target stays below the total where the product rounds up, so that the entry has a positive weight.
-    target = torch.minimum(draws * total if target is None else target, below)  # type: ignore[operator]
     # NaN, which the engine reports later, must not give an index outside.
-    found = torch.searchsorted(cumulative, target[:, None], right=True).clamp(max=cumulative.shape[1] - 1)
-    before = torch.where(found > 0, cumulative.gather(-1, (found - 1).clamp(min=0)), 0)
-    return found[:, 0], target - before[:, 0]
+    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp_(max=cumulative.shape[1] - 1)

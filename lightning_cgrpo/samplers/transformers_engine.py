@@ -10,9 +10,11 @@ from torch import Tensor
 from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
+from lightning_cgrpo.policies.pretrained import at_least_float32
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
-from lightning_cgrpo.rollout import NO_INPUTS, read
+from lightning_cgrpo.policies.shared_prefix.rotation import JointRotation
+from lightning_cgrpo.rollout import NO_INPUTS
 from lightning_cgrpo.samplers.engine import Completions, Replies, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.token_sampling import min_p, penalized, sample, top_k, top_p
 
@@ -43,57 +45,60 @@ class TransformersEngine(RolloutEngine):
         inputs: Mapping[str, Tensor] = NO_INPUTS,
         reply: Replies | None = None,
     ) -> Completions:
-        device = policy.device
+        device, longest = policy.device, sampling.max_new_tokens
         look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_ON_GPUS) if reply is None else 1
-        shape = (len(prompts), group_size, sampling.max_new_tokens)
-        tokens = torch.full((len(prompts) * group_size, sampling.max_new_tokens), policy.pad_token, device=device)
-        taken = torch.zeros_like(tokens, dtype=torch.bool)
+        tokens = torch.full((len(prompts) * group_size, longest), policy.pad_token, device=device)
+        read = torch.zeros_like(tokens, dtype=torch.bool)
         world = None if reply is None else _World(reply, tokens)
         penalizes = sampling.repetition_penalty != 1
         log_probs = torch.zeros_like(tokens, dtype=torch.float32) if penalizes else None
-        going_on = torch.arange(len(tokens), device=device)
-        ended = torch.zeros_like(going_on, dtype=torch.bool)  # of the rows that go on
+        rows = torch.arange(len(tokens), device=device)  # of the answers that are computed
+        going_on = torch.ones_like(rows, dtype=torch.bool)
         if prompts:
             choose = _Choice(policy, sampling)
             if penalizes:
                 choose.seen = _occurring(policy, prompts).repeat_interleave(group_size, 0)
             draws = draws.flatten(0, 1).to(device, non_blocking=True)
-            steps = (_Shared if policy.shares_prompts else _Padded)(policy, prompts, group_size, inputs)
+            steps: _Shared | _Padded
+            if policy.shares_prompts:
+                steps = _Shared(policy, prompts, group_size, longest, inputs)
+            else:
+                steps = _Padded(policy, prompts, group_size, inputs)
             logits = steps.read().repeat_interleave(group_size, 0)
-            for step in range(sampling.max_new_tokens):
-                chosen = choose(logits, draws[going_on, step], step)
-                own = ~ended
-                if world is not None:
-                    own = own & ~world.given[going_on, step]
-                    chosen = torch.where(own, chosen, tokens[going_on, step])
-                tokens[going_on, step] = chosen
+            for step in range(longest):
+                chosen = choose(logits, draws[:, step], step)
+                given = None if world is None else world.given[rows, step]
+                if given is not None:
+                    chosen = torch.where(given, tokens[rows, step], chosen)
+                tokens[rows, step], read[rows, step] = chosen, going_on
                 if log_probs is not None:
-                    log_probs[going_on, step] = choose.log_probs.masked_fill(~own, 0)
+                    log_probs[rows, step] = choose.log_probs
                 if choose.seen is not None:
                     choose.seen = choose.seen.scatter(-1, chosen[:, None], True)
-                taken[going_on, step] = own
-                ended = ended | (torch.isin(chosen, choose.stops) & own)
-                last, kept = step + 1 == sampling.max_new_tokens, None
+                continues = torch.isin(chosen, choose.stops, invert=True)
+                going_on = going_on & (continues if given is None else continues | given)
+                last, kept = step + 1 == longest, None
                 if last or (step + 1) % look_every == 0:
-                    running = choose.running(ended)
-                    if world is not None and len(running) < len(ended) and world.answers(going_on[ended], step + 1):
-                        ended = ended & ~world.given[going_on, step + 1]
-                        running = choose.running(ended)
+                    running = choose.running(going_on)
+                    if world is not None and len(running) < len(rows) and world.answers(rows[~going_on], step + 1):
+                        going_on = going_on | world.given[rows, step + 1]
+                        running = choose.running(going_on)
                     if last or not len(running):
                         break
-                    if len(running) < len(ended):
-                        kept, rows = running, running.to(device, non_blocking=True)
-                        going_on, chosen, ended = going_on[rows], chosen[rows], ended[rows]
-                        choose.seen = None if choose.seen is None else choose.seen[rows]
+                    if len(running) < len(rows):
+                        kept, index = running, running.to(device, non_blocking=True)
+                        rows, draws, chosen, going_on = rows[index], draws[index], chosen[index], going_on[index]
+                        choose.seen = None if choose.seen is None else choose.seen[index]
                 logits = steps.next(kept, chosen)
         truncated = torch.zeros(len(tokens), dtype=torch.bool, device=device)
-        truncated[going_on] = ~ended
-        tokens.masked_fill_(~read(taken), policy.pad_token)
+        truncated[rows] = going_on
+        own = read if world is None else read & ~world.given
+        shape = len(prompts), group_size, longest
         return Completions(
-            tokens.view(shape),
-            taken.view(shape),
+            tokens.masked_fill_(~read, policy.pad_token).view(shape),
+            own.view(shape),
             truncated.view(shape[:2]),
-            None if log_probs is None else log_probs.view(shape),
+            None if log_probs is None else log_probs.masked_fill_(~own, 0).view(shape),
         )
 
 
@@ -142,50 +147,55 @@ class _Choice:
 
     def __init__(self, policy: CausalLMPolicy, sampling: Sampling) -> None:
         self.policy, self.sampling = policy, sampling
-        self.stops = torch.tensor(policy.stop_tokens, device="cpu").to(policy.device, non_blocking=True)
-        self._finite = torch.ones((), dtype=torch.bool, device=policy.device)
+        never = [] if policy.pad_token in policy.stop_tokens else [policy.pad_token]
+        self._early = torch.tensor([*never, *policy.stop_tokens], device="cpu").to(policy.device, non_blocking=True)
+        self._never, self.stops = self._early.tensor_split([len(never)])
+        self._sum = torch.zeros((), dtype=torch.float64, device=policy.device)
         self.seen: Tensor | None = None
         self.log_probs = torch.zeros(0)
-        self.never = [] if policy.pad_token in policy.stop_tokens else [policy.pad_token]
 
     def __call__(self, logits: Tensor, draws: Tensor, step: int) -> Tensor:
         sampling = self.sampling
-        self._finite = self._finite & logits.amax(-1).isfinite().all()
-        scaled = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        scaled = at_least_float32(logits)
         if self.seen is not None:
             scaled = penalized(scaled, self.seen, sampling.repetition_penalty)
-        scaled = scaled / self.policy.temperature
-        for token in self.never:
-            scaled[:, token] = -torch.inf
-        if step + 1 < sampling.min_new_tokens:
-            scaled[:, self.stops] = -torch.inf
-        probabilities = min_p(top_k(scaled.softmax(-1), sampling.top_k), sampling.min_p)
-        probabilities = top_p(probabilities, sampling.top_p)
+        if self.policy.temperature != 1:
+            scaled = scaled / self.policy.temperature
+        held_back = self._early if step + 1 < sampling.min_new_tokens else self._never
+        probabilities = scaled.index_fill_(-1, held_back, -torch.inf).softmax(-1)
+        # If a row's largest logit is NaN or infinite, all of its probabilities are NaN, and the sum remains NaN.
+        self._sum += probabilities[:, 0].sum()
+        probabilities = top_p(min_p(top_k(probabilities, sampling.top_k), sampling.min_p), sampling.top_p)
         chosen = sample(probabilities, draws)
         if self.seen is not None:
             self.log_probs = (probabilities.gather(-1, chosen[:, None])[:, 0] / probabilities.sum(-1)).log().float()
         return chosen
 
-    def running(self, ended: Tensor) -> Tensor:
-        """Indices of the rows that have not ended, on the CPU. The host waits for the device.
+    def running(self, going_on: Tensor) -> Tensor:
+        """Indices of the rows that go on, on the CPU. The host waits for the device.
 
         Raises:
-            FloatingPointError: logits were not finite since the last call.
+            FloatingPointError: logits were not finite.
         """
-        finite, over = on_host(self._finite, ended)
-        if not finite:
+        failed, goes_on = on_host(self._sum.isnan(), going_on)
+        if failed:
             raise FloatingPointError(
                 f"Expected finite logits from '{self.policy.name}', but got NaN or infinity, because training diverged "
                 "or a half-precision model overflowed, try a smaller learning rate, or float32 or bfloat16 weights."
             )
-        return (~over).nonzero()[:, 0]
+        return goes_on.nonzero()[:, 0]
 
 
 class _Shared:
     """Logits of growing answers, with one copy of each prompt's keys and values."""
 
     def __init__(
-        self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, inputs: Mapping[str, Tensor]
+        self,
+        policy: CausalLMPolicy,
+        prompts: list[list[int]],
+        group_size: int,
+        longest: int,
+        inputs: Mapping[str, Tensor],
     ) -> None:
         self.policy, self.inputs = policy, inputs
         device = policy.device
@@ -196,8 +206,9 @@ class _Shared:
         nothing = lengths[:0]
         positions = policy.prompt_positions(self.tokens, lengths, inputs)
         self.layout = Layout.of(lengths, nothing, nothing, positions, device)
-        self.decoding = Decoding(self.layout, group_size)
-        self.positions = self.layout.following.repeat_interleave(group_size)
+        self.decoding = Decoding(self.layout, group_size, longest - 1)  # the last token is never read
+        self.positions = self.layout.following.repeat_interleave(group_size) - 1
+        self.rotation = JointRotation(policy.network)
 
     def read(self) -> Tensor:
         """Logits ``[B, V]`` after the prompts."""
@@ -210,12 +221,14 @@ class _Shared:
         Args:
             kept: ascending rows ``[R]`` of the last call that go on, on the CPU; None for all.
         """
-        self.decoding.step += 1
         if kept is not None:
             self.decoding.keep(kept)
             self.positions = self.positions[kept.to(self.positions.device, non_blocking=True)]
-        positions = (self.positions + self.decoding.step)[None]
-        return self.policy.project(self.policy.hidden(tokens, positions, self.decoding))
+        self.decoding.advance()
+        self.positions += 1
+        with self.rotation:
+            hidden = self.policy.hidden(tokens, self.positions[None], self.decoding)
+        return self.policy.project(hidden)
 
 
 class _Padded:

@@ -25,7 +25,6 @@ from lightning_cgrpo.scenes.scene import (
     Scene,
 )
 
-SCENE_SUFFIX = ".scene.json"
 KNOWN = (
     *("name", "scene_type", "map", "route", "ego", "human_trajectory", "agents", "traffic_lights", "overrides"),
     *("log", "intent", "cameras", "previous", "follow_ups"),

@@ -20,12 +20,14 @@ class Marked(GridworldTask):
     """Of every prompt's four answers, the first is `first`; a tenth of the prompts has none that is `rare`."""
 
     signals: ClassVar = {**GridworldTask.signals, "first": "indicator", "rare": "indicator", "never": "indicator"}
+    signals |= {"absent": "indicator"}
 
     def score(self, prompts, rollouts):
         first = torch.zeros(rollouts.mask.shape[:2])
         first[:, 0] = 1
         rare = (prompts.index % 10 > 0)[:, None] * first
         more = {"first": Signal(first), "rare": Signal(rare), "never": Signal(torch.zeros_like(first))}
+        more["absent"] = Signal(first, applicable=torch.zeros_like(first, dtype=torch.bool))
         return {**super().score(prompts, rollouts), **more}
 
 
@@ -91,3 +93,12 @@ def test_a_threshold_that_the_sample_leaves_open_is_not_called_out(tmp_path):
 def test_a_single_answer_is_no_choice():
     text = out_of_reach("x", Constraint(at_most=0.01), ClusteredRate(0.5, 0.02, 100, 100), 1)
     assert "out of reach at the start: the policy has a rate of 0.500" in text
+
+
+def test_no_answer_is_known_to_meet_a_threshold_that_was_never_measured(tmp_path, capsys):
+    """A function that returns NaN for every answer must not look as if all its answers met the threshold."""
+    logged = before_training(
+        tmp_path, Objective("goal", {"first": Constraint(at_least=0.9), "absent": Constraint(at_most=0.1)})
+    )
+    assert logged["initial/best/first"] == 1 and "initial/some_answer_meets_all" not in logged
+    assert "meets all thresholds" not in capsys.readouterr().out

@@ -18,6 +18,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from lightning_cgrpo import GaussianMLP
 from lightning_cgrpo.callbacks import SampleAnswers, WritePredictions
 from lightning_cgrpo.callbacks.sample_answers import _excerpt, _markdown, _table, write_parquet
 from lightning_cgrpo.callbacks.shown_answers import answers_of, signal_values
@@ -311,12 +312,30 @@ def test_predictions_of_any_text(tmp_path, capsys):
     """A line per answer, from which JSON gives back exactly what was answered."""
     of = outputs([HOSTILE], correct=Signal(torch.full((1, len(HOSTILE)), math.pi)))
     callback = WritePredictions(str(tmp_path / "answers.jsonl"))
-    trainer = SimpleNamespace(world_size=1, global_rank=0, ckpt_path="x")
-    callback.on_predict_start(trainer, None)
-    callback.on_predict_batch_end(trainer, None, of, None, 0)
-    callback.on_predict_end(trainer, None)
+    trainer, module = SimpleNamespace(world_size=1, global_rank=0, ckpt_path="x"), SimpleNamespace(policy=None)
+    callback.on_predict_start(trainer, module)
+    callback.on_predict_batch_end(trainer, module, of, None, 0)
+    callback.on_predict_end(trainer, module)
     lines = (tmp_path / "answers.jsonl").read_text(encoding="utf-8").split("\n")
     records = [json.loads(line) for line in lines[:-1]]
     assert [record["answer"] for record in records] == HOSTILE and lines[-1] == ""
     assert all(record["signals"] == {"correct": pytest.approx(math.pi)} for record in records)
     assert f"Wrote {len(HOSTILE)} answers" in capsys.readouterr().out
+
+
+def test_predicted_actions_are_those_that_the_world_gets(tmp_path):
+    """A squashed policy's own actions are unbounded numbers, which no environment sees."""
+    rollouts = Rollouts(
+        actions=torch.tensor([[[[-9.0], [0.0], [9.0]]]]),
+        mask=torch.tensor([[[True, True, False]]]),
+        inputs={},
+        log_probs=torch.zeros(1, 1, 3),
+    )
+    prompts = PromptGroups(torch.tensor([4]), {"seed": torch.tensor([17])})
+    callback = WritePredictions(str(tmp_path / "answers.jsonl"))
+    trainer = SimpleNamespace(world_size=1, global_rank=0, ckpt_path="x")
+    module = SimpleNamespace(policy=GaussianMLP(2, 1, low=0.0, high=4.0))
+    callback.on_predict_start(trainer, module)
+    callback.on_predict_batch_end(trainer, module, {"rollouts": rollouts, "prompts": prompts, "signals": {}}, None, 0)
+    record = json.loads((tmp_path / "answers.jsonl").read_text())
+    assert record == {"index": 4, "seed": 17, "answer": [[pytest.approx(0, abs=1e-6)], [2.0]], "signals": {}}

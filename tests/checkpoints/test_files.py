@@ -16,8 +16,9 @@ from lightning.pytorch import Callback
 
 from lightning_cgrpo import __main__ as command_line
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.checkpoints.files import CheckpointFiles, put, remove_unfinished
+from lightning_cgrpo.checkpoints.files import CheckpointFiles
 from lightning_cgrpo.checkpoints.integrity import check_checkpoint, damage
+from lightning_cgrpo.checkpoints.replacing import put, remove_unfinished
 from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.cli.run_folders import last_checkpoint
 from lightning_cgrpo.errors import UserError

@@ -3,8 +3,6 @@
 import json
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -245,22 +243,38 @@ def test_best_is_the_same_checkpoint_in_every_command(capsys):
     assert str(best) in capsys.readouterr().out.splitlines()[0]
 
 
+RUN = """
+import os, sys
+from pathlib import Path
+from lightning_cgrpo.__main__ import run
+
+folder, sys.argv[1:], status = Path(sys.argv[1]), sys.argv[2:], 0
+try:
+    run()
+except SystemExit as end:
+    status = end.code or 0
+(folder / f"status_{os.environ['RANK']}").write_text(str(status))
+"""
+
+
 @pytest.mark.slow
-def test_several_processes_rank_and_certify_as_one_does(home):
+def test_several_processes_rank_and_certify_as_one_does(home, launch, tmp_path):
     """Two processes train, rank and certify; also the exit status is that of one process."""
+    bounds = shlex.split(BOUNDS.format(lava=0.06))
+    certifying = ["certify", *SMALL, *bounds, "--prompts=61"]
+    (tmp_path / "run.py").write_text(RUN)
 
-    def run(command, *arguments):
-        bounds = shlex.split(BOUNDS.format(lava=0.06)) if command == "certify" else []
-        line = [sys.executable, "-m", "lightning_cgrpo", command, *SMALL, *bounds, *arguments]
-        return subprocess.run(line, capture_output=True, text=True, timeout=300)
+    def together_run(*command):
+        launch(2, tmp_path / "run.py", tmp_path, *command, "--trainer.devices=2", "--trainer.strategy=ddp")
+        return [int((tmp_path / f"status_{rank}").read_text()) for rank in range(2)]
 
-    two = ["--trainer.devices=2", "--trainer.strategy=ddp"]
-    assert run("certify", "--prompts=61").returncode == 3
+    with pytest.raises(SystemExit) as end:
+        main(certifying)
+    assert end.value.code == 3
     alone = looks()[0]
     (FOLDER / "certificates.json").unlink()
-    found = run("certify", "--prompts=61", *two)
-    assert found.returncode == 3, found.stderr[-2000:]
-    assert found.stdout.count("REFUTED") == 1
+    assert together_run(*certifying)[0] == 3
+    assert sum((tmp_path / f"output_{rank}.txt").read_text().count("REFUTED") for rank in range(2)) == 1
     together = looks()[0]
     for look in (alone, together):
         del look["at"]
@@ -268,7 +282,7 @@ def test_several_processes_rank_and_certify_as_one_does(home):
     for name, values in alone["constraints"].items():
         assert together["constraints"][name] == pytest.approx(values)
     shutil.rmtree("runs")
-    assert (done := run("fit", *two)).returncode == 0, done.stderr[-2000:]
+    assert together_run("fit", *SMALL) == [0, 0]
     (expected,), (best,) = ((folder / FOLDER).glob("step=*.ckpt") for folder in (home, Path()))
     assert best.name == expected.name
 

@@ -71,7 +71,9 @@ def test_help_s_examples_name_files_that_exist(capsys):
     assert all((PACKAGED.parent / name).is_file() for name in named)
 
 
-@pytest.mark.parametrize(("word", "hint"), [("fitt", "'fit'"), ("tets", "'test'"), ("train", "Try --help")])
+@pytest.mark.parametrize(
+    ("word", "hint"), [("fitt", "'fit'"), ("tets", "'test'"), ("train", "'fit'"), ("xyz", "Try --help")]
+)
 def test_unknown_command(word, hint):
     with pytest.raises(UserError, match=f"^Unknown command '{word}'.*{hint}"):
         main([word])
@@ -94,13 +96,14 @@ MISSPELLED = {
     "Did you mean 'lr'?",
     "--modle.group_size=4": "Unknown key 'modle'. Did you mean 'model'?",
     # classes
+    "--callbacks.multipliers=Lagrange": "There is no class 'Lagrange'. Did you mean 'LagrangianCallback'?",
     "--callbacks.multipliers=FixedWeight": "There is no class 'FixedWeight'. Did you mean 'FixedWeights'?",
     "--callbacks.multipliers.controller=SoftmaxAdm": "There is no class 'SoftmaxAdm'. Did you mean 'SoftmaxAdam'?",
     "--model.estimator=lightning_cgrpo.ScalarizedReward": "There is no class 'lightning_cgrpo.ScalarizedReward' for "
     "model.estimator. Did you mean 'ScalarizedRewards'?",
     "--trainer.logger=CSVLoger": "There is no class 'CSVLoger'. Did you mean 'CSVLogger'?",
     # values
-    "--trainer.max_steps=abc": "trainer.max_steps: Expected a <class 'int'>. Got value: abc",
+    "--trainer.max_steps=abc": "trainer.max_steps: Expected a whole number, but got abc.",
     "--model.objective.constraints.lava.at_most=1.5": "constraint 'lava' to have at_most in [0, 1], a rate, but got "
     "1.5 (did you mean 0.015?)",
     "--model.objective.constraints.lava.at_least=0.5": "constraint 'lava' to have one bound, but got both at_most: "
@@ -125,7 +128,7 @@ MISSPELLED = {
     "-c configs/gridwrld.yaml": "There is no configuration file 'configs/gridwrld.yaml'. Did you mean "
     "'configs/gridworld.yaml'?",
     "--ckpt_path=nowhere.ckpt": "There is no checkpoint 'nowhere.ckpt', try --ckpt_path=last.",
-    "--ckpt_path=last": "Expected a checkpoint runs/gridworld/*/checkpoints/last.ckpt, but found none.",
+    "--ckpt_path=last": "Expected a checkpoint runs/gridworld/*/checkpoints/last.ckpt, but found none",
     # syntax
     "fit": "Expected --KEY=VALUE or -c FILE, but got 'fit'.",
     "--trainer.max_steps": "Expected a value for --trainer.max_steps, as in --trainer.max_steps=VALUE, but got none.",
@@ -154,25 +157,46 @@ def test_a_run_needs_a_model():
         main(["fit", "--trainer.max_steps=3"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "answer"),
-    [("--help", 0, "usage: "), ("fit -c configs/gridworld.yaml --trainer.max_step=3", 2, "Did you mean 'max_steps'?")],
+LIGHT = {"study", "report"}
+"""Commands that import numpy, in a tenth of a second; last, because all commands of the test share a process."""
+LAST = (
+    "test -c configs/gridworld.yaml --ckpt_path=last",
+    "certify -c configs/gridworld.yaml",
+    "export -c configs/gridworld.yaml --out mine",
 )
-def test_quick_answers_import_nothing_heavy(folder, arguments, code, answer):
-    """Help and misspelled keys must not wait seconds for torch, Lightning or transformers."""
-    script = (
-        "import sys; from lightning_cgrpo.__main__ import run; sys.argv[1:] = sys.argv[1].split()\n"
-        "try: run()\n"
-        "finally: print('HEAVY', sorted({'torch', 'lightning', 'transformers', 'numpy'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, arguments], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == code
-    assert answer in done.stdout + done.stderr
-    assert "HEAVY []" in done.stdout
-    if code:
-        assert done.stderr.startswith("lightning_cgrpo: error: ") and done.stderr.count("\n") == 1
+QUICK = {
+    "fit -c configs/gridworld.yaml --trainer.max_step=3": "Did you mean 'max_steps'?",
+    "plan -c configs/gsm8k.yaml --model.polcy=x": "Did you mean 'policy'?",
+    "export -c configs/gsm8k.yaml --out mine --model.polcy=x": "Did you mean 'policy'?",
+    **dict.fromkeys(LAST, "Expected a checkpoint runs/gridworld/*/checkpoints/last.ckpt, but found none"),
+    "fit -c configs/gridworld.yaml --ckpt_path=nowhere.ckpt": "There is no checkpoint 'nowhere.ckpt'",
+    "score --scenes nowhere --trajectories nowhere": "there is no 'nowhere'",
+    **{f"{name} --help": "usage: python -m" for name in ("", *sorted({*RUNS, *TOOLS}, key=lambda name: name in LIGHT))},
+}
+HEAVY = """\
+import contextlib, io, json, sys
+from lightning_cgrpo.__main__ import run
+answers = {}
+for command in json.loads(sys.argv[1]):
+    sys.argv[1:] = command.split()
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try: run()
+        except SystemExit: pass
+    heavy = sorted({"torch", "lightning", "transformers", "matplotlib", "numpy"} & set(sys.modules))
+    answers[command] = [out.getvalue(), err.getvalue(), heavy]
+print(json.dumps(answers))
+"""
+
+
+def test_quick_answers_import_nothing_heavy(folder):
+    """Help, misspelled keys and missing files must not wait seconds for torch, Lightning or transformers."""
+    command = [sys.executable, "-c", HEAVY, json.dumps(list(QUICK))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    for command, (out, err, heavy) in json.loads(done.stdout).items():
+        assert heavy == (["numpy"] if command.split()[0] in LIGHT else []), command
+        assert QUICK[command] in out + err, command
+        if "--help" not in command:
+            assert err.startswith("lightning_cgrpo: error: ") and err.count("\n") == 1
 
 
 # ---------------------------------------------------------------------- a run and what it leaves
@@ -310,19 +334,33 @@ def test_nested_overrides_reach_what_they_name(folder, monkeypatch):
     assert plain.tolist() == [1] and "LagrangianCallback" not in callbacks
 
 
+EACH = """\
+import json, os, sys
+import lightning_cgrpo.cli.command_line
+from lightning_cgrpo.__main__ import run
+assert not {"lightning_cgrpo.datamodules.gsm8k", "lightning_cgrpo.policies.causal_lm"} & set(sys.modules)
+for command in json.loads(sys.argv[1]):
+    if (process := os.fork()) == 0:
+        sys.argv[1:] = command
+        run()
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 2
+"""
+
+
 @pytest.mark.slow
 def test_classes_of_this_package_need_no_path(folder):
-    """Nor do those that nothing has imported yet, hence a new process. Found, they say what is wrong with the rest."""
-    for arguments, answer in (
-        ("--model.policy=CausalLMPolicy --model.policy.model=./nowhere", "Expected a NetworkPolicy, which acts, but"),
-        ("--data=GSM8KDataModule --data.path=./nowhere", "Expected a file or a folder at ./nowhere"),
-        ("--model.sampler.environment=Gridworld --model.group_size=1", "`group_size` to be at least 2, but got 1"),
-    ):
-        run = subprocess.run(
-            [sys.executable, "-m", "lightning_cgrpo", "fit", *SMALL, *arguments.split()],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert run.returncode == 2 and answer in run.stderr.splitlines()[-1]
+    """Nor do those that nothing has imported yet, hence a new process, which forks one for each command."""
+    answers = {
+        "--model.policy=CausalLMPolicy --model.policy.model=./nowhere": "Expected a NetworkPolicy, which acts, but",
+        "--data=GSM8KDataModule --data.path=./nowhere": "Expected a file or a folder at ./nowhere",
+        "--model.sampler.environment=Gridworld --model.group_size=1": "`group_size` to be at least 2, but got 1",
+    }
+    commands = json.dumps([["fit", *SMALL, *arguments.split()] for arguments in answers])
+    done = subprocess.run([sys.executable, "-c", EACH, commands], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("lightning_cgrpo: error: ")]
+    assert len(errors) == len(answers)
+    assert all(answer in error for answer, error in zip(answers.values(), errors, strict=True)), errors
 
 
 @pytest.mark.parametrize(("given", "policy"), [(None, "passive"), ("active", "active")])
@@ -447,5 +485,5 @@ def test_a_run_without_a_logger_leaves_the_users_configuration_alone(folder):
 
 
 def test_wrong_values_are_told_with_their_key(folder):
-    assert "model.optimizer.lr: Expected a <class 'float'>" in refused("fit", "--model.optimizer.lr=abc")
+    assert "model.optimizer.lr: Expected a number, but got abc." in refused("fit", "--model.optimizer.lr=abc")
     assert "seed_everything" in refused("fit", "--seed_everything=-1")

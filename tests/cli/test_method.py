@@ -121,6 +121,8 @@ def test_labels_tell_what_differs():
     assert labels({}, REWARDS) == ["ScalarizedAdvantages", "ScalarizedRewards"]
     assert labels(loose, watched) == ["lava at_most 0.5", "lava monitored"]
     assert labels({}, {f"{CONSTRAINTS}.safe.at_least": 0.9}) == ["safe at_least 0.8", "safe at_least 0.9"]
+    costs = [{f"{CONSTRAINTS}.lava": {"at_most": 0.1, "cost": cost}} for cost in ("signal", "excess")]
+    assert labels(*costs) == ["lava at_most 0.1", "lava at_most 0.1 cost=excess"], "defaults are not named"
     # The arguments of one class aren't compared with those of another.
     assert labels({}, pid) == ["SoftmaxAdam", "PID"]
     assert labels({}, {f"{CONTROLLER}.init_args.lr": 0.002}) == ["controller.lr=0.01", "controller.lr=0.002"]

@@ -1,6 +1,7 @@
 """Runs of different configurations have different folders; `last` finds the run of the same command."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,25 @@ def test_a_run_that_there_is_not_names_those_there_are():
         UserError, match=r"found none, try --ckpt_path=runs/gridworld,.*/version_0/checkpoints/last\.ckpt\."
     ):
         main(["test", *SMALL, "--model.optimizer.lr=0.1", "--ckpt_path=last"])
+
+
+def test_the_most_similar_run_is_named_first():
+    """An override that changes the name means the run without the override, however old it is."""
+    for age, place in enumerate(["gridworld/version_0", "gridworld/version_1", "gridworld,lr=1/version_0", "b/x"]):
+        folder = Path("runs", place, "checkpoints")
+        folder.mkdir(parents=True)
+        (folder / "last.ckpt").touch()
+        os.utime(folder / "last.ckpt", (age, age))
+    config, _ = read_arguments("certify", [*GRID.split(), "--model.group_size=3"])
+    with pytest.raises(
+        UserError, match=r"try --ckpt_path=runs/gridworld/version_1/\S+ or runs/gridworld,lr=1/version_0"
+    ):
+        last_checkpoint(config)
+
+
+def test_without_any_run_the_error_says_what_trains_one():
+    with pytest.raises(UserError, match=r"but found none; `fit` without --ckpt_path starts a run\."):
+        main(["test", *SMALL, "--ckpt_path=last"])
 
 
 def test_a_folder_is_no_checkpoint():

@@ -43,8 +43,8 @@ def test_the_cache_is_that_of_a_rollout(policy, sizes, monkeypatch, answer_token
     class Spy(decoding.Decoding):
         def _continue(self, layer, *arguments):
             result = super()._continue(layer, *arguments)
-            tensors = [getattr(of, n) for of in self._layers.values() for n in vars(of)]
-            found.append(sum(t.numel() * t.element_size() for t in tensors))
+            held = [tensor.untyped_storage() for of in self._layers.values() for tensor in vars(of).values()]
+            found.append(sum({storage.data_ptr(): storage.nbytes() for storage in held}.values()))
             return result
 
     monkeypatch.setattr("lightning_cgrpo.samplers.transformers_engine.Decoding", Spy)

@@ -177,7 +177,7 @@ def test_rollouts_have_the_log_probs_of_training(policy):
     expected = policy(policy.examples(rolled)).log_probs
     rows = torch.arange(6)
     with torch.no_grad():
-        steps = (_Shared if policy.shares_prompts else _Padded)(policy, tokens, 2, inputs)
+        steps = _Shared(policy, tokens, 2, 5, inputs) if policy.shares_prompts else _Padded(policy, tokens, 2, inputs)
         logits = steps.read().repeat_interleave(2, 0)
         for step in range(5):
             found = (logits / policy.temperature).log_softmax(-1).gather(1, actions[rows, step, None])[:, 0]

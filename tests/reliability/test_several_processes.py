@@ -29,6 +29,7 @@ def test_the_others_are_ended_when_the_first_fails(tmp_path):
     (tmp_path / "differ.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "lightning_cgrpo", "fit", "-c", "configs/gridworld.yaml", "--trainer.devices=2"]
     command += ["--trainer.max_steps=3", "--callbacks.initial_rates=null", "--callbacks.differ=differ.Differ"]
+    command += ["--data.prompts_per_update=2", "--callbacks.pictures=null", "--trainer.limit_val_batches=0"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=300)
     assert result.returncode == 1 and b"only here" in result.stderr

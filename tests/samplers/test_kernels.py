@@ -13,7 +13,9 @@ from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 LAYERS, PROMPTS, GROUP_SIZE = 28, 2, 4
 FIRST, LAST = 2, 4
 ALLOCATIONS = {"aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided"}
-NO_KERNEL = ALLOCATIONS | {"aten::_unsafe_view", "aten::_reshape_alias", "aten::_local_scalar_dense"}
+NO_KERNEL = ALLOCATIONS | {
+    "aten::_unsafe_view", "aten::_reshape_alias", "aten::_local_scalar_dense", "aten::promote_types",
+}  # fmt: skip
 
 
 class Kernels(TorchDispatchMode):
@@ -44,7 +46,7 @@ def policy(tmp_path_factory):
     make_tiny_model(directory)
     tokenizer = AutoTokenizer.from_pretrained(directory)
     config = Qwen2Config(
-        vocab_size=len(tokenizer),
+        vocab_size=2048,  # sampled in blocks, as a real model's
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=LAYERS,
@@ -57,8 +59,8 @@ def policy(tmp_path_factory):
     return CausalLMPolicy.from_model(Qwen2ForCausalLM(config).eval(), tokenizer)
 
 
-def test_shared_prompts_cost_seven_more_kernels_in_a_layer(policy):
-    """A step of `generate` attends by one flash kernel; attention to a shared prompt is two parts in one softmax."""
+def test_a_decoded_step_takes_no_more_kernels_than_generates(policy):
+    """Attention to a shared prompt takes nine kernels a layer, and rotations take six fewer than transformers'."""
 
     def ours(length):
         draws = torch.rand(PROMPTS, GROUP_SIZE, length)
@@ -72,4 +74,4 @@ def test_shared_prompts_cost_seven_more_kernels_in_a_layer(policy):
 
     counts = each_step(ours), each_step(theirs)
     print(f"kernels of a decoded step, {LAYERS} layers: {counts[0]:.0f}, transformers' generate {counts[1]:.0f}")
-    assert 0 < counts[0] - counts[1] <= 7.5 * LAYERS
+    assert counts[0] <= counts[1]

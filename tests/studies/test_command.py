@@ -1,18 +1,23 @@
 """The command: a small study from its file to its report, interrupted, resumed, and with a run that fails."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
 from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.__main__ import run as run_command
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.studies import processes
+from tests.forked import forked
 
 ROOT = Path(__file__).parents[2]
 STUDY = """
@@ -27,6 +32,8 @@ overrides: >-
 seeds: 2
 at_once: 2
 """
+UPDATES = 150
+"""More than a run makes before it is interrupted."""
 
 
 @pytest.fixture
@@ -42,18 +49,58 @@ def study(tmp_path, monkeypatch):
     return start
 
 
+class Forked:
+    """A run's process, forked from the study's in the place of a new interpreter; see `processes.Children.call`."""
+
+    def __init__(self, command, *, stdout, env, **_):
+        assert command[:3] == [sys.executable, "-m", "lightning_cgrpo"]
+        sys.stdout.flush()
+        self.pid, status = os.fork(), 1
+        if self.pid:
+            return
+        try:
+            os.setsid()
+            for number in (1, 2):
+                os.dup2(stdout.fileno(), number)
+            os.environ.clear()
+            os.environ.update(env)
+            sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+            sys.argv = ["lightning_cgrpo", *command[3:]]
+            run_command()
+            status = 0
+        except SystemExit as end:
+            status = end.code or 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+
+def study_with_forked_runs(*arguments):
+    """The command with its errors in a file."""
+    processes.subprocess.Popen = Forked
+    with Path("errors.txt").open("w") as file, contextlib.redirect_stderr(file):
+        main(["study", *arguments])
+
+
 @pytest.mark.slow
-def test_from_the_file_to_the_report(study, tmp_path, capsys):
+def test_from_the_file_to_the_report(tmp_path, monkeypatch, capsys):
     """Two variants and two seeds, and a third variant that fails; then nothing is left to do."""
+    monkeypatch.chdir(tmp_path)
     text = STUDY.format(updates=2).replace("overrides", "  bad: --model.group_size=1\noverrides")
     (tmp_path / "mine.yaml").write_text(text + "after: test --ckpt_path=last --data.test_prompts=4\n")
-    out, error = (process := study("mine.yaml")).communicate(timeout=600)
-    assert process.returncode == 1 and "4 of 6 runs are finished, 2 failed." in out
+    with forked(study_with_forked_runs, "mine.yaml", output=tmp_path / "output.txt") as process:
+        process.join(600)
+    out, error = (Path(name).read_text() for name in ("output.txt", "errors.txt"))
+    assert process.exitcode == 1 and "4 of 6 runs are finished, 2 failed." in out
     told = "failed: Expected argument `group_size` to be at least 2, but got 1. (all output: runs/mine/bad,seed="
     assert error.count(told) == 2
     ledger = json.loads((tmp_path / "runs/mine/ledger.json").read_text())
     assert set(ledger) == {f"{name},seed={seed}" for name in ("advantages", "rewards") for seed in range(2)}
-    assert all(record["updates"] == 2 and record["cpu_seconds"] > 1 < record["peak_mb"] for record in ledger.values())
+    assert all(record["updates"] == 2 and 0.1 < record["cpu_seconds"] < 600 for record in ledger.values())
+    assert all(50 < record["peak_mb"] < 50_000 for record in ledger.values())
     page = (tmp_path / "runs/mine/report/report.md").read_text()
     assert "Differences to advantages, end of training" in page and "Differences to advantages, test" in page
     assert "| rewards | 2 | " in page and "| advantages | 2 | " in page.partition("## Cost")[2]
@@ -70,12 +117,12 @@ def test_from_the_file_to_the_report(study, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_an_interrupted_run_is_resumed(study, tmp_path):
-    (tmp_path / "mine.yaml").write_text(STUDY.format(updates=400).replace("seeds: 2", "seeds: 1"))
+    (tmp_path / "mine.yaml").write_text(STUDY.format(updates=UPDATES).replace("seeds: 2", "seeds: 1"))
     process = study("mine.yaml", "--only", "advantages")
     progress = tmp_path / "runs/mine/advantages,seed=0/progress.txt"
     while not progress.exists() or int(progress.read_text().split()[0] or 0) < 5:
         assert process.poll() is None, process.communicate()
-        time.sleep(0.1)
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=200)
     assert process.returncode == 130 and "study mine.yaml --only advantages" in error, (out, error)
@@ -83,7 +130,7 @@ def test_an_interrupted_run_is_resumed(study, tmp_path):
     assert process.returncode == 0 and "1 of 2 runs are finished." in out, (out, error)
     assert "Resuming from runs/mine/advantages,seed=0/version_0" in progress.with_name("output.txt").read_text()
     record = json.loads((tmp_path / "runs/mine/report/runs/advantages_seed0.json").read_text())
-    assert record["updates"] == 400 and len(record["folders"]) == 2
+    assert record["updates"] == UPDATES and len(record["folders"]) == 2
 
 
 def test_one_process_trains_a_study_at_a_time(tmp_path, monkeypatch):

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.command.trajectory_file import TRAJECTORIES_SUFFIX
-from lightning_cgrpo.scenes.scene_file import SCENE_SUFFIX
+from lightning_cgrpo.scenes.names import SCENE_SUFFIX
+
+TRAJECTORIES_SUFFIX = ".trajs.json"
 
 
 class Pair(NamedTuple):

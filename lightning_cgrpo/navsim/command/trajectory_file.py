@@ -13,7 +13,6 @@ from torch import Tensor
 
 from lightning_cgrpo.scenes.json_fields import Field, SceneError, load_json
 
-TRAJECTORIES_SUFFIX = ".trajs.json"
 POSES = 8
 INTERVAL = 0.5
 """Seconds between poses; the first pose is one interval after t = 0."""

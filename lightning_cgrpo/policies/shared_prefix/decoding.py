@@ -10,8 +10,6 @@ from torch import Tensor
 from lightning_cgrpo.policies.shared_prefix.attention import causal_attention
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
 
-ROOM = 64
-"""Tokens per allocation of keys and values."""
 CROWDED = 0.75
 """Largest share of the slots that answers may need for keys and values to be gathered in fewer slots."""
 
@@ -19,14 +17,27 @@ CROWDED = 0.75
 # of keys, width D.
 
 
-@dataclass
 class _Layer:
-    """Cached keys and values of a layer; the prompts' keys are multiplied by the attention's scale."""
+    """Cached keys and values of a layer: of the prompts, and of the answers, which each step writes in place.
 
-    prompt_key: Tensor  # [n K, D, P]
-    prompt_value: Tensor  # [n K, P, D]
-    key: Tensor  # [n K G, room, D]
-    value: Tensor  # [n K G, room, D]
+    The answers' queries, keys and values are parts of one tensor, so that one kernel writes them. The prompts' keys are
+    multiplied by the attention's scale.
+
+    Args:
+        prompt_key: ``[n K, D, P]``.
+        prompt_value: ``[n K, P, D]``.
+        slots: n K G.
+        queries: H / K.
+        room: most steps.
+    """
+
+    def __init__(self, prompt_key: Tensor, prompt_value: Tensor, slots: int, queries: int, room: int) -> None:
+        self.prompt_key, self.prompt_value = prompt_key, prompt_value
+        width = prompt_value.shape[-1]
+        self.rows = prompt_value.new_empty(slots * (queries + 2 * room), width)
+        query, key, value = self.rows.split([slots * queries, slots * room, slots * room])
+        self.query = query.view(slots, queries, width)
+        self.key, self.value = key.view(slots, room, width), value.view(slots, room, width)
 
 
 @dataclass(frozen=True)
@@ -52,25 +63,23 @@ class _Slots:
         source[taken] = self.taken
         return _Slots(shape, taken), source, left
 
-    @property
-    def answer(self) -> Tensor:
-        """``[n G]``, each slot's answer; of a slot without a reader the first."""
-        answer = self.taken.new_zeros(self.shape[0] * self.shape[1])
-        answer[self.taken] = torch.arange(len(self.taken), device="cpu")
-        return answer
-
 
 class Decoding:
-    """`Attend` for generation: a packed row of prompts (`step` is -1), then R answers token by token."""
+    """`Attend` for generation: a packed row of prompts, then R answers, to which every step appends a token.
 
-    def __init__(self, layout: Layout, group_size: int) -> None:
-        self.layout = layout
+    Args:
+        group_size: answers to each prompt.
+        room: most steps.
+    """
+
+    def __init__(self, layout: Layout, group_size: int, room: int) -> None:
+        self.layout, self.room = layout, room
         self.step = -1
         prompts = layout.prompts.shape[0]
         # On the CPU, so that no shape waits for the device.
         self.slots = _Slots((prompts, group_size), torch.arange(prompts * group_size, device="cpu"))
         self.bias: Tensor | None = None  # [n K, 1, P]
-        self._kinds = 0
+        self._heads = self._kinds = 0
         self._layers: dict[int, _Layer] = {}
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -78,56 +87,57 @@ class Decoding:
             return self._read(layer, query, key, value, scale)
         return self._continue(self._layers[layer], query, key, value, scale)
 
+    def advance(self) -> None:
+        """Begin the next step."""
+        self.step += 1
+        self._written += self._moves
+
     def _read(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         prompts = self.layout.prompts
         q, k, v = (prompts.pad(tensor) for tensor in (query, key, value))
-        kinds, size = k.shape[2:]
-        empty = k.new_empty(len(self.slots.taken) * kinds, 0, size)
-        self._layers[layer] = _Layer(
-            (k * scale).permute(0, 2, 3, 1).flatten(0, 1).contiguous(),
-            v.transpose(1, 2).flatten(0, 1).contiguous(),
-            empty,
-            empty.clone(),
-        )
-        if self._kinds != kinds:
-            self._kinds = kinds
+        if not self._layers:
+            self._heads, self._kinds = query.shape[1], key.shape[1]
             bias = self.layout.prompt_bias(query.dtype)
-            self.bias = None if bias is None else bias[:, 0].repeat_interleave(kinds, 0)
+            self.bias = None if bias is None else bias[:, 0].repeat_interleave(self._kinds, 0)
             self._place()
+        prompt_key = (k * scale).permute(0, 2, 3, 1).flatten(0, 1).contiguous()
+        self._layers[layer] = self._layer(prompt_key, v.transpose(1, 2).flatten(0, 1).contiguous())
         return prompts.unpad(causal_attention(q, k, v, scale))
 
+    def _layer(self, prompt_key: Tensor, prompt_value: Tensor) -> _Layer:
+        slots = len(prompt_key) * self.slots.shape[1]
+        return _Layer(prompt_key, prompt_value, slots, self._heads // self._kinds, self.room)
+
     def _place(self) -> None:
-        """Find rows ``[n K G]`` of caches and ``[R K]`` of answers in each other."""
-        (_, group), kinds, device = self.slots.shape, self._kinds, self.layout.position_ids.device
-        kind = torch.arange(kinds, device="cpu")
-        taken = self.slots.taken[:, None]
-        row = (taken // group * kinds + kind) * group + taken % group  # [R, K]
-        answer = self.slots.answer.view(-1, 1, group) * kinds + kind[:, None]  # [n, K, G]
-        self._row = row.flatten().to(device, non_blocking=True)
-        self._answer = answer.flatten().to(device, non_blocking=True)
+        """Find the rows of `_Layer.rows` that a step writes for each answer, and the slots with the answers' results.
+
+        A step writes queries into the same rows as the step before, keys and values into the next rows (`_moves`).
+        """
+        (prompts, group), kinds, queries = self.slots.shape, self._kinds, self._heads // self._kinds
+        slots, taken = prompts * kinds * group, self.slots.taken[:, None]
+        slot = (taken // group * kinds + torch.arange(kinds, device="cpu")) * group + taken % group  # [R, K]
+        query = slot[..., None] * queries + torch.arange(queries, device="cpu")  # [R, K, H / K]
+        key = slots * queries + slot * self.room + self.step
+        written = torch.cat([query.flatten(1), key, key + slots * self.room], 1)  # [R, H + 2 K]
+        moves = (torch.arange(written.shape[1], device="cpu") >= self._heads).long().expand_as(written)
+        self._slot, self._written, self._moves = (
+            index.flatten().to(self.layout.position_ids.device, non_blocking=True) for index in (slot, written, moves)
+        )
 
     def _continue(self, layer: _Layer, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        rows, kinds, size = key.shape
-        prompts, step = self.slots.shape[0], self.step
-        if step == layer.key.shape[1]:
-            room = layer.key.new_empty(len(layer.key), ROOM, size)
-            layer.key, layer.value = torch.cat([layer.key, room], 1), torch.cat([layer.value, room], 1)
-        layer.key.select(1, step).index_copy_(0, self._row, key.flatten(0, 1))
-        layer.value.select(1, step).index_copy_(0, self._row, value.flatten(0, 1))
-        q = query.reshape(rows * kinds, -1, size).index_select(0, self._answer)  # [n K G, H / K, D]
-        folded = q.view(prompts * kinds, -1, size)
-        nothing = q.new_empty(1)
+        layer.rows.index_copy_(0, self._written, torch.cat([query, key, value], 1).flatten(0, 1))
+        q, length, steps = layer.query, layer.prompt_value.shape[1], self.step + 1
+        folded = q.view(len(layer.prompt_key), -1, q.shape[-1])  # [n K, G H / K, D]
         if self.bias is None:
             to_prompt = folded @ layer.prompt_key
         else:
             to_prompt = torch.baddbmm(self.bias, folded, layer.prompt_key)
-        to_own = torch.baddbmm(nothing, q, layer.key[:, : step + 1].mT, beta=0, alpha=scale)
+        to_own = torch.baddbmm(q.new_empty(1), q, layer.key[:, :steps].mT, beta=0, alpha=scale)
         # One softmax over both; without its dtype, autocast would leave float32.
         scores = torch.cat([to_prompt.view(*q.shape[:2], -1), to_own], -1).softmax(-1, dtype=q.dtype)
-        length = to_prompt.shape[-1]
-        attended = scores[..., :length].reshape(prompts * kinds, -1, length) @ layer.prompt_value
-        attended = attended.view_as(q).baddbmm_(scores[..., length:], layer.value[:, : step + 1])
-        return attended.index_select(0, self._row).view(rows, -1, size)
+        attended = scores[..., :length].reshape(*folded.shape[:2], -1) @ layer.prompt_value
+        attended = attended.view_as(q).baddbmm_(scores[..., length:], layer.value[:, :steps])
+        return attended.index_select(0, self._slot).view_as(query)
 
     def keep(self, rows: Tensor) -> None:
         """Keep only the answers at `rows`, ascending indices on the CPU."""
@@ -138,15 +148,14 @@ class Decoding:
         self._place()
 
     def _gather(self, slots: _Slots, source: Tensor, prompts: Tensor) -> None:
-        device, kinds = self.layout.position_ids.device, self._kinds
+        """Copy the caches into fewer slots, and leave out prompts without answers."""
+        device, kinds, steps = self.layout.position_ids.device, self._kinds, self.step + 1
         kind, group = torch.arange(kinds, device="cpu"), self.slots.shape[1]
         prompt, column = (source // group).view(-1, 1, slots.shape[1]), (source % group).view(-1, 1, slots.shape[1])
         index = ((prompt * kinds + kind[:, None]) * group + column).flatten().to(device, non_blocking=True)
-        for layer in self._layers.values():
-            layer.key, layer.value = layer.key[index], layer.value[index]
-        if len(prompts) < self.slots.shape[0]:
-            left = (prompts[:, None] * kinds + kind).flatten().to(device, non_blocking=True)
-            for layer in self._layers.values():
-                layer.prompt_key, layer.prompt_value = layer.prompt_key[left], layer.prompt_value[left]
-            self.bias = None if self.bias is None else self.bias[left]
+        left = (prompts[:, None] * kinds + kind).flatten().to(device, non_blocking=True)
         self.slots = slots
+        self.bias = None if self.bias is None else self.bias[left]
+        for number, old in self._layers.items():
+            new = self._layers[number] = self._layer(old.prompt_key[left], old.prompt_value[left])
+            new.key[:, :steps], new.value[:, :steps] = old.key[index, :steps], old.value[index, :steps]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -161,26 +160,3 @@ def chat_tokenizer(tokenizer: Any) -> Any:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=TURN_END, pad_token=END_OF_TEXT, chat_template=CHAT_TEMPLATE
     )
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command ``python -m lightning_cgrpo tiny-model``."""
-    parser = argparse.ArgumentParser(
-        prog="python -m lightning_cgrpo tiny-model",
-        description="Make a tiny language model with random weights, as a directory that transformers loads.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("directory", metavar="DIR", type=Path, help="where to write it; must be new or empty")
-    parser.add_argument("--hidden-size", type=int, default=64, help="width, a multiple of 8")
-    parser.add_argument("--layers", type=int, default=2, help="number of layers")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights")
-    parser.add_argument("--texts", metavar="FILE", type=Path, help="a text to train the tokenizer on, line by line")
-    given = parser.parse_args(argv)
-    try:
-        texts = given.texts and given.texts.read_text(encoding="utf-8").splitlines()
-        path = make_tiny_model(given.directory, texts, given.hidden_size, given.layers, seed=given.seed)
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
-    size = sum(file.stat().st_size for file in path.iterdir())
-    print(f"Wrote a model with random weights to {path} ({size / 1e6:.1f} MB).")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.threads import started, submitted
 
 RewardFunction = Callable[..., Any]
@@ -116,7 +116,7 @@ def _accepted(signal: str, function: RewardFunction, arguments: Mapping[str, Any
     if missing:
         raise UserError(
             f"Expected the function of signal '{signal}' to ask for some of {list(arguments)} by name, "
-            f"but it requires {missing}: is a column missing in the data?"
+            f"but it requires {missing}: is a column missing in the data?{did_you_mean(missing[0], arguments)}"
         )
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return arguments

@@ -50,13 +50,13 @@ class Gymnasium(Environment, Renderer):
         kwargs: dict[str, Any] | None = None,
         max_steps: int | None = None,
         wrappers: Sequence[Wrapper] = (),
-        infos: Sequence[str] = (),
+        infos: Sequence[str] | None = (),
         processes: bool = False,
         time_limit: float | None = None,
     ) -> None:
         expect(max_steps is None or max_steps >= 1, "max_steps", "at least 1", max_steps)
         expect(time_limit is None or processes, "time_limit", "None unless `processes` is true", time_limit)
-        self.id, self.kwargs, self.infos = id, dict(kwargs or {}), tuple(infos)
+        self.id, self.kwargs, self.infos = id, dict(kwargs or {}), tuple(infos or ())
         if max_steps is not None:
             self.kwargs["max_episode_steps"] = max_steps
         self._wrappers = [_imported(wrapper) for wrapper in wrappers]
@@ -79,6 +79,11 @@ class Gymnasium(Environment, Renderer):
         except Exception as error:
             unregistered = isinstance(error, gymnasium.error.UnregisteredEnv)
             hint = " Try MODULE:ID, with a module that registers the environment." if unregistered else ""
+            if "render_mode" in kwargs:
+                hint = (
+                    " Pictures need a world that takes `render_mode` and names it in metadata['render_modes'], try "
+                    "--callbacks.pictures=null for none."
+                )
             raise UserError(
                 f"Expected `gymnasium.make` to make '{self.id}', but it raised {type(error).__name__}: "
                 f"{first_line(error)}.{hint}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError, did_you_mean
@@ -35,7 +36,7 @@ class GymnasiumTask(Task):
 
     Args:
         signals: by name: ``{above: {FACT: limit}}``, ``{below: {FACT: limit}}`` and ``{outside: {FACT: [low, high]}}``
-            are events of steps, ``{sum: FACT}`` is a number, and an import path or function gets facts
+            are events of steps, ``{sum: FACT}`` is a number of an episode, and an import path or function gets facts
             ``[B, G, T, ...]`` by name, and returns ``[B, G, T]`` of steps or ``[B, G]`` of episodes.
 
     Raises:
@@ -81,7 +82,7 @@ class GymnasiumTask(Task):
             "length": Signal(rollouts.lengths.to(facts["reward"].dtype)),
             "terminated": Signal(facts["terminated"].any(-1).float()),
             "truncated": Signal(facts["truncated"].any(-1).float()),
-            **{name: Signal(_made(name, facts, *how)) for name, how in self.made.items()},
+            **{name: _made(name, facts, rollouts.mask, *how) for name, how in self.made.items()},
             **{name: Signal(result.to(facts["reward"].dtype)) for name, result in results.items()},
         }
 
@@ -98,20 +99,23 @@ def _read(name: str, declared: Mapping[str, Any]) -> tuple[str, str, Any]:
         if right and len(numbers) == (2 if operation == "outside" else 1) and operation != "sum":
             return operation, str(fact), limits
     hint = did_you_mean(operation, OPERATIONS)
+    if operation in OPERATIONS or len(declared) > 1:
+        hint = " Declare one operation on one fact; files and overrides are merged by key."
     raise UserError(
         f"Expected signal '{name}' to be like {{above: {{reward: 0.5}}}}, {{below: {{observation.0: 0}}}}, "
         f"{{outside: {{action.0: [-1, 1]}}}} or {{sum: info.cost}}, but got {dict(declared)}.{hint}"
     )
 
 
-def _made(name: str, facts: Mapping[str, Tensor], operation: str, fact: str, limits: Any) -> Tensor:
-    """Values ``[B, G, T]`` of a declared signal."""
+def _made(name: str, facts: Mapping[str, Tensor], mask: Tensor, operation: str, fact: str, limits: Any) -> Signal:
+    """A declared signal, with values ``[B, G, T]``. Events are counted by step, and a sum is a number of an episode."""
     values = _fact(name, facts, fact)
     if operation == "sum":
-        return values
+        total = torch.where(mask, values, 0).sum(-1)
+        return Signal(values, count=total, opportunities=torch.ones_like(total))
     low, high = {"outside": limits, "above": (-math.inf, limits), "below": (limits, math.inf)}[operation]
     outside: Tensor = (values < low) | (values > high)
-    return outside.float()
+    return Signal(outside.float())
 
 
 def _fact(name: str, facts: Mapping[str, Tensor], fact: str) -> Tensor:

@@ -6,7 +6,8 @@ import torch
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
-from lightning_cgrpo.policies.tiny.text import TEXTS, main, make_tiny_model  # noqa: E402
+from lightning_cgrpo.cli.tiny_model import main  # noqa: E402
+from lightning_cgrpo.policies.tiny.text import TEXTS, make_tiny_model  # noqa: E402
 
 SAMPLES = [
     *TEXTS,

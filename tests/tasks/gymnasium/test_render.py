@@ -125,3 +125,18 @@ def test_worlds_that_ignore_their_seed_are_named():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rollout(discrete(), Gymnasium(WALK))
+
+
+class Undrawn(gymnasium.Env):
+    """Its constructor takes no render mode."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+def test_a_world_without_render_mode_says_what_pictures_need():
+    gymnasium.register("Undrawn-v0", entry_point=Undrawn, max_episode_steps=2)
+    environment = Gymnasium("Undrawn-v0")
+    with warnings.catch_warnings(), pytest.raises(UserError, match=r"takes `render_mode` .*pictures=null for none"):
+        warnings.simplefilter("ignore")
+        environment.make(render_mode="rgb_array")

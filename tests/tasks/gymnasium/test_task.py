@@ -60,6 +60,17 @@ def test_declared_signals():
     assert violations.tolist() == [3] and opportunities.tolist() == [5]
 
 
+def test_a_sum_is_a_number_of_an_episode():
+    """Its mean is over episodes, and so is the rate of episodes beyond a limit."""
+    found = score({"cost": {"sum": "info.cost"}})
+    mean = Constraint(signal="cost", mean_at_most=3.0)
+    rate = Constraint(signal="cost", violated_above=3.5, at_most=0.1)
+    objective = Objective("return", {"mean": mean, "rate": rate})
+    violations, opportunities = objective.violations(found)
+    assert violations.tolist() == [3 + 4, 1] and opportunities.tolist() == [2, 2]
+    assert found["cost"].value.dim() == 3  # by step, for a critic
+
+
 def ends_badly(terminated, reward):
     return (terminated & (reward == 0)).any(-1)
 
@@ -75,6 +86,7 @@ def test_functions_get_the_facts_that_they_name():
     [
         ({"x": {"outsid": {"reward": [0, 1]}}}, "Did you mean 'outside'"),
         ({"x": {"outside": {"reward": 1}}}, "Expected signal 'x' to be like"),
+        ({"x": {"above": {"reward": 1, "action.0": 1}}}, r"\. Declare one operation on one fact"),
         ({"x": {"above": {"reward": "high"}}}, "Expected signal 'x' to be like"),
         ({"x": {"above": {"reward": 1}, "below": {"reward": 0}}}, "Expected signal 'x' to be like"),
         ({"return": {"sum": "reward"}}, "other names than those of the built-in"),

@@ -1,0 +1,3 @@
+"""Names of scene files."""
+
+SCENE_SUFFIX = ".scene.json"
