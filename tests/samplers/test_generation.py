@@ -138,8 +138,23 @@ def test_sharing_prompts_changes_no_answer(policy, monkeypatch, group_size, stop
     assert torch.equal(shared.info["truncated"], alone.info["truncated"])
     if group_size == 2:
         assert {1, 3} <= set(prompts_left)
-    if stops == 12:  # some outgrow the first block of room for keys and values
+    if stops == 12:  # some answers fill the cache
         assert int(shared.lengths.max()) == 70
+
+
+def test_cache_rows_without_an_answer_may_hold_nan(policy):
+    """With deterministic algorithms, PyTorch fills new tensors with NaN."""
+    prompts = groups()
+    sampler = GenerationSampler(30)
+    expected = sampler.rollout(policy, prompts, 6, noise_for(prompts))
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        assert torch.empty(1).isnan()
+        found = sampler.rollout(policy, prompts, 6, noise_for(prompts))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert len(expected.lengths.unique()) > 3
+    assert torch.equal(found.actions, expected.actions)
 
 
 def test_a_minimum_length_holds_stop_tokens_back(policy):
