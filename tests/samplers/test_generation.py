@@ -8,6 +8,7 @@ transformers = pytest.importorskip("transformers")
 from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding  # noqa: E402
+from lightning_cgrpo.policies.shared_prefix.rotation import JointRotation  # noqa: E402
 from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
 from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
 from lightning_cgrpo.rollout import PromptGroups  # noqa: E402
@@ -138,8 +139,42 @@ def test_sharing_prompts_changes_no_answer(policy, monkeypatch, group_size, stop
     assert torch.equal(shared.info["truncated"], alone.info["truncated"])
     if group_size == 2:
         assert {1, 3} <= set(prompts_left)
-    if stops == 12:  # some outgrow the first block of room for keys and values
+    if stops == 12:  # some answers fill the cache
         assert int(shared.lengths.max()) == 70
+
+
+def test_cache_rows_without_an_answer_may_hold_nan(policy):
+    """With deterministic algorithms, PyTorch fills new tensors with NaN."""
+    prompts = groups()
+    sampler = GenerationSampler(30)
+    expected = sampler.rollout(policy, prompts, 6, noise_for(prompts))
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        assert torch.empty(1).isnan()
+        found = sampler.rollout(policy, prompts, 6, noise_for(prompts))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert len(expected.lengths.unique()) > 3
+    assert torch.equal(found.actions, expected.actions)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_joint_rotation_changes_no_token(directory, monkeypatch, autocast):
+    policy = CausalLMPolicy(str(directory))
+    policy.load()
+    prompts, rotated, calls = groups(), JointRotation.rotated, []
+
+    def counted(rotation, *given):
+        calls.append(given[0].dtype)
+        return rotated(rotation, *given)
+
+    monkeypatch.setattr(JointRotation, "rotated", counted)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found = GenerationSampler(12).rollout(policy, prompts, 4, noise_for(prompts))
+        assert set(calls) == {torch.bfloat16 if autocast else torch.float32}
+        monkeypatch.setattr(JointRotation, "__enter__", lambda rotation: None)
+        expected = GenerationSampler(12).rollout(policy, prompts, 4, noise_for(prompts))
+    assert torch.equal(found.actions, expected.actions)
 
 
 def test_a_minimum_length_holds_stop_tokens_back(policy):

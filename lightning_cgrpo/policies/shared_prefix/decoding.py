@@ -20,8 +20,9 @@ CROWDED = 0.75
 class _Layer:
     """Cached keys and values of a layer: of the prompts, and of the answers, which each step writes in place.
 
-    The answers' queries, keys and values are parts of one tensor, so that one kernel writes them. The prompts' keys are
-    multiplied by the attention's scale.
+    The answers' queries, keys and values are parts of one tensor, so that one kernel writes them. Slots without an
+    answer hold arbitrary numbers, also NaN, which reach no other slot. The prompts' keys are multiplied by the
+    attention's scale.
 
     Args:
         prompt_key: ``[n K, D, P]``.

@@ -17,22 +17,24 @@ class JointRotation:
     """Context: the network's attention rotates queries and keys of one row together, rounded as transformers rounds.
 
     Attention of transformers looks its function up by name in its own file and takes no other function. Therefore, the
-    context replaces the name, unless the function differs from Llama's.
+    context replaces the name, unless the function differs from Llama's. Other threads, which call the same name, get
+    transformers' numbers too.
     """
 
     def __init__(self, network: nn.Module) -> None:
         files = {type(module).__module__ for module in network.modules()}
-        self._files = [sys.modules[file] for file in files if _is_llamas(getattr(sys.modules.get(file), NAME, None))]
-        self._sin = self._signed = torch.zeros(0)
+        found = {file: getattr(sys.modules.get(file), NAME, None) for file in files}
+        # Kept here, because the name may hold another context's function when this context begins.
+        self._functions = {file: function for file, function in found.items() if _is_llamas(function)}
+        self._signed: tuple[Tensor | None, Tensor] = None, torch.zeros(0)
 
     def __enter__(self) -> None:
-        self._replaced = [getattr(file, NAME) for file in self._files]
-        for file in self._files:
-            setattr(file, NAME, self.rotated)
+        for file in self._functions:
+            setattr(sys.modules[file], NAME, self.rotated)
 
     def __exit__(self, *error: object) -> None:
-        for file, function in zip(self._files, self._replaced, strict=True):
-            setattr(file, NAME, function)
+        for file, function in self._functions.items():
+            setattr(sys.modules[file], NAME, function)
 
     def rotated(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
         """Rotated queries and keys; arguments are those of transformers' function.
@@ -41,13 +43,18 @@ class JointRotation:
             q: ``[1, H, S, D]``, and ``[1, S, H, D]`` for an `unsqueeze_dim` of 2.
             cos: ``[1, S, D]``.
         """
+        if len(q) > 1:  # a padded pass in another thread
+            found: tuple[Tensor, Tensor] = next(iter(self._functions.values()))(q, k, cos, sin, unsqueeze_dim)
+            return found
         half = sin.shape[-1] // 2
-        if sin is not self._sin:  # one tensor for all layers
-            self._sin, self._signed = sin, torch.cat([-sin[..., :half], sin[..., half:]], -1)
+        of, signed = self._signed
+        if sin is not of:  # one tensor for all layers
+            signed = torch.cat([-sin[..., :half], sin[..., half:]], -1)
+            self._signed = sin, signed
         # A vector twice in a row holds the vector with exchanged halves.
         each = [tensor[0, ..., None, :].expand(-1, -1, 2, -1) for tensor in (q, k)]
         twice = torch.cat(each, unsqueeze_dim - 1).flatten(-2)[None]
-        cos, signed = cos.unsqueeze(unsqueeze_dim), self._signed.unsqueeze(unsqueeze_dim)
+        cos, signed = cos.unsqueeze(unsqueeze_dim), signed.unsqueeze(unsqueeze_dim)
         turned = twice[..., : 2 * half] * cos + twice[..., half : 3 * half] * signed
         query, key = turned.split([q.shape[unsqueeze_dim], k.shape[unsqueeze_dim]], unsqueeze_dim)
         return query, key

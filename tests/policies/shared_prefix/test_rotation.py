@@ -49,6 +49,21 @@ def test_only_inside_the_context_also_after_an_error(rotation):
     assert modeling_qwen2.apply_rotary_pos_emb is before
 
 
+def test_overlapping_contexts_of_two_threads_leave_the_function():
+    before, (one, other) = modeling_qwen2.apply_rotary_pos_emb, (JointRotation(model("Qwen2")) for _ in range(2))
+    one.__enter__()
+    other.__enter__()
+    one.__exit__()
+    other.__exit__()
+    assert modeling_qwen2.apply_rotary_pos_emb is before
+
+
+def test_padded_rows_of_another_thread_are_rotated_too(rotation):
+    q, k, cos, sin = torch.randn(3, 4, 5, 8), torch.randn(3, 2, 5, 8), torch.randn(3, 5, 8), torch.randn(3, 5, 8)
+    expected = modeling_llama.apply_rotary_pos_emb(q, k, cos, sin)
+    assert all(map(torch.equal, rotation.rotated(q, k, cos, sin), expected))
+
+
 def test_other_rotations_stay():
     """GLM turns neighbors among the numbers, and only some of them."""
     before = getattr(modeling_glm, NAME)
