@@ -1,6 +1,6 @@
 """A figure of the driving methods: progress against compliance, beside the starting model and three other drivers.
 
-    python -m benchmarks.navsim.front docs/results/navsim/front.png docs/results/navsim/{paper,critics,schedules}
+    python -m benchmarks.navsim.front docs/results/navsim/front.png docs/results/navsim/{critics,schedules,paper}
 
 Each folder has a scores.json (see `scores`); start.json lies beside the folders. Progress is EP. Compliance is the
 product of the means of NC, DAC and DDC. Both are official scores of the first stage. A small point is a seed, a large
