@@ -190,6 +190,15 @@ class TestDualStep:
             1,
         )
 
+    def test_a_high_threshold_has_a_small_margin(self) -> None:
+        """A bound of 0.9 allows 0.8 in the first update, as a bound of 0.1 forbids more than 0."""
+        objective = Objective("reward", {"lava": Constraint(at_most=0.9), "safe": Constraint(at_least=0.9)})
+        controller = Recording(0.2, 0.3, 0.5)
+        controller.margin = 1.0
+        running = Run(LagrangianCallback(controller), objective).start()
+        running.update([9, 1], [10, 10])
+        assert controller.told[-1][0] == pytest.approx([0.9 - 0.8, 0.1])
+
     def test_counts_of_one_step_do_not_leak_into_the_next(self) -> None:
         controller = Recording(0.2, 0.3, 0.5)
         running = run(controller)
