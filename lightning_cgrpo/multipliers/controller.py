@@ -40,9 +40,9 @@ class Controller(nn.Module, ABC):
     margin: float = 0.0
     """Share of min(d_k, 1 - d_k) that stays unused in the first update; it falls as 1 / sqrt(updates).
 
-    After t updates, rates aim for d_k - margin min(d_k, 1 - d_k) / sqrt(1 + t). The error of a mean rate falls likewise,
-    so short runs end on the safe side of their thresholds, and long runs use them (conservative constraints, Akhtar et
-    al., 2021).
+    After t updates, rates aim for d_k - margin min(d_k, 1 - d_k) / sqrt(1 + t). The error of a mean rate falls
+    likewise, so short runs end on the safe side of their thresholds, and long runs use them (conservative constraints,
+    Akhtar et al., 2021).
     """
 
     def setup(self, size: int) -> None:
