@@ -42,9 +42,13 @@ def _call(
     environment: Mapping[str, str],
     folder: Path,
 ) -> None:
+    from lightning.pytorch.utilities import rank_zero_only
+
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    # Lightning reads the rank when it is imported, before this process was forked.
+    rank_zero_only.rank = int(environment.get("RANK", environment.get("LOCAL_RANK", 0)))  # type: ignore[attr-defined]
     with output.open("wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

@@ -49,6 +49,9 @@ def study(tmp_path, monkeypatch):
     return start
 
 
+POPEN = subprocess.Popen
+
+
 class Forked:
     """A run's process, forked from the study's in the place of a new interpreter; see `processes.Children.call`."""
 
@@ -64,6 +67,7 @@ class Forked:
                 os.dup2(stdout.fileno(), number)
             os.environ.clear()
             os.environ.update(env)
+            subprocess.Popen = POPEN  # the run's own processes
             sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
             sys.argv = ["lightning_cgrpo", *command[3:]]
             run_command()
