@@ -23,7 +23,7 @@ class JointRotation:
 
     def __init__(self, network: nn.Module) -> None:
         files = {type(module).__module__ for module in network.modules()}
-        found = {file: getattr(sys.modules.get(file), NAME, None) for file in files}
+        found: dict[str, Any] = {file: getattr(sys.modules.get(file), NAME, None) for file in files}
         # Kept here, because the name may hold another context's function when this context begins.
         self._functions = {file: function for file, function in found.items() if _is_llamas(function)}
         self._signed: tuple[Tensor | None, Tensor] = None, torch.zeros(0)
@@ -44,8 +44,8 @@ class JointRotation:
             cos: ``[1, S, D]``.
         """
         if len(q) > 1:  # a padded pass in another thread
-            found: tuple[Tensor, Tensor] = next(iter(self._functions.values()))(q, k, cos, sin, unsqueeze_dim)
-            return found
+            plain = next(iter(self._functions.values()))
+            return plain(q, k, cos, sin, unsqueeze_dim)  # type: ignore[no-any-return]
         half = sin.shape[-1] // 2
         of, signed = self._signed
         if sin is not of:  # one tensor for all layers
