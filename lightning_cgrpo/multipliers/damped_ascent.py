@@ -77,7 +77,7 @@ class DampedAscent(Controller):
             f"between min_multiplier and max_multiplier, {min_multiplier} and {max_multiplier}",
             init,
         )
-        expect(0 <= margin <= 1, "margin", "in [0, 1], a share of the threshold", margin)
+        expect(0 <= margin <= 1, "margin", "in [0, 1], a share of the allowed rate", margin)
         self.gain, self.time, self.smoothing = gain, time, smoothing
         self.min_multiplier, self.max_multiplier, self.init = min_multiplier, max_multiplier, init
         self.margin = margin
