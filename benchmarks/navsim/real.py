@@ -1,0 +1,125 @@
+"""Official scores of policies and reference drivers on Argoverse 2's logs, paired by scene, and without each log.
+
+python -m lightning_cgrpo export -c configs/navsim.yaml --out models/trained
+python -m benchmarks.navsim.real FOLDER docs/results/navsim/argoverse2.json packaged:driver models/trained
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from benchmarks.navsim.eyes import FORM
+from lightning_cgrpo import GenerationSampler, VisionLanguagePolicy
+from lightning_cgrpo.datamodules import NavsimDataModule
+from lightning_cgrpo.navsim.baselines import BASELINES
+from lightning_cgrpo.navsim.dialects import EPDMS
+from lightning_cgrpo.navsim.evaluation import drives, planned_drives
+from lightning_cgrpo.navsim.scorer import Scorer
+from lightning_cgrpo.navsim.tables import SHOWN
+from lightning_cgrpo.navsim.traffic.reactive import Reactive
+from lightning_cgrpo.navsim.two_stage import Drive, summary
+from lightning_cgrpo.randomness import Stream, uniform
+from lightning_cgrpo.scenes.argoverse2.source import Argoverse2
+from lightning_cgrpo.studies.comparison import difference
+from lightning_cgrpo.tasks.completions import texts
+from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
+from lightning_cgrpo.tasks.driving.task import DrivingTask
+
+ANSWERS = 4
+TEMPERATURE = 0.6  # of configs/navsim.yaml
+Scores = dict[str, float]  # EPDMS by scene
+
+
+def measure(data: NavsimDataModule, models: list[str]) -> dict[str, list[Drive]]:
+    """Drives by driver: `models` with `ANSWERS` plans a scene, the reference drivers with one."""
+    found: dict[str, list[Drive]] = {name: [] for name in (*models, *BASELINES)}
+    for number, model in enumerate(models):
+        policy = VisionLanguagePolicy(model, temperature=TEMPERATURE)
+        policy.load()
+        policy.eval()
+        sampler, answer = GenerationSampler(max_new_tokens=80), DrivingTask().answer
+        for prompts in data.test_dataloader():
+            scenes, numbers = prompts.columns["scene"], prompts.index.tolist()
+
+            def noise(*shape: int, index: torch.Tensor = prompts.index) -> torch.Tensor:
+                return uniform(0, Stream.TEST, 0, index, shape)
+
+            with torch.no_grad():
+                rollouts = sampler.rollout(policy, prompts, ANSWERS, noise)
+            poses = answer.trajectories([text for group in texts(rollouts) for text in group])
+            scorer = Scorer(scenes, Reactive(), human_filter=True)
+            plans = poses.unflatten(0, (len(scenes), -1))
+            found[model] += drives(scorer, range(len(scenes)), plans, POSE_INTERVAL, numbers)
+            if number == 0:
+                for name, planned in planned_drives(scorer, BASELINES, numbers).items():
+                    found[name] += planned
+    return found
+
+
+def report(found: Mapping[str, list[Drive]], first: str) -> dict[str, Any]:
+    """Mean columns and EPDMS by scene of each driver, and differences of EPDMS to the driver `first`."""
+    result: dict[str, Any] = {}
+    for name, driven in found.items():
+        stage = summary(driven, EPDMS, Reactive()).first
+        result[name] = {"scenes": stage.scenes, "malformed": stage.malformed, **stage.columns}
+        result[name]["by_scene"] = {
+            drive.name: summary([drive], EPDMS, Reactive()).first.columns["EPDMS"] for drive in driven
+        }
+    start: Scores = result[first]["by_scene"]
+    for name in found:
+        own: Scores = result[name]["by_scene"]
+        apart = difference(dict(enumerate(start.values())), dict(enumerate(own.values())))
+        if name != first and apart is not None:
+            result[name]["difference"] = {"mean": apart.mean, "low": apart.low, "high": apart.high}
+            result[name]["difference_without_log"] = {
+                log: fmean(own[scene] - start[scene] for scene in own if log_of(scene) != log)
+                for log in sorted({log_of(scene) for scene in own})
+            }
+    return result
+
+
+def log_of(scene: str) -> str:
+    """The log in a scene's name, ``av2_LOG_TIME``."""
+    return scene.split("_")[1]
+
+
+def table(result: Mapping[str, Any], first: str) -> str:
+    """Markdown of `report`."""
+    heads = ["", *SHOWN, "malformed", f"EPDMS − that of {first} (95 %)", "without each log"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for name, driver in result.items():
+        cells = [name, *(f"{driver[column]:.3f}" for column in SHOWN), f"{driver['malformed']:.3f}"]
+        if "difference" in driver:
+            apart = driver["difference"]
+            cells.append(f"{apart['mean']:+.3f} ({apart['low']:+.3f} to {apart['high']:+.3f})")
+            cells.append(", ".join(f"{value:+.3f}" for value in driver["difference_without_log"].values()))
+        else:
+            cells += ["", ""]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("logs", type=Path, help="folder of Argoverse 2 logs")
+    parser.add_argument("out", type=Path, help="JSON file")
+    parser.add_argument("models", nargs="+", help="directories; differences are to the first")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    scenes = Argoverse2(options.logs, val_share=0, test_share=1)
+    data = NavsimDataModule(scenes=scenes, form=FORM, train_prompts=None, val_prompts=None, test_prompts=None)
+    result = report(measure(data, options.models), options.models[0])
+    print(table(result, options.models[0]))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
