@@ -92,7 +92,7 @@ def log_of(scene: str) -> str:
 
 def table(result: Mapping[str, Any], first: str) -> str:
     """Markdown of `report`."""
-    heads = ["", *SHOWN, "malformed", f"EPDMS − that of {first} (95 %)", "without each log"]
+    heads = ["", *SHOWN, "malformed", f"EPDMS less that of {first} (95 %)", "without each log"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for name, driver in result.items():
         cells = [name, *(f"{driver[column]:.3f}" for column in SHOWN), f"{driver['malformed']:.3f}"]
