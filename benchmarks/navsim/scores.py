@@ -11,9 +11,9 @@ velocity, the human) come from start.json beside the results:
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-import sys
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -26,8 +26,13 @@ START = {"policy": "after SFT"}
 Scores = dict[str, dict[str, Any]]
 
 
-def main(logs: Path, results: Path) -> None:
-    scores = collect(logs, results / "scores.json")
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("logs", type=Path, help="the study's folder of runs")
+    parser.add_argument("results", type=Path, help="folder for scores.json and scores.md")
+    options = parser.parse_args()
+    results: Path = options.results
+    scores = collect(options.logs, results / "scores.json")
     start = results.parent / "start.json"
     others = json.loads(start.read_text())["drivers"] if start.exists() else {}
     (results / "scores.md").write_text(table(scores, {START.get(key, key): one for key, one in others.items()}))
@@ -88,4 +93,4 @@ def _cell(values: list[float | None]) -> str:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main()
