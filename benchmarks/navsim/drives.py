@@ -14,12 +14,10 @@ import torch
 from matplotlib import pyplot as plt
 from PIL import Image
 
-from benchmarks.navsim.eyes import FORM
-from lightning_cgrpo import GeneratedScenes, GenerationSampler, VisionLanguagePolicy
+from benchmarks.navsim.answers import Driver, test_prompts
+from lightning_cgrpo import GeneratedScenes
 from lightning_cgrpo.callbacks.driving.pictures import picture
-from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
-from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 
@@ -32,18 +30,9 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="PNG file")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    policy = VisionLanguagePolicy(options.model, temperature=0.6)
-    policy.load()
-    policy.eval()
     task = DrivingTask(traffic=Reactive(), human_filter=True)
-    data = NavsimDataModule(scenes=GeneratedScenes(seed=1), form=FORM, test_prompts=SCENES, eval_prompts=SCENES)
-    (prompts,) = data.test_dataloader()
-
-    def noise(*shape: int) -> torch.Tensor:
-        return uniform(0, Stream.TEST, 0, prompts.index, shape)
-
-    with torch.no_grad():
-        rollouts = GenerationSampler(max_new_tokens=80).rollout(policy, prompts, ANSWERS, noise)
+    (prompts,) = test_prompts(GeneratedScenes(seed=1), SCENES)
+    rollouts = Driver(options.model, ANSWERS)(prompts)
     epdms = task.score(prompts, rollouts)["epdms"].value.mean(1)
     order = epdms.argsort(descending=True, stable=True).tolist()
     answers = texts(rollouts)

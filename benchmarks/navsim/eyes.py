@@ -14,34 +14,22 @@ from typing import Any
 
 import torch
 
-from lightning_cgrpo import GeneratedScenes, GenerationSampler, VisionLanguagePolicy
-from lightning_cgrpo.datamodules import NavsimDataModule
-from lightning_cgrpo.randomness import Stream, uniform
-from lightning_cgrpo.tasks.driving.prompts import PromptFormat
+from benchmarks.navsim.answers import Driver, test_prompts
+from lightning_cgrpo import GeneratedScenes
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 
-FORM = PromptFormat(frames=1, height=64, width=64, system=False)
 SHOWN = ("epdms", "wat", "no_at_fault_collisions", "drivable_area_compliance", "driving_direction_compliance", "ade")
 Chat = list[dict[str, Any]]
 
 
 def measure(model: str, scenes: int, answers: int, swapped: bool) -> dict[str, torch.Tensor]:
     """Values ``[scenes, answers]``, NaN where a signal doesn't apply; `swapped`: other scenes' images, same draws."""
-    policy = VisionLanguagePolicy(model)
-    policy.load()
-    policy.eval()
-    sampler, task = GenerationSampler(max_new_tokens=80), DrivingTask()
-    data = NavsimDataModule(scenes=GeneratedScenes(seed=1), form=FORM, test_prompts=scenes, eval_prompts=50)
+    driver, task = Driver(model, answers, temperature=1.0), DrivingTask()
     found: dict[str, list[torch.Tensor]] = {name: [] for name in SHOWN}
-    for prompts in data.test_dataloader():
+    for prompts in test_prompts(GeneratedScenes(seed=1), scenes):
         if swapped:
             prompts.columns["prompt"] = with_images_of_others(prompts.columns["prompt"])
-
-        def noise(*shape: int, index: torch.Tensor = prompts.index) -> torch.Tensor:
-            return uniform(0, Stream.TEST, 0, index, shape)
-
-        with torch.no_grad():
-            signals = task.score(prompts, sampler.rollout(policy, prompts, answers, noise))
+        signals = task.score(prompts, driver(prompts))
         for name in SHOWN:
             signal = signals[name]
             value = signal.value.double()

@@ -15,9 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.navsim.eyes import FORM
-from lightning_cgrpo import GenerationSampler, VisionLanguagePolicy
-from lightning_cgrpo.datamodules import NavsimDataModule
+from benchmarks.navsim.answers import Driver, test_prompts
 from lightning_cgrpo.navsim.baselines import BASELINES
 from lightning_cgrpo.navsim.dialects import EPDMS
 from lightning_cgrpo.navsim.evaluation import drives, planned_drives
@@ -25,41 +23,30 @@ from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.tables import SHOWN
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.navsim.two_stage import Drive, summary
-from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.scenes.argoverse2.source import Argoverse2
+from lightning_cgrpo.scenes.source import SceneSource
 from lightning_cgrpo.studies.comparison import difference
 from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 
 ANSWERS = 4
-TEMPERATURE = 0.6  # of configs/navsim.yaml
 Scores = dict[str, float]  # EPDMS by scene
 
 
-def measure(data: NavsimDataModule, models: list[str]) -> dict[str, list[Drive]]:
+def measure(scenes: SceneSource, models: list[str]) -> dict[str, list[Drive]]:
     """Drives by driver: `models` with `ANSWERS` plans a scene, the reference drivers with one."""
     found: dict[str, list[Drive]] = {name: [] for name in (*models, *BASELINES)}
-    for number, model in enumerate(models):
-        policy = VisionLanguagePolicy(model, temperature=TEMPERATURE)
-        policy.load()
-        policy.eval()
-        sampler, answer = GenerationSampler(max_new_tokens=80), DrivingTask().answer
-        for prompts in data.test_dataloader():
-            scenes, numbers = prompts.columns["scene"], prompts.index.tolist()
-
-            def noise(*shape: int, index: torch.Tensor = prompts.index) -> torch.Tensor:
-                return uniform(0, Stream.TEST, 0, index, shape)
-
-            with torch.no_grad():
-                rollouts = sampler.rollout(policy, prompts, ANSWERS, noise)
-            poses = answer.trajectories([text for group in texts(rollouts) for text in group])
-            scorer = Scorer(scenes, Reactive(), human_filter=True)
-            plans = poses.unflatten(0, (len(scenes), -1))
-            found[model] += drives(scorer, range(len(scenes)), plans, POSE_INTERVAL, numbers)
-            if number == 0:
-                for name, planned in planned_drives(scorer, BASELINES, numbers).items():
-                    found[name] += planned
+    drivers, answer = {model: Driver(model, ANSWERS) for model in models}, DrivingTask().answer
+    for prompts in test_prompts(scenes, None):
+        numbers = prompts.index.tolist()
+        scorer = Scorer(prompts.columns["scene"], Reactive(), human_filter=True)
+        for name, planned in planned_drives(scorer, BASELINES, numbers).items():
+            found[name] += planned
+        for model, driver in drivers.items():
+            poses = answer.trajectories([text for group in texts(driver(prompts)) for text in group])
+            plans = poses.unflatten(0, (len(numbers), -1))
+            found[model] += drives(scorer, range(len(numbers)), plans, POSE_INTERVAL, numbers)
     return found
 
 
@@ -114,8 +101,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     scenes = Argoverse2(options.logs, val_share=0, test_share=1)
-    data = NavsimDataModule(scenes=scenes, form=FORM, train_prompts=None, val_prompts=None, test_prompts=None)
-    result = report(measure(data, options.models), options.models[0])
+    result = report(measure(scenes, options.models), options.models[0])
     print(table(result, options.models[0]))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")

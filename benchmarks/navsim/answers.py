@@ -1,0 +1,47 @@
+"""A driving model's answers to the test's scenes, outside a Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from lightning_cgrpo import GenerationSampler, VisionLanguagePolicy
+from lightning_cgrpo.datamodules import NavsimDataModule
+from lightning_cgrpo.randomness import Stream, uniform
+from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.scenes.source import SceneSource
+from lightning_cgrpo.tasks.driving.prompts import PromptFormat
+
+FORM = PromptFormat(frames=1, height=64, width=64, system=False)
+
+
+def test_prompts(scenes: SceneSource, count: int | None) -> Iterator[PromptGroups]:
+    """The prompts of the first `count` test scenes (None: of all), as `configs/navsim.yaml` has them."""
+    data = NavsimDataModule(  # one training scene at least has to be asked for, and none is read
+        scenes=scenes, form=FORM, train_prompts=1, val_prompts=1, test_prompts=count, eval_prompts=50
+    )
+    yield from data.test_dataloader()
+
+
+class Driver:
+    """A model with the seeded noise of a test.
+
+    Args:
+        model: a directory, or ``packaged:driver``.
+        answers: to each prompt.
+        temperature: 0.6 in `configs/navsim.yaml`.
+    """
+
+    def __init__(self, model: str, answers: int, temperature: float = 0.6) -> None:
+        self.policy = VisionLanguagePolicy(model, temperature=temperature)
+        self.policy.load()
+        self.policy.eval()
+        self.answers, self.sampler = answers, GenerationSampler(max_new_tokens=80)
+
+    @torch.no_grad()
+    def __call__(self, prompts: PromptGroups) -> Rollouts:
+        def noise(*shape: int) -> torch.Tensor:
+            return uniform(0, Stream.TEST, 0, prompts.index, shape)
+
+        return self.sampler.rollout(self.policy, prompts, self.answers, noise)
