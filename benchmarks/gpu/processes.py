@@ -30,7 +30,7 @@ from lightning_cgrpo.samplers.vllm.weights import named_weights
 from tests.samplers.fake_transfer import BroadcastWorker, DistantWorker, FilePush, GlooPush, IPCWorker
 
 GROUPS, GROUP, TOKENS = 32, 16, 512
-"""Of a process in the exchange."""
+"""Groups of answers, answers in a group, and tokens of an answer, of each process in the exchange."""
 
 
 class NCCLWorker(BroadcastWorker):

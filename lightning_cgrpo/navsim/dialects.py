@@ -45,7 +45,7 @@ class Dialect(ABC):
 
 @dataclass(frozen=True)
 class HumanFilter:
-    """Where 1 replaces what the human fails."""
+    """Tells in which columns 1 replaces violations that the human commits too."""
 
     name: str
     columns: bool

@@ -62,7 +62,7 @@ class JointRotation:
 
 @cache
 def _is_llamas(function: Any) -> bool:
-    """Whether a function computes what transformers' function for Llama computes, by the same lines."""
+    """Check that a function computes what transformers' function for Llama computes, by the same lines."""
     from transformers.models.llama import modeling_llama
 
     llamas = modeling_llama.apply_rotary_pos_emb, modeling_llama.rotate_half

@@ -84,7 +84,7 @@ def _sequences(how: Attends) -> tuple[Tensor, Tensor, int, int]:
 
 
 def runs_flash(query: Tensor) -> bool:
-    """Whether the flash kernel takes queries ``[S, H, D]`` of this device, dtype and width."""
+    """Check that the flash kernel takes queries ``[S, H, D]`` of this device, dtype and width."""
     if query.device.type != "cuda" or query.dtype not in HALF:
         return False
     width = query.shape[-1]

@@ -130,7 +130,7 @@ class ChatTemplate:
         return tokens[start:]
 
     def _preserves(self, turns: Messages) -> bool:
-        """Whether each part of a conversation of five messages begins with the parts before."""
+        """Check that each part of a conversation of five messages begins with the parts before."""
         parts = [
             self._until_stop(turns[:count]) if count % 2 == 0 else self._ids(self._text(turns[:count], True))
             for count in range(1, 6)

@@ -19,7 +19,7 @@ LOGPROBS_MODE = "processed_logprobs"
 
 @dataclass(frozen=True)
 class Turn:
-    """What vLLM samples for a request; a missing log-probability is NaN, `reason` (of the end) "stop" or "length"."""
+    """Sampled tokens of a request; a missing log-probability is NaN, `reason` (of the end) "stop" or "length"."""
 
     tokens: list[int]
     log_probs: list[float]

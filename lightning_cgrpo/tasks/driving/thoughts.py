@@ -53,7 +53,7 @@ class WrittenThoughts(Thoughts):
 
 
 def readable(text: str) -> bool:
-    """Whether a trajectory can be read after the text, which then has no brackets."""
+    """Check that a trajectory can be read after the text, which then has no brackets."""
     return AnswerFormat(waypoints=2).read(thought_first(text, SAMPLE)) is not None
 
 
