@@ -22,8 +22,8 @@ COMMITTED = {
         "gridworld_critics": 10,
         "duals_gridworld": 42,
     },
-    "gsm8k": {"gsm8k": 21, "gsm8k_critics": 6, "constraints": 30},
-    "navsim": {"navsim": 21, "navsim_critics": 9, "navsim_schedules": 6},
+    "gsm8k": {"gsm8k": 21, "gsm8k_critics": 6, "constraints": 30, "thresholds_gsm8k": 9},
+    "navsim": {"navsim": 21, "navsim_critics": 9, "navsim_schedules": 6, "navsim_scoring": 6},
     "calculator": {"calculator": 9},
     "environments/cartpole": {"cartpole": 12},
     "environments/pendulum": {"pendulum": 15},
@@ -31,7 +31,7 @@ COMMITTED = {
 }
 """By folder of results, the studies and their numbers of runs."""
 PARTLY = {
-    "gsm8k": {"duals_gsm8k": 16},
+    "gsm8k": {"duals_gsm8k": 40},
     "navsim": {"duals_navsim": 9},
 }
 """Studies that some sittings have not finished, and their numbers of finished runs."""
