@@ -169,7 +169,8 @@ class Ledger:
         self.records: dict[str, Record] = read_json(self.path) or {}
         self.names = {record["fingerprint"]: name for name, record in self.records.items()}
         self.report = report
-        self.saved = saved([results, report])
+        # The report's own runs come first: another study's report may hold the same variant with an older default.
+        self.saved = saved(results) | saved(report)
 
     def finished(self, run: Run) -> bool:
         return self.in_folder(run) or self.in_results(run)
@@ -224,12 +225,10 @@ class Ledger:
         write_whole(self.path, f"{{\n{lines}\n}}\n")
 
 
-def saved(folders: Sequence[Path]) -> dict[str, Path]:
-    """Finished runs' saved files, by run folder name."""
+def saved(results: Path) -> dict[str, Path]:
+    """Finished runs' saved files in a report's folder, or in reports below a folder, by run folder name."""
     files: dict[str, Path] = {}
-    for path in sorted(
-        {file for folder in folders for file in (*folder.glob("runs/*.json"), *folder.glob("*/runs/*.json"))}
-    ):
+    for path in sorted([*results.glob("runs/*.json"), *results.glob("*/runs/*.json")]):
         with contextlib.suppress(ValueError):  # A file of another format is no saved run.
             run = read(path, LAST)
             if run is not None and run.finished:

@@ -165,6 +165,17 @@ def test_results_of_other_machines_count_whatever_the_variant_was_called(tmp_pat
     assert json.loads((tmp_path / "results/ledger.json").read_text())[run.name]["seconds"] == 2.0
 
 
+def test_a_report_keeps_its_own_runs(tmp_path, monkeypatch):
+    """Where another study's report holds the same variant, perhaps trained with an older default."""
+    monkeypatch.chdir(tmp_path)
+    run = make()
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/ledger.json").write_text(json.dumps({run.name: {"fingerprint": fingerprint(run)}}))
+    monkeypatch.setattr(module, "saved", lambda folder: {run.name: folder / "runs/a.json"})
+    report = tmp_path / "results/early"
+    assert Ledger(tmp_path / "results", report).source(run) == report / "runs/a.json"
+
+
 def test_two_variants_of_the_same_learning_are_refused(tmp_path):
     same = [make(variant="a"), make("--callbacks.layout=null", variant="b")]
     with pytest.raises(UserError, match="Expected variants to differ in their learning, but 'a' and 'b' do not"):
