@@ -123,7 +123,7 @@ def test_the_committed_scores_are_those_of_the_study():
     results = ROOT / "docs/results/navsim"
     finished = json.loads((results / "ledger.json").read_text())
     collected = {}
-    for folder in ("paper", "critics", "schedules", "scoring"):
+    for folder in ("paper", "critics", "schedules", "scoring", "duals"):
         scores = json.loads((results / folder / "scores.json").read_text())
         methods = {name.rpartition("_seed")[0] for name in scores}
         lines = (results / folder / "scores.md").read_text().splitlines()
