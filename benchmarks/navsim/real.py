@@ -62,7 +62,7 @@ def report(found: Mapping[str, list[Drive]], first: str) -> dict[str, Any]:
     start: Scores = result[first]["by_scene"]
     for name in found:
         own: Scores = result[name]["by_scene"]
-        apart = difference(dict(enumerate(start.values())), dict(enumerate(own.values())))
+        apart = difference(dict(enumerate(start.values())), {row: own[scene] for row, scene in enumerate(start)})
         if name != first and apart is not None:
             result[name]["difference"] = {"mean": apart.mean, "low": apart.low, "high": apart.high}
             result[name]["difference_without_log"] = {
