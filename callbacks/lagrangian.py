@@ -211,7 +211,14 @@ class LagrangianCallback(WeightSetter):
             violations = self.slack(violations, own)
         if self.standard_units:
             violations = violations / self.units
+        before = self.controller.caps
         self.controller.step(violations, observed)
+        after = self.controller.caps
+        for k in (after < before).nonzero().flatten().tolist():
+            rank_zero_warn(
+                f"Constraint '{self.names[k]}' has stalled at the cap of its multiplier: the cap is {after[k]:g} now, "
+                f"instead of {before[k]:g}, for the reward and other constraints."
+            )
 
     def _shown(self, rates: Tensor) -> dict[str, float]:
         """Rates of violation ``[K]`` by name, in the user's orientation."""
@@ -223,14 +230,12 @@ class LagrangianCallback(WeightSetter):
         constraint = self.constraints[name]
         reached = float(self.max_violation_rates[k] + stall.reached[k])
         shown = constraint.shown_rate(reached)
-        cap = self.controller.relaxed_cap
-        kept = "" if cap is None else f" Its multiplier stays below {cap:g} now, for the reward and other constraints."
         easier = shown if constraint.of_mean else constraint.shown_rate(rounded_up(reached))
         return (
             f"Constraint '{name}' has had at least {stall.weight:.0%} of the weight that it can have for "
             f"{stall.updates} updates, is still violated and doesn't get better: it may be infeasible. The last "
             f"{stall.updates // 2} updates reached a {constraint.kind} of {shown:.3g}, so try {constraint.word}: "
-            f"{easier:{'.3g' if constraint.of_mean else 'g'}}.{kept}"
+            f"{easier:{'.3g' if constraint.of_mean else 'g'}}."
         )
 
     def _write(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:

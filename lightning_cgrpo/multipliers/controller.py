@@ -104,14 +104,9 @@ class Controller(nn.Module, ABC):
         return self.caps / (self.caps + others)
 
     @property
-    def caps(self) -> Tensor | float:
-        """Caps ``[K]`` of the multipliers, or the cap of all."""
-        return self.max_multiplier
-
-    @property
-    def relaxed_cap(self) -> float | None:
-        """Cap on the multiplier of a stalled, likely infeasible constraint; by default the cap does not change."""
-        return None
+    def caps(self) -> Tensor:
+        """``[K]``: caps of the multipliers; a subclass may lower the cap of a stalled, likely infeasible constraint."""
+        return torch.full_like(self.weights[1:], self.max_multiplier)
 
     def adopt(self, weights: Tensor) -> None:
         """Continue from the weights ``[1 + K]`` that `WeightBounds` left, so that no state winds up behind bounds.

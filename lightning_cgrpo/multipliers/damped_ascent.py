@@ -92,11 +92,7 @@ class DampedAscent(Controller):
 
     @property
     def caps(self) -> Tensor:
-        return torch.where(self.relaxed, self.relaxed_cap, self.integral.new_tensor(self.max_multiplier))
-
-    @property
-    def relaxed_cap(self) -> float:
-        return self.max_multiplier / 2
+        return torch.where(self.relaxed, self.integral.new_tensor(self.max_multiplier / 2), self.max_multiplier)
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:
         for stalled in self.stall.update(self.weights, violations, observed, self.highest_weights):

@@ -20,6 +20,7 @@ from lightning_cgrpo.multipliers import (
     PID,
     AimForTest,
     Controller,
+    DampedAscent,
     ExponentiatedGradient,
     ProjectedAscent,
     ResilientSlack,
@@ -311,6 +312,18 @@ class TestGuards:
         message = str(caught[0].message)
         # 9 of 10 are unsafe, so the rate of the wanted behavior is .1.
         assert "may be infeasible. The last 2 updates reached a rate of 0.1, so try at_least: 0.1." in message
+
+    def test_a_lowered_cap_is_told_when_it_falls(self) -> None:
+        running = run(DampedAscent(), stall=StallDetector(updates=50))
+        with pytest.warns(UserWarning, match="'lava' has had at least 90%") as caught:
+            for _ in range(150):
+                running.update([9, 0], [10, 10])
+        assert len(caught) == 1
+        with pytest.warns(UserWarning, match=r"'lava' has stalled at .* the cap is 5 now, instead of 10,") as caught:
+            for _ in range(150):
+                running.update([9, 0], [10, 10])
+        assert len(caught) == 1
+        assert running.callback.controller.caps.tolist() == [5, 10]
 
     def test_the_proposed_threshold_is_looser_than_the_reached_rate(self) -> None:
         running = run(Frozen(0.01, 0.95, 0.04), stall=StallDetector(weight=0.9, updates=4))
