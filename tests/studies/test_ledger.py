@@ -23,7 +23,7 @@ COMMITTED = {
         "duals_gridworld": 42,
     },
     "gsm8k": {"gsm8k": 21, "gsm8k_critics": 6, "constraints": 30, "thresholds_gsm8k": 9},
-    "navsim": {"navsim": 21, "navsim_critics": 9, "navsim_schedules": 6, "navsim_scoring": 6},
+    "navsim": {"navsim": 21, "navsim_critics": 9, "navsim_schedules": 6, "navsim_scoring": 6, "duals_navsim": 42},
     "calculator": {"calculator": 9},
     "environments/cartpole": {"cartpole": 12},
     "environments/pendulum": {"pendulum": 15},
@@ -32,7 +32,6 @@ COMMITTED = {
 """By folder of results, the studies and their numbers of runs."""
 PARTLY = {
     "gsm8k": {"duals_gsm8k": 40},
-    "navsim": {"duals_navsim": 26},
 }
 """Studies that some sittings have not finished, and their numbers of finished runs."""
 SPENT = {"seconds": 2.0, "cpu_seconds": 1.0, "peak_mb": 400}
