@@ -124,7 +124,8 @@ def find(name: str) -> Path:
     packaged = PACKAGED / (path.relative_to("configs") if path.parts[:1] == ("configs",) else path)
     if not path.is_absolute() and packaged.is_file():
         return packaged
-    known = sorted(str("configs" / file.relative_to(PACKAGED)) for file in PACKAGED.rglob("*.yaml"))
+    beside = sorted(map(str, path.parent.glob("*.yaml")))
+    known = beside + sorted(str("configs" / file.relative_to(PACKAGED)) for file in PACKAGED.rglob("*.yaml"))
     raise ConfigError(f"There is no configuration file '{name}'.{did_you_mean(name, known)}")
 
 

@@ -78,6 +78,7 @@ class RunFiles(SaveConfigCallback):
         self.already_saved = True
         if not trainer.is_global_zero:
             return
+        print(f"Logs and checkpoints: {folder}", flush=True)
         folder.mkdir(parents=True, exist_ok=True)
         # The parser has validated this configuration, and doing so again takes most of the time of saving.
         text = self.parser.dump(self.config, skip_unset=False, skip_validation=True)

@@ -226,6 +226,10 @@ class TestFiles:
     def test_missing(self, name: str, meant: str) -> None:
         assert refused([name], []) == f"There is no configuration file '{name}'. Did you mean '{meant}'?"
 
+    def test_missing_beside_the_users_own(self) -> None:
+        Path("mine.yaml").write_text("seed_everything: 1\n")
+        assert refused(["mien.yaml"], []).endswith("Did you mean 'mine.yaml'?")
+
     @pytest.mark.parametrize(
         ("text", "line", "problem"),
         [

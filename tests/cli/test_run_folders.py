@@ -160,6 +160,11 @@ def test_what_last_is_and_how_it_differs_is_printed(capsys):
 # ---------------------------------------------------------------------- what is written where
 
 
+def test_the_folder_is_printed(capsys):
+    main(["fit", *NAMED])
+    assert "Logs and checkpoints: runs/mine/version_0\n" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_evaluations_write_beside_the_run(capsys):
     main(["fit", *NAMED])
