@@ -82,6 +82,6 @@ def out_of_reach(name: str, constraint: Constraint, best: ClusteredRate, size: i
     return (
         f"The threshold {name} {' '.join(bound_text(constraint))} is out of reach at the start: {chosen} has a "
         f"{constraint.kind} of {value} ({standing(constraint, best)}). Training reweighs answers, so it must "
-        "discover better answers first; a policy from scratch may, a fine-tuned policy may need an easier threshold, or "
-        "--callbacks.multipliers.slack=ResilientSlack, which loosens the threshold."
+        "discover better answers first; a policy from scratch may, a fine-tuned policy may need an easier threshold "
+        "or --callbacks.multipliers.slack=ResilientSlack, which loosens it."
     )
