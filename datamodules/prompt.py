@@ -82,7 +82,8 @@ class PromptDataModule(GroupDataModule):
         if len(train) < self.prompts_per_update:
             raise UserError(
                 f"Expected at least {self.prompts_per_update} training prompts, for one update, but got {len(train)}, "
-                f"because data.val_prompts holds out {len(val)}, try a smaller data.prompts_per_update."
+                f"because data.val_prompts holds out {len(val)}, try a smaller data.val_prompts or "
+                "data.prompts_per_update."
             )
 
     def source(self, split: Split) -> Prompts:
@@ -103,7 +104,12 @@ class PromptDataModule(GroupDataModule):
         return bool(self.val_path or self.val_prompts)
 
     def _read(self, path: str, split: str) -> Rows:
-        return [self.columns(record) for record in read_records(path, split, self.subset)]
+        rows = [self.columns(record) for record in read_records(path, split, self.subset)]
+        names = dict.fromkeys(name for row in rows for name in row)
+        missing = {name: count for name in names if (count := sum(name not in row for row in rows))}
+        if missing:
+            rank_zero_warn(f"Rows of {path} without a column, whose value is None there: {missing} of {len(rows)}.")
+        return rows
 
     @cached_property
     def _train_and_val(self) -> tuple[Rows, Rows]:

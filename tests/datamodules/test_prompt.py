@@ -37,7 +37,8 @@ def test_prompts_and_their_other_columns(tmp_path):
     path = write(
         tmp_path / "a.jsonl", [{"prompt": "a", "n": 1}, {"prompt": CHAT, "tags": ["x"]}, {"prompt": "c", "n": 3}]
     )
-    source = PromptDataModule(path).source("train")
+    with pytest.warns(UserWarning, match=r"a.jsonl without a column, .* \{'n': 1, 'tags': 2\} of 3\."):
+        source = PromptDataModule(path).source("train")
     groups = source.groups(torch.tensor([2, 0, 1]))
     assert groups.index.tolist() == [2, 0, 1]
     assert groups.columns == {"prompt": ["c", "a", CHAT], "n": [3, 1, None], "tags": [None, None, ["x"]]}
