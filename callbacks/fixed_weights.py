@@ -19,7 +19,7 @@ class FixedWeights(WeightSetter):
         weights: by constraint and ``reward`` (default 1): ``{lava: 0.1, battery: 0.1}``. Weight 0 only measures.
 
     Raises:
-        UserError: (at setup) a missing or non-finite weight, or an unknown name.
+        UserError: (at setup) a missing, negative or non-finite weight, or an unknown name.
     """
 
     def __init__(self, weights: dict[str, float] | None = None) -> None:
@@ -32,8 +32,11 @@ class FixedWeights(WeightSetter):
             if name not in names:
                 hint = did_you_mean(name, names)
                 raise UserError(f"Expected the fixed weights to be of {names}, but got '{name}'.{hint}")
-            if not math.isfinite(weight):
-                raise UserError(f"Expected a finite weight for '{name}', but got {weight}.")
+            if not 0 <= weight < math.inf:
+                raise UserError(
+                    f"Expected the weight of '{name}' to be finite and at least 0, but got {weight}; costs enter the "
+                    "sum with a minus already."
+                )
         missing = [name for name in names if name not in self.weights]
         if missing and stage == "fit":
             raise UserError(

@@ -91,9 +91,10 @@ class LagrangianCallback(WeightSetter):
         self.names = list(constrained)
         self.constraints = constrained
         self.means = torch.tensor([constraint.of_mean for constraint in constrained.values()])
-        if not self.thresholds.constraints:
+        if self.thresholds.constraints != list(constrained.values()):
             self.thresholds = Thresholds(list(constrained.values()))
             self.spread = Spread(len(self.names)) if bool(self.means.any()) else None
+            self.moved = torch.zeros_like(self.means)
         self.rare = torch.tensor([constraint.where is not None for constraint in constrained.values()])
         self._enforce(0)
         self.controller.setup(len(self.names))
@@ -107,6 +108,7 @@ class LagrangianCallback(WeightSetter):
     def _enforce(self, update: int) -> None:
         """Put the thresholds of an update in force, tightened by `aim` and by the controller's margin."""
         declared = self.thresholds.in_force(update)
+        self.declared = declared
         rates = ~self.means
         self.units = torch.where(rates, standard_units(declared), 1.0)
         aims = declared.clone()
@@ -136,17 +138,20 @@ class LagrangianCallback(WeightSetter):
                 f"The checkpoint has no multipliers: the run resumes at update {trainer.global_step} with those that "
                 f"{type(self.controller).__name__} starts with."
             )
-        if self.aim is not None:
+        tightened = [name for name, c in self.constraints.items() if not c.of_mean]
+        if self.aim is not None and tightened:
+            subsets = any(self.constraints[name].where is not None for name in tightened)
+            but = ", except those of subsets, with fewer prompts" if subsets else ""
             aims = ", ".join(
                 f"{name} {self.constraints[name].sign} {aimed:.4g} instead of {threshold:g}"
                 for (name, aimed), threshold in zip(
                     self._shown(self.aims).items(), self.thresholds.shown(trainer.global_step), strict=True
                 )
-                if not self.constraints[name].of_mean
+                if name in tightened
             )
             rank_zero_info(
                 f"Aims for {aims}, so that a test of {self.aim.prompts:,} prompts meets all thresholds in "
-                f"{self.aim.confidence:.0%} of tests. The reward is that of the tighter thresholds; a larger test "
+                f"{self.aim.confidence:.0%} of tests{but}. The reward is that of the tighter thresholds; a larger test "
                 "needs less."
             )
         # On the policy's device, because the processes' backend sums there.
@@ -172,7 +177,9 @@ class LagrangianCallback(WeightSetter):
         if not trainer.global_step % self.every_n_updates:
             self._dual_step(trainer.global_step - 1)
         if self.thresholds.moving or self.controller.margin:
+            before = self.declared
             self._enforce(trainer.global_step)
+            self.moved = self.moved | (self.declared != before)
             self._tell_thresholds(trainer, pl_module)
         self._set_weights(pl_module)
 
@@ -204,7 +211,7 @@ class LagrangianCallback(WeightSetter):
             highest = self.controller.highest_weights
             if self.bounds is not None:
                 highest = torch.minimum(highest, self.bounds.highest_weights().to(highest))
-            for stalled in self.stall.update(weights, violations, observed, highest):
+            for stalled in self.stall.update(weights, violations, observed & ~self.moved, highest):
                 rank_zero_warn(self._stalled(self.stall, stalled))
         violations = in_units
         if self.slack is not None:
@@ -212,7 +219,8 @@ class LagrangianCallback(WeightSetter):
         if self.standard_units:
             violations = violations / self.units
         before = self.controller.caps
-        self.controller.step(violations, observed)
+        self.controller.step(violations, observed, self.moved)
+        self.moved = torch.zeros_like(self.moved)
         after = self.controller.caps
         for k in (after < before).nonzero().flatten().tolist():
             rank_zero_warn(
@@ -267,6 +275,7 @@ class LagrangianCallback(WeightSetter):
         }
         if self.thresholds.moving:
             state["thresholds"] = self.thresholds.state_dict()
+            state["moved"] = self.moved
         if self.spread is not None:
             state["spread"] = self.spread.state_dict()
         if self.rates is not None:
@@ -293,6 +302,7 @@ class LagrangianCallback(WeightSetter):
             self.rates.load_state_dict(state_dict["rates"])
         if "thresholds" in state_dict:
             self.thresholds.load_state_dict(state_dict["thresholds"])
+            self.moved = state_dict.get("moved", self.moved)
         if self.spread is not None and "spread" in state_dict:
             self.spread.load_state_dict(state_dict["spread"])
         if self.stall is not None and "stall" in state_dict:

@@ -169,7 +169,7 @@ def merge(base: Any, override: Any) -> Any:
         return dict(override)
     merged = dict(base)
     for key, value in override.items():
-        if key.endswith("+"):
+        if isinstance(key, str) and key.endswith("+"):
             merged[key[:-1]] = [*_listed(merged.get(key[:-1])), value]
         else:
             merged[key] = merge(base[key], value) if key in base else value

@@ -6,6 +6,7 @@ variance contributes exactly 0, as does an inapplicable entry.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
@@ -172,6 +173,7 @@ class GDPO(AdvantageEstimator):
     """
 
     def __init__(self, eps: float = 1e-4) -> None:
+        expect(0 < eps < math.inf, "eps", "positive", eps)
         self.eps = eps
 
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:

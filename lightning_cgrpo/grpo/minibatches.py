@@ -58,7 +58,7 @@ class Optimization(LossOptions):
         if self.micro_batch_size and self.micro_batch_tokens:
             raise UserError("Expected micro_batch_size or micro_batch_tokens, but got both.")
         norm = self.max_grad_norm
-        expect(norm is None or norm >= 0, "max_grad_norm", "at least 0", norm)
+        expect(norm is None or norm > 0, "max_grad_norm", "positive, or null for no limit", norm)
 
 
 def loss_mask(rollouts: Rollouts, mask_truncated: bool) -> Tensor:

@@ -155,7 +155,8 @@ class RolloutModule(ManualOptimization):
                     f"Expected {type(self.task).__name__}.score to return signals by name, but got '{name}' as a "
                     f"{type(signal).__name__}, try Signal(value)."
                 )
-        whole = {name: signal.within(rollouts.mask) for name, signal in scored.items()}
+        device = rollouts.mask.device  # a task may measure on the CPU
+        whole = {name: signal.to(device).within(rollouts.mask) for name, signal in scored.items()}
         made = self.objective.made(whole, prompts)
         signals, faults = isolate_faults(made)
         if mended := [name for name, signal in signals.items() if signal is not made[name]]:

@@ -18,11 +18,14 @@ class AimForTest:
         P(Binomial(n, p) <= floor(n d)) = c,    c = 1 - (1 - confidence) / K
 
     K is the number of constraints, so all pass together with `confidence` (Bonferroni). This is the lower limit of the
-    exact binomial interval (Clopper & Pearson, 1934) around floor(n d) / n.
+    exact binomial interval (Clopper & Pearson, 1934) around (floor(n d) + 1) / n. Thresholds below 1 / n stay, because
+    no rate passes a test without violations surely.
 
     The cost is reward: the policy keeps the tighter thresholds. A larger test costs less, because the margin is about
     z sqrt(d (1 - d) / n). The margin covers the test's error alone: a rate that still oscillates when training ends
     needs a smaller learning rate at the end.
+
+    A constraint on a subset of the prompts gets the margin of all prompts, which is too small for its fewer prompts.
 
     Args:
         prompts: answers in the test, one for each prompt. Rates over steps count as one answer for each prompt.
@@ -48,5 +51,6 @@ class AimForTest:
         for threshold in thresholds.tolist():
             # The tolerance keeps 0.29 * 100 at 29.
             allowed = math.floor(self.prompts * threshold + 1e-9)
-            aims.append(beta.ppf(missed, allowed + 1, self.prompts - allowed) if allowed < self.prompts else threshold)
+            aim = beta.ppf(missed, allowed + 1, self.prompts - allowed) if allowed < self.prompts else threshold
+            aims.append(min(aim, threshold))
         return thresholds.new_tensor(aims)

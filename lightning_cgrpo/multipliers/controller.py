@@ -30,6 +30,8 @@ class Controller(nn.Module, ABC):
     change them.
     """
 
+    moving: Tensor
+    """Constraints ``[K]`` bool with a new threshold in the current step."""
     multipliers: Tensor
     """lambda ``[K]`` >= 0, unless a subclass overrides `weights`."""
     size: int | None = None
@@ -57,12 +59,13 @@ class Controller(nn.Module, ABC):
                 "try a new controller."
             )
 
-    def step(self, violations: Tensor, observed: Tensor) -> None:
+    def step(self, violations: Tensor, observed: Tensor, moving: Tensor | None = None) -> None:
         """Respond to the rates of one batch.
 
         Args:
             violations: ``[K]``, rate of violation - threshold, or this difference in standard units.
             observed: ``[K]`` bool, constraints with any opportunity; the state of other constraints stays.
+            moving: ``[K]`` bool, constraints with a new threshold, whose violation says nothing of progress.
 
         Raises:
             ValueError: the violation of an observed constraint is not finite.
@@ -85,6 +88,7 @@ class Controller(nn.Module, ABC):
                 f"Expected finite violations where observed, but got {violations.tolist()}, because a rate or a "
                 "threshold is not a number, try to mark constraints without opportunities as not observed."
             )
+        self.moving = torch.zeros_like(observed) if moving is None else moving.to(observed)
         self._update(violations, observed)
 
     @property

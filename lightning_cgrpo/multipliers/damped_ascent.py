@@ -23,7 +23,7 @@ class DampedAscent(Controller):
     part damps oscillation and responds at once: slack divides the multiplier by e at most, a violation multiplies it by
     e^2 at most. I stops where the multiplier would be pushed beyond its bounds. The cap keeps the reward and the other
     constraints if a threshold can't be met. It is `max_multiplier`, and half of it once a constraint has stalled at its
-    cap (`StallDetector`).
+    cap (`StallDetector`), until the constraint is met.
 
     One setting serves all thresholds and tasks. In standard units, the policy's response and a rate's noise don't
     depend on the threshold. Noise changes a multiplier by a share of itself, so it neither drowns a small multiplier
@@ -95,7 +95,8 @@ class DampedAscent(Controller):
         return torch.where(self.relaxed, self.integral.new_tensor(self.max_multiplier / 2), self.max_multiplier)
 
     def _update(self, violations: Tensor, observed: Tensor) -> None:
-        for stalled in self.stall.update(self.weights, violations, observed, self.highest_weights):
+        counted = observed & ~self.moving
+        for stalled in self.stall.update(self.weights, violations, counted, self.highest_weights):
             self.relaxed[stalled] = True
         low, high = math.log(self.min_multiplier), self.caps.log()
         previous = torch.where(self.started, self.smoothed, violations)
@@ -112,3 +113,6 @@ class DampedAscent(Controller):
         self.integral = torch.where(observed, integral, self.integral)
         self.smoothed = torch.where(observed, smoothed, self.smoothed)
         self.started = self.started | observed
+        # Met, for example after the user has loosened the threshold.
+        met = self.relaxed & (self.smoothed <= 0)
+        self.relaxed, self.stall.told = self.relaxed & ~met, self.stall.told & ~met

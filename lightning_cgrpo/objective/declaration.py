@@ -15,6 +15,12 @@ def check_numbers(name: str, declared: Mapping[str, Any]) -> None:
     for key in (*BOUNDS, "violated_above", "violated_below", "over", "notch"):
         if declared.get(key) is not None and not _is_number(declared[key]):
             raise ObjectiveError(f"Expected {key} of constraint '{name}' to be a number, but got '{declared[key]}'.")
+    signal = declared.get("signal")
+    if signal is not None and not isinstance(signal, str):
+        raise ObjectiveError(
+            f"Expected signal of constraint '{name}' to be a signal's name, but got {signal} "
+            f"({type(signal).__name__}), try quotes."
+        )
     start, values = declared.get("start"), declared.get("range")
     if start is not None and not (_is_number(start) or _are_numbers(start)):
         raise ObjectiveError(

@@ -118,6 +118,10 @@ class Objective:
         if not isinstance(reward, (str, Mapping)):
             raise ObjectiveError(f"Expected reward to be a signal's name, or weights by name, but got {reward}.")
         for name, values in declared.items():
+            if not isinstance(name, str):
+                raise ObjectiveError(
+                    f"Expected the name of a constraint to be text, but got {name} ({type(name).__name__}), try quotes."
+                )
             if not isinstance(values, Mapping):
                 raise ObjectiveError(f"Expected constraint '{name}' to be like {{at_most: 0.01}}, but got {values}.")
             check_numbers(name, values)

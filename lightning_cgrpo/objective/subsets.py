@@ -29,7 +29,13 @@ def expanded(constraints: Mapping[str, Constraint]) -> dict[str, Constraint]:
         for column, values in constraint.by.items():
             for value in values:
                 part = replace(constraint, by=None, where={column: value}, signal=constraint.signal or name)
-                found[f"{name}/{column}={value}"] = part
+                made = f"{name}/{column}={value}"
+                if made in constraints:
+                    raise ObjectiveError(
+                        f"Expected no constraint '{made}', because by: of constraint '{name}' makes one, but got one, "
+                        "try another name."
+                    )
+                found[made] = part
     return found
 
 

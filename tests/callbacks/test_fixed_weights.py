@@ -31,7 +31,7 @@ class TestFixedWeights:
     def test_are_taken_as_they_are(self) -> None:
         assert self.started({"safe": 0.1, "reward": 3.0, "lava": 7.0}) == [3.0, 7.0, 0.1]
         assert self.started({"safe": 0.1, "lava": 0}) == [1.0, 0.0, 0.1]
-        assert self.started({"reward": 0.0, "lava": -1.0, "safe": 0}) == [0.0, -1.0, 0.0]
+        assert self.started({"reward": 0.0, "lava": 1.0, "safe": 0}) == [0.0, 1.0, 0.0]
 
     @pytest.mark.parametrize(("weights", "missing"), [(None, "lava, safe"), ({"lava": 1.0}, "safe")])
     def test_every_constraint_needs_one(self, weights: dict[str, float] | None, missing: str) -> None:
@@ -47,7 +47,8 @@ class TestFixedWeights:
         with pytest.raises(ValueError, match="but got 'seen'"):
             self.started({"seen": 1.0})
 
-    @pytest.mark.parametrize("weight", [math.nan, math.inf])
-    def test_not_finite(self, weight: float) -> None:
-        with pytest.raises(ValueError, match=f"Expected a finite weight for 'lava', but got {weight}."):
+    @pytest.mark.parametrize("weight", [math.nan, math.inf, -0.5])
+    def test_not_finite_or_negative(self, weight: float) -> None:
+        """A negative weight would reward what the constraint forbids."""
+        with pytest.raises(ValueError, match=f"weight of 'lava' to be finite and at least 0, but got {weight};"):
             self.started({"lava": weight})

@@ -313,6 +313,12 @@ class TestGuards:
         # 9 of 10 are unsafe, so the rate of the wanted behavior is .1.
         assert "may be infeasible. The last 2 updates reached a rate of 0.1, so try at_least: 0.1." in message
 
+    def test_another_objective_has_its_own_thresholds(self) -> None:
+        callback = LagrangianCallback()
+        for bound in (0.5, 0.01):
+            Run(callback, Objective("goal", {"lava": Constraint(at_most=bound)})).start()
+            assert callback.declared.tolist() == [bound]
+
     def test_a_lowered_cap_is_told_when_it_falls(self) -> None:
         running = run(DampedAscent(), stall=StallDetector(updates=50))
         with pytest.warns(UserWarning, match="'lava' has had at least 90%") as caught:
@@ -324,6 +330,23 @@ class TestGuards:
                 running.update([9, 0], [10, 10])
         assert len(caught) == 1
         assert running.callback.controller.caps.tolist() == [5, 10]
+
+    def test_progress_along_a_line_is_no_stall(self) -> None:
+        """The violation stays, because the threshold falls with the rate. The count goes on where a run resumes."""
+        objective = Objective("goal", {"lava": Constraint(at_most=0.05, start=0.45, over=300)})
+        running = Run(LagrangianCallback(DampedAscent(), stall=StallDetector(updates=100)), objective).start()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for update in range(301):
+                if update == 150:
+                    state = saved(running.callback)
+                    callback = LagrangianCallback(DampedAscent(), stall=StallDetector(updates=100))
+                    running = Run(callback, objective, done=update).start(state)
+                running.update([1000 * (objective.constraints["lava"].threshold(update) + 0.05)], [1000])
+            assert running.callback.controller.stall.count.tolist() == [0]
+        with pytest.warns(UserWarning, match="has had at least 90%"):
+            for _ in range(100):
+                running.update([100], [1000])
 
     def test_the_proposed_threshold_is_looser_than_the_reached_rate(self) -> None:
         running = run(Frozen(0.01, 0.95, 0.04), stall=StallDetector(weight=0.9, updates=4))

@@ -460,9 +460,11 @@ class TestGDPO:
 
     def test_eps(self) -> None:
         data = components([[[1.0, 0, 4, 2], [3, 3, 1, 5]]])
-        for eps in (0.0, 0.5):
+        for eps in (1e-9, 0.5):
             expected = oracle_gdpo(data, torch.ones(1), eps)
             assert np.allclose(GDPO(eps)(ROLLOUTS, data, torch.ones(1)), expected, rtol=1e-12)
+        with pytest.raises(ValueError, match="`eps` to be positive"):
+            GDPO(0.0)  # a group without variance would be 0 / 0
 
     @examples
     @given(batches(masked=True))

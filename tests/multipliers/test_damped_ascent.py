@@ -88,6 +88,24 @@ def test_a_constraint_that_stalls_at_its_cap_is_relaxed() -> None:
     resumed.setup(2)
     resumed.load_state_dict(made.state_dict())
     assert resumed.caps.tolist() == made.caps.tolist()
+    for _ in range(30):
+        resumed.step(torch.tensor([-1.0, 0.5], dtype=torch.float64), both)
+    assert resumed.caps.tolist() == [10, 10]  # met, with a looser threshold
+    for _ in range(300):
+        resumed.step(torch.tensor([1.0, -0.5], dtype=torch.float64), both)
+    assert resumed.caps.tolist() == [5, 10]
+
+
+def test_a_constraint_whose_threshold_moves_does_not_stall() -> None:
+    made = DampedAscent()
+    made.setup(1)
+    one = torch.ones(1, dtype=torch.bool)
+    for _ in range(250):
+        made.step(torch.ones(1, dtype=torch.float64), one, moving=one)
+    assert made.caps.tolist() == [10]
+    for _ in range(200):
+        made.step(torch.ones(1, dtype=torch.float64), one)
+    assert made.caps.tolist() == [5]
 
 
 def test_reduces_to_exponentiated_gradient() -> None:

@@ -50,6 +50,11 @@ class TestMeans:
         signals = {"x": self.SIGNAL, "r": Signal(torch.tensor([[1.0, 0], [0, 1]]))}
         assert spread(objective, signals, ["c", "r"]).tolist() == [[200, 0], [1, 0]]
 
+    def test_of_a_signal_that_the_update_lacks_there_is_none(self) -> None:
+        """A critic's warm-up leaves the policy alone, and measures no drift."""
+        objective = Objective("goal", {"drift": Constraint(signal="kl", mean_at_most=0.1)})
+        assert spread(objective, {"goal": Signal(torch.ones(3, 7))}, ["drift"]).tolist() == [[0], [0]]
+
     def test_equal_answers_have_no_spread_whatever_their_rounding(self) -> None:
         objective = Objective("goal", {"c": Constraint(mean_at_most=5.0)})
         assert spread(objective, {"c": Signal(torch.full((3, 7), 0.1))}, ["c"])[0].item() == 0

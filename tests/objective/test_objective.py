@@ -105,6 +105,21 @@ class TestRefusals:
             "Expected a constraint name that isn't the reward's in tags, but got 'reward'."
         )
 
+    @pytest.mark.parametrize(
+        ("constraints", "message"),
+        [
+            ({True: {"at_most": 0.1}}, r"name of a constraint to be text, but got True \(bool\), try quotes"),
+            ({"lava": {"at_most": 0.1, "signal": 5}}, r"signal of constraint 'lava' to be .* but got 5 \(int\)"),
+            (
+                {"r/l=a": {"at_most": 0.2, "signal": "r"}, "r": {"at_most": 0.1, "by": {"l": ["a", "b"]}}},
+                "Expected no constraint 'r/l=a', because by: of constraint 'r' makes one",
+            ),
+        ],
+    )
+    def test_names(self, constraints, message) -> None:
+        with pytest.raises(ObjectiveError, match=message):
+            Objective.declared({"reward": "goal", "constraints": constraints})
+
     def test_the_first_wrong_constraint_is_named(self) -> None:
         assert "'b'" in refused(a={"at_most": 0.1}, b={"at_most": 2}, c={})
 
