@@ -103,7 +103,6 @@ class ConstrainedGRPO(PolicySteps):
         initial[0] = 1
         # Not in checkpoints, because the callback that sets the weights restores them.
         self.register_buffer("weights", initial, persistent=False)
-        # Standard units of the means, which `LagrangianCallback` measures.
         self.has_weight_setter = False
         self.thresholds: dict[str, float] = {}
         """Thresholds in force, of the constraints with a schedule; set by `LagrangianCallback`."""

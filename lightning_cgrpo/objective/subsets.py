@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.errors import did_you_mean
+from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.objective.constraint import Constraint, ObjectiveError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def with_subsets(
 
 
 def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[str], PromptSource]) -> None:
-    """Refuse an unknown column, and a subset without prompts in training data.
+    """Refuse a column that training or validation prompts lack, and a subset without prompts in training data.
 
     Args:
         source_of: a data module's prompts by split.
@@ -131,6 +131,16 @@ def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[st
             raise ObjectiveError(
                 f"Expected constraint '{name}' to be on a subset with prompts, but no {column} is {value}; there are "
                 f"{shown}.{did_you_mean(str(value), known)}"
+            )
+    try:
+        held_out = columns_of(source_of("val"))
+    except UserError:  # There is no validation.
+        return
+    for name, constraint in subsets.items():
+        if held_out and column_of(constraint) not in held_out:
+            raise ObjectiveError(
+                f"Expected validation prompts to have the column '{column_of(constraint)}' for constraint '{name}', but "
+                f"got {sorted(held_out)}."
             )
 
 

@@ -96,6 +96,11 @@ class TestData:
         with pytest.raises(ObjectiveError, match="but no steps is 3; there are 1, 2"):
             check({"steps": 3})
 
+    def test_validation_prompts_need_the_column(self) -> None:
+        sources = {"train": self.ROWS, "val": SimpleNamespace(rows=[{"prompt": "c"}])}
+        with pytest.raises(ObjectiveError, match=r"the column 'steps' for constraint 'c', but got \['prompt'\]"):
+            check_columns({"c": Constraint(at_most=0.1, where={"steps": 1})}, sources.__getitem__)
+
     def test_without_subsets_no_data_is_read(self) -> None:
         check_columns({"c": Constraint(at_most=0.1)}, lambda split: pytest.fail("was read"))
 
