@@ -139,8 +139,8 @@ def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[st
     for name, constraint in subsets.items():
         if held_out and column_of(constraint) not in held_out:
             raise ObjectiveError(
-                f"Expected validation prompts to have the column '{column_of(constraint)}' for constraint '{name}', but "
-                f"got {sorted(held_out)}."
+                f"Expected validation prompts to have the column '{column_of(constraint)}' for constraint '{name}', "
+                f"but got {sorted(held_out)}."
             )
 
 
