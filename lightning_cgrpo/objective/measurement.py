@@ -242,13 +242,13 @@ def spread(objective: Objective, signals: Signals, names: Iterable[str]) -> Tens
     """Squares of deviations within groups, and their degrees of freedom, ``[2, len(names)]`` float64; 0 of rates.
 
     A deviation is that of an answer's own mean (its sum / its opportunities) from its group's mean. The policy's own
-    signals are missing in updates that leave the policy alone; they count as 0.
+    signals count as 0: their unit is their bound.
     """
     rows = []
     device = next(iter(signals.values())).value.device
     for name in names:
         constraint = objective.constraints[name]
-        if not constraint.of_mean or key(name, constraint) not in signals:
+        if not constraint.of_mean or name in objective.own:
             rows.append(torch.zeros(2, dtype=torch.float64, device=device))
             continue
         pair = constraint.violations(signals[key(name, constraint)])

@@ -50,7 +50,7 @@ class TestMeans:
         signals = {"x": self.SIGNAL, "r": Signal(torch.tensor([[1.0, 0], [0, 1]]))}
         assert spread(objective, signals, ["c", "r"]).tolist() == [[200, 0], [1, 0]]
 
-    def test_of_a_signal_that_the_update_lacks_there_is_none(self) -> None:
+    def test_the_policys_own_signals_have_none(self) -> None:
         """A critic's warm-up leaves the policy alone, and measures no drift."""
         objective = Objective("goal", {"drift": Constraint(signal="kl", mean_at_most=0.1)})
         assert spread(objective, {"goal": Signal(torch.ones(3, 7))}, ["drift"]).tolist() == [[0], [0]]
