@@ -41,8 +41,8 @@ class LagrangianCallback(WeightSetter):
 
     After each update, counts are summed over processes, and the controller steps with v_k = rate_k - threshold_k.
     The next update uses the new weights. Checkpoints hold the controller's state and pending counts. A mean's violation
-    is always in standard units, the moving estimate `Spread`. A violation of the policy's own signals is a share of the
-    bound. A subset of the prompts pools counts over updates until it has `ENOUGH`.
+    is always in standard units, the moving estimate `Spread`. A drift's violation is a share of its bound. A subset of
+    the prompts pools counts over updates until it has `ENOUGH`.
 
     Args:
         controller: by default `DampedAscent`.
@@ -91,10 +91,10 @@ class LagrangianCallback(WeightSetter):
         self.names = list(constrained)
         self.constraints = constrained
         self.means = torch.tensor([constraint.of_mean for constraint in constrained.values()])
-        self.own = torch.tensor([name in pl_module.objective.own for name in self.names])
+        self.drifts = torch.tensor([name in pl_module.objective.drifts for name in self.names])
         if self.thresholds.constraints != list(constrained.values()):
             self.thresholds = Thresholds(list(constrained.values()))
-            self.spread = Spread(len(self.names)) if bool((self.means & ~self.own).any()) else None
+            self.spread = Spread(len(self.names)) if bool((self.means & ~self.drifts).any()) else None
             self.moved = torch.zeros_like(self.means)
         self.rare = torch.tensor([constraint.where is not None for constraint in constrained.values()])
         self._enforce(0)
@@ -204,7 +204,7 @@ class LagrangianCallback(WeightSetter):
         violations = rates - self.max_violation_rates
         in_units = violations if self.spread is None else self.spread.standardized(violations, self.means)
         # A drift falls as a power of its multiplier, so a share of the bound is the unit of the multiplier's logarithm.
-        in_units = torch.where(self.own, (violations / self.aims.abs()).clamp(-LARGEST, LARGEST), in_units)
+        in_units = torch.where(self.drifts, (violations / self.aims.abs()).clamp(-LARGEST, LARGEST), in_units)
         observed = ~in_units.isnan()
         own = self.controller.weights
         weights = own if self.bounds is None else self.bounds(own)

@@ -18,8 +18,8 @@ class AimForTest:
         P(Binomial(n, p) <= floor(n d)) = c,    c = 1 - (1 - confidence) / K
 
     K is the number of constraints, so all pass together with `confidence` (Bonferroni). This is the lower limit of the
-    exact binomial interval (Clopper & Pearson, 1934) around (floor(n d) + 1) / n. Thresholds below 1 / n stay, because
-    no rate passes a test without violations surely.
+    exact binomial interval (Clopper & Pearson, 1934) around (floor(n d) + 1) / n. For d < 1 / n, where
+    no violation may be seen, the aim can be above d.
 
     The cost is reward: the policy keeps the tighter thresholds. A larger test costs less, because the margin is about
     z sqrt(d (1 - d) / n). The margin covers the test's error alone: a rate that still oscillates when training ends
@@ -51,6 +51,5 @@ class AimForTest:
         for threshold in thresholds.tolist():
             # The tolerance keeps 0.29 * 100 at 29.
             allowed = math.floor(self.prompts * threshold + 1e-9)
-            aim = beta.ppf(missed, allowed + 1, self.prompts - allowed) if allowed < self.prompts else threshold
-            aims.append(min(aim, threshold))
+            aims.append(beta.ppf(missed, allowed + 1, self.prompts - allowed) if allowed < self.prompts else threshold)
         return thresholds.new_tensor(aims)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SignalKind = Literal["indicator", "number", "any"]
 
 OWN = ("kl", "entropy", "gap")
+DRIFTS = ("kl", "gap")
 """The policy's own signals, numbers measured in training where log-probabilities are known, see `own_signals`."""
 OPERATIONS = ("all_of", "any_of", "not", "above", "below")
 

@@ -241,14 +241,14 @@ def _where(answers: Tensor, values: Tensor) -> Tensor:
 def spread(objective: Objective, signals: Signals, names: Iterable[str]) -> Tensor:
     """Squares of deviations within groups, and their degrees of freedom, ``[2, len(names)]`` float64; 0 of rates.
 
-    A deviation is that of an answer's own mean (its sum / its opportunities) from its group's mean. The policy's own
-    signals count as 0: their unit is their bound.
+    A deviation is that of an answer's own mean (its sum / its opportunities) from its group's mean. Drifts count as 0,
+    because their unit is their bound, and so do signals that a critic's warm-up leaves unmeasured.
     """
     rows = []
     device = next(iter(signals.values())).value.device
     for name in names:
         constraint = objective.constraints[name]
-        if not constraint.of_mean or name in objective.own:
+        if not constraint.of_mean or name in objective.drifts or key(name, constraint) not in signals:
             rows.append(torch.zeros(2, dtype=torch.float64, device=device))
             continue
         pair = constraint.violations(signals[key(name, constraint)])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.objective.composition import (
+    DRIFTS,
     OWN,
     SignalKind,
     check_compositions,
@@ -157,6 +158,11 @@ class Objective:
     def own(self) -> dict[str, Constraint]:
         """Constraints on the policy's own signals, which enter the loss instead of the advantage."""
         return {name: c for name, c in self.constraints.items() if (c.signal or name) in OWN}
+
+    @property
+    def drifts(self) -> dict[str, Constraint]:
+        """Constraints on divergences between policies, 0 at the start."""
+        return {name: c for name, c in self.constraints.items() if (c.signal or name) in DRIFTS}
 
     @property
     def compared(self) -> dict[str, Constraint]:

@@ -235,12 +235,12 @@ class TestDualStep:
         running.update([0], [0])
         assert controller.told == [([0.25], [True])]
 
-    def test_the_policys_own_signals_are_shares_of_their_bound(self) -> None:
+    def test_drifts_are_shares_of_their_bound(self) -> None:
         controller = Recording(0.2, 0.3, 0.5)
-        own = {"drift": Constraint(signal="kl", mean_at_most=0.05), "entropy": Constraint(mean_at_least=0.4)}
-        running = Run(LagrangianCallback(controller), Objective("goal", own)).start()
-        running.update([0.8, -3.0], [10, 10])  # means of 0.08 and 0.3
-        assert controller.told == [([pytest.approx(0.6), pytest.approx(0.25)], [True, True])]
+        drifts = {"drift": Constraint(signal="kl", mean_at_most=0.05), "gap": Constraint(mean_at_most=0.4)}
+        running = Run(LagrangianCallback(controller), Objective("goal", drifts)).start()
+        running.update([0.8, 3.0], [10, 10])  # means of 0.08 and 0.3
+        assert controller.told == [([pytest.approx(0.6), pytest.approx(-0.25)], [True, True])]
 
 
 class TestNoOpportunity:

@@ -274,7 +274,12 @@ class TestArguments:
             Optimization(**{name: 0})
         Optimization(**{name: 1})
 
-    @pytest.mark.parametrize("name", ["clip_low", "clip_high", "kl_weight", "entropy_weight", "max_grad_norm"])
+    def test_a_norm_of_0_would_stop_learning(self) -> None:
+        for value in (0.0, -0.1, math.nan):
+            with pytest.raises(ValueError, match="`max_grad_norm` to be positive, or null for no limit"):
+                Optimization(max_grad_norm=value)
+
+    @pytest.mark.parametrize("name", ["clip_low", "clip_high", "kl_weight", "entropy_weight"])
     def test_numbers(self, name: str) -> None:
         for value in (-0.1, math.nan):
             with pytest.raises(ValueError, match=f"Expected argument `{name}` to be at least 0, but got {value}."):

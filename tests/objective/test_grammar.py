@@ -50,10 +50,11 @@ class TestMeans:
         signals = {"x": self.SIGNAL, "r": Signal(torch.tensor([[1.0, 0], [0, 1]]))}
         assert spread(objective, signals, ["c", "r"]).tolist() == [[200, 0], [1, 0]]
 
-    def test_the_policys_own_signals_have_none(self) -> None:
-        """A critic's warm-up leaves the policy alone, and measures no drift."""
-        objective = Objective("goal", {"drift": Constraint(signal="kl", mean_at_most=0.1)})
-        assert spread(objective, {"goal": Signal(torch.ones(3, 7))}, ["drift"]).tolist() == [[0], [0]]
+    def test_drifts_have_none_and_an_unmeasured_signal_has_none(self) -> None:
+        """A critic's warm-up leaves the policy alone, and measures no entropy."""
+        objective = Objective("goal", {"kl": Constraint(mean_at_most=0.1), "entropy": Constraint(mean_at_least=1.0)})
+        signals = {"goal": Signal(torch.ones(3, 7)), "kl": Signal(torch.arange(21.0).view(3, 7))}
+        assert spread(objective, signals, ["kl", "entropy"]).tolist() == [[0, 0], [0, 0]]
 
     def test_equal_answers_have_no_spread_whatever_their_rounding(self) -> None:
         objective = Objective("goal", {"c": Constraint(mean_at_most=5.0)})
