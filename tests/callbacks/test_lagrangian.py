@@ -339,7 +339,7 @@ class TestGuards:
         assert running.callback.controller.caps.tolist() == [5, 10]
 
     def test_progress_along_a_line_is_no_stall(self) -> None:
-        """The violation stays, because the threshold falls with the rate. The count goes on where a run resumes."""
+        """The violation stays, because the threshold falls with the rate; so too in a resumed run."""
         objective = Objective("goal", {"lava": Constraint(at_most=0.05, start=0.45, over=300)})
         running = Run(LagrangianCallback(DampedAscent(), stall=StallDetector(updates=100)), objective).start()
         with warnings.catch_warnings():
