@@ -42,6 +42,14 @@ def test_all_pages_have_the_same_limits():
     assert low < 0 and 0.5 < high < 1
 
 
+def test_means_of_other_units_have_limits_of_their_own():
+    """A drift of 0.05 would be a flat line beside 20 tokens."""
+    series = [{"mean/tokens": [20] * 10}, {"mean/drift": [0.05] * 10}, {"mean/drift": [0.1] * 10}]
+    [(_, figure)] = curves([MethodRuns(f"m{n}", {}, [run(one)]) for n, one in enumerate(series)])
+    tokens, *drifts = (axes.get_ylim()[1] for axes in figure.axes)
+    assert tokens > 20 and len(set(drifts)) == 1 and 0.1 < drifts[0] < 0.2
+
+
 def test_limits_are_of_the_drawn_means_and_not_of_one_seed():
     outlier = [4.0, *[0.5] * 9]
     seeds = [run({"effective_weight/lava": outlier if seed == 0 else [0.5] * 10}, seed) for seed in range(9)]

@@ -41,12 +41,12 @@ def curves(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
     methods = [method for method in methods if method.tags]
     families = [family for family in COLUMNS if any(_has(method, family) for method in methods)]
     colors = component_colors(methods)
-    # All pages have the same limits.
+    # All pages have the same limits; means have units, so only methods that bound the same means share theirs.
     limits = {family: _limits(methods, family) for family in families}
     for suffix, page in pages(methods) if families else ():
         size = (2.9 * len(families) + 0.3, 1.75 * len(page) + 0.75)
         figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(len(page), len(families), squeeze=False, sharex=True, sharey="col")
+        grid = figure.subplots(len(page), len(families), squeeze=False, sharex=True)
         for row, method in zip(grid, page, strict=True):
             name_row(row[0], method.label, len(families))
             for axes, family in zip(row, families, strict=True):
@@ -56,7 +56,9 @@ def curves(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
             updates_axis(grid[-1, column], methods)
             if family == "rate/":
                 _rate_axis(grid[:, column], methods)
-            grid[0, column].set_ylim(limits[family])
+            for axes, method in zip(grid[:, column], page, strict=True):
+                alike = [other for other in methods if _means(other) == _means(method)]
+                axes.set_ylim(_limits(alike, family) if family == "mean/" else limits[family])
         shown = {_component(tag) for method in page for tag in method.tags if tag.startswith(tuple(families))}
         entries = [line(color, name) for name, color in colors.items() if name in shown]
         if any(_has(method, "threshold/") for method in page):
@@ -86,6 +88,10 @@ def informative(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
 
 def _has(method: MethodRuns, family: str) -> bool:
     return any(tag.startswith(family) for tag in method.tags)
+
+
+def _means(method: MethodRuns) -> set[str]:
+    return {tag for tag in method.tags if tag.startswith("mean/")}
 
 
 def _panel(axes: Axes, method: MethodRuns, family: str, colors: dict[str, str]) -> None:
