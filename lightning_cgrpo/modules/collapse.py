@@ -28,9 +28,9 @@ COLLAPSES = (
 class CollapseDetector:
     """Warns, once per cause, after 20 consecutive updates of a collapsed policy or a constant reward.
 
-    A policy has collapsed if its entropy is below 1 % of the first update's, or if no gradient was finite. The entropy
-    h of D continuous actions may be negative, so the width exp(h / D) counts in its place. A policy has also collapsed
-    if no group has an advantage although an answer violates a constraint or misses a reward of 1.
+    A policy has collapsed if the mean entropy of its actions is below 1 % of the first update's, or if no gradient was
+    finite. The entropy h of D continuous numbers may be negative, so the width exp(h / D) counts in its place. A policy
+    has also collapsed if no group has an advantage although an answer violates a constraint or misses a reward of 1.
     A reward is constant if, on every process, all answers of the update have the same value, other than 1.
     """
 
@@ -49,27 +49,29 @@ class CollapseDetector:
 
         Args:
             update: number from 0.
-            entropy: scalar, compared with the first update's.
+            entropy: ``[2]``, a weighted sum of the entropies of actions, and the sum of the weights.
             advantages: ``[B, G]`` or ``[B, G, T]``.
             constant: see `constant_rewards`.
             succeeded: see `all_succeed`.
             stepped: True if a gradient was finite.
         """
         step = torch.full((), stepped, device=entropy.device)
-        flags = [entropy, (advantages != 0).any(), ~succeeded, step, *(~constant)]
+        flags = [*entropy, (advantages != 0).any(), ~succeeded, step, *(~constant)]
         self._pending.append(torch.stack([flag.detach().to(entropy.device, torch.float64) for flag in flags]))
         if (update + 1) % UPDATES:
             return
         first = update + 1 - len(self._pending)
         rows = all_sum(torch.stack(self._pending)).tolist()
         self._pending = []
-        for number, (total, informative, failed, steps, *varied) in enumerate(rows, first):
-            self._start = self._start or total
+        for number, (total, weight, informative, failed, steps, *varied) in enumerate(rows, first):
+            # Without a weight, as of truncated answers alone, the entropy is unknown.
+            mean = total / weight if weight else self._start
+            self._start = self._start or mean
             least = SHARE * self._start
             if self.action_size is not None:
-                least = self._start + world()[1] * self.action_size * math.log(SHARE)
+                least = self._start + self.action_size * math.log(SHARE)
             # The negation counts NaN too.
-            deterministic = not total >= least
+            deterministic = not mean >= least
             holds = [deterministic, not informative and failed > 0, not steps, *(not count for count in varied)]
             for place, held in enumerate(holds):
                 since = self._since[place]
@@ -97,18 +99,19 @@ class CollapseDetector:
     def state_dict(self) -> dict[str, Any]:
         return {
             "pending": all_sum(torch.stack(self._pending)).tolist() if self._pending else [],
-            "start": self._start,
+            "mean_entropy": self._start,
             "since": list(self._since),
             "collapsed_since": self.collapsed_since,
         }
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        if len(state["since"]) != len(self._since):  # of another objective
+        # Of another objective, or of a version that summed the entropy over optimizer steps.
+        if len(state["since"]) != len(self._since) or "mean_entropy" not in state:
             return
         # The first process holds the sum over processes.
         share = float(world()[0] == 0)
         self._pending = [share * torch.tensor(row, dtype=torch.float64, device=device) for row in state["pending"]]
-        self._start, self._since = state["start"], list(state["since"])
+        self._start, self._since = state["mean_entropy"], list(state["since"])
         self.collapsed_since = state["collapsed_since"]
 
 

@@ -210,7 +210,8 @@ class ConstrainedGRPO(PolicySteps):
         else:
             succeeded = all_succeed(self.objective, measured, violations, opportunities)
             constant = constant_rewards(components, len(self.objective.rewards))
-            self.collapse.add(update, report.entropy, advantages, constant, succeeded, stepped=bool(report.grad_norms))
+            entropy = torch.stack([report.entropy, report.weight])
+            self.collapse.add(update, entropy, advantages, constant, succeeded, stepped=bool(report.grad_norms))
         if report.due:
             statistics = group_statistics(components)
             effective = self.estimator.effective_weights(statistics, weights)

@@ -208,7 +208,7 @@ class PolicySteps(RolloutModule):
             sampling_log_probs=sampled,
             penalties=penalties,
         )
-        report.add_terms(terms, scale)
+        report.add_terms(terms, part.targets["weights"], scale)
         return terms.loss * scale
 
     def _clip(self, update: int, report: UpdateReport) -> None:

@@ -33,7 +33,8 @@ def logging_due(trainer: Trainer, update: int) -> bool:
 class UpdateReport:
     """Collects the numbers of one update; `metrics` combines all processes.
 
-    Unless the update is `due` to be logged, only the entropy and skipped steps are kept.
+    Unless the update is `due` to be logged, only the entropy and skipped steps are kept. `entropy` is summed over the
+    actions of all optimizer steps, with the loss's weights, whose sum is `weight`.
     """
 
     def __init__(self, due: bool, optimization: Optimization, device: torch.device) -> None:
@@ -41,7 +42,7 @@ class UpdateReport:
         self.times: dict[str, float] = {}
         self.terms: list[dict[str, Tensor]] = []
         self.zero = torch.zeros((), device=device)
-        self.entropy = self.zero
+        self.entropy = self.weight = self.zero
         self.grad_norms: list[Tensor] = []
         self.skipped_steps = 0
         self.redrawn: int | None = None
@@ -59,8 +60,9 @@ class UpdateReport:
         if self.due:
             self.terms.append({name: self.zero.clone() for name in POLICY_TERMS})
 
-    def add_terms(self, terms: LossTerms, scale: float) -> None:
+    def add_terms(self, terms: LossTerms, weights: Tensor, scale: float) -> None:
         self.entropy = self.entropy + scale * terms.entropy.detach()
+        self.weight = self.weight + scale * weights.sum()
         if self.due:
             for name in POLICY_TERMS:
                 self.terms[-1][name] += scale * getattr(terms, name).detach()

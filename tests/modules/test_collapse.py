@@ -5,11 +5,23 @@ import warnings
 
 import pytest
 import torch
+from lightning.pytorch import Callback, Trainer
 
-from lightning_cgrpo import Constraint, Objective
+from lightning_cgrpo import (
+    ConstrainedGRPO,
+    Constraint,
+    EnvironmentSampler,
+    GaussianMLP,
+    Gymnasium,
+    GymnasiumTask,
+    Objective,
+    Optimization,
+)
+from lightning_cgrpo.datamodules import SeedDataModule
 from lightning_cgrpo.modules.collapse import UPDATES, CollapseDetector, all_succeed, constant_rewards
 from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.rollout import Signal
+from tests.tasks.gymnasium import small_worlds
 
 SOME, NONE = torch.tensor([[1.0, -1.0]]), torch.zeros(1, 2)
 
@@ -17,7 +29,7 @@ SOME, NONE = torch.tensor([[1.0, -1.0]]), torch.zeros(1, 2)
 def feed(detector, updates, entropy=1.0, advantages=SOME, succeeded=False, stepped=True, constant=False):
     for update in updates:
         detector.add(
-            update, torch.tensor(entropy), advantages, torch.tensor([constant]), torch.tensor(succeeded), stepped
+            update, torch.tensor([entropy, 1.0]), advantages, torch.tensor([constant]), torch.tensor(succeeded), stepped
         )
 
 
@@ -122,3 +134,40 @@ def test_constant_rewards():
     assert constant_rewards(Components(values, applicable), 2).tolist() == [False, False]
     applicable[0, 1, 1] = False
     assert constant_rewards(Components(values, applicable), 3).tolist() == [True, False, False]
+
+
+class Narrower(Callback):
+    """Divides the width of the actions by 20 after the first update."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        with torch.no_grad():
+            last = pl_module.policy.net[-1]
+            last.weight.zero_()
+            last.bias.copy_(torch.tensor([0.75, -3.0 * (trainer.global_step > 0)]))
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_sum", "constant"])
+def test_optimizer_steps_and_aggregations_do_not_collapse_a_policy(aggregation):
+    """Entropy is a mean over actions: twelve optimizer steps, or long answers, don't multiply it."""
+    torch.manual_seed(0)
+    module = ConstrainedGRPO(
+        GaussianMLP(2, 1, low=-0.5, high=2.0, hidden=(8,)),
+        EnvironmentSampler(Gymnasium(f"{small_worlds.__name__}:Walk-v0", {"continuous": True})),
+        GymnasiumTask(),
+        Objective("return"),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
+        optimization=Optimization(epochs=4, minibatch_size=4, aggregation=aggregation, max_length=2),
+        group_size=4,
+    )
+    trainer = Trainer(
+        accelerator="cpu",
+        max_steps=UPDATES + 20,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        callbacks=[Narrower()],
+    )
+    trainer.fit(module, SeedDataModule(prompts_per_update=2))
+    assert module.collapse.collapsed_since is None
