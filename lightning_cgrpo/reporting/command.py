@@ -13,7 +13,7 @@ from lightning_cgrpo.reporting import saved_runs
 from lightning_cgrpo.reporting.collect import Collection, TaskRuns, collect
 from lightning_cgrpo.reporting.control import control_table
 from lightning_cgrpo.reporting.labels import slug
-from lightning_cgrpo.reporting.page import Section, page
+from lightning_cgrpo.reporting.page import Section, figures_page, page
 from lightning_cgrpo.reporting.results import final_table, test_table
 from lightning_cgrpo.reporting.runs import LAST, MethodRuns, progress
 from lightning_cgrpo.reporting.tables import Cell, Column, Table, comma_separated, latex, markdown
@@ -68,6 +68,7 @@ def write(collection: Collection, last: float, folder: Path) -> None:
     saved_runs.write_all(labeled, last, folder / "runs")
     sections = [_section(task, f"{slug(task.name)}_" if several else "", last, folder) for task in collection.tasks]
     (folder / "report.md").write_text(page(sections, collection.notes), encoding="utf-8")
+    (folder / "figures.md").write_text(figures_page(sections), encoding="utf-8")
     _show(sections, collection.notes, folder)
 
 

@@ -51,11 +51,18 @@ def _section(section: Section, level: str, notes: Sequence[str] = ()) -> Iterato
     yield from _listed([*section.task.notes, *notes])
     for table in section.tables:
         yield from ("", f"{level} {TITLES[table.name]}", "", markdown(table).rstrip())
-    yield from ("", f"{level} Figures")
-    for picture in section.pictures:
-        name = picture.stem.removeprefix(section.prefix)
-        caption = CAPTIONS.get(name.partition("_")[0], name)
-        yield from ("", f"![{picture.stem}]({picture.name})", "", caption)
+    yield from ("", "Figures: `figures.md`, beside this page.")
+
+
+def figures_page(sections: Sequence[Section]) -> str:
+    """The figures with captions, on a page of their own: tables are committed, and figures redrawn."""
+    lines = ["# Figures"]
+    for section in sections:
+        lines += ["", f"## {plain(section.task.name)}"] if len(sections) > 1 else []
+        for picture in section.pictures:
+            name = picture.stem.removeprefix(section.prefix)
+            lines += ["", f"![{picture.stem}]({picture.name})", "", CAPTIONS.get(name.partition("_")[0], name)]
+    return "\n".join(lines) + "\n"
 
 
 def _listed(notes: Sequence[str]) -> list[str]:
