@@ -58,7 +58,7 @@ def _worst_first(objective: Objective, evaluations: Mapping[str, Evaluation]) ->
             return number, 0.0
         behavior = f"{name.rpartition('/')[0]}/"
         first = min((n for n, other in enumerate(objective.constraints) if other.startswith(behavior)), default=number)
-        excess = rates[name].rate - constraint.max_violation_rate if name in rates else 0.0
+        excess = rates[name].rate - constraint.bound.target if name in rates else 0.0
         return first, -excess
 
     return [item for _, item in sorted(enumerate(objective.constraints.items()), key=place)]
@@ -70,15 +70,10 @@ def _size(of: Evaluation) -> str:
 
 def _threshold(constraint: Constraint) -> Lines:
     return [
-        *(["mean"] if constraint.of_mean else []),
-        *bound_text(constraint),
+        *(["mean"] if constraint.bound.of_mean else []),
+        *filter(None, [str(constraint.bound)]),
         *(["monitored"] if constraint.role == "monitor" else []),
     ]
-
-
-def bound_text(constraint: Constraint) -> list[str]:
-    """``<= 0.01``, or nothing without a threshold."""
-    return [] if constraint.bound is None else [f"{constraint.sign} {constraint.bound:g}"]
 
 
 def _measured(of: Evaluation, tag: str) -> Lines:
@@ -93,11 +88,11 @@ def _measured(of: Evaluation, tag: str) -> Lines:
 def _rate(of: Evaluation, name: str, constraint: Constraint, unknown: list[str]) -> Lines:
     if name not in of.rates:
         return [*unknown] if of.metrics else []
-    found = standing(constraint, of.rates[name])
+    found = standing(constraint.bound, of.rates[name])
     alarming = found.says == "missed" and constraint.role == "constrain"
     says = [Text(found.says, style="bold red" if alarming else "")] if found.says else []
-    value = constraint.shown_rate(of.rates[name].rate)
-    return [f"{value:.4g}" if constraint.of_mean else f"{value:.4f}", str(found), *says]
+    value = constraint.bound.shown(of.rates[name].rate)
+    return [f"{value:.4g}" if constraint.bound.of_mean else f"{value:.4f}", str(found), *says]
 
 
 def _table(

@@ -7,7 +7,7 @@ from itertools import islice
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lightning_cgrpo.callbacks.evaluation_tables import bound_text, show_table
+from lightning_cgrpo.callbacks.evaluation_tables import show_table
 from lightning_cgrpo.errors import expect
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import Constraint
@@ -52,7 +52,7 @@ class InitialRates(Callback):
         metrics = dict(evaluation.metrics)
         for name, constraint in objective.bounded.items():
             if name in best:
-                metrics[f"best/{name}"] = constraint.shown_rate(best[name].rate)
+                metrics[f"best/{name}"] = constraint.bound.shown(best[name].rate)
         # Without any value of a constraint, no answer is known to meet its threshold.
         if any(name not in best for name in objective.compared):
             best.pop(EVERY, None)
@@ -66,22 +66,22 @@ class InitialRates(Callback):
         rows = {"train": evaluation, **({f"best of {size}": chosen} if best and size > 1 else {})}
         show_table(objective, rows, "Before training")
         if EVERY in best and size > 1:
-            share = standing(SOME_ANSWER, best[EVERY])
+            share = standing(SOME_ANSWER.bound, best[EVERY])
             print(
                 f"Prompts with an answer that meets all thresholds: {1 - best[EVERY].rate:.3f} ({share}).", flush=True
             )
         for name, constraint in objective.constrained.items():
-            if name in best and standing(constraint, best[name]).says == "missed":
+            if name in best and standing(constraint.bound, best[name]).says == "missed":
                 rank_zero_warn(out_of_reach(name, constraint, best[name], size))
 
 
 def out_of_reach(name: str, constraint: Constraint, best: ClusteredRate, size: int) -> str:
     """The warning of a threshold that no choice among the answers reaches."""
     chosen = f"the best of {size} answers to each prompt" if size > 1 else "the policy"
-    value = f"{constraint.shown_rate(best.rate):{'.4g' if constraint.of_mean else '.3f'}}"
+    value = f"{constraint.bound.shown(best.rate):{'.4g' if constraint.bound.of_mean else '.3f'}}"
     return (
-        f"The threshold {name} {' '.join(bound_text(constraint))} is out of reach at the start: {chosen} has a "
-        f"{constraint.kind} of {value} ({standing(constraint, best)}). Training reweighs answers, so it must "
-        "discover better answers first; a policy from scratch may, a fine-tuned policy may need an easier threshold "
-        "or --callbacks.multipliers.slack=ResilientSlack, which loosens it."
+        f"The threshold {name} {constraint.bound} is out of reach at the start: {chosen} has a "
+        f"{constraint.bound.kind} of {value} ({standing(constraint.bound, best)}). Training reweighs answers, so it "
+        "must discover better answers first; a policy from scratch may, a fine-tuned policy may need an easier "
+        "threshold or --callbacks.multipliers.slack=ResilientSlack, which loosens it."
     )

@@ -90,7 +90,7 @@ class LagrangianCallback(WeightSetter):
             )
         self.names = list(constrained)
         self.constraints = constrained
-        self.means = torch.tensor([constraint.of_mean for constraint in constrained.values()])
+        self.means = torch.tensor([constraint.bound.of_mean for constraint in constrained.values()])
         self.drifts = torch.tensor([name in pl_module.objective.drifts for name in self.names])
         if self.thresholds.constraints != list(constrained.values()):
             self.thresholds = Thresholds(list(constrained.values()))
@@ -139,12 +139,12 @@ class LagrangianCallback(WeightSetter):
                 f"The checkpoint has no multipliers: the run resumes at update {trainer.global_step} with those that "
                 f"{type(self.controller).__name__} starts with."
             )
-        tightened = [name for name, c in self.constraints.items() if not c.of_mean]
+        tightened = [name for name, c in self.constraints.items() if not c.bound.of_mean]
         if self.aim is not None and tightened:
             subsets = any(self.constraints[name].where is not None for name in tightened)
             but = ", except those of subsets, with fewer prompts" if subsets else ""
             aims = ", ".join(
-                f"{name} {self.constraints[name].sign} {aimed:.4g} instead of {threshold:g}"
+                f"{name} {self.constraints[name].bound.sign} {aimed:.4g} instead of {threshold:g}"
                 for (name, aimed), threshold in zip(
                     self._shown(self.aims).items(), self.thresholds.shown(trainer.global_step), strict=True
                 )
@@ -234,19 +234,19 @@ class LagrangianCallback(WeightSetter):
     def _shown(self, rates: Tensor) -> dict[str, float]:
         """Rates of violation ``[K]`` by name, in the user's orientation."""
         shown = zip(self.constraints.items(), rates.tolist(), strict=True)
-        return {name: constraint.shown_rate(rate) for (name, constraint), rate in shown}
+        return {name: constraint.bound.shown(rate) for (name, constraint), rate in shown}
 
     def _stalled(self, stall: StallDetector, k: int) -> str:
         name = self.names[k]
         constraint = self.constraints[name]
         reached = float(self.max_violation_rates[k] + stall.reached[k])
-        shown = constraint.shown_rate(reached)
-        easier = shown if constraint.of_mean else constraint.shown_rate(rounded_up(reached))
+        shown = constraint.bound.shown(reached)
+        easier = shown if constraint.bound.of_mean else constraint.bound.shown(rounded_up(reached))
         return (
             f"Constraint '{name}' has had at least {stall.weight:.0%} of the weight that it can have for "
             f"{stall.updates} updates, is still violated and doesn't get better: it may be infeasible. The last "
-            f"{stall.updates // 2} updates reached a {constraint.kind} of {shown:.3g}, so try {constraint.word}: "
-            f"{easier:{'.3g' if constraint.of_mean else 'g'}}."
+            f"{stall.updates // 2} updates reached a {constraint.bound.kind} of {shown:.3g}, so try "
+            f"{constraint.bound.key}: {easier:{'.3g' if constraint.bound.of_mean else 'g'}}."
         )
 
     def _write(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
@@ -264,7 +264,7 @@ class LagrangianCallback(WeightSetter):
             metrics |= {
                 f"aim/{name}": rate
                 for name, rate in self._shown(self.max_violation_rates).items()
-                if not self.constraints[name].of_mean
+                if not self.constraints[name].bound.of_mean
             }
         if metrics:
             for logger in pl_module.loggers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -61,13 +62,13 @@ class ObjectiveProgressBar(RichProgressBar):
             tag = constraint.tag(name)
             if tag not in latest:
                 continue
-            constraint = constraint.with_bound(latest.get(f"threshold/{name}", constraint.bound))
+            bound = replace(constraint.bound, threshold=latest.get(f"threshold/{name}", constraint.bound.threshold))
             text = f"{latest[tag]:.3g}"
-            found = standing(constraint, rates[name]) if name in rates else None
+            found = standing(bound, rates[name]) if name in rates else None
             if found is not None:
                 text += f" ({found})" if found.of_mean else f" ({found.low:.2g}-{found.high:.2g})"
-            if constraint.bound is not None:
-                text += f" {constraint.sign} {constraint.bound:g}{MARKS[found.says] if found is not None else ''}"
+            if bound.threshold is not None:
+                text += f" {bound}{MARKS[found.says] if found is not None else ''}"
             if f"multiplier/{name}" in latest:
                 text += f" λ {latest[f'multiplier/{name}']:.2g}"
             shown[name] = text

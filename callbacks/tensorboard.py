@@ -21,7 +21,10 @@ def custom_scalars(objective: Objective) -> dict[str, dict[str, list[Any]]]:
     charts: dict[str, list[Any]] = {"reward": ["Multiline", ["^reward/mean$"]]}
     for name, constraint in objective.constraints.items():
         tag = re.escape(name)
-        charts[f"{constraint.kind} of {name}"] = ["Multiline", [f"^{constraint.kind}/{tag}$", f"^threshold/{tag}$"]]
+        charts[f"{constraint.bound.kind} of {name}"] = [
+            "Multiline",
+            [f"^{constraint.bound.kind}/{tag}$", f"^threshold/{tag}$"],
+        ]
     charts["multipliers"] = ["Multiline", ["^multiplier/.*"]]
     charts["effective weights"] = ["Multiline", ["^effective_weight/.*"]]
     charts["informative groups"] = ["Multiline", ["^groups/informative/.*"]]

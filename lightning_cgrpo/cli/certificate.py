@@ -46,11 +46,11 @@ def look(config: Config, objective: Objective, prompts: int | None, confidence: 
     for name, verdict in found.items():
         constraint = objective.constrained[name]
         least, width = _range(name, constraint, line.longest)
-        low, high = constraint.shown_bounds(least + width * verdict.lower, least + width * verdict.upper)
+        low, high = constraint.bound.shown_interval(least + width * verdict.lower, least + width * verdict.upper)
         constraints[name] = {
             "decision": verdict.decision,
-            constraint.word: constraint.bound,
-            "rate": None if verdict.rate is None else constraint.shown_rate(least + width * verdict.rate),
+            constraint.bound.key: constraint.bound.threshold,
+            "rate": None if verdict.rate is None else constraint.bound.shown(least + width * verdict.rate),
             "low": low,
             "high": high,
             "prompts_that_would_decide": verdict.needed,
@@ -72,9 +72,9 @@ def check_prompts(objective: Objective, prompts: int, confidence: float) -> None
         ConfigError: too few prompts, or a threshold that no number of prompts certifies.
     """
     thresholds = {
-        name: constraint.max_violation_rate
+        name: constraint.bound.target
         for name, constraint in objective.constrained.items()
-        if not constraint.of_mean
+        if not constraint.bound.of_mean
     }
     for name, threshold in thresholds.items():
         if threshold == 0:
@@ -156,14 +156,14 @@ def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: i
     violations, opportunities = (rows[f"{kind}/{name}"].numpy() for kind in ("violations", "opportunities"))
     least, width = _range(name, constraint, longest)
     violations = (violations - least * opportunities) / width
-    if constraint.of_mean and ((violations < 0) | (violations > opportunities)).any():
+    if constraint.bound.of_mean and ((violations < 0) | (violations > opportunities)).any():
         raise UserError(
             f"Expected the signal of '{name}' within its range, {constraint.range}, but got other values, try a wider "
             "range:; this was no look."
         )
-    threshold = (constraint.max_violation_rate - least) / width
-    counts = Counts(violations, opportunities, threshold, 1.0 if constraint.of_mean else float(longest or 1))
-    if constraint.of_mean:
+    threshold = (constraint.bound.target - least) / width
+    counts = Counts(violations, opportunities, threshold, 1.0 if constraint.bound.of_mean else float(longest or 1))
+    if constraint.bound.of_mean:
         return counts
     if not counts.single and (longest is None or opportunities.max() > longest):
         raise UserError(
@@ -179,7 +179,7 @@ def _range(name: str, constraint: Constraint, longest: int | None) -> tuple[floa
     Raises:
         ConfigError: a mean has no declared range, without which no number of answers bounds it.
     """
-    if not constraint.of_mean:
+    if not constraint.bound.of_mean:
         return 0.0, 1.0
     least, most = constraint.range or (0.0, 0.0)
     if constraint.range is None and (constraint.signal or name) == "tokens" and longest is not None:
@@ -189,7 +189,7 @@ def _range(name: str, constraint: Constraint, longest: int | None) -> tuple[floa
             f"Expected a range for a certificate of the mean '{name}', because one rare answer could move an unbounded "
             f"mean, but got none, try range: [LEAST, GREATEST] in the constraint."
         )
-    return (-most, most - least) if constraint.wanted else (least, most - least)
+    return (-most, most - least) if constraint.bound.lower else (least, most - least)
 
 
 def show(certificate: dict[str, Any], note: str) -> None:

@@ -131,7 +131,7 @@ def all_succeed(objective: Objective, signals: Signals, violations: Tensor, oppo
     Args:
         violations: ``[K]``, and `opportunities` likewise.
     """
-    allowed = [c.max_violation_rate if c.of_mean else 0.0 for c in objective.constrained.values()]
+    allowed = [c.bound.target if c.bound.of_mean else 0.0 for c in objective.constrained.values()]
     highest = torch.tensor(allowed, dtype=torch.float64, device="cpu").to(opportunities.device, non_blocking=True)
     succeeded = ~(violations > opportunities * highest).any()
     for name in objective.rewards:

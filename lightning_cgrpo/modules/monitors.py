@@ -47,7 +47,7 @@ def _measured(objective: Objective) -> list[str]:
 
 def _optional(objective: Objective) -> list[str]:
     families: dict[str, Iterable[str]] = {
-        "rate": [name for name, c in objective.constraints.items() if not c.of_mean],
+        "rate": [name for name, c in objective.constraints.items() if not c.bound.of_mean],
         "mean": objective.means,
         "reward": objective.rewards,
         "effective_weight": objective.component_names,

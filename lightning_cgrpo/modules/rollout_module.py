@@ -242,8 +242,8 @@ class RolloutModule(ManualOptimization):
             metrics |= {f"functions/{name}": value for name, value in means(self.task.logged()).items()}
         if split != "val":
             for name, rate in evaluation.rates.items():
-                found = standing(self.objective.constraints[name], rate)
-                kind = self.objective.constraints[name].kind
+                found = standing(self.objective.constraints[name].bound, rate)
+                kind = self.objective.constraints[name].bound.kind
                 metrics |= {f"{kind}_low/{name}": found.low, f"{kind}_high/{name}": found.high}
         self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, sync_dist=True)
 

@@ -5,12 +5,11 @@ Functions import torch themselves, so that the command line checks a declaration
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from decimal import Decimal
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.objective.bound import Bound
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
 Role = Literal["constrain", "monitor"]
 Cost = Literal["signal", "excess"]
-
-ROUNDING = 1e-6
-"""Tolerance of rates at a bound, because Lightning keeps metrics in float32."""
 
 
 class ObjectiveError(UserError):
@@ -35,9 +31,6 @@ BOUNDS = ("at_most", "at_least", "mean_at_most", "mean_at_least")
 @dataclass(frozen=True)
 class Constraint:
     """One behavior and the rate at which it may or must occur, or one signal and the bound of its mean.
-
-    A mean's *level of violation* is the mean for `mean_at_most`, and minus the mean for `mean_at_least`. Code that
-    handles rates of violation handles levels of violation alike: both must not exceed `max_violation_rate`.
 
     Args:
         at_most: highest rate, in [0, 1], of an unwanted behavior.
@@ -78,88 +71,35 @@ class Constraint:
     by: dict[str, list[Any]] | None = None
 
     @property
-    def word(self) -> str | None:
-        """The kind of the bound, of `BOUNDS`."""
-        return next((word for word in BOUNDS if getattr(self, word) is not None), None)
-
-    @property
-    def bound(self) -> float | None:
-        return None if self.word is None else getattr(self, self.word)
-
-    @property
-    def of_mean(self) -> bool:
-        return (self.word or "").startswith("mean")
-
-    @property
-    def kind(self) -> str:
-        """``rate`` or ``mean``, as in tags."""
-        return "mean" if self.of_mean else "rate"
-
-    @property
-    def wanted(self) -> bool:
-        """True if the bound is a lower bound."""
-        return (self.word or "").endswith("at_least")
-
-    @property
-    def sign(self) -> str:
-        return ">=" if self.wanted else "<="
-
-    @property
-    def max_violation_rate(self) -> float:
-        """The threshold as a rate of violations: `at_most`, 1 - `at_least` in decimal (0.01 for 0.99), or infinity.
-
-        Of a mean, the largest level of violation.
-        """
-        return math.inf if self.bound is None else self.violation_rate(self.bound)
+    def bound(self) -> Bound:
+        """The declared bound; of a rate, without a threshold, if none is declared."""
+        for key in BOUNDS:
+            if (threshold := getattr(self, key)) is not None:
+                kind: Literal["rate", "mean"] = "mean" if key.startswith("mean") else "rate"
+                return Bound(kind, "at_least" if key.endswith("at_least") else "at_most", threshold)
+        return Bound()
 
     def threshold(self, update: int, notches: int = 0) -> float:
         """The threshold in force, in the user's orientation."""
-        assert self.bound is not None
+        end = self.bound.threshold
+        assert end is not None
         if self.start is None:
-            return float(self.bound)
+            return float(end)
         if self.notch is not None:
             assert isinstance(self.start, (int, float))
-            left = max(abs(self.bound - self.start) - notches * self.notch, 0.0)
+            left = max(abs(end - self.start) - notches * self.notch, 0.0)
             # In decimal, because 0.9 + 0.01 is a threshold that people read.
-            return round(self.bound - left if self.bound > self.start else self.bound + left, 12)
+            return round(end - left if end > self.start else end + left, 12)
         assert self.over is not None
         if update >= self.over:
-            return float(self.bound)
+            return float(end)
         if isinstance(self.start, list):
             return float(self.start[update * len(self.start) // self.over])
-        return self.start + (self.bound - self.start) * update / self.over
-
-    def with_bound(self, bound: float | None) -> Constraint:
-        """This constraint with another bound, without a schedule."""
-        if bound == self.bound or self.word is None:
-            return self
-        changes: dict[str, Any] = {self.word: bound, "start": None, "over": None, "notch": None}
-        return replace(self, **changes)
-
-    def violation_rate(self, shown_rate: float) -> float:
-        """The rate of violation (or a mean's level) behind a rate in the user's orientation, in decimal."""
-        if not self.wanted:
-            return float(shown_rate)
-        return -float(shown_rate) if self.of_mean else float(1 - Decimal(str(shown_rate)))
-
-    def shown_rate(self, violation_rate: float) -> float:
-        if not self.wanted:
-            return violation_rate
-        return -violation_rate if self.of_mean else 1.0 - violation_rate
-
-    def shown_bounds(self, lower: float, upper: float) -> tuple[float, float]:
-        """Bounds of the shown rate, from bounds of the rate of violation."""
-        return (self.shown_rate(upper), self.shown_rate(lower)) if self.wanted else (lower, upper)
-
-    def met_by(self, shown_rate: float) -> bool:
-        if self.bound is None:
-            return True
-        rounding = ROUNDING * max(1.0, abs(self.bound))
-        return shown_rate >= self.bound - rounding if self.wanted else shown_rate <= self.bound + rounding
+        return self.start + (end - self.start) * update / self.over
 
     def tag(self, name: str) -> str:
         """The tag of the measured rate or mean."""
-        return f"{self.kind}/{name}"
+        return f"{self.bound.kind}/{name}"
 
     def violations(self, signal: Signal) -> tuple[Tensor, Tensor]:
         """Violations and opportunities, ``[B, G]``, or ``[B, G, T]`` of a signal by step.
@@ -170,9 +110,9 @@ class Constraint:
             ObjectiveError: the counts give no rate.
         """
         count, opportunities = self._indicator(signal).counts()
-        if self.of_mean:
+        if self.bound.of_mean:
             count = as_number(count)
-            return -count if self.wanted else count, as_number(opportunities)
+            return -count if self.bound.lower else count, as_number(opportunities)
         wrong = (count < 0) | (count > opportunities)
         if signal.count is None and (signal.opportunities is None or signal.value.dim() == 3):
             wrong |= (count != 0) & (count != 1)
@@ -182,7 +122,7 @@ class Constraint:
                 "violated_above: or violated_below: to say which numbers violate it"
             )
         count, opportunities = as_number(count), as_number(opportunities)
-        if self.wanted and not self.from_number:
+        if self.bound.lower and not self.from_number:
             count = opportunities - count
         return count, opportunities
 
@@ -195,9 +135,9 @@ class Constraint:
         """
         if self.cost == "excess":
             count, opportunities = self.violations(signal)
-            return self.max_violation_rate * opportunities - count
+            return self.bound.target * opportunities - count
         value = as_number(self._indicator(signal).value)
-        return value if self.wanted and not self.from_number else -value
+        return value if self.bound.lower and not self.from_number else -value
 
     @property
     def from_number(self) -> bool:

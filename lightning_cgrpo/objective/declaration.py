@@ -51,17 +51,17 @@ def check_constraint(name: str, of: Constraint) -> None:
     given = [word for word in BOUNDS if getattr(of, word) is not None]
     if len(given) > 1:
         words = " and ".join(f"{word}: {getattr(of, word)}" for word in given)
-        what = "a signal" if of.of_mean or given[1].startswith("mean") else "a rate"
+        what = "a signal" if of.bound.of_mean or given[1].startswith("mean") else "a rate"
         raise ObjectiveError(
             f"Expected {where} to have one bound, but got both {words}. "
             f"Declare two constraints on the same `signal` to bound {what} from both sides."
         )
-    if of.bound is None and of.role == "constrain":
+    if of.bound.threshold is None and of.role == "constrain":
         raise ObjectiveError(f"Expected {where} to have a bound, at_most: or at_least:, or role: monitor.")
-    if of.of_mean:
+    if of.bound.of_mean:
         _check_mean(of, where)
-    elif of.bound is not None:
-        _check_rate(of, where, of.bound)
+    elif of.bound.threshold is not None:
+        _check_rate(of, where, of.bound.threshold)
     if of.violated_above is not None and of.violated_below is not None:
         raise ObjectiveError(f"Expected {where} to have one of violated_above and violated_below, but got both.")
     for word, number in (("violated_above", of.violated_above), ("violated_below", of.violated_below)):
@@ -69,7 +69,7 @@ def check_constraint(name: str, of: Constraint) -> None:
             raise ObjectiveError(f"Expected {where} to have a finite {word}, but got {number}.")
     if not (of.start is None and of.over is None and of.notch is None):
         _check_schedule(of, where)
-    if of.range is not None and not of.of_mean:
+    if of.range is not None and not of.bound.of_mean:
         raise ObjectiveError(
             f"Expected {where} to have a range: only with mean_at_most: or mean_at_least:, since a rate is in [0, 1]."
         )
@@ -78,25 +78,25 @@ def check_constraint(name: str, of: Constraint) -> None:
 def _check_rate(of: Constraint, where: str, bound: float) -> None:
     if not 0.0 <= bound <= 1.0:
         hint = f" (did you mean {bound / 100:g}?)" if 1.0 < bound <= 100.0 else ""
-        raise ObjectiveError(f"Expected {where} to have {of.word} in [0, 1], a rate, but got {bound}{hint}.")
+        raise ObjectiveError(f"Expected {where} to have {of.bound.key} in [0, 1], a rate, but got {bound}{hint}.")
     if of.role == "constrain" and (of.at_most == 1 or of.at_least == 0):
-        given = "at_least: 0" if of.wanted else "at_most: 1"
-        hint = "0.99" if of.wanted else "0.01 for 1 %"
+        given = "at_least: 0" if of.bound.lower else "at_most: 1"
+        hint = "0.99" if of.bound.lower else "0.01 for 1 %"
         raise ObjectiveError(
             f"Expected {where} to have a bound that can be violated, but got {given}, a rate of "
-            f"{'0' if of.wanted else '100'} %, try {hint}, or role: monitor."
+            f"{'0' if of.bound.lower else '100'} %, try {hint}, or role: monitor."
         )
 
 
 def _check_mean(of: Constraint, where: str) -> None:
-    assert of.bound is not None
-    if not math.isfinite(of.bound):
-        raise ObjectiveError(f"Expected {where} to have a finite {of.word}, but got {of.bound}.")
+    assert of.bound.threshold is not None
+    if not math.isfinite(of.bound.threshold):
+        raise ObjectiveError(f"Expected {where} to have a finite {of.bound.key}, but got {of.bound.threshold}.")
     if of.from_number:
         word = "violated_above" if of.violated_below is None else "violated_below"
         raise ObjectiveError(
-            f"Expected {where} to bound a mean or a rate, but got {of.word} and {word}, try "
-            f"{(of.word or '').removeprefix('mean_')}: with a rate, or no {word}."
+            f"Expected {where} to bound a mean or a rate, but got {of.bound.key} and {word}, try "
+            f"{of.bound.key.removeprefix('mean_')}: with a rate, or no {word}."
         )
     if of.range is None:
         return
@@ -105,12 +105,14 @@ def _check_mean(of: Constraint, where: str) -> None:
             f"Expected {where} to have a range: of the signal's least and greatest value, but got {of.range}, "
             "try [0, 100]."
         )
-    if not of.range[0] < of.bound < of.range[1]:
-        raise ObjectiveError(f"Expected {where} to have {of.word} within its range: {of.range}, but got {of.bound}.")
+    if not of.range[0] < of.bound.threshold < of.range[1]:
+        raise ObjectiveError(
+            f"Expected {where} to have {of.bound.key} within its range: {of.range}, but got {of.bound.threshold}."
+        )
 
 
 def _check_schedule(of: Constraint, where: str) -> None:
-    if of.role == "monitor" or of.bound is None:
+    if of.role == "monitor" or of.bound.threshold is None:
         raise ObjectiveError(f"Expected {where} to have no schedule, since it is only monitored; remove start:.")
     if of.start is None or (of.over is None) == (of.notch is None):
         given = ", ".join(f"{word}:" for word in ("start", "over", "notch") if getattr(of, word) is not None)
@@ -125,13 +127,13 @@ def _check_schedule(of: Constraint, where: str) -> None:
             f"Expected {where} to have start: as one threshold{' for notch:' if starts else ''}, but got "
             f"{of.start}, try a number."
         )
-    for one, following in zip(starts, [*starts[1:], of.bound], strict=True):
-        if not math.isfinite(one) or not (of.of_mean or 0 <= one <= 1):
-            raise ObjectiveError(f"Expected {where} to have start: like its bound, {of.word}, but got {one}.")
-        if one == following or (one > following) == of.wanted:
+    for one, following in zip(starts, [*starts[1:], of.bound.threshold], strict=True):
+        if not math.isfinite(one) or not (of.bound.of_mean or 0 <= one <= 1):
+            raise ObjectiveError(f"Expected {where} to have start: like its bound, {of.bound.key}, but got {one}.")
+        if one == following or (one > following) == of.bound.lower:
             raise ObjectiveError(
                 f"Expected {where} to have thresholds that tighten, but got {one:g} before {following:g}, try a "
-                f"{'smaller' if of.wanted else 'larger'} start:."
+                f"{'smaller' if of.bound.lower else 'larger'} start:."
             )
     if of.over is not None and not isinstance(of.over, int):
         raise ObjectiveError(f"Expected {where} to have over: as a whole number of updates, but got {of.over}.")

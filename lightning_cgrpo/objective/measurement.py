@@ -138,7 +138,7 @@ def behavior_metrics(objective: Objective, sums: Mapping[str, float]) -> dict[st
             metrics[tag] = sum(weight * sums[above] / sums[below] for weight, above, below in parts)
     for name, constraint in objective.constraints.items():
         if (rate := metrics.get(constraint.tag(name))) is not None:
-            metrics[constraint.tag(name)] = constraint.shown_rate(rate)
+            metrics[constraint.tag(name)] = constraint.bound.shown(rate)
     for name in objective.signal_names:
         if faults := sums.get(f"faults/{name}"):
             metrics[f"faults/{name}"] = faults
@@ -248,7 +248,7 @@ def spread(objective: Objective, signals: Signals, names: Iterable[str]) -> Tens
     device = next(iter(signals.values())).value.device
     for name in names:
         constraint = objective.constraints[name]
-        if not constraint.of_mean or name in objective.drifts or key(name, constraint) not in signals:
+        if not constraint.bound.of_mean or name in objective.drifts or key(name, constraint) not in signals:
             rows.append(torch.zeros(2, dtype=torch.float64, device=device))
             continue
         pair = constraint.violations(signals[key(name, constraint)])

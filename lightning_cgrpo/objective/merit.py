@@ -30,13 +30,13 @@ def merit(objective: Objective, evaluation: Evaluation) -> float | None:
         return None
     slack = math.inf
     for name, constraint in objective.constrained.items():
-        threshold = constraint.max_violation_rate
-        if constraint.of_mean:
+        threshold = constraint.bound.target
+        if constraint.bound.of_mean:
             unit = abs(threshold) or 1.0
         else:
             unit = standard_units(torch.tensor([threshold], dtype=torch.float64)).item()
         # A rate that was never observed may be anything.
-        unknown = (ClusteredMean if constraint.of_mean else ClusteredRate)(0.0, None, 0, 0.0)
+        unknown = (ClusteredMean if constraint.bound.of_mean else ClusteredRate)(0.0, None, 0, 0.0)
         rate = evaluation.rates.get(name, unknown)
         slack = max(min(slack, (threshold - rate.bounds(1 - CONFIDENCE)[1]) / unit), WORST)
     # From 0 to 2, and float32 keeps four digits of rewards up to hundreds.
@@ -45,16 +45,16 @@ def merit(objective: Objective, evaluation: Evaluation) -> float | None:
 
 def too_few(objective: Objective, prompts: int) -> str | None:
     """A note on rates' thresholds that so few validation prompts can't show to be met, also without a violation."""
-    rates = {name: constraint for name, constraint in objective.constrained.items() if not constraint.of_mean}
-    needed = {name: fewest_prompts(constraint.max_violation_rate, CONFIDENCE) for name, constraint in rates.items()}
+    rates = {name: constraint for name, constraint in objective.constrained.items() if not constraint.bound.of_mean}
+    needed = {name: fewest_prompts(constraint.bound.target, CONFIDENCE) for name, constraint in rates.items()}
     unshown = {name: count for name, count in needed.items() if count is None or count > prompts}
     if not unshown:
         return None
     texts = []
     for name, count in unshown.items():
         enough = "no number can" if count is None else f"{count} can"
-        texts.append(f"{name} {rates[name].sign} {rates[name].bound:g} ({enough})")
-    together = fewest_for_all([c.max_violation_rate for c in rates.values()], CONFIDENCE)
+        texts.append(f"{name} {rates[name].bound.sign} {rates[name].bound.threshold:g} ({enough})")
+    together = fewest_for_all([c.bound.target for c in rates.values()], CONFIDENCE)
     certify = "" if together is None else f" A certificate of all constraints needs {together} prompts or more."
     return (
         f"{prompts} validation prompts can't show that a policy meets {', '.join(texts)}, even without a violation, so "

@@ -97,15 +97,15 @@ class Objective:
         self._check_contradictions()
 
     def _check_contradictions(self) -> None:
-        bounded = {name: c for name, c in self.constrained.items() if not c.from_number}
-        for name, lower in bounded.items():
-            for other, upper in bounded.items():
-                same = key(name, lower) == key(other, upper)
-                alike = same and lower.kind == upper.kind and lower.wanted and not upper.wanted
-                if alike and lower.bound is not None and upper.bound is not None and lower.bound > upper.bound:
+        bounds = [(name, key(name, c), c.bound) for name, c in self.constrained.items() if not c.from_number]
+        for name, signal, least in bounds:
+            for other, also, most in bounds:
+                opposite = signal == also and least.kind == most.kind and least.lower and not most.lower
+                if opposite and (least.threshold or 0) > (most.threshold or 0):
                     raise ObjectiveError(
-                        f"Expected constraints '{name}' and '{other}' on '{lower.signal or name}' to allow some "
-                        f"{lower.kind}, but got {lower.word}: {lower.bound:g} and {upper.word}: {upper.bound:g}."
+                        f"Expected constraints '{name}' and '{other}' on '{self.constraints[name].signal or name}' to "
+                        f"allow some {least.kind}, but got {least.key}: {least.threshold:g} and {most.key}: "
+                        f"{most.threshold:g}."
                     )
 
     @classmethod
@@ -147,12 +147,12 @@ class Objective:
     @property
     def bounded(self) -> dict[str, Constraint]:
         """Constraints with a threshold, monitored or not."""
-        return {name: c for name, c in self.constraints.items() if c.bound is not None}
+        return {name: c for name, c in self.constraints.items() if c.bound.threshold is not None}
 
     @property
     def means(self) -> set[str]:
         """Names of the constraints that bound a mean."""
-        return {name for name, c in self.constraints.items() if c.of_mean}
+        return {name for name, c in self.constraints.items() if c.bound.of_mean}
 
     @property
     def own(self) -> dict[str, Constraint]:
@@ -197,10 +197,10 @@ class Objective:
         for name, constraint in self.constraints.items():
             signal = constraint.signal or name
             if name in self.own:
-                if not constraint.of_mean:
+                if not constraint.bound.of_mean:
                     raise ObjectiveError(
                         f"Expected constraint '{name}' to bound the mean of '{signal}', a number of the policy's own, "
-                        f"try mean_at_most: {0.1 if constraint.bound is None else constraint.bound:g}."
+                        f"try mean_at_most: {constraint.bound.threshold or 0.1:g}."
                     )
                 if constraint.where is not None:
                     raise ObjectiveError(
@@ -214,11 +214,11 @@ class Objective:
                     )
                 continue
             check_known(f"constraint '{name}'", signal, declared)
-            if constraint.of_mean:
+            if constraint.bound.of_mean:
                 if declared[signal] == "indicator":
                     raise ObjectiveError(
                         f"Expected constraint '{name}' to bound the mean of a number, but '{signal}' is an indicator, "
-                        f"whose mean is a rate, try {(constraint.word or '').removeprefix('mean_')}:."
+                        f"whose mean is a rate, try {constraint.bound.key.removeprefix('mean_')}:."
                     )
                 continue
             if declared[signal] == "number" and not constraint.from_number:
@@ -279,7 +279,7 @@ class Objective:
         for k, (name, constraint) in enumerate(self.constrained.items()):
             if name in self.own:
                 signal, cost = constraint.signal or name, weights[1 + k]
-                cost = -cost if constraint.wanted else cost
+                cost = -cost if constraint.bound.lower else cost
                 found[signal] = found[signal] + cost if signal in found else cost
         return found
 

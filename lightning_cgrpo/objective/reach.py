@@ -35,7 +35,7 @@ class Reach:
                 continue
             counts = constraint.violations(signals[key(name, constraint)])
             violations, opportunities = (over_steps(count).double() for count in counts)  # [B, G]
-            excess = violations - constraint.max_violation_rate * opportunities
+            excess = violations - constraint.bound.target * opportunities
             best = excess.argmin(-1, keepdim=True)
             rows[f"violations/{name}"] = violations.gather(-1, best).squeeze(-1)
             rows[f"opportunities/{name}"] = opportunities.gather(-1, best).squeeze(-1)

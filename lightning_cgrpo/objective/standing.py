@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 CONFIDENCE = 0.95
@@ -29,15 +29,15 @@ class Standing:
         return f"{self.low:.{digits}f}-{self.high:.{digits}f}"
 
 
-def standing(constraint: Constraint, rate: ClusteredRate) -> Standing:
+def standing(bound: Bound, rate: ClusteredRate) -> Standing:
     """The standing of a rate of violation; `says` is empty without a threshold."""
-    return compared(constraint, *constraint.shown_bounds(*rate.bounds((1 - CONFIDENCE) / 2)))
+    return compared(bound, *bound.shown_interval(*rate.bounds((1 - CONFIDENCE) / 2)))
 
 
-def compared(constraint: Constraint, low: float, high: float) -> Standing:
+def compared(bound: Bound, low: float, high: float) -> Standing:
     """The standing of a shown rate's interval."""
-    if constraint.bound is None:
-        return Standing(low, high, "", constraint.of_mean)
-    met = [constraint.met_by(end) for end in (low, high)]
+    if bound.threshold is None:
+        return Standing(low, high, "", bound.of_mean)
+    met = [bound.met(end) for end in (low, high)]
     says: Literal["met", "missed", "undecided"] = "met" if all(met) else "undecided" if any(met) else "missed"
-    return Standing(low, high, says, constraint.of_mean)
+    return Standing(low, high, says, bound.of_mean)

@@ -42,7 +42,7 @@ class Thresholds(nn.Module):
     def in_force(self, update: int) -> Tensor:
         """The thresholds in force as rates of violation, ``[K]`` float64."""
         shown = zip(self.constraints, self.shown(update), strict=True)
-        return torch.tensor([c.violation_rate(value) for c, value in shown], dtype=torch.float64)
+        return torch.tensor([c.bound.violation(value) for c, value in shown], dtype=torch.float64)
 
     def observe(self, update: int, violations: Tensor, opportunities: Tensor) -> None:
         """Add the counts ``[K]`` of a dual step, on all processes."""

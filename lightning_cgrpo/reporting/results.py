@@ -35,7 +35,7 @@ def measured(method: MethodRuns, tag: str, values: Values) -> Statistic | None:
 
 def violates(value: Statistic | None, constraint: Constraint) -> bool:
     """True if a mean rate violates its threshold by more than the tolerance; False without rate or threshold."""
-    if value is None or constraint.bound is None:
+    if value is None or constraint.bound.threshold is None:
         return False
     return violation(value.mean, constraint) > tolerance(constraint) + ROUNDING
 
@@ -124,10 +124,10 @@ def _cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], values: V
 
 def _standing(values: Mapping[str, float], name: str, constraint: Constraint) -> Standing | None:
     """The standing of a run's evaluation, which logs the interval of each rate."""
-    low, high = (values.get(f"{constraint.kind}_{end}/{name}") for end in ("low", "high"))
+    low, high = (values.get(f"{constraint.bound.kind}_{end}/{name}") for end in ("low", "high"))
     if low is None or high is None:
         return None
-    return compared(constraint, low, high)
+    return compared(constraint.bound, low, high)
 
 
 def _words(says: Sequence[str]) -> str:
@@ -172,7 +172,7 @@ def _bounds(name: str, methods: Sequence[MethodRuns]) -> set[str]:
 
 
 def _bound(constraint: Constraint) -> str:
-    return f"{'≥' if constraint.wanted else '≤'} {constraint.bound:g}"
+    return f"{'≥' if constraint.bound.lower else '≤'} {constraint.bound.threshold:g}"
 
 
 def _decimals(tag: str, methods: Sequence[MethodRuns], values: Values) -> int:

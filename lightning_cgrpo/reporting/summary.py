@@ -71,15 +71,15 @@ def final_values(scalars: Mapping[str, Series], start: float) -> dict[str, float
 
 def violation(rate: Rate, constraint: Constraint) -> Rate:
     """Distance of rates beyond their bound; negative if met."""
-    assert constraint.bound is not None
-    return constraint.bound - rate if constraint.wanted else rate - constraint.bound
+    assert constraint.bound.threshold is not None
+    return constraint.bound.threshold - rate if constraint.bound.lower else rate - constraint.bound.threshold
 
 
 def tolerance(constraint: Constraint) -> float:
     """Largest violation that passes."""
-    if constraint.of_mean:
-        return MEAN_TOLERANCE * abs(constraint.max_violation_rate)
-    return TOLERANCE * constraint.max_violation_rate
+    if constraint.bound.of_mean:
+        return MEAN_TOLERANCE * abs(constraint.bound.target)
+    return TOLERANCE * constraint.bound.target
 
 
 def window_of(updates: float) -> float:

@@ -31,7 +31,7 @@ GSM8K = Objective(
 
 def rates(objective, prompts, answers, **shown):
     """Rates whose prompts are as different as independent answers of single prompts."""
-    found = {name: objective.constraints[name].shown_rate(rate) for name, rate in shown.items()}
+    found = {name: objective.constraints[name].bound.shown(rate) for name, rate in shown.items()}
     errors = {name: math.sqrt(rate * (1 - rate) / prompts) for name, rate in found.items()}
     return {name: ClusteredRate(rate, errors[name] or None, prompts, answers) for name, rate in found.items()}
 

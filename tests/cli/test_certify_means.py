@@ -13,13 +13,13 @@ from lightning_cgrpo.verdicts.verdict import verdicts
 
 def verdict(constraint: Constraint, values: np.ndarray, name: str = "c"):
     objective = Objective("goal", {name: constraint})
-    signed = torch.tensor(-values if constraint.wanted else values).double()
+    signed = torch.tensor(-values if constraint.bound.lower else values).double()
     ones, zeros = torch.ones(len(values)).double(), torch.zeros(len(values)).double()
     rows = {f"violations/{name}": signed, f"opportunities/{name}": ones, f"faults/{name}": zeros, "answers": ones}
     found = verdicts({name: _counts(objective, name, rows, 80)}, 0.95)[name]
     least, width = _range(name, constraint, 80)
-    bounds = constraint.shown_bounds(least + width * found.lower, least + width * found.upper)
-    return found.decision, constraint.shown_rate(least + width * found.rate), bounds
+    bounds = constraint.bound.shown_interval(least + width * found.lower, least + width * found.upper)
+    return found.decision, constraint.bound.shown(least + width * found.rate), bounds
 
 
 @pytest.mark.parametrize("word", ["mean_at_most", "mean_at_least"])

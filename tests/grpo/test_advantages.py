@@ -545,7 +545,7 @@ class TestEveryEstimator:
         assert torch.equal(*got)
         counts = wanted.violations(signals), unwanted.violations(negated)
         assert torch.equal(counts[0][0], counts[1][0]) and torch.equal(counts[0][1], counts[1][1])
-        assert wanted.constraints["ok"].max_violation_rate == unwanted.constraints["ok"].max_violation_rate == 0.01
+        assert wanted.constraints["ok"].bound.target == unwanted.constraints["ok"].bound.target == 0.01
 
     def test_shape_and_dtype(self, estimator) -> None:
         for dtype in (torch.float32, torch.float64):

@@ -1,6 +1,7 @@
 """Constraints as people state them: means, compositions and schedules, and what is refused, in one line."""
 
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -36,12 +37,14 @@ class TestMeans:
         constraint = Constraint(**{word: 15.0})
         values, counts = constraint.violations(self.SIGNAL)
         assert (values.sum(), counts.sum()) == (sign * 60, 3)
-        assert constraint.max_violation_rate == sign * 15
-        assert constraint.shown_rate(sign * 20.0) == 20 and constraint.violation_rate(20.0) == sign * 20
+        assert constraint.bound.target == sign * 15
+        assert constraint.bound.shown(sign * 20.0) == 20 and constraint.bound.violation(20.0) == sign * 20
         assert constraint.tag("x") == "mean/x" and Constraint(at_most=0.1).tag("x") == "rate/x"
         assert constraint.component(self.SIGNAL).tolist() == (-sign * self.SIGNAL.value).tolist()
         assert (
-            constraint.met_by(15.0) and constraint.met_by(14.0) == (sign > 0) and constraint.met_by(16.0) == (sign < 0)
+            constraint.bound.met(15.0)
+            and constraint.bound.met(14.0) == (sign > 0)
+            and constraint.bound.met(16.0) == (sign < 0)
         )
 
     def test_the_spread_is_pooled_within_groups(self) -> None:
@@ -61,7 +64,7 @@ class TestMeans:
         assert spread(objective, {"c": Signal(torch.full((3, 7), 0.1))}, ["c"])[0].item() == 0
 
     def test_the_interval_is_students(self) -> None:
-        found = standing(Constraint(mean_at_most=19.0), ClusteredMean(18.0, 0.5, 11, 11))
+        found = standing(Constraint(mean_at_most=19.0).bound, ClusteredMean(18.0, 0.5, 11, 11))
         assert (found.low, found.high) == pytest.approx((18 - 2.228 * 0.5, 18 + 2.228 * 0.5), abs=1e-3)
         assert found.says == "undecided" and str(found) == "16.89 to 19.11"
         assert ClusteredMean(18.0, None, 1, 1).bounds(0.05) == (-math.inf, math.inf)
@@ -194,7 +197,7 @@ class TestSchedules:
         assert [constraint.threshold(0, n) for n in range(3)] == [0.80, 0.81, 0.82] and constraint.threshold(
             0, 99
         ) == 0.9
-        assert Constraint(at_least=0.9).with_bound(0.81).met_by(0.81)
+        assert replace(Constraint(at_least=0.9).bound, threshold=0.81).met(0.81)
 
     def test_half_a_hold_goes_on_from_a_checkpoint(self) -> None:
         one, other = (Thresholds([Constraint(at_most=0.05, start=0.20, notch=0.1)]) for _ in range(2))
@@ -289,7 +292,7 @@ def test_whatever_is_declared_is_an_objective_or_one_line(declared: dict, signal
         assert "\n" not in str(error)
         return
     for constraint in objective.constraints.values():
-        assert math.isfinite(constraint.threshold(3)) and math.isfinite(constraint.max_violation_rate)
+        assert math.isfinite(constraint.threshold(3)) and math.isfinite(constraint.bound.target)
     values = {name: Signal(torch.tensor([[1.0, 0.0], [0.0, 1.0]])) for name in DECLARED}
     found = objective.made(values, PromptGroups(torch.arange(2), {"tokens": ["1", "2"], "x": [1, 2]}))
     violations, opportunities = objective.violations(found)

@@ -271,7 +271,7 @@ def test_moments_give_the_standard_errors_that_the_rows_give() -> None:
     for rates in (evaluation.rates, clustered_rates(OBJECTIVE.constraints, sums)):
         assert rates.keys() == OBJECTIVE.constraints.keys()
         for name, rate in rates.items():
-            shown = OBJECTIVE.constraints[name].shown_rate(rate.rate)
+            shown = OBJECTIVE.constraints[name].bound.shown(rate.rate)
             assert shown == pytest.approx(evaluation.metrics[f"rate/{name}"], rel=1e-12)
             assert rate.standard_error == pytest.approx(evaluation.standard_errors[f"rate/{name}"], rel=1e-9)
 

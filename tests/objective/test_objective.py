@@ -186,26 +186,26 @@ class TestThresholds:
         text = Decimal(numerator).scaleb(-digits)
         complement = float(Decimal(10**digits - numerator).scaleb(-digits))
         wanted = Constraint(at_least=float(text))
-        assert wanted.max_violation_rate == complement == Constraint(at_most=complement).max_violation_rate
+        assert wanted.bound.target == complement == Constraint(at_most=complement).bound.target
         # And back: the threshold is shown as the user gave it, and a rate right at it meets it.
-        assert wanted.bound == float(text)
-        assert wanted.shown_rate(complement) == pytest.approx(float(text), abs=1e-15)
-        assert wanted.met_by(wanted.shown_rate(complement))
+        assert wanted.bound.threshold == float(text)
+        assert wanted.bound.shown(complement) == pytest.approx(float(text), abs=1e-15)
+        assert wanted.bound.met(wanted.bound.shown(complement))
 
     def test_where_floats_differ(self) -> None:
         assert 1 - 0.99 != 0.01
-        assert Constraint(at_least=0.99).max_violation_rate == 0.01
-        assert Constraint(at_least=1).max_violation_rate == 0.0
-        assert Constraint(at_least=0.0).max_violation_rate == 1.0
+        assert Constraint(at_least=0.99).bound.target == 0.01
+        assert Constraint(at_least=1).bound.target == 0.0
+        assert Constraint(at_least=0.0).bound.target == 1.0
 
     def test_at_most_is_taken_as_it_is(self) -> None:
-        assert Constraint(at_most=0.1).max_violation_rate == 0.1
-        assert type(Constraint(at_most=1).max_violation_rate) is float
+        assert Constraint(at_most=0.1).bound.target == 0.1
+        assert type(Constraint(at_most=1).bound.target) is float
 
     def test_without_bound(self) -> None:
         monitored = Constraint(role="monitor")
-        assert monitored.bound is None and monitored.max_violation_rate == math.inf
-        assert monitored.met_by(0.0) and monitored.met_by(1.0)
+        assert monitored.bound.threshold is None and monitored.bound.target == math.inf
+        assert monitored.bound.met(0.0) and monitored.bound.met(1.0)
 
     @pytest.mark.parametrize("digits", [1, 2, 3])
     @pytest.mark.parametrize("word", ["at_most", "at_least"])
@@ -214,13 +214,13 @@ class TestThresholds:
         for count in range(total + 1):
             constraint = Constraint(**{word: count / total})
             violations = count if word == "at_most" else total - count
-            shown = constraint.shown_rate(violations / total)
+            shown = constraint.bound.shown(violations / total)
             # Lightning's callback_metrics are float32.
-            assert constraint.met_by(shown) and constraint.met_by(torch.tensor(shown).item())
+            assert constraint.bound.met(shown) and constraint.bound.met(torch.tensor(shown).item())
 
     def test_one_event_too_many_does_not(self) -> None:
-        assert not Constraint(at_most=0.1).met_by(10_001 / 100_000)
-        assert not Constraint(at_least=0.9).met_by(89_999 / 100_000)
+        assert not Constraint(at_most=0.1).bound.met(10_001 / 100_000)
+        assert not Constraint(at_least=0.9).bound.met(89_999 / 100_000)
 
 
 class TestViolations:
@@ -253,9 +253,9 @@ class TestViolations:
     def test_shown_rate_of_a_number(self) -> None:
         """At least 90 % of the answers are not too long: 3 of 10 are, so the rate shown is 0.7."""
         constraint = Constraint(at_least=0.9, violated_above=100.0)
-        assert constraint.max_violation_rate == 0.1
-        assert constraint.shown_rate(0.3) == 0.7 and not constraint.met_by(0.7)
-        assert Constraint(at_most=0.1, violated_above=100.0).shown_rate(0.3) == 0.3
+        assert constraint.bound.target == 0.1
+        assert constraint.bound.shown(0.3) == 0.7 and not constraint.bound.met(0.7)
+        assert Constraint(at_most=0.1, violated_above=100.0).bound.shown(0.3) == 0.3
 
     def test_inapplicable_entries_count_nowhere(self) -> None:
         signal = Signal(torch.tensor([[1.0, math.nan, 0]]), applicable=torch.tensor([[True, False, True]]))

@@ -114,12 +114,16 @@ def _component(tag: str) -> str:
 def _thresholds(axes: Axes, method: MethodRuns, family: str, colors: dict[str, str]) -> None:
     bounds: dict[float, list[str]] = {}
     for name, constraint in method.enforced.items():
-        if constraint.bound is None or constraint.tag(name) not in method.tags or constraint.tag(name) != family + name:
+        if (
+            constraint.bound.threshold is None
+            or constraint.tag(name) not in method.tags
+            or constraint.tag(name) != family + name
+        ):
             continue
         if constraint.start is not None:
             draw_seeds(axes, method.series(f"threshold/{name}"), colors[name], linewidth=1.1, linestyle="--")
         else:
-            bounds.setdefault(constraint.bound, []).append(name)
+            bounds.setdefault(constraint.bound.threshold, []).append(name)
     for bound, names in bounds.items():
         for n, name in enumerate(names):
             gap = 4 * (len(names) - 1) or 2
@@ -127,7 +131,12 @@ def _thresholds(axes: Axes, method: MethodRuns, family: str, colors: dict[str, s
 
 
 def _bounded(methods: Sequence[MethodRuns]) -> list[Constraint]:
-    return [c for method in methods for c in method.constraints.values() if c.bound is not None and not c.of_mean]
+    return [
+        c
+        for method in methods
+        for c in method.constraints.values()
+        if c.bound.threshold is not None and not c.bound.of_mean
+    ]
 
 
 def _lowest_bound(methods: Sequence[MethodRuns]) -> float | None:
@@ -158,7 +167,7 @@ def _limits(methods: Sequence[MethodRuns], family: str) -> tuple[float, float]:
         low = min(low, least if values.min() < 0 else 0.0)
         high = max(high, most if values.max() > 1 else min(most, 1.0))
     if family == "rate/":
-        high = max([high, *(c.bound for c in _bounded(methods) if c.bound is not None)])
+        high = max([high, *(c.bound.threshold for c in _bounded(methods) if c.bound.threshold is not None)])
         if (lowest := _lowest_bound(methods)) is not None:
             return -0.05 * lowest, 1.4 * high
     if low < 0 or high > 1.05:

@@ -22,7 +22,7 @@ from lightning_cgrpo.reporting.summary import violation
 def paths(run: Run, name: str, constraint: Constraint) -> tuple[Array, Array, Array] | None:
     """Steps, violations (negative if met) and multipliers ``[n]`` of a constraint; None if not logged."""
     rate, multiplier = run.series.get(constraint.tag(name)), run.series.get(f"multiplier/{name}")
-    if rate is None or multiplier is None or constraint.bound is None:
+    if rate is None or multiplier is None or constraint.bound.threshold is None:
         return None
     steps, rows, columns = np.intersect1d(rate.steps, multiplier.steps, return_indices=True)
     return steps, violation(rate.values[rows], constraint), multiplier.values[columns]
@@ -93,7 +93,7 @@ def _scale(column: Iterable[Axes], methods: Sequence[MethodRuns], name: str) -> 
         return
     x = np.concatenate([p[1] for p in found])
     y = np.concatenate([p[2] for p in found])
-    allowed = min(m.constraints[name].max_violation_rate for m in methods)
+    allowed = min(m.constraints[name].bound.target for m in methods)
     first = next(iter(column))
     if 0 < allowed <= 0.1 and x.max() > 3 * allowed:
         first.set_xscale("symlog", linthresh=allowed, linscale=1.0)

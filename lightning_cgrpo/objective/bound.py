@@ -1,0 +1,84 @@
+"""Bound: the allowed rate of a behavior, or mean of a signal."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+ROUNDING = 1e-6
+"""Tolerance of a measurement at a threshold, because Lightning keeps metrics in float32."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The largest or least allowed rate or mean, in two orientations.
+
+    Users declare and read a *threshold*: at least 0.99 of the answers are well-formed. Counts and multipliers are about
+    violations, so the same bound is a *target* there: at most 0.01 of the answers are not. Of a mean, the violation is
+    the mean itself, or minus the mean for a lower bound.
+
+    Args:
+        kind: of what is bounded, a rate in [0, 1] or a mean in its signal's unit.
+        direction: side on which the threshold lies.
+        threshold: in the user's orientation; None if the behavior is measured alone.
+
+    Example:
+        >>> bound = Bound("rate", "at_least", 0.99)
+        >>> bound.target, bound.shown(0.01), bound.met(0.985)
+        (0.01, 0.99, False)
+    """
+
+    kind: Literal["rate", "mean"] = "rate"
+    direction: Literal["at_most", "at_least"] = "at_most"
+    threshold: float | None = None
+
+    @property
+    def key(self) -> str:
+        """The key that declares the bound."""
+        return f"mean_{self.direction}" if self.of_mean else self.direction
+
+    @property
+    def of_mean(self) -> bool:
+        return self.kind == "mean"
+
+    @property
+    def lower(self) -> bool:
+        """True if the threshold is the least allowed rate or mean."""
+        return self.direction == "at_least"
+
+    @property
+    def sign(self) -> str:
+        return ">=" if self.lower else "<="
+
+    @property
+    def target(self) -> float:
+        """The largest allowed rate of violation; infinity without a threshold."""
+        return math.inf if self.threshold is None else self.violation(self.threshold)
+
+    def violation(self, shown: float) -> float:
+        """The rate of violation behind a rate in the user's orientation, in decimal: 0.01 behind 0.99."""
+        if not self.lower:
+            return float(shown)
+        return -float(shown) if self.of_mean else float(1 - Decimal(str(shown)))
+
+    def shown(self, violation: float) -> float:
+        """A rate of violation in the user's orientation."""
+        if not self.lower:
+            return violation
+        return -violation if self.of_mean else 1.0 - violation
+
+    def shown_interval(self, least: float, largest: float) -> tuple[float, float]:
+        """The interval in the user's orientation, from an interval of the rate of violation."""
+        return (self.shown(largest), self.shown(least)) if self.lower else (least, largest)
+
+    def met(self, shown: float) -> bool:
+        """True if a rate or mean in the user's orientation keeps the threshold."""
+        if self.threshold is None:
+            return True
+        rounding = ROUNDING * max(1.0, abs(self.threshold))
+        return shown >= self.threshold - rounding if self.lower else shown <= self.threshold + rounding
+
+    def __str__(self) -> str:
+        return "" if self.threshold is None else f"{self.sign} {self.threshold:g}"
