@@ -32,7 +32,8 @@ class TestExpansion:
         names = ["right/steps=1", "right/steps=2", "right/steps=3"]
         assert list(objective.constraints) == ["right", *names, "other"]
         assert list(objective.constrained) == [*names, "other"]
-        assert objective.constraints["right"].role == "monitor" and objective.constraints["right"].bound.threshold == 0.8
+        average = objective.constraints["right"]
+        assert average.role == "monitor" and average.bound.threshold == 0.8
         assert objective.signal_names == ["goal", "right"]
 
     def test_counts_components_and_what_applies(self) -> None:
