@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_cgrpo.verdicts import ratio
-from lightning_cgrpo.verdicts.binomial import POWER, hoeffding_upper_bound, p_value_met, prompts_needed
+from lightning_cgrpo.verdicts.binomial import POWER, p_value_met, prompts_needed
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
 from lightning_cgrpo.verdicts.holm import holm_levels
+from lightning_cgrpo.verdicts.search import least
 
 REPETITIONS = 10_000
 LEVEL = 0.05
@@ -100,15 +101,10 @@ def false_step_certificates(prompts: int, repetitions: int = REPETITIONS) -> dic
     return {"betting": betting / repetitions, "pooled": pooled / repetitions}
 
 
-def hoeffding_needed(rate: float, threshold: float) -> int:
-    """Prompts with which Hoeffding's bound certifies with a probability of 80 % (normal approximation)."""
-    spread = ratio.NORMAL[POWER] * math.sqrt(rate * (1 - rate))
-    low, high = 1, 10**8
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = hoeffding_upper_bound(rate + spread / math.sqrt(middle), middle, LEVEL) <= threshold
-        low, high = (low, middle) if enough else (middle, high)
-    return high
+def hoeffding_needed(rate: float, threshold: float) -> int | None:
+    """Prompts with which Hoeffding's bound (1963) certifies with a probability of 80 % (normal approximation)."""
+    spread = ratio.NORMAL[POWER] * math.sqrt(rate * (1 - rate)) + math.sqrt(math.log(1 / LEVEL) / 2)
+    return least(lambda prompts: rate + spread / math.sqrt(prompts) <= threshold, 10**8)
 
 
 def needed() -> list[dict[str, float | int | None]]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from lightning.pytorch import Callback, Trainer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -19,33 +18,37 @@ from lightning_cgrpo.output import print_table
 
 ROWS = {"val": "validation", "test_train": "train", "test": "test", "test_follow_ups": "follow-ups"}
 
-Lines = list[str | Text]
+Words = list[str | Text]
 
 
-def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation], title: str, width: int) -> Table:
-    """Reward and length with standard errors, rates with intervals, and thresholds.
+def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation], title: str) -> Table:
+    """Reward and length with standard errors, rates with intervals, and thresholds; a row per behavior.
 
-    A threshold is ``met`` or ``missed`` if the whole interval is on that side, else ``undecided``. Behaviors are
-    columns; a table wider than `width` characters is transposed.
+    A threshold is ``met`` or ``missed`` if the whole interval is on that side, else ``undecided``.
 
     Args:
         evaluations: by name of the set of prompts.
     """
-    found = evaluations.values()
-    sets: list[Lines] = [["threshold"]]
-    sets += [[name, _size(of)] for name, of in evaluations.items()]
-    behaviors: list[Lines] = [["reward", ", ".join(objective.rewards)]]
-    cells: list[list[Lines]] = [[[], *(_measured(of, "reward/mean") for of in found)]]
+    caption = "prompts x answers to each; ± standard error and 95 % intervals over prompts"
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
+    sizes = [f"{name} {of.prompts:,} x {of.answers // max(of.prompts, 1):,}" for name, of in evaluations.items()]
+    for number, head in enumerate(["", "threshold", *sizes]):
+        table.add_column(Text(head), justify="right" if number else "left")
+
+    def add_row(name: str, threshold: Words, cells: Iterable[Words]) -> None:
+        table.add_row(Text(name), *(_joined(words) for words in [threshold, *cells]))
+
+    measured = evaluations.values()
+    add_row(f"reward {', '.join(objective.rewards)}", [], (_measured(of, "reward/mean") for of in measured))
     for name, constraint in _worst_first(objective, evaluations):
-        behaviors.append([name])
-        unknown = ["measured in", "training"] if name in objective.own else ["never", "observed"]
-        cells.append([_threshold(constraint), *(_rate(of, name, constraint, unknown) for of in found)])
-    behaviors.append(["answer", "length"])
-    cells.append([[], *(_measured(of, "rollout/length") for of in found)])
-    table = _table(title, behaviors, sets, list(zip(*cells, strict=True)), "\n")
-    if Console(width=1000).measure(table).maximum <= width:
-        return table
-    return _table(title, sets, behaviors, cells, " ")
+        absent = "measured in training" if name in objective.own else "never observed"
+        add_row(name, _threshold(constraint), (_rate(of, name, constraint, absent) for of in measured))
+    add_row("answer length", [], (_measured(of, "rollout/length") for of in measured))
+    return table
+
+
+def _joined(words: Words) -> Text:
+    return Text(" ").join(word if isinstance(word, Text) else Text(word) for word in words)
 
 
 def _worst_first(objective: Objective, evaluations: Mapping[str, Evaluation]) -> list[tuple[str, Constraint]]:
@@ -64,11 +67,7 @@ def _worst_first(objective: Objective, evaluations: Mapping[str, Evaluation]) ->
     return [item for _, item in sorted(enumerate(objective.constraints.items()), key=place)]
 
 
-def _size(of: Evaluation) -> str:
-    return f"{of.prompts:,} x {of.answers // max(of.prompts, 1):,}"
-
-
-def _threshold(constraint: Constraint) -> Lines:
+def _threshold(constraint: Constraint) -> Words:
     return [
         *(["mean"] if constraint.bound.of_mean else []),
         *filter(None, [str(constraint.bound)]),
@@ -76,44 +75,23 @@ def _threshold(constraint: Constraint) -> Lines:
     ]
 
 
-def _measured(of: Evaluation, tag: str) -> Lines:
+def _measured(of: Evaluation, tag: str) -> Words:
     if not of.metrics:  # only rates were asked for
         return []
     value, error = of.metrics.get(tag), of.standard_errors.get(tag)
     if value is None:
-        return ["never", "observed"]
+        return ["never observed"]
     return [f"{value:.4g}", *([] if error is None else [f"± {error:.2g}"])]
 
 
-def _rate(of: Evaluation, name: str, constraint: Constraint, unknown: list[str]) -> Lines:
+def _rate(of: Evaluation, name: str, constraint: Constraint, absent: str) -> Words:
     if name not in of.rates:
-        return [*unknown] if of.metrics else []
-    found = standing(constraint.bound, of.rates[name])
-    alarming = found.says == "missed" and constraint.role == "constrain"
-    says = [Text(found.says, style="bold red" if alarming else "")] if found.says else []
+        return [absent] if of.metrics else []
+    interval = standing(constraint.bound, of.rates[name])
+    alarming = interval.says == "missed" and constraint.role == "constrain"
+    says = [Text(interval.says, style="bold red" if alarming else "")] if interval.says else []
     value = constraint.bound.shown(of.rates[name].rate)
-    return [f"{value:.4g}" if constraint.bound.of_mean else f"{value:.4f}", str(found), *says]
-
-
-def _table(
-    title: str, columns: Sequence[Lines], rows: Sequence[Lines], cells: Sequence[Sequence[Lines]], separator: str
-) -> Table:
-    def joined(lines: Lines) -> Text:
-        return Text(separator).join(line if isinstance(line, Text) else Text(line) for line in lines)
-
-    caption = "prompts x answers to each; ± standard error and 95 % intervals over prompts"
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", box=SIMPLE_HEAD)
-    table.add_column()
-    for column in columns:
-        table.add_column(joined(column), justify="right")
-    for row, line in zip(rows, cells, strict=True):
-        table.add_row(joined(row), *map(joined, line))
-    return table
-
-
-def show_table(objective: Objective, evaluations: Mapping[str, Evaluation], title: str) -> None:
-    """Print the table in the terminal's width."""
-    print_table(objective_table(objective, evaluations, title, Console().width))
+    return [f"{value:.4g}" if constraint.bound.of_mean else f"{value:.4f}", str(interval), *says]
 
 
 class EvaluationTable(Callback):
@@ -136,4 +114,4 @@ class EvaluationTable(Callback):
         if trainer.is_global_zero:
             evaluations = pl_module.evaluations
             rows = {ROWS[split]: evaluations[split] for split in splits if split in evaluations}
-            show_table(pl_module.objective, rows, title)
+            print_table(objective_table(pl_module.objective, rows, title))

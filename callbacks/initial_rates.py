@@ -7,13 +7,14 @@ from itertools import islice
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lightning_cgrpo.callbacks.evaluation_tables import show_table
+from lightning_cgrpo.callbacks.evaluation_tables import objective_table
 from lightning_cgrpo.errors import expect
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.measurement import Evaluation, RunningSums
 from lightning_cgrpo.objective.reach import EVERY, Reach
 from lightning_cgrpo.objective.standing import standing
+from lightning_cgrpo.output import print_table
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
@@ -64,7 +65,7 @@ class InitialRates(Callback):
             return
         chosen = Evaluation({}, {}, evaluation.prompts, evaluation.answers, best)
         rows = {"train": evaluation, **({f"best of {size}": chosen} if best and size > 1 else {})}
-        show_table(objective, rows, "Before training")
+        print_table(objective_table(objective, rows, "Before training"))
         if EVERY in best and size > 1:
             share = standing(SOME_ANSWER.bound, best[EVERY])
             print(

@@ -40,5 +40,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """First line of the error's message, without the final period; the class name if empty."""
-    return (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".")
+    """First line of the error's message, printable and without the final period; the class name if empty."""
+    return printable((str(error).strip() or type(error).__name__).split("\n")[0].rstrip("."))
+
+
+def printable(text: str) -> str:
+    r"""The text with escapes such as ``\x1b`` for unprintable characters, which could steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -6,10 +6,10 @@ import math
 
 from scipy.special import bdtr, betaincinv
 
+from lightning_cgrpo.verdicts.search import MOST, least
+
 POWER = 0.8
 """Probability with which `prompts_needed` prompts decide."""
-MOST = 10_000_000
-"""Largest answer of `prompts_needed`; a rate nearer to its threshold counts as undecidable."""
 
 
 def upper_bound(violations: float, prompts: float, level: float) -> float:
@@ -53,34 +53,10 @@ def prompts_needed(rate: float, threshold: float, level: float, power: float = P
     if rate == threshold or threshold == 0:
         return None
 
-    def decided(violations: int) -> tuple[int, bool]:
-        """The least number of prompts that certifies so many violations, and whether `power` is reached there."""
-        prompts = _fewest(violations, threshold, level)
-        return prompts, bool(bdtr(violations, prompts, rate) >= power)
+    def fewest(violations: int) -> int:
+        """The least number of prompts of which `violations` are few enough."""
+        return least(lambda n: n > violations and p_value_met(violations, n, threshold) <= level, math.inf) or 0
 
-    high = 1
-    while not decided(high - 1)[1]:
-        high *= 2
-        if high / threshold > MOST:
-            return None
-    low = high // 2
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if decided(middle)[1] else (middle + 1, high)
-    return decided(low)[0]
-
-
-def _fewest(violations: int, threshold: float, level: float) -> int:
-    """The least number of prompts of which `violations` are few enough."""
-    low, high = violations, max(2 * violations, 1)
-    while p_value_met(violations, high, threshold) > level:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if p_value_met(violations, middle, threshold) <= level else (middle, high)
-    return high
-
-
-def hoeffding_upper_bound(rate: float, prompts: int, level: float) -> float:
-    """Hoeffding's upper bound (1963), which the exact bound replaces; for comparisons."""
-    return rate + math.sqrt(math.log(1 / level) / (2 * prompts))
+    # One more than the violations that the number of prompts must allow.
+    allowed = least(lambda n: bool(bdtr(n - 1, fewest(n - 1), rate) >= power), MOST * threshold)
+    return None if allowed is None else fewest(allowed - 1)

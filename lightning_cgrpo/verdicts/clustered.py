@@ -68,9 +68,3 @@ class ClusteredMean(ClusteredRate):
             return -math.inf, math.inf
         half = (self.standard_error or 0.0) * float(stdtrit(self.prompts - 1, 1 - level))
         return self.rate - half, self.rate + half
-
-
-def wald(rate: float, observations: float, quantile: float) -> tuple[float, float]:
-    """The textbook interval of independent observations, which is wrong for groups; for comparisons."""
-    half = quantile * math.sqrt(rate * (1 - rate) / observations)
-    return rate - half, rate + half

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from lightning_cgrpo.verdicts.binomial import MOST, POWER
+from lightning_cgrpo.verdicts.binomial import POWER
+from lightning_cgrpo.verdicts.search import least
 
 Counts = NDArray[np.float64]
 
@@ -77,16 +78,7 @@ def prompts_needed(
     def decides(prompts: int) -> bool:
         return _p_value(prompts * mean - NORMAL[power] * math.sqrt(prompts) * spread) <= level
 
-    high = 1
-    while not decides(high):
-        high *= 2
-        if high > MOST:
-            return None
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if decides(middle) else (middle, high)
-    return high
+    return least(decides)
 
 
 def _gains(violations: Counts, opportunities: Counts, most: float, threshold: float) -> Counts:

@@ -11,6 +11,7 @@ import numpy as np
 
 from lightning_cgrpo.verdicts import binomial, ratio
 from lightning_cgrpo.verdicts.holm import holm_levels
+from lightning_cgrpo.verdicts.search import least
 
 Decision = Literal["certified", "refuted", "undecided"]
 
@@ -139,16 +140,12 @@ def fewest_for_all(thresholds: Sequence[float], confidence: float) -> int | None
     """
     if not thresholds or any(threshold <= 0 for threshold in thresholds):
         return None
-    low, high = 0, fewest_prompts(min(thresholds), confidence, len(thresholds)) or 0
 
     def enough(prompts: int) -> bool:
         p_values = [binomial.p_value_met(0, prompts, threshold) for threshold in thresholds]
         return all(rejected for rejected, _ in holm_levels(p_values, 1 - confidence))
 
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return least(enough, math.inf)
 
 
 def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:

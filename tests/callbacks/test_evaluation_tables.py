@@ -18,92 +18,60 @@ from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
-GSM8K = Objective(
-    "length",
-    {
-        "correctness": Constraint(at_least=0.75),
-        "format": Constraint(at_least=0.99),
-        "integer": Constraint(at_least=0.99),
-        "truncated": Constraint(at_most=0.01, role="monitor"),
-    },
-)
-
 
 def rates(objective, prompts, answers, **shown):
     """Rates whose prompts are as different as independent answers of single prompts."""
-    found = {name: objective.constraints[name].bound.shown(rate) for name, rate in shown.items()}
-    errors = {name: math.sqrt(rate * (1 - rate) / prompts) for name, rate in found.items()}
-    return {name: ClusteredRate(rate, errors[name] or None, prompts, answers) for name, rate in found.items()}
+    violated = {name: objective.constraints[name].bound.shown(rate) for name, rate in shown.items()}
+    errors = {name: math.sqrt(rate * (1 - rate) / prompts) for name, rate in violated.items()}
+    return {name: ClusteredRate(rate, errors[name] or None, prompts, answers) for name, rate in violated.items()}
 
 
-MEASURED = {"reward/mean": -0.2083, "rollout/length": 213.27}
-TRAIN = Evaluation(
-    MEASURED,
-    {"reward/mean": 0.0021, "rollout/length": 2.2},
-    1319,
-    4 * 1319,
-    rates(GSM8K, 1319, 4 * 1319, correctness=0.7812, format=0.9931, integer=0.9975, truncated=0.0012),
-)
-TEST = Evaluation(
-    MEASURED, {}, 500, 500, rates(GSM8K, 500, 500, correctness=0.6923, format=0.9931, integer=1.0, truncated=0.03)
-)
-BOTH = {"train": TRAIN, "test": TEST}
-
-
-def shown(objective, evaluations, width=80, title="Test"):
+def shown(objective, evaluations, width=80):
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        console.print(objective_table(objective, evaluations, title, width))
-    lines = [line.rstrip() for line in capture.get().splitlines()]
-    assert max(map(len, lines)) <= width
-    return [" ".join(line.split()) for line in lines if line]
+        console.print(objective_table(objective, evaluations, "Test"))
+    return [" ".join(line.split()) for line in capture.get().splitlines() if line.strip()]
 
 
-def test_the_papers_layout():
-    """Behaviors side by side, as in its table of GSM8K; train, test and thresholds below each other."""
-    lines = shown(GSM8K, BOTH, width=100)
-    assert lines[0] == "Test" and set(lines[3]) == {"─"}
-    assert [*lines[1:3], *lines[4:]] == [
-        "reward answer",
-        "length correctness format integer truncated length",
-        "threshold >= 0.75 >= 0.99 >= 0.99 <= 0.01",
-        "monitored",
-        "train -0.2083 0.7812 0.9931 0.9975 0.0012 213.3",
-        "1,319 x 4 ± 0.0021 0.758-0.803 0.987-0.997 0.9930-0.9994 0.0001-0.0050 ± 2.2",
-        "met undecided met met",
-        "test -0.2083 0.6923 0.9931 1.0000 0.0300 213.3",
-        "500 x 1 0.650-0.733 0.981-0.998 0.9926-1.0000 0.017-0.049",
-        "missed undecided met missed",
+def test_the_layout():
+    """A row per behavior, with the sets of prompts and the threshold side by side; intervals are of the prompts."""
+    objective = Objective(
+        "length",
+        {
+            "correctness": Constraint(at_least=0.75),
+            "format": Constraint(at_least=0.99),
+            "truncated": Constraint(at_most=0.01, role="monitor"),
+            "rare": Constraint(at_most=0.5),
+        },
+    )
+    measured = {"reward/mean": -0.2083, "rollout/length": 213.27}
+    errors = {"reward/mean": 0.0021, "rollout/length": 2.2}
+    train = rates(objective, 1319, 5276, correctness=0.7812, format=0.9931, truncated=0.0012)
+    test = rates(objective, 500, 500, correctness=0.6923, format=1.0, truncated=0.03)
+    both = {"train": Evaluation(measured, errors, 1319, 5276, train), "test": Evaluation(measured, {}, 500, 500, test)}
+    lines = shown(objective, both, width=130)
+    assert lines[0] == "Test" and set(lines[2]) == {"─"}
+    assert [lines[1], *lines[3:]] == [
+        "threshold train 1,319 x 4 test 500 x 1",
+        "reward length -0.2083 ± 0.0021 -0.2083",
+        "correctness >= 0.75 0.7812 0.758-0.803 met 0.6923 0.650-0.733 missed",
+        "format >= 0.99 0.9931 0.987-0.997 undecided 1.0000 0.9926-1.0000 met",
+        "truncated <= 0.01 monitored 0.0012 0.0001-0.0050 met 0.0300 0.017-0.049 missed",
+        "rare <= 0.5 never observed never observed",
+        "answer length 213.3 ± 2.2 213.3",
         "prompts x answers to each; ± standard error and 95 % intervals over prompts",
     ]
-
-
-def test_the_intervals_are_those_of_one_answer_a_prompt():
-    """Clopper and Pearson's, because the answers to a prompt are equal here."""
+    # Clopper and Pearson's, because the answers to a prompt are equal here.
     low, high = binomtest(round(0.2188 * 1319), 1319).proportion_ci(0.95, method="exact")
     assert (1 - high, 1 - low) == pytest.approx((0.758, 0.803), abs=1e-3)
-
-
-def test_where_it_would_be_too_wide_behaviors_are_rows():
-    many = Objective("goal", {f"behavior_{n}": Constraint(at_most=0.1) for n in range(12)})
-    given = rates(many, 700, 1400, **{f"behavior_{n}": n / 60 for n in range(1, 12)})
-    lines = shown(many, {"test": Evaluation({"rollout/length": 3.0}, {}, 700, 1400, given)}, width=70)
-    assert lines[1] == "threshold test 700 x 2"
-    assert lines[3] == "reward goal never observed"
-    assert lines[4] == "behavior_0 <= 0.1 never observed"
-    assert lines[8] == "behavior_4 <= 0.1 0.0667 0.049-0.088 met"
-    assert lines[10] == "behavior_6 <= 0.1 0.1000 0.079-0.125 undecided"
-    assert lines[13] == "behavior_9 <= 0.1 0.1500 0.124-0.179 missed"
-    assert sum(line.startswith("behavior_") for line in lines) == 12
 
 
 def test_only_enforced_thresholds_are_alarming_and_names_are_no_markup():
     objective = Objective("[red]goal", {"[/b]": Constraint(at_most=0.5), "x": Constraint(at_most=0.5, role="monitor")})
     evaluation = Evaluation({}, {}, 100, 100, rates(objective, 100, 100, **{"[/b]": 0.7, "x": 0.7}))
-    table = objective_table(objective, {"test": evaluation}, "Test", 200)
-    assert "[red]goal" in table.columns[1].header.plain and table.columns[2].header.plain == "[/b]"
-    *_, enforced = table.columns[2].cells
-    *_, monitored = table.columns[3].cells
+    names, _, cells = objective_table(objective, {"test": evaluation}, "Test").columns
+    assert [cell.plain for cell in names.cells] == ["reward [red]goal", "[/b]", "x", "answer length"]
+    _, enforced, monitored, _ = cells.cells
     assert enforced.plain.endswith("missed") and [span.style for span in enforced.spans if span.style] == ["bold red"]
     assert monitored.plain.endswith("missed") and not any(span.style for span in monitored.spans)
 
@@ -167,13 +135,11 @@ def test_train_and_test_rates_side_by_side(capsys):
 
     assert (module.evaluations["test"].prompts, module.evaluations["test"].answers) == (7, 14)
     assert (module.evaluations["test_train"].prompts, module.evaluations["test_train"].answers) == (5, 10)
-    text = capsys.readouterr().out
-    words = [line.split() for line in text.splitlines() if line.strip()]
-    [train], [test] = ([line for line in words if line[0] == name] for name in ("train", "test"))
-    assert words.index(train) < words.index(test)
-    for line, rates in ((train, of_train), (test, {tag[5:]: value for tag, value in alone.items()})):
-        assert line[2:4] == [f"{rates['rate/lava']:.4f}", f"{rates['rate/battery']:.4f}"]
-    assert "5 x 2" in text and "7 x 2" in text and "± " in text
+    text = " ".join(capsys.readouterr().out.split())
+    assert "threshold train 5 x 2 test 7 x 2" in text and "± " in text
+    for name in ("lava", "battery"):
+        row = text[text.index(f" {name} <= ") :]
+        assert row.index(f"{of_train[f'rate/{name}']:.4f}") <= row.index(f"{alone[f'test/rate/{name}']:.4f}")
 
 
 def test_a_later_test_of_test_prompts_alone_has_nothing_of_the_training_prompts():

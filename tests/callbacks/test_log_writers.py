@@ -66,7 +66,7 @@ def runs(tmp_path_factory):
             group_size=4,
         )
         loggers = [TensorBoardLogger("tb", "x"), CSVLogger("csv", "x", flush_logs_every_n_steps=1), WandbLogger("x")]
-        shown = [EffectiveWeights(), SampleAnswers(1, screen=False), Pictures(Lengths(), 1)]
+        shown = [EffectiveWeights(), SampleAnswers(1), Pictures(Lengths(), 1)]
         trainer = Trainer(
             max_steps=UPDATES,
             accelerator="cpu",

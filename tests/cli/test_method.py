@@ -34,7 +34,7 @@ def key(changes=None, seed=0):
         {"model.init_args.estimator": {"class_path": "lightning_cgrpo.ScalarizedAdvantages", "init_args": {}}},
         {"model.init_args.eval_group_size": 4, "data.init_args.test_prompts": 3},
         {"data.init_args.test_train_prompts": 3},
-        {"callbacks.samples": {"class_path": "SampleAnswers", "init_args": {"parquet": True}}},
+        {"callbacks.samples": {"class_path": "SampleAnswers", "init_args": {"write": True}}},
         {"model.init_args.optimizer.init_args.fused": True},
         {f"{CONSTRAINTS}.lava.signal": None},
     ],
