@@ -26,16 +26,18 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch import LightningDataModule
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lightning_cgrpo.__main__ import read_arguments
+from lightning_cgrpo.cli.loading import instantiate
+from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
 from lightning_cgrpo.objective.measurement import behavior_metrics, behavior_sums
-from lightning_cgrpo.planning.workload import instantiate
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.tasks.gymnasium import Gymnasium
 
@@ -103,13 +105,13 @@ class Run:
 def train(world: str, seed: int, steps: int) -> Run:
     config, _ = read_arguments("fit", ["-c", f"configs/{world}.yaml"])
     lightning.seed_everything(seed)
-    module, data = instantiate(config)
-    assert isinstance(module, ConstrainedGRPO)
-    environment: Gymnasium = module.sampler.environment  # type: ignore[attr-defined]
+    prepare("fit", config)
+    run = instantiate(config, model=ConstrainedGRPO, data=LightningDataModule)
+    module, source = run["model"], run["data"].source("test")
+    environment: Gymnasium = module.sampler.environment
     started = time.process_time()
     model = learn(environment, seed, steps, **PUBLISHED[world])
     minutes = (time.process_time() - started) / 60
-    source = data.source("test")  # type: ignore[attr-defined]
     prompts = source.groups(torch.arange(len(source)))
     rollouts = play(model, environment, prompts)
     signals, _ = module.score(prompts, rollouts)
