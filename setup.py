@@ -11,7 +11,6 @@ ROOT = Path(__file__).parent
 EXTRAS = {
     "lora": ["peft>=0.21"],
     "data": ["datasets>=5.2", "pyarrow>=26.0"],
-    "driving": ["pyarrow>=26.0"],  # Argoverse 2's files; scores, planner and pictures need no extra
     "math": ["math-verify>=0.9"],
     "gymnasium": ["gymnasium>=1.4", "minigrid>=3.2"],
     "slurm": ["submitit>=1.5"],
@@ -21,7 +20,6 @@ EXTRAS = {
 EXTRAS["dev"] = [
     *EXTRAS["lora"],
     *EXTRAS["data"],
-    *EXTRAS["driving"],
     *EXTRAS["math"],
     *EXTRAS["gymnasium"],
     *EXTRAS["slurm"],

@@ -12,14 +12,12 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "AdvantageEstimator": "lightning_cgrpo.grpo.advantages",
-    "Argoverse2": "lightning_cgrpo.scenes.argoverse2",
     "CategoricalMLP": "lightning_cgrpo.policies.categorical_mlp",
     "CausalLMPolicy": "lightning_cgrpo.policies.causal_lm",
     "CISPO": "lightning_cgrpo.grpo.surrogates",
     "ConstrainedGRPO": "lightning_cgrpo.modules.constrained_grpo",
     "Constraint": "lightning_cgrpo.objective.constraint",
     "Controller": "lightning_cgrpo.multipliers.controller",
-    "CoVLA": "lightning_cgrpo.scenes.covla",
     "Critic": "lightning_cgrpo.critic.critic",
     "CriticAdvantages": "lightning_cgrpo.critic.critic_advantages",
     "DrivingTask": "lightning_cgrpo.tasks.driving.task",
@@ -77,6 +75,8 @@ __all__ = [*_EXPORTS, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("Argoverse2", "CoVLA"):
+        raise AttributeError(f"{name} has moved, try examples.scene_sources.{name.lower()} of the repository.")
     if name not in _EXPORTS:
         raise AttributeError(f"module 'lightning_cgrpo' has no attribute '{name}'")
     return getattr(importlib.import_module(_EXPORTS[name]), name)

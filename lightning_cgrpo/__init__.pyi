@@ -46,8 +46,6 @@ from lightning_cgrpo.samplers.vllm.folder_push import FolderPush as FolderPush
 from lightning_cgrpo.samplers.vllm.ipc_push import IPCPush as IPCPush
 from lightning_cgrpo.samplers.vllm.nccl_push import NCCLPush as NCCLPush
 from lightning_cgrpo.samplers.vllm.server import VLLMServer as VLLMServer
-from lightning_cgrpo.scenes.argoverse2 import Argoverse2 as Argoverse2
-from lightning_cgrpo.scenes.covla import CoVLA as CoVLA
 from lightning_cgrpo.scenes.devkit import NavsimDevkit as NavsimDevkit
 from lightning_cgrpo.scenes.files import SceneFiles as SceneFiles
 from lightning_cgrpo.scenes.generator import GeneratedScenes as GeneratedScenes

@@ -12,12 +12,15 @@ from lightning_cgrpo.__main__ import main, read_arguments
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model
-from tests.scenes.test_covla import clip
-from tests.scenes.test_covla import write as write_clip
+from tests.examples.test_covla import clip
+from tests.examples.test_covla import write as write_clip
 
 GENERAL, NAVSIM, RL = (
     f"configs/paper/{name}.yaml" for name in ("navsim_sft_1_general", "navsim_sft_2_navsim", "navsim_qwen2_5_vl_3b")
 )
+
+
+ARGOVERSE = str(Path(__file__).parents[1] / "examples/scene_sources/argoverse2.yaml")
 
 
 def read(*names):
@@ -76,7 +79,7 @@ def test_images_have_the_size_that_qwens_processor_makes_of_a_camera_s():
 
 def test_stages_share_no_log_and_evaluate_the_same():
     general, first, second = (read(name)["data"]["init_args"]["scenes"] for name in (GENERAL, NAVSIM, RL))
-    assert general["class_path"] == "lightning_cgrpo.CoVLA"
+    assert general["class_path"] == "examples.scene_sources.covla.CoVLA"
     assert (first["init_args"].pop("train_part"), second["init_args"].pop("train_part")) == ([0, 0.88], [0.88, 1])
     assert first == second
     assert first["init_args"]["allow_pickles"] is False, "that is the user's to say"
@@ -160,7 +163,6 @@ def test_what_is_missing_is_said_first(name):
 def test_argoverse_in_the_place_of_the_scenes(model, shared_data, capsys):
     """The command of docs/driving.md: all scenes are test scenes."""
     path = shared_data / "driving" / "argoverse2"
-    scenes = f"--data.scenes=Argoverse2 --data.scenes.path={path} --data.scenes.val_share=0 --data.scenes.test_share=1"
-    arguments = [f"--model.policy.model={model}", *LEARN, *shlex.split(scenes), "--data.test_prompts=null"]
-    main(["test", "-c", RL, *arguments, "--data.form.frames=1"])
+    arguments = [f"--model.policy.model={model}", *LEARN, "--data.test_prompts=null", f"--data.scenes.path={path}"]
+    main(["test", "-c", RL, "-c", ARGOVERSE, *arguments, "--data.form.frames=1"])
     assert "41 x 1" in capsys.readouterr().out

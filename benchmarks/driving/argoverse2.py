@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
+from examples.scene_sources.argoverse2 import Argoverse2
+from lightning_cgrpo.navsim.baselines import constant_velocity
+from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan
 from lightning_cgrpo.navsim.columns import COLUMNS
-from lightning_cgrpo.navsim.expert.constant_velocity import constant_velocity
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
-from lightning_cgrpo.scenes.argoverse2 import Argoverse2
 from lightning_cgrpo.scenes.scene import Scene
 
 OFFICIAL = {"human": 0.836, "PDM-Closed": 0.930, "constant velocity": 0.729}
@@ -49,7 +49,7 @@ def main() -> None:
     scores = {
         "human": scorer(humans, rows),
         "PDM-Closed": scorer(_driven(scenes, plans), rows, INTERVAL),
-        "constant velocity": scorer(constant_velocity(scenes), rows),
+        "constant velocity": scorer(constant_velocity(scenes)[1], rows),
     }
     scored = time.perf_counter()
 

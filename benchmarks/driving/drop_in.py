@@ -27,14 +27,14 @@ import shapely
 import torch
 
 from benchmarks.driving.speed import CANDIDATES, SHARED, candidates
+from examples.scene_sources.argoverse2 import Argoverse2
 from lightning_cgrpo.navsim import drop_in
-from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
-from lightning_cgrpo.navsim.batch.logged_agents import interpolate_agents
+from lightning_cgrpo.navsim.batch.agent_tracks import interpolate_agents
+from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan
 from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
 from lightning_cgrpo.output import write_whole
-from lightning_cgrpo.scenes.argoverse2 import Argoverse2
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, MOVING_TYPES, Areas, Scene
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.navsim.baselines import constant_velocity
 from lightning_cgrpo.navsim.columns import SHORT
-from lightning_cgrpo.navsim.expert.constant_velocity import constant_velocity
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
 from lightning_cgrpo.scenes.generator import GeneratedScenes
@@ -96,7 +96,7 @@ def measure(count: int, candidates: int, seed: int) -> tuple[dict[str, dict[str,
         drivers = {
             "human": (humans, 0.5),
             "PDM-Closed": ([in_ego(scene.ego.poses[-1], plan.trajectory[None, 1:]) for scene, plan in plans], 0.1),
-            "constant velocity": (list(constant_velocity(scenes)[:, None]), 0.5),
+            "constant velocity": (list(constant_velocity(scenes)[1][:, None]), 0.5),
             "random candidates": ([random_candidates(scene, candidates, rng) for scene in scenes], 0.5),
         }
         for name, (poses, interval) in drivers.items():

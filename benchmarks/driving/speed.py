@@ -21,12 +21,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from examples.scene_sources.argoverse2 import Argoverse2
 from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
-from lightning_cgrpo.scenes.argoverse2 import Argoverse2
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.scene import Scene
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.navsim.answers import Driver, test_prompts
+from examples.scene_sources.argoverse2 import Argoverse2
 from lightning_cgrpo.navsim.baselines import BASELINES
 from lightning_cgrpo.navsim.dialects import EPDMS
 from lightning_cgrpo.navsim.evaluation import drives, planned_drives
@@ -23,7 +24,6 @@ from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.tables import SHOWN
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.navsim.two_stage import Drive, summary
-from lightning_cgrpo.scenes.argoverse2.source import Argoverse2
 from lightning_cgrpo.scenes.source import SceneSource
 from lightning_cgrpo.studies.comparison import difference
 from lightning_cgrpo.tasks.completions import texts

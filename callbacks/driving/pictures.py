@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lightning_cgrpo.callbacks.driving.scores import expect_driving
 from lightning_cgrpo.callbacks.log_writers import writers
-from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
+from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.driving.prompts import intent
 from lightning_cgrpo.tasks.driving.task import DrivingTask

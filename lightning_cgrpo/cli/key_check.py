@@ -32,6 +32,8 @@ INSTEAD = {
     "accumulate_grad_batches": (1, "gradients accumulate over a minibatch by model.optimization.micro_batch_size"),
 }
 """Trainer settings that Lightning refuses under manual optimization: default and replacement."""
+MOVED = {name: f"examples.scene_sources.{name.lower()}.{name}" for name in ("Argoverse2", "CoVLA")}
+"""Classes of earlier versions by name, with their new path."""
 ROOT_KEYS = ("seed_everything", "threads", "trainer", "model", "data", "callbacks", "ckpt_path", "weights_only")
 
 
@@ -88,6 +90,10 @@ def _section_of(key: str, config: Config) -> str | None:
 
 
 def _check_value(where: str, value: Any, parameter: Parameter) -> None:
+    path = str(value.get("class_path") if isinstance(value, Mapping) else value)
+    if path in MOVED or (path.startswith("lightning_cgrpo.") and short_class(path) in MOVED):
+        moved = MOVED[short_class(path)]
+        raise ConfigError(f"Expected {where} to be {moved}, because {path} has moved there, try the new path.")
     if isinstance(value, Mapping) and "class_path" in value:
         class_path = str(value["class_path"])
         _check_class(where, class_path)

@@ -1,6 +1,14 @@
-"""Names and weights of the sub-scores (docs/navsim_score.md §8)."""
+"""Names and weights of the sub-scores, and how they combine into a drive's score (docs/navsim_score.md §8).
+
+Columns are tensors of one shape by official name.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
 
 SHORT = {
     "NC": "no_at_fault_collisions",
@@ -27,3 +35,35 @@ COMFORT = "comfort"
 PDMS_MULTIPLIERS = (SHORT["NC"], SHORT["DAC"])
 PDMS_WEIGHTS = {SHORT["EP"]: 5.0, SHORT["TTC"]: 5.0, COMFORT: 2.0}
 """Columns of NAVSIM 1.1."""
+
+
+def multiplicative_metrics_prod(columns: Mapping[str, Tensor]) -> Tensor:
+    """NC * DAC * DDC * TLC."""
+    return torch.stack([columns[name] for name in MULTIPLIERS]).prod(0)
+
+
+def weighted_average(columns: Mapping[str, Tensor]) -> Tensor:
+    """Weighted mean (WAT) of EP, TTC, LK and HC, whose weights sum to 14; with EC, to 16.
+
+    EC may be absent, or NaN in rows without a previous frame.
+    """
+    total = torch.stack([weight * columns[name] for name, weight in WEIGHTS.items()]).sum(0)
+    count = sum(WEIGHTS.values())
+    if EXTENDED_COMFORT not in columns:
+        return total / count
+    comfort = columns[EXTENDED_COMFORT]
+    extended = (total + EXTENDED_COMFORT_WEIGHT * comfort) / (count + EXTENDED_COMFORT_WEIGHT)
+    return torch.where(comfort.isnan(), total / count, extended)
+
+
+def epdms(columns: Mapping[str, Tensor]) -> Tensor:
+    """Extended PDM Score: `multiplicative_metrics_prod` times `weighted_average`."""
+    return multiplicative_metrics_prod(columns) * weighted_average(columns)
+
+
+def human_filtered(columns: Mapping[str, Tensor], human: Mapping[str, Tensor], applies: Tensor) -> dict[str, Tensor]:
+    """Set columns to 1 where the human's value is exactly 0 and ``applies`` (bool) holds."""
+    return {
+        name: torch.where(applies & (human[name] == 0), 1.0, value) if name in human else value
+        for name, value in columns.items()
+    }

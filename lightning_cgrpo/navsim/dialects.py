@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.aggregation import epdms
-from lightning_cgrpo.navsim.columns import EXTENDED_COMFORT
+from lightning_cgrpo.navsim.columns import EXTENDED_COMFORT, epdms
 from lightning_cgrpo.navsim.pdms import pdms
 from lightning_cgrpo.navsim.scorer import Scores
 

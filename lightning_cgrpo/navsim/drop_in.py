@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
+from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan
 from lightning_cgrpo.navsim.columns import COLUMNS, EXTENDED_COMFORT_WEIGHT, WEIGHTS
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.simulation.timing import DT, STEPS

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.navsim.batch.agent_tracks import AgentTracks
 from lightning_cgrpo.navsim.columns import EGO_PROGRESS, EXTENDED_COMFORT, SHORT
 from lightning_cgrpo.navsim.geometry.boxes import box_corners, boxes_touch, segments_touch_boxes
 from lightning_cgrpo.navsim.official_constants import (
@@ -24,7 +25,6 @@ from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.navsim.scoring.areas import EgoAreas, ego_areas
 from lightning_cgrpo.navsim.scoring.motion import Motion, take
 from lightning_cgrpo.navsim.simulation.timing import DT
-from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, MOVING_TYPES, Scene
 
 BESIDE, BACKWARD = 1.0, 0.5
@@ -40,7 +40,7 @@ class _Drive:
     scores: Scores
     motion: Motion
     areas: EgoAreas
-    traffic: TrafficRollouts
+    traffic: AgentTracks
 
     def step(self, name: str) -> int:
         return int(self.scores.steps[name])
@@ -106,7 +106,7 @@ def explain(scorer: Scorer, scores: Scores, row: int, scene: int, plan: Tensor) 
         alone,
         motion,
         ego_areas(scorer.batch.surfaces, motion),
-        take_rollout(traffic),
+        traffic.by_row(),
     )
     lines = []
     for short, sentence in _SENTENCES.items():
@@ -135,20 +135,6 @@ def _plan(drive: _Drive, plan: Tensor) -> list[str]:
     if back < -BACKWARD:
         lines.append(f"Plan: It goes {-back:.1f} m backward. The simulated ego ends {drive.place(-1)}.")
     return lines
-
-
-def take_rollout(traffic: TrafficRollouts) -> TrafficRollouts:
-    """The only row's rollout."""
-    kept = traffic.of_row[:1]
-    return TrafficRollouts(
-        traffic.poses[kept],
-        traffic.sizes[kept],
-        traffic.present[kept],
-        traffic.types[kept],
-        traffic.first_speed[kept],
-        torch.zeros_like(kept),
-        traffic.speeds[kept],
-    )
 
 
 def _human(drive: _Drive, name: str, scene: int) -> str:
@@ -229,10 +215,10 @@ def _lane(drive: _Drive) -> str:
 
 
 def _progress(drive: _Drive) -> str:
-    own, expert = float(drive.scores.progress), float(drive.scores.pdm_progress)
+    driven, expert = float(drive.scores.progress), float(drive.scores.pdm_progress)
     return (
-        f"The ego makes {own:.1f} m along the route in 4 s, the expert PDM-Closed {expert:.1f} m. The larger of both, "
-        f"where it breaks no rule, is the measure (from {LEAST_PROGRESS:g} m on)."
+        f"The ego makes {driven:.1f} m along the route in 4 s, the expert PDM-Closed {expert:.1f} m. The larger of "
+        f"both, where it breaks no rule, is the measure (from {LEAST_PROGRESS:g} m on)."
     )
 
 

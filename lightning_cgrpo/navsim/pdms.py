@@ -7,20 +7,17 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
-from lightning_cgrpo.navsim.batch.logged_agents import LoggedAgents
-from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
+from lightning_cgrpo.navsim.batch.agent_tracks import AgentTracks
+from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan, SceneBatch
 from lightning_cgrpo.navsim.columns import COMFORT, EGO_PROGRESS, PDMS_MULTIPLIERS, PDMS_WEIGHTS, SHORT
 from lightning_cgrpo.navsim.expert.forecast import Forecast, as_traffic
 from lightning_cgrpo.navsim.expert.pdm_closed import best_of_scene
 from lightning_cgrpo.navsim.official_constants import LEAST_PROGRESS
 from lightning_cgrpo.navsim.scoring.areas import drivable_area_compliance, ego_areas
-from lightning_cgrpo.navsim.scoring.collisions import no_at_fault_collisions
 from lightning_cgrpo.navsim.scoring.comfort import plain_comfort
-from lightning_cgrpo.navsim.scoring.encounters import Encounters
+from lightning_cgrpo.navsim.scoring.encounters import Encounters, no_at_fault_collisions, time_to_collision_within_bound
+from lightning_cgrpo.navsim.scoring.lanes import raw_progress
 from lightning_cgrpo.navsim.scoring.motion import Motion
-from lightning_cgrpo.navsim.scoring.progress import raw_progress
-from lightning_cgrpo.navsim.scoring.time_to_collision import time_to_collision_within_bound
 from lightning_cgrpo.navsim.simulation.simulate import track
 from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
 
@@ -41,7 +38,7 @@ class PdmsColumns:
     def __init__(self, batch: SceneBatch, plans: Sequence[ExpertPlan]) -> None:
         self.batch = batch
         like = batch.start
-        self.agents = LoggedAgents.of(batch.scenes, batch.origin, like.dtype, like.device, STEPS_SEEN)
+        self.agents = AgentTracks.logged(batch.scenes, batch.origin, like.dtype, like.device, STEPS_SEEN)
         poses = torch.stack([plan.trajectory for plan in plans]).to(like.device)
         poses = torch.cat([poses[..., :2] - batch.origin[:, None], poses[..., 2:]], -1).to(like)
         columns, raw = self._columns(track(like, poses), torch.arange(len(batch), device=like.device))
@@ -53,11 +50,7 @@ class PdmsColumns:
         return columns | {EGO_PROGRESS: masked_progress(raw, product(columns), self.expert[scene])}
 
     def _columns(self, states: Tensor, scene: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        agents = self.agents
-        traffic = TrafficRollouts(
-            agents.poses, agents.sizes, agents.present, agents.types, agents.first_speed, scene, agents.speeds
-        )
-        return without_progress(self.batch, states, scene, traffic)
+        return without_progress(self.batch, states, scene, TrafficRollouts.of(self.agents, scene))
 
 
 def without_progress(

@@ -10,20 +10,29 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.aggregation import epdms, human_filtered, multiplicative_metrics_prod, weighted_average
-from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
-from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
-from lightning_cgrpo.navsim.columns import COLUMNS, EGO_PROGRESS, EXTENDED_COMFORT, SHORT
+from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan, SceneBatch
+from lightning_cgrpo.navsim.columns import (
+    COLUMNS,
+    EGO_PROGRESS,
+    EXTENDED_COMFORT,
+    SHORT,
+    epdms,
+    human_filtered,
+    multiplicative_metrics_prod,
+    weighted_average,
+)
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
-from lightning_cgrpo.navsim.official_quirks import OFFICIAL, Fixes
 from lightning_cgrpo.navsim.pdms import PdmsColumns, by_pdms
 from lightning_cgrpo.navsim.scoring.areas import EgoAreas, drivable_area_compliance, ego_areas
-from lightning_cgrpo.navsim.scoring.collisions import no_at_fault_collisions
 from lightning_cgrpo.navsim.scoring.comfort import HistoryComfort
-from lightning_cgrpo.navsim.scoring.encounters import Encounters
-from lightning_cgrpo.navsim.scoring.lanes import driving_direction_compliance, traffic_light_compliance
+from lightning_cgrpo.navsim.scoring.encounters import Encounters, no_at_fault_collisions
+from lightning_cgrpo.navsim.scoring.lanes import (
+    driving_direction_compliance,
+    ego_progress,
+    raw_progress,
+    traffic_light_compliance,
+)
 from lightning_cgrpo.navsim.scoring.motion import Motion, take
-from lightning_cgrpo.navsim.scoring.progress import ego_progress, raw_progress
 from lightning_cgrpo.navsim.scoring.sub_scores import SubScores
 from lightning_cgrpo.navsim.simulation.simulate import simulate, track
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
@@ -82,18 +91,13 @@ class Scores:
 
         return cls(**{part.name: joined(part.name) for part in fields(cls)})
 
-    def violations(self, *, fractional: bool = False) -> dict[str, Tensor]:
-        """``[R]`` by column, but EP: 1 where the sub-score is below 1 or the row invalid, 0 where 1 or unknown.
-
-        Args:
-            fractional: 1 - sub-score instead; hitting a cone costs half of hitting a car.
-        """
-        missing = {
-            name: torch.where(self.valid, (1 - value).nan_to_num(0), 1.0)
+    def violations(self) -> dict[str, Tensor]:
+        """``[R]`` by column, but EP: 1 where the sub-score is below 1 or the row invalid, 0 where 1 or unknown."""
+        return {
+            name: torch.where(self.valid, (1 - value).nan_to_num(0).ceil(), 1.0)
             for name, value in self.columns.items()
             if name != EGO_PROGRESS
         }
-        return missing if fractional else {name: value.ceil() for name, value in missing.items()}
 
     def rewards(self) -> Tensor:
         """``[R]`` `weighted_average`, 0 in invalid rows."""
@@ -108,7 +112,6 @@ class Scorer:
         traffic: behavior of agents, by default log replay.
         plans: instead of PDM-Closed's. A scene's own `pdm_trajectory` and `centerline` come first.
         human_filter: set sub-scores to 1 where the human's is 0, but EP and HC, and not in synthetic scenes.
-        fixes: of official quirks, by default none.
         pdms: compute NAVSIM 1.1's sub-scores too, which always replay the log; they plan each scene once more.
         dtype: float64 is official. float32 may decide otherwise near a bound; ``benchmarks/driving/speed.py``
             measures how often.
@@ -125,7 +128,6 @@ class Scorer:
         *,
         plans: Sequence[ExpertPlan] | None = None,
         human_filter: bool = True,
-        fixes: Fixes = OFFICIAL,
         pdms: bool = False,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
@@ -136,11 +138,9 @@ class Scorer:
         if len(given) != len(scenes):
             raise UserError(f"Expected one plan per scene, but got {len(given)} of {len(scenes)} scenes.")
         self.traffic = LogReplay() if traffic is None else traffic
-        self.fixes = fixes
         self.plans = [_overridden(found, scene) for found, scene in zip(given, scenes, strict=True)]
         self.batch = SceneBatch.of(scenes, self.plans, dtype=dtype, device=device)
-        histories = [scene.ego for scene in scenes]
-        self.comfort = HistoryComfort(histories, dtype, device, gapless=fixes.gapless_history)
+        self.comfort = HistoryComfort([scene.ego for scene in scenes], dtype, device)
         self._expert = _Expert.of(self.batch)
         self._human: dict[str, Tensor] | None = None
         self._unscored: _Drives | None = None
@@ -187,12 +187,10 @@ class Scorer:
         found, traffic = self._in_traffic(states, scene)
         unfiltered = {name: outcome.value for name, outcome in found.outcomes.items()}
         product = multiplicative_metrics_prod(unfiltered)
-        pdm_progress, pdm_product = self._expert.in_traffic(traffic, scene, self.fixes)
+        pdm_progress, pdm_product = self._expert.in_traffic(traffic, scene)
         comfort = self.comfort(states, scene)
         unfiltered |= {
-            EGO_PROGRESS: ego_progress(
-                found.progress, product, pdm_progress, pdm_product, masked=self.fixes.masked_progress
-            ),
+            EGO_PROGRESS: ego_progress(found.progress, product, pdm_progress, pdm_product),
             SHORT["HC"]: comfort.all(1).to(states),
         }
         unfiltered = {name: torch.where(valid, unfiltered[name], torch.nan) for name in COLUMNS}
@@ -238,7 +236,7 @@ class Scorer:
         if humans is not None:
             states, scene = torch.cat([states, humans.states]), torch.cat([scene, humans.scene])
         traffic = self.traffic(self.batch, states, scene)
-        found = SubScores.of(self.batch, states, scene, traffic, self.fixes)
+        found = SubScores.of(self.batch, states, scene, traffic)
         if humans is None:
             return found, traffic
         assert self._human is not None
@@ -273,13 +271,12 @@ class _Expert:
         )
         return cls(motion, areas, raw_progress(batch.centerlines, motion), product)
 
-    def in_traffic(self, traffic: TrafficRollouts, scene: Tensor, fixes: Fixes) -> tuple[Tensor, Tensor]:
+    def in_traffic(self, traffic: TrafficRollouts, scene: Tensor) -> tuple[Tensor, Tensor]:
         """Progress ``[R]`` and NC * DAC * DDC * TLC ``[R]`` in each row's traffic."""
         rollouts, back = traffic.of_row.unique(return_inverse=True)
         rows = torch.empty_like(rollouts).scatter_(0, back, scene)  # a rollout is of one scene
         motion, areas = take(self.motion, rows), take(self.areas, rows)
-        encounters = Encounters.of(motion, replace(traffic, of_row=rollouts), current_speed=fixes.current_speed)
-        collisions = no_at_fault_collisions(motion, areas, encounters)
+        collisions = no_at_fault_collisions(motion, areas, Encounters.of(motion, replace(traffic, of_row=rollouts)))
         return self.progress[scene], collisions.value[back] * self.product[scene]
 
 

@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.scenes import SCENE_SUFFIX
 from lightning_cgrpo.scenes.json_fields import Field, load_json
 from lightning_cgrpo.scenes.logs import ALL, LogSource, Part
-from lightning_cgrpo.scenes.names import SCENE_SUFFIX
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.scene_file import read_scene
 

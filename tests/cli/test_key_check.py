@@ -111,6 +111,13 @@ def test_classes(overrides: list[tuple[str, str]], message: str) -> None:
     assert refused(*overrides) == message
 
 
+@pytest.mark.parametrize("path", ["Argoverse2", "lightning_cgrpo.CoVLA", "lightning_cgrpo.scenes.covla.CoVLA"])
+def test_moved_classes_name_their_new_path(path: str) -> None:
+    name = path.rpartition(".")[2]
+    with pytest.raises(ConfigError, match=f"examples.scene_sources.{name.lower()}.{name}"):
+        check_keys({"data": {"class_path": "NavsimDataModule", "init_args": {"scenes": {"class_path": path}}}})
+
+
 def test_without_anything_similar_the_keys_are_listed() -> None:
     assert refused(("xyzzy", "1")) == (
         "Unknown key 'xyzzy'. Known here: seed_everything, threads, trainer, model, data, callbacks, ckpt_path, "

@@ -6,10 +6,10 @@ from itertools import islice
 import pytest
 import torch
 
+from examples.scene_sources.argoverse2 import Argoverse2
 from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
-from lightning_cgrpo.scenes.argoverse2 import Argoverse2
 from lightning_cgrpo.scenes.files import SceneFiles
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.json_fields import SceneError

@@ -10,7 +10,7 @@ import torch
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim import drop_in
-from lightning_cgrpo.navsim.batch.logged_agents import interpolate_agents
+from lightning_cgrpo.navsim.batch.agent_tracks import interpolate_agents
 from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.drop_in import pdm_score, scorer_of
 from lightning_cgrpo.navsim.scorer import Scorer

@@ -13,7 +13,7 @@ import torch
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from lightning_cgrpo.navsim.expert.constant_velocity import constant_velocity
+from lightning_cgrpo.navsim.baselines import constant_velocity
 from lightning_cgrpo.navsim.expert.forecast import Forecast, as_traffic
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.expert.proposals import propose
@@ -113,7 +113,7 @@ def test_no_route():
 
 
 def test_constant_velocity():
-    poses = constant_velocity([straight_road(speed=3.0), straight_road()])
+    poses = constant_velocity([straight_road(speed=3.0), straight_road()])[1]
     assert poses.shape == (2, 8, 3)
     torch.testing.assert_close(poses[0, :, 0], torch.arange(1, 9, dtype=torch.float64) * 1.5)
     assert float(poses[1, -1, 0]) == SPEED * 4

@@ -3,17 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from jsonargparse import ArgumentParser
 from scipy.interpolate import interp1d
 
-import lightning_cgrpo
-from lightning_cgrpo.navsim.batch.logged_agents import interpolate_agents
+from lightning_cgrpo.navsim.batch.agent_tracks import interpolate_agents
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 from lightning_cgrpo.navsim.batch.surfaces import red_at_steps
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
-from lightning_cgrpo.navsim.traffic.reactive import Reactive
-from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
 from lightning_cgrpo.scenes.scene import Agents, Lights
 from tests.scenes.scenes import agent, crossing, straight_road
 
@@ -100,16 +96,3 @@ def test_what_touches_the_ego_now_is_left_out_for_good():
     assert traffic.present[0, 2].nonzero()[:, 0].tolist() == list(range(10, 21))
     assert not traffic.present[1].any()
     assert traffic.types[1].tolist() == [-1, -1, -1]
-
-
-def test_traffic_is_configured_by_short_names():
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--traffic", type=TrafficPolicy | None)
-    assert {"LogReplay", "Reactive"} <= set(lightning_cgrpo.__all__), "imported before a configuration is read"
-    assert (lightning_cgrpo.LogReplay, lightning_cgrpo.Reactive) == (LogReplay, Reactive)
-    made = [
-        parser.instantiate(parser.parse_args(words.split())).traffic
-        for words in ("--traffic=LogReplay", "--traffic=Reactive --traffic.ego_box_at_center=true")
-    ]
-    assert [type(traffic) for traffic in made] == [LogReplay, Reactive]
-    assert made[1].ego_box_at_center

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
+from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan
 from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay

@@ -17,6 +17,7 @@ from lightning_cgrpo.navsim.geometry import rectangles
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.simulation.simulate import simulate
 from lightning_cgrpo.navsim.traffic.idm.rails import find_rails
+from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
 from lightning_cgrpo.scenes.scene import Scene
@@ -114,6 +115,16 @@ def test_follower_brakes_for_the_ego():
     end = traffic.poses[:, 0, -1, 0]
     assert float(end[0]) + 2.3 < float(states[0, -1, 0]) - 1  # it stops behind the ego
     assert float(end[1]) > float(end[0]) + 5
+
+
+def test_speeds_of_traffic():
+    others = [agent("car", 20.0, LEFT, speed=5.0), agent("parked", 30.0, -6.0), agent("cone", 9.0, 9.0, kind="barrier")]
+    scene = straight_road([*others, agent("walker", 20.0, -8.0, kind="pedestrian", speed=1.0)])
+    traffic, states = drive([scene], straight()[None])
+    for each in (traffic, LogReplay()(SceneBatch.of([scene], plan([scene])), states, traffic.of_row)):
+        moved = each.poses[0, :, 1:, :2].diff(dim=1).norm(dim=-1)
+        assert torch.allclose(moved, 0.1 * each.speeds[0, :, 1:-1])
+        assert torch.equal(each.speeds[..., 0], each.first_speed)
 
 
 def test_free_road_is_the_model():

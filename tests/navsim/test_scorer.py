@@ -103,7 +103,6 @@ def test_extended_comfort_makes_it_sixteenths():
     assert torch.equal(extended.pdm_score, found.pdm_score)
     # What isn't known violates nothing, but what isn't valid violates everything.
     assert extended.violations()["two_frame_extended_comfort"].tolist() == [0, 1, 0]
-    assert extended.violations(fractional=True)["two_frame_extended_comfort"].tolist() == [0, 1, 0]
     broken = score(straight_road(), straight() * torch.nan).with_extended_comfort(torch.tensor([torch.nan]))
     assert broken.violations()["two_frame_extended_comfort"].tolist() == [1]
 
@@ -113,7 +112,6 @@ def test_violations():
     found = score(straight_road([cone]), straight(), STOP, straight(left=-4.0), torch.full((8, 3), torch.nan))
     assert set(found.violations()) == set(COLUMNS) - {"ego_progress"}
     assert found.violations()["no_at_fault_collisions"].tolist() == [1, 0, 0, 1]
-    assert found.violations(fractional=True)["no_at_fault_collisions"].tolist() == [0.5, 0, 0, 1]
     assert found.violations()["drivable_area_compliance"].tolist() == [0, 0, 1, 1]
     assert found.rewards()[3] == 0
     assert (found.rewards()[:3] > 0).all()

@@ -9,9 +9,23 @@ import pytest
 import torch
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.scenes.cameras.camera import FIELD_OF_VIEW, HEIGHT, HORIZON_PLACE, MOUNT, Camera, Polygons
+from lightning_cgrpo.scenes.cameras.camera import (
+    BORDER,
+    FIELD_OF_VIEW,
+    GRASS,
+    GREEN,
+    HEIGHT,
+    HORIZON_PLACE,
+    LEFT_BORDER,
+    MOUNT,
+    RED,
+    ROAD,
+    SKY,
+    TYPES,
+    Camera,
+    Polygons,
+)
 from lightning_cgrpo.scenes.cameras.camera_views import CAMERAS, CameraViews
-from lightning_cgrpo.scenes.cameras.colors import BORDER, GRASS, GREEN, LEFT_BORDER, RED, ROAD, SKY, TYPES
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.scene import Lights
 from tests.scenes.scenes import agent, crossing, moved, straight_road

@@ -8,11 +8,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
-from lightning_cgrpo.navsim.batch.logged_agents import LoggedAgents
+from lightning_cgrpo.navsim.batch.agent_tracks import AgentTracks
 from lightning_cgrpo.navsim.batch.surfaces import Surfaces
 from lightning_cgrpo.navsim.geometry.polylines import Polylines
 from lightning_cgrpo.scenes.scene import Scene
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertPlan:
+    """A scene's plan by the expert."""
+
+    trajectory: Tensor  # [41, 3] x, y, yaw of the rear axle in the scene's frame, at 10 Hz
+    centerline: Tensor  # [C, 2] centerline of the route, from the begin of the ego's lane
+    route_lanes: tuple[int, ...]  # rows of the lanes of the corrected route
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +30,7 @@ class SceneBatch:
     scenes: tuple[Scene, ...]
     origin: Tensor  # [S, 2] float64, subtracted from all positions: the ego's position in float32, 0 in float64
     start: Tensor  # [S, 7] x, y, yaw, vx, vy, ax, ay of the ego now; velocity and acceleration in the ego's frame
-    agents: LoggedAgents
+    agents: AgentTracks  # [S, A, 41], as logged
     surfaces: Surfaces
     centerlines: Polylines
     pdm: Tensor  # [S, 41, 3] the expert's trajectories at 10 Hz
@@ -52,8 +60,8 @@ class SceneBatch:
             tuple(scenes),
             origin.to(device),
             starts.to(device, dtype),
-            LoggedAgents.of(scenes, origin, dtype, device),
-            Surfaces.of(scenes, plans, origin, dtype, device),
+            AgentTracks.logged(scenes, origin, dtype, device),
+            Surfaces.of(scenes, [plan.route_lanes for plan in plans], origin, dtype, device),
             Polylines.of(centerlines.to(device, dtype)),
             pdm.to(device, dtype),
         )

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
 from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch
 from lightning_cgrpo.navsim.geometry.polygons import Polygons
 from lightning_cgrpo.navsim.route.road import MAP_RADIUS
@@ -38,17 +37,17 @@ class Surfaces:
     def of(
         cls,
         scenes: Sequence[Scene],
-        plans: Sequence[ExpertPlan],
+        route_lanes: Sequence[Sequence[int]],
         origin: Tensor,
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> Surfaces:
-        """Collect surfaces, relative to ``origin [S, 2]``."""
+        """Collect surfaces of S scenes with routes of lanes (rows of the map), relative to ``origin [S, 2]``."""
         layers: list[Tensor] = []
         tables, flags, red_tables, reds = [], [], [], []
         total = 0
-        for scene, plan, shift in zip(scenes, plans, origin, strict=True):
-            near, flag = _near(scene, plan)
+        for scene, lanes, shift in zip(scenes, route_lanes, origin, strict=True):
+            near, flag = _near(scene, lanes)
             red, closed = _red(scene)
             layers += [(xy - shift).to(device, dtype) for xy in (*near, red)]
             flags.append(flag)
@@ -64,7 +63,7 @@ class Surfaces:
         return cls(polygons, table, lane, on_route, drivable, intersection, red_table, closed.transpose(1, 2))
 
 
-def _near(scene: Scene, plan: ExpertPlan) -> tuple[list[Tensor], Tensor]:
+def _near(scene: Scene, route_lanes: Sequence[int]) -> tuple[list[Tensor], Tensor]:
     """Polygons ``[n, V, 2]`` by layer, and flags ``[sum of n, 4]``: lane, on_route, drivable, intersection."""
     lanes, blocks = scene.map.lanes, scene.map.roadblocks
     areas = (scene.map.intersections, scene.map.carparks, scene.map.drivable_areas)
@@ -73,7 +72,7 @@ def _near(scene: Scene, plan: ExpertPlan) -> tuple[list[Tensor], Tensor]:
     patch = shapely.box(x - MAP_RADIUS, y - MAP_RADIUS, x + MAP_RADIUS, y + MAP_RADIUS)
     block = _touching(blocks.polygons, patch)
     on_route = torch.zeros(len(lanes.ids), dtype=torch.bool)
-    on_route[list(plan.route_lanes)] = True
+    on_route[list(route_lanes)] = True
     layers = [  # polygons, which of them, flags: lane, on the route, drivable, intersection
         (lanes.polygons, block[lanes.roadblock], (True, on_route, False, False)),
         (blocks.polygons, block & ~blocks.connector, (False, False, True, False)),
@@ -115,5 +114,5 @@ def red_at_steps(lights: Lights) -> Tensor:
     latest = torch.searchsorted(lights.times, steps, right=True) - 1
     if not len(lights.times):
         return lights.red.new_zeros(STEPS, lights.red.shape[1])
-    known = (latest >= 0) & (steps - lights.times[latest.clamp(0)] < LIGHT_HOLD)
-    return lights.red[latest.clamp(0)] & known[:, None]
+    holds = (latest >= 0) & (steps - lights.times[latest.clamp(0)] < LIGHT_HOLD)
+    return lights.red[latest.clamp(0)] & holds[:, None]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.scenes.names import SCENE_SUFFIX
+from lightning_cgrpo.scenes import SCENE_SUFFIX
 
 TRAJECTORIES_SUFFIX = ".trajs.json"
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from lightning_cgrpo.navsim.batch.agent_tracks import AgentTracks
 from lightning_cgrpo.navsim.batch.surfaces import red_at_steps
 from lightning_cgrpo.navsim.geometry.lane_path import Array
 from lightning_cgrpo.navsim.geometry.shapes import Shapes, boxes
@@ -99,7 +100,8 @@ def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor, steps: int = STEPS
     minded = [torch.from_numpy(~each.ignored[: len(each.poses)]) for each in forecasts]
     present = pad_sequence(minded, batch_first=True)[..., None].expand(-1, -1, steps)
     types = pad_sequence([each.types for each in forecasts], batch_first=True, padding_value=-1)
-    return TrafficRollouts(poses, sizes, present, types, speeds, of_row, speeds[..., None].expand(-1, -1, steps))
+    tracks = AgentTracks(poses, speeds[..., None].expand(-1, -1, steps), sizes, present, types, first_speed=speeds)
+    return TrafficRollouts.of(tracks, of_row)
 
 
 def _nearest(road: Road, positions: Tensor, types: Tensor, seen: Tensor) -> Tensor:

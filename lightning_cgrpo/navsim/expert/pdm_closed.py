@@ -12,14 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.aggregation import epdms
-from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
-from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
-from lightning_cgrpo.navsim.columns import MULTIPLIERS
+from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan, SceneBatch
+from lightning_cgrpo.navsim.columns import MULTIPLIERS, epdms
 from lightning_cgrpo.navsim.expert.forecast import Forecast, as_traffic
 from lightning_cgrpo.navsim.expert.proposals import PROPOSALS, propose
 from lightning_cgrpo.navsim.route.lane_ahead import LaneAhead, lane_ahead
-from lightning_cgrpo.navsim.scoring.progress import ego_progress
+from lightning_cgrpo.navsim.scoring.lanes import ego_progress
 from lightning_cgrpo.navsim.scoring.sub_scores import SubScores
 from lightning_cgrpo.navsim.simulation.simulate import track
 from lightning_cgrpo.navsim.simulation.timing import DT, STEPS

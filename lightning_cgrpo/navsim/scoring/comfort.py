@@ -48,7 +48,6 @@ class HistoryComfort:
 
     Args:
         histories: of S scenes; with at most 0.1 s of history, all checks pass.
-        gapless: sample up to -0.1 s.
     """
 
     def __init__(
@@ -56,10 +55,8 @@ class HistoryComfort:
         histories: Sequence[EgoHistory],
         dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
-        *,
-        gapless: bool = False,
     ) -> None:
-        pasts = [_sampled(history, gapless) for history in histories]
+        pasts = [_sampled(history) for history in histories]
         lengths = torch.tensor([len(past) for past in pasts], dtype=torch.int64)
         self.lengths = lengths.to(device)
         self.pasts: dict[int, Tensor] = {}  # by length, [S, length, 3]
@@ -153,11 +150,11 @@ def _after(past: Tensor, states: Tensor) -> ComfortSignals:
     )
 
 
-def _sampled(history: EgoHistory, gapless: bool) -> Tensor:
-    """``[N, 3]`` yaw, ax, ay of the history at 10 Hz."""
+def _sampled(history: EgoHistory) -> Tensor:
+    """``[N, 3]`` yaw, ax, ay of the history at 10 Hz; officially the sample before t = 0 is missing."""
     times = [round(time * MICROSECONDS) for time in history.times.tolist()]
     begin, step = max(times[0], times[-1] - round(HISTORY_DURATION * MICROSECONDS)), round(DT * MICROSECONDS)
-    at = list(range(times[-1] - step, begin - 1, -step))[::-1] if gapless else list(range(begin, times[-1], step))[:-1]
+    at = list(range(begin, times[-1], step))[:-1]
     poses = torch.cat([history.poses[:, :2], unwrapped(history.poses[:, 2])[:, None], history.accelerations], 1)
     return interpolated(times, poses, at)[:, 2:] if at else poses[:0, 2:]
 

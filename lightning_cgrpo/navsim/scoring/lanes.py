@@ -1,14 +1,16 @@
-"""Driving direction, lane keeping and red lights (docs/navsim_score.md §6, §7)."""
+"""Driving direction, lane keeping, red lights and progress (docs/navsim_score.md §6, §7)."""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
 from lightning_cgrpo.navsim.batch.surfaces import Surfaces
 from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch
 from lightning_cgrpo.navsim.geometry.polylines import Polylines
 from lightning_cgrpo.navsim.official_constants import (
+    LEAST_PROGRESS,
     MUCH_ONCOMING,
     OFF_CENTER,
     OFF_CENTER_STEPS,
@@ -51,3 +53,26 @@ def traffic_light_compliance(surfaces: Surfaces, motion: Motion) -> Outcome:
         touching = surfaces.polygons.touch_boxes(motion.corners[row, step], polygon)
         running[row[touching], step[touching]] = True
     return Outcome.unless(running, motion)
+
+
+def raw_progress(centerlines: Polylines, motion: Motion) -> Tensor:
+    """``[R]`` meters, at least 0, of the box's center along the centerline in 4 s."""
+    ends = torch.cat([motion.centers[:, 0], motion.centers[:, -1]])
+    start, end = centerlines.project(ends, motion.scene.repeat(2)).chunk(2)
+    return (end - start).clamp(min=0)
+
+
+def ego_progress(raw: Tensor, product: Tensor, expert_raw: Tensor, expert_product: Tensor) -> Tensor:
+    """EP ``[R]``: raw progress over the larger of the candidate's and the expert's masked progress, in [0, 1].
+
+    EP is 1 where both masked progresses are at most 5 m.
+
+    Args:
+        raw: ``[R]`` `raw_progress`.
+        product: ``[R]`` NC * DAC * DDC * TLC, which masks (multiplies) progress.
+        expert_raw: ``[R]`` of the simulated expert plan.
+        expert_product: ``[R]`` of the expert plan in the same traffic.
+    """
+    most = torch.maximum(raw * product, expert_raw * expert_product)
+    counts = most > LEAST_PROGRESS
+    return torch.where(counts, (raw / torch.where(counts, most, 1)).clamp(0, 1), 1)

@@ -8,14 +8,15 @@ from torch import Tensor
 
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 from lightning_cgrpo.navsim.columns import SHORT
-from lightning_cgrpo.navsim.official_quirks import OFFICIAL, Fixes
 from lightning_cgrpo.navsim.scoring.areas import drivable_area_compliance, ego_areas
-from lightning_cgrpo.navsim.scoring.collisions import no_at_fault_collisions
-from lightning_cgrpo.navsim.scoring.encounters import Encounters
-from lightning_cgrpo.navsim.scoring.lanes import driving_direction_compliance, lane_keeping, traffic_light_compliance
+from lightning_cgrpo.navsim.scoring.encounters import Encounters, no_at_fault_collisions, time_to_collision_within_bound
+from lightning_cgrpo.navsim.scoring.lanes import (
+    driving_direction_compliance,
+    lane_keeping,
+    raw_progress,
+    traffic_light_compliance,
+)
 from lightning_cgrpo.navsim.scoring.motion import Motion, Outcome, take
-from lightning_cgrpo.navsim.scoring.progress import raw_progress
-from lightning_cgrpo.navsim.scoring.time_to_collision import time_to_collision_within_bound
 from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
 
 
@@ -27,13 +28,11 @@ class SubScores:
     progress: Tensor  # [R] meters along the centerline
 
     @classmethod
-    def of(
-        cls, batch: SceneBatch, states: Tensor, scene: Tensor, traffic: TrafficRollouts, fixes: Fixes = OFFICIAL
-    ) -> SubScores:
+    def of(cls, batch: SceneBatch, states: Tensor, scene: Tensor, traffic: TrafficRollouts) -> SubScores:
         """Score finite states ``[R, 41, 11]`` in scenes ``[R]``."""
         motion = Motion.of(states, scene)
         areas = ego_areas(batch.surfaces, motion)
-        encounters = Encounters.of(motion, traffic, current_speed=fixes.current_speed)
+        encounters = Encounters.of(motion, traffic)
         outcomes = {
             SHORT["NC"]: no_at_fault_collisions(motion, areas, encounters),
             SHORT["DAC"]: drivable_area_compliance(motion, areas),

@@ -9,10 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.simulation.bicycle import BicycleState, advance
 from lightning_cgrpo.navsim.simulation.interpolation import resample
 from lightning_cgrpo.navsim.simulation.timing import DT
-from lightning_cgrpo.navsim.simulation.tracker import Tracker
+from lightning_cgrpo.navsim.simulation.tracker import BicycleState, Tracker, advance
 from lightning_cgrpo.scenes.vehicle import START
 
 

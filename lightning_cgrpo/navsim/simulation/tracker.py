@@ -1,7 +1,8 @@
-"""The tracker commands acceleration and steering rate to reach the reference in 1 s.
+"""A kinematic bicycle, and the tracker whose acceleration and steering rate reach the reference in 1 s.
 
-docs/navsim_score.md §3; officially pdm_planner/simulation/batch_lqr.py: two one-step problems of a linear-quadratic
-regulator (LQR), of speed and of lateral errors. Commands have no limit.
+docs/navsim_score.md §3; officially pdm_planner/simulation/. The bicycle (batch_kinematic_bicycle.py) moves by Euler
+steps of 0.1 s, with low-pass filtered acceleration and steering rate. The tracker (batch_lqr.py) solves two one-step
+problems of a linear-quadratic regulator (LQR), of speed and of lateral errors. Commands have no limit.
 
 Polynomials replace the official ten matrix products per step. In step j the vehicle moves c_j = a + b j meters (a from
 its speed, b from the commanded acceleration). Turns of w_j radians a meter change the heading by sum_j c_j w_j, and
@@ -10,16 +11,22 @@ the lateral error by sum_j c_j w_j sum_{i>j} c_i: polynomials of a and b, linear
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lightning_cgrpo.navsim.geometry.boxes import wrap_angle
 from lightning_cgrpo.navsim.simulation import profiles
-from lightning_cgrpo.navsim.simulation.bicycle import BicycleState
+from lightning_cgrpo.navsim.simulation.interpolation import principal
 from lightning_cgrpo.navsim.simulation.timing import DT
 from lightning_cgrpo.scenes.vehicle import WHEEL_BASE
+
+ACCELERATION_LAG = 0.2
+STEERING_LAG = 0.05
+MAX_STEER = math.pi / 3
 
 TRACKING_STEPS = 10  # the tracker's horizon
 SPEED_WEIGHT = 10.0
@@ -29,6 +36,37 @@ INPUT_WEIGHT = 1.0
 STOPPING_SPEED = 0.2
 STOPPING_GAIN = 0.5
 SPEED_GAIN = TRACKING_STEPS * DT * SPEED_WEIGHT / ((TRACKING_STEPS * DT) ** 2 * SPEED_WEIGHT + INPUT_WEIGHT)
+
+
+class BicycleState(NamedTuple):
+    """Rear axles of R vehicles, each ``[R]``."""
+
+    x: Tensor
+    y: Tensor
+    yaw: Tensor
+    speed: Tensor
+    acceleration: Tensor
+    steer: Tensor
+    steer_rate: Tensor
+    yaw_rate: Tensor
+
+
+def advance(state: BicycleState, acceleration: Tensor, steer_rate: Tensor) -> BicycleState:
+    """Advance 0.1 s with commanded accelerations and steering rates ``[R]``. Speed may become negative."""
+    reached = state.acceleration + DT / (DT + ACCELERATION_LAG) * (acceleration - state.acceleration)
+    rate = DT / (DT + STEERING_LAG) * steer_rate
+    speed = state.speed + DT * reached
+    steer = (state.steer + DT * rate).clamp(-MAX_STEER, MAX_STEER)
+    return BicycleState(
+        x=state.x + DT * (state.speed * state.yaw.cos()),
+        y=state.y + DT * (state.speed * state.yaw.sin()),
+        yaw=principal(state.yaw + DT * state.yaw_rate),  # the yaw rate of the old speed and steering
+        speed=speed,
+        acceleration=reached,
+        steer=steer,
+        steer_rate=rate,  # not clamped at the steering limit
+        yaw_rate=speed * steer.tan() / WHEEL_BASE,
+    )
 
 
 class Tracker:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -21,7 +21,4 @@ class LogReplay(TrafficPolicy):
         boxes = box_corners(agents.poses[:, :, 0], agents.sizes)
         # Agents that appear later have no box at step 0.
         colliding = boxes_touch(boxes, corners(batch.start)[:, None]) & agents.present[..., 0]
-        present = agents.present & ~colliding[..., None]
-        return TrafficRollouts(
-            agents.poses, agents.sizes, present, agents.types, agents.first_speed, scene, agents.speeds
-        )
+        return TrafficRollouts.of(replace(agents, present=agents.present & ~colliding[..., None]), scene)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from lightning_cgrpo.navsim.batch.agent_tracks import AgentTracks
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 from lightning_cgrpo.navsim.geometry import rectangles
 from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch, grown
@@ -39,31 +40,17 @@ class Reactive(TrafficPolicy):
 
     Step 0 is the log's. Then vehicles follow their first lane's centerline and stop at its end. They ignore lights,
     pedestrians and cones. Parked vehicles stay; other vehicles off lanes vanish.
-
-    Args:
-        ego_box_at_center: place the ego's box correctly; officially 1.461 m behind.
-        wrapped_headings: choose the lane of nearest direction modulo 360 degrees.
-        own_speed_limits: on a lane without speed limit, drive 10 m/s; officially the previous vehicle's limit.
     """
 
-    def __init__(
-        self, *, ego_box_at_center: bool = False, wrapped_headings: bool = False, own_speed_limits: bool = False
-    ) -> None:
-        self.ego_box_at_center = ego_box_at_center
-        self.wrapped_headings = wrapped_headings
-        self.own_speed_limits = own_speed_limits
+    def __init__(self) -> None:
         self._surroundings: WeakKeyDictionary[SceneBatch, _Surroundings] = WeakKeyDictionary()
 
     def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> TrafficRollouts:
         if batch not in self._surroundings:
-            traveling = [
-                find_rails(each, wrapped_headings=self.wrapped_headings, own_speed_limits=self.own_speed_limits)
-                for each in batch.scenes
-            ]
-            self._surroundings[batch] = _surroundings(batch, traveling)
+            self._surroundings[batch] = _surroundings(batch, [find_rails(scene) for scene in batch.scenes])
         surroundings = self._surroundings[batch]
         agents = batch.agents
-        vehicles = Following(surroundings.network, states, scene, ego_box_at_center=self.ego_box_at_center).run()
+        vehicles = Following(surroundings.network, states, scene).run()
         agent = surroundings.network.agent[vehicles.rail]
         poses, present, speeds = agents.poses[scene], agents.present[scene], agents.speeds[scene]
         is_vehicle = (agents.types == VEHICLE)[scene][..., None]
@@ -74,21 +61,21 @@ class Reactive(TrafficPolicy):
         speeds[..., 1:].masked_fill_(is_vehicle, 0)
         speeds[vehicles.row, agent, 1:] = vehicles.speeds[:, 1:]
         _park(batch, surroundings, vehicles, scene, poses, present)
-        rows = torch.arange(len(scene), device=scene.device)
-        return TrafficRollouts(
-            poses, agents.sizes[scene], present, agents.types[scene], agents.first_speed[scene], rows, speeds
+        tracks = AgentTracks(
+            poses, speeds, agents.sizes[scene], present, agents.types[scene], agents.first_speed[scene]
         )
+        return TrafficRollouts.of(tracks, torch.arange(len(scene), device=scene.device))
 
 
 def _surroundings(batch: SceneBatch, traveling: Sequence[Traveling]) -> _Surroundings:
     device = batch.start.device
     now = [scene.agents.seen[:, scene.agents.times.abs() < EARLY].any(1) for scene in batch.scenes]
-    counts = torch.tensor([len(found.parked) for found in traveling])
+    counts = torch.tensor([len(vehicles.parked) for vehicles in traveling])
     return _Surroundings(
-        RailNetwork.of(batch, [found.rails for found in traveling]),
+        RailNetwork.of(batch, [vehicles.rails for vehicles in traveling]),
         pad_sequence(now, batch_first=True).to(device),
         torch.repeat_interleave(counts).to(device),
-        torch.tensor([agent for found in traveling for agent in found.parked], dtype=torch.int64, device=device),
+        torch.tensor([agent for vehicles in traveling for agent in vehicles.parked], dtype=torch.int64, device=device),
     )
 
 

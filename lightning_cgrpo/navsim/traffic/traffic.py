@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 from torch import Tensor
 
+from lightning_cgrpo.navsim.batch.agent_tracks import AgentTracks
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 
 
 @dataclass(frozen=True, eq=False)
-class TrafficRollouts:
-    """K rollouts of A agents over T steps of 0.1 s, padded with absent agents."""
+class TrafficRollouts(AgentTracks):
+    """Tracks around the egos of R rows (candidates), which may share tracks."""
 
-    poses: Tensor  # [K, A, T, 3] x, y, yaw of the boxes' centers; 0 where absent
-    sizes: Tensor  # [K, A, 2] length, width
-    present: Tensor  # [K, A, T] bool
-    types: Tensor  # [K, A] int64 index into `AGENT_TYPES`, -1 for padding
-    first_speed: Tensor  # [K, A] m/s when first seen; officially decides whether an agent counts as stopped
-    of_row: Tensor  # [R] int64, the rollout of each row (candidate)
-    speeds: Tensor  # [K, A, T] m/s
+    of_row: Tensor  # [R] int64, the tracks of each row
+
+    @classmethod
+    def of(cls, tracks: AgentTracks, of_row: Tensor) -> TrafficRollouts:
+        return cls(**vars(tracks), of_row=of_row)
+
+    def by_row(self) -> AgentTracks:
+        """Tracks ``[R, …]``."""
+        return AgentTracks(*(getattr(self, part.name)[self.of_row] for part in fields(AgentTracks)))
 
 
 class TrafficPolicy(Protocol):

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lightning_cgrpo.scenes.cameras.camera import HEIGHT, SIGHT, Array
-from lightning_cgrpo.scenes.cameras.colors import TYPES, Color
+from lightning_cgrpo.scenes.cameras.camera import HEIGHT, SIGHT, TYPES, Array, Color
 from lightning_cgrpo.scenes.scene import Agents
 
 SIDES = ((0, 1, 5, 4), (1, 2, 6, 5), (2, 3, 7, 6), (3, 0, 4, 7), (4, 5, 6, 7))

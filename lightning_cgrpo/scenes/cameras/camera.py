@@ -9,9 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_cgrpo.scenes.cameras.colors import Color
-
 Array = NDArray[Any]
+Color = tuple[int, int, int]
+
+SKY, GRASS = (178, 205, 232), (112, 135, 88)
+AREA, ROAD, JUNCTION = (98, 94, 88), (82, 82, 86), (104, 104, 110)
+LEFT_BORDER, BORDER = (240, 190, 30), (232, 232, 232)
+RED, GREEN, CASE = (255, 20, 20), (10, 235, 60), (15, 15, 15)
+TYPES = ((40, 95, 200), (255, 90, 150), (160, 60, 200), (255, 135, 0), (215, 200, 150), (255, 170, 60), (120, 80, 50))
+"""Colors of `AGENT_TYPES`."""
 
 FIELD_OF_VIEW = math.radians(64.0)
 HORIZON_PLACE = 0.35

@@ -15,8 +15,7 @@ from PIL import Image, ImageDraw
 
 from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.scenes.cameras.boxes import Faces, boxes
-from lightning_cgrpo.scenes.cameras.camera import FINENESS, HORIZON_PLACE, Array, Camera, Polygons, mounted
-from lightning_cgrpo.scenes.cameras.colors import GRASS, SKY
+from lightning_cgrpo.scenes.cameras.camera import FINENESS, GRASS, HORIZON_PLACE, SKY, Array, Camera, Polygons, mounted
 from lightning_cgrpo.scenes.cameras.ground import layers
 from lightning_cgrpo.scenes.cameras.lights import SceneLights, lamps, marks
 from lightning_cgrpo.scenes.scene import Scene

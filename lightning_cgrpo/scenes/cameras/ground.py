@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from lightning_cgrpo.scenes.cameras.camera import SIGHT, Array
-from lightning_cgrpo.scenes.cameras.colors import AREA, BORDER, JUNCTION, LEFT_BORDER, ROAD, Color
+from lightning_cgrpo.scenes.cameras.camera import AREA, BORDER, JUNCTION, LEFT_BORDER, ROAD, SIGHT, Array, Color
 from lightning_cgrpo.scenes.scene import Lanes, Points, RoadMap
 
 BORDER_WIDTH = 0.2

@@ -11,8 +11,7 @@ import math
 import numpy as np
 
 from lightning_cgrpo.scenes.cameras.boxes import Faces
-from lightning_cgrpo.scenes.cameras.camera import SIGHT, Array
-from lightning_cgrpo.scenes.cameras.colors import CASE, GREEN, RED, Color
+from lightning_cgrpo.scenes.cameras.camera import CASE, GREEN, RED, SIGHT, Array, Color
 from lightning_cgrpo.scenes.scene import Scene
 
 ASIDE, WIDTH, MARK_LENGTH = 1.15, 1.0, 1.6

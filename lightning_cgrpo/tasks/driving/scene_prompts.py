@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.baselines import HUMAN_INTERVAL
-from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
+from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
 from lightning_cgrpo.navsim.simulation.timing import DT

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.batch.expert_plan import ExpertPlan
+from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan
 from lightning_cgrpo.navsim.columns import MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.navsim.evaluation import average_displacement
 from lightning_cgrpo.navsim.scorer import Scorer, Scores

@@ -11,8 +11,8 @@ from lightning_cgrpo.callbacks import DrivingScores, EvaluationTable
 from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.navsim.baselines import constant_velocity
 from lightning_cgrpo.navsim.evaluation import evaluate
-from lightning_cgrpo.navsim.expert.constant_velocity import constant_velocity
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.rollout import Rollouts
@@ -41,7 +41,7 @@ class Nobody(Policy):
 
 
 def straight(scenes):
-    return [AnswerFormat().write(constant_velocity([scene])[0], 0.5) for scene in scenes]
+    return [AnswerFormat().write(constant_velocity([scene])[1][0], 0.5) for scene in scenes]
 
 
 def written(scenes, plans):

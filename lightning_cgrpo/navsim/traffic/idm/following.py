@@ -17,7 +17,7 @@ from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
 from lightning_cgrpo.navsim.traffic.idm.model import HEADWAY, TRAFFIC_RADIUS, next_speed
 from lightning_cgrpo.navsim.traffic.idm.rail_network import RailNetwork
 from lightning_cgrpo.navsim.traffic.idm.schedule import Level, Schedule
-from lightning_cgrpo.scenes.vehicle import LENGTH, WIDTH, State, centers
+from lightning_cgrpo.scenes.vehicle import LENGTH, WIDTH, State
 
 
 class Vehicles(NamedTuple):
@@ -33,10 +33,9 @@ class Vehicles(NamedTuple):
 class Following:
     """Drives R rows' units among egos ``[R, 41, 11]``; units, actors, slots: see `Schedule`."""
 
-    def __init__(self, network: RailNetwork, states: Tensor, scene: Tensor, *, ego_box_at_center: bool = False) -> None:
+    def __init__(self, network: RailNetwork, states: Tensor, scene: Tensor) -> None:
         self.network = network
         self.states = states
-        self.ego_box_at_center = ego_box_at_center
         self.schedule = schedule = Schedule(network, states, scene)
         self.rail = schedule.rail
         self.progress = network.progress[self.rail]
@@ -70,8 +69,7 @@ class Following:
         ego = self.states[:, step, : State.YAW + 1]
         units = len(self.rail)
         # The official code puts the center of the ego's box at the rear axle.
-        box = torch.cat([centers(ego), ego[:, State.YAW :]], 1) if self.ego_box_at_center else ego
-        self.rectangle[self.schedule.box[units:]] = rectangles.from_boxes(box, box.new_tensor([LENGTH, WIDTH]))
+        self.rectangle[self.schedule.box[units:]] = rectangles.from_boxes(ego, ego.new_tensor([LENGTH, WIDTH]))
         far = (self.pose[:, :2] - ego[self.schedule.unit_row, :2]).norm(dim=1) > TRAFFIC_RADIUS
         gone = far & self.schedule.own & self.present
         if gone.any():

@@ -63,10 +63,10 @@ class _Snap(NamedTuple):
     deviation: float
 
 
-def find_rails(scene: Scene, *, wrapped_headings: bool = False, own_speed_limits: bool = False) -> Traveling:
+def find_rails(scene: Scene) -> Traveling:
     """Put each vehicle on the lane under it of nearest direction, unless it overlaps the ego or an earlier vehicle.
 
-    Vehicles too far from the ego are omitted. Options: see `Reactive`.
+    Vehicles too far from the ego are omitted.
     """
     agents, lanes = scene.agents, scene.map.lanes
     now = (agents.times.abs() < EARLY).nonzero()[:, 0]
@@ -83,7 +83,7 @@ def find_rails(scene: Scene, *, wrapped_headings: bool = False, own_speed_limits
     target = TARGET_SPEED
     for number, row in enumerate(rows):
         state, speed = states[number], float(np.hypot(*states[number, 3:]))
-        snap = _snap(scene, segments[number], state, wrapped_headings)
+        snap = _snap(scene, segments[number], state)
         if snap is None or snap.deviation > SNAP_DISTANCE:
             if snap is not None or (speed < PARKED_SPEED and off_road[number]):
                 parked.append(row)
@@ -94,8 +94,7 @@ def find_rails(scene: Scene, *, wrapped_headings: bool = False, own_speed_limits
         occupied.append(box)
         # The official code overwrites the default: a lane without a limit takes the limit of the vehicle before.
         limit = float(lanes.speed_limit[snap.lane])
-        default = TARGET_SPEED if own_speed_limits else target
-        target = limit if limit and not math.isnan(limit) else default
+        target = limit if limit and not math.isnan(limit) else target
         rail = _rail(row, lanes.centerlines[snap.lane].numpy(), snap, speed, target)
         if np.hypot(*(rail.start - ego)) <= TRAFFIC_RADIUS:
             rails.append(rail)
@@ -121,14 +120,10 @@ def _contain(areas: Shapes, points: Shapes) -> np.ndarray:
     return found
 
 
-def _snap(scene: Scene, lanes: list[int], state: Array, wrapped: bool) -> _Snap | None:
+def _snap(scene: Scene, lanes: list[int], state: Array) -> _Snap | None:
     """Place on the lane of nearest direction, if any; officially the difference of angles isn't wrapped."""
-
-    def turn(snap: _Snap) -> float:
-        difference = float(snap.pose[2] - state[2])
-        return abs(math.remainder(difference, 2 * math.pi) if wrapped else difference)
-
-    return min((_on(scene, lane, state) for lane in lanes), key=turn, default=None)
+    places = (_on(scene, lane, state) for lane in lanes)
+    return min(places, key=lambda snap: abs(float(snap.pose[2] - state[2])), default=None)
 
 
 def _on(scene: Scene, lane: int, state: Array) -> _Snap:

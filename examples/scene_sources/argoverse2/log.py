@@ -175,7 +175,7 @@ def _read(path: Path, columns: list[str] | None) -> dict[str, Any]:
         from pyarrow import ArrowException, feather  # an extra
     except ImportError:
         raise UserError(
-            f"Expected pyarrow, which reads Argoverse 2, to be installed, try {installing('driving')}."
+            f"Expected pyarrow, which reads Argoverse 2, to be installed, try {installing('data')}."
         ) from None
     pose = ["qw", "qx", "qy", "qz", "tx_m", "ty_m", "tz_m"]
     names = ["timestamp_ns", *(() if columns is None else (*pose, *columns))]

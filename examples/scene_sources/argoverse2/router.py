@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import shapely
 
-from lightning_cgrpo.scenes.argoverse2.log import Array, TimedPoses, wrapped
+from examples.scene_sources.argoverse2.log import Array, TimedPoses, wrapped
 from lightning_cgrpo.scenes.scene import RoadMap
 
 INTERVAL = 0.1

@@ -5,8 +5,15 @@ import math
 import pytest
 import torch
 
-from lightning_cgrpo.navsim.aggregation import epdms, human_filtered, multiplicative_metrics_prod, weighted_average
-from lightning_cgrpo.navsim.columns import EXTENDED_COMFORT, MULTIPLIERS, WEIGHTS
+from lightning_cgrpo.navsim.columns import (
+    EXTENDED_COMFORT,
+    MULTIPLIERS,
+    WEIGHTS,
+    epdms,
+    human_filtered,
+    multiplicative_metrics_prod,
+    weighted_average,
+)
 
 
 def tensor(values):

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from examples.scene_sources.argoverse2.log import Array, relative, rotate
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.scenes.argoverse2.log import Array, relative, rotate
 from lightning_cgrpo.scenes.json_fields import Field, SceneError
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.scene_file import ego_to_json, scene_from_json

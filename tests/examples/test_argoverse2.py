@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from examples.scene_sources.argoverse2 import Argoverse2
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.scenes.argoverse2 import Argoverse2
 from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, Scene
 from lightning_cgrpo.scenes.scene_file import read_scene, scene_from_json, scene_to_json
@@ -211,7 +211,7 @@ def test_errors_say_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(SceneError, match="one file map"):
         Argoverse2(strange, val_share=0, test_share=0).scenes("train")[0]
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"pip install -e .\.\[driving\]"):
+    with pytest.raises(UserError, match=r"pip install -e .\.\[data\]"):
         source.scenes("train")
 
 
@@ -258,7 +258,7 @@ def test_real_scenes_are_those_that_the_official_scores_were_made_of(
 
 @pytest.mark.slow
 def test_means_of_the_real_scenes_are_the_official_ones(real: dict[str, Scene]) -> None:
-    from lightning_cgrpo.navsim.expert.constant_velocity import constant_velocity
+    from lightning_cgrpo.navsim.baselines import constant_velocity
     from lightning_cgrpo.navsim.expert.pdm_closed import plan
     from lightning_cgrpo.navsim.scorer import Scorer
 
@@ -275,7 +275,7 @@ def test_means_of_the_real_scenes_are_the_official_ones(real: dict[str, Scene]) 
     for poses, interval, official in (
         (human, 0.5, 0.836),
         (moved, 0.1, 0.930),
-        (constant_velocity(scenes), 0.5, 0.729),
+        (constant_velocity(scenes)[1], 0.5, 0.729),
     ):
         scores = scorer(poses, rows, interval)
         assert scores.valid.all()

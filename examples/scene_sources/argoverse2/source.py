@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from examples.scene_sources.argoverse2.log import BOXES, POSES, Array, Log, last_sweep, read_log, relative, wrapped
+from examples.scene_sources.argoverse2.road_map import read_map
+from examples.scene_sources.argoverse2.router import Router
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.scenes.argoverse2.log import BOXES, POSES, Array, Log, last_sweep, read_log, relative, wrapped
-from lightning_cgrpo.scenes.argoverse2.road_map import read_map
-from lightning_cgrpo.scenes.argoverse2.router import Router
 from lightning_cgrpo.scenes.logs import ALL, LogSource, Part
 from lightning_cgrpo.scenes.scene import RoadMap, Scene
 from lightning_cgrpo.scenes.scene_file import agent_to_json, ego_to_json, scene_from_json
@@ -31,7 +31,7 @@ class Moment(NamedTuple):
 
 
 class Argoverse2(LogSource[Moment]):
-    """Scenes of 4 s, with 1.5 s of history, from Argoverse 2 sensor logs. Requires pyarrow (extra `driving`).
+    """Scenes of 4 s, with 1.5 s of history, from Argoverse 2 sensor logs. Requires pyarrow (extra `data`).
 
     Args:
         path: a log, or a folder with logs at depth one or two. Logs without boxes, as in Argoverse's test split, are

@@ -15,28 +15,28 @@ from lightning_cgrpo.scenes.scene import MOVING_TYPES, Agents, Scene
 
 
 @dataclass(frozen=True, eq=False)
-class LoggedAgents:
-    """Logged agents of S scenes, padded to A per scene with absent agents."""
+class AgentTracks:
+    """K tracks of A agents over T steps of 0.1 s, padded with absent agents."""
 
-    poses: Tensor  # [S, A, 41, 3] x, y, yaw of the boxes' centers; 0 where absent
-    speeds: Tensor  # [S, A, 41] m/s; 0 where absent and for types that don't move
-    sizes: Tensor  # [S, A, 2] length, width
-    present: Tensor  # [S, A, 41] bool
-    types: Tensor  # [S, A] int64 index into `AGENT_TYPES`, -1 for padding
-    first_speed: Tensor  # [S, A] m/s when first seen
+    poses: Tensor  # [K, A, T, 3] x, y, yaw of the boxes' centers; 0 where absent
+    speeds: Tensor  # [K, A, T] m/s; 0 where absent and for types that don't move
+    sizes: Tensor  # [K, A, 2] length, width
+    present: Tensor  # [K, A, T] bool
+    types: Tensor  # [K, A] int64 index into `AGENT_TYPES`, -1 for padding
+    first_speed: Tensor  # [K, A] m/s when first seen; officially decides whether an agent counts as stopped
 
     @classmethod
-    def of(
+    def logged(
         cls,
         scenes: Sequence[Scene],
         origin: Tensor,
         dtype: torch.dtype,
         device: torch.device | str,
         steps: int = STEPS,
-    ) -> LoggedAgents:
-        """Interpolate the scenes' agents; positions are relative to ``origin [S, 2]``. ``steps`` instead of 41."""
-        found = [interpolate_agents(scene.agents, at, steps) for scene, at in zip(scenes, origin, strict=True)]
-        poses, velocities, present, first_speed = zip(*found, strict=True)
+    ) -> AgentTracks:
+        """Interpolate the agents of S scenes over ``steps``; positions are relative to ``origin [S, 2]``."""
+        interpolated = [interpolate_agents(scene.agents, at, steps) for scene, at in zip(scenes, origin, strict=True)]
+        poses, velocities, present, first_speed = zip(*interpolated, strict=True)
 
         def floats(rows: Sequence[Tensor]) -> Tensor:
             return pad_sequence(list(rows), batch_first=True).to(device, dtype)

@@ -11,7 +11,7 @@ import shapely
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from lightning_cgrpo.scenes.argoverse2.log import MAPS, Array
+from examples.scene_sources.argoverse2.log import MAPS, Array
 from lightning_cgrpo.scenes.json_fields import Field, SceneError, load_json
 from lightning_cgrpo.scenes.scene import RoadMap
 from lightning_cgrpo.scenes.scene_file import map_from_json

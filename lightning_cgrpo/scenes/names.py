@@ -1,3 +1,0 @@
-"""Names of scene files."""
-
-SCENE_SUFFIX = ".scene.json"
