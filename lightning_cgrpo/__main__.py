@@ -10,7 +10,7 @@ from typing import NoReturn
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.configuration import ConfigError
 from lightning_cgrpo.cli.run_folders import find_checkpoint
-from lightning_cgrpo.errors import UserError, did_you_mean
+from lightning_cgrpo.errors import UserError, did_you_mean, printable
 
 RUNS = {
     "fit": "train a policy (the weights of reward and constraints adapt as it learns)",
@@ -141,7 +141,8 @@ def run() -> None:
 
 
 def _end(message: str, status: int) -> NoReturn:
-    print(f"lightning_cgrpo: error: {message}", file=sys.stderr)
+    lines = map(printable, f"lightning_cgrpo: error: {message}".split("\n"))
+    print(*lines, sep="\n", file=sys.stderr)
     sys.exit(status)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -41,11 +42,26 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def first_line(error: BaseException) -> str:
     """First line of the error's message, printable and without the final period; the class name if empty."""
-    return printable((str(error).strip() or type(error).__name__).split("\n")[0].rstrip("."))
+    return printable((valid(error).strip() or type(error).__name__).split("\n")[0].rstrip("."))
 
 
-def printable(text: str) -> str:
-    r"""The text with escapes such as ``\x1b`` for unprintable characters, which could steer a terminal."""
+def printable(value: object) -> str:
+    r"""The text of any value, with escapes such as ``\x1b`` for unprintable characters, which could steer a terminal."""
+    text = valid(value)
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def valid(value: object) -> str:
+    r"""The text of any value in valid Unicode; a value that has no text gives the name of its class.
+
+    Example:
+        >>> valid("half a pair: \ud800")
+        'half a pair: �'
+    """
+    try:
+        text = str(value)
+    except BaseException as error:
+        return f"<{type(value).__name__}, whose text raises {type(error).__name__}>"
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)

@@ -14,6 +14,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.prompt_worker import AVAILABLE, made_ahead
 from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.user_code import UserCode
 
 
 class PromptSource(ABC):
@@ -80,9 +81,13 @@ class PromptLoader:
 
     def __iter__(self) -> Iterator[PromptGroups]:
         if self.worker:
-            yield from made_ahead(self.source.groups, self._shares())
+            yield from made_ahead(self._groups, self._shares())
         else:
-            yield from map(self.source.groups, self._shares())
+            yield from map(self._groups, self._shares())
+
+    def _groups(self, index: Tensor) -> PromptGroups:
+        with UserCode(f"{type(self.source).__name__}.groups"):
+            return self.source.groups(index)
 
     def _shares(self) -> Iterator[Tensor]:
         """Indices ``[B]`` of this process's share of every batch."""

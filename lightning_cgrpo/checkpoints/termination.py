@@ -22,6 +22,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_cgrpo.checkpoints import watchdog
 from lightning_cgrpo.distributed import all_sum, world
+from lightning_cgrpo.user_code import by_signal
 
 GRACE = 60.0
 """Least seconds that an update may last after SIGTERM; see `watchdog.Clock`."""
@@ -93,9 +94,9 @@ class Termination(_SignalConnector):
         if first and self.defers:
             _aside(say, f"\n{SIGNALS[which]}: last.ckpt is written after this update; a second one ends at once.")
         elif which is signal.SIGINT and hasattr(sys, "ps1"):
-            raise KeyboardInterrupt
+            raise by_signal(KeyboardInterrupt())
         elif which is signal.SIGINT and first:
-            raise SystemExit(128 + number)
+            raise by_signal(SystemExit(128 + number))
         else:
             _end(number)
 

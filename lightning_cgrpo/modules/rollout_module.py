@@ -27,6 +27,7 @@ from lightning_cgrpo.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task, TrainerState
+from lightning_cgrpo.user_code import UserCode
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 TEST_SPLITS = ("test", "test_train", "test_follow_ups", "certify")
@@ -139,7 +140,8 @@ class RolloutModule(ManualOptimization):
             return uniform(self.seed, stream, update, prompts.index, shape).to(prompts.index.device)
 
         self.policy.eval()
-        with torch.no_grad(), unsharded(self.policy), cast_once(prompts.index.device):
+        name = f"{type(self.sampler).__name__}.rollout"
+        with torch.no_grad(), unsharded(self.policy), cast_once(prompts.index.device), UserCode(name):
             rollouts = self.sampler.rollout(self.policy, prompts, group_size, noise)
         self.policy.train()
         return rollouts
@@ -148,7 +150,8 @@ class RolloutModule(ManualOptimization):
         """All signals, and counts ``[B]`` of non-finite entries by signal; such entries do not apply."""
         if (trainer := self._trainer) is not None:
             self.task.trainer_state = TrainerState(trainer.global_step, trainer.max_steps, trainer.current_epoch)
-        scored = {**self.task.score(prompts, rollouts), **self.sampler.measured(rollouts)}
+        with UserCode(f"{type(self.task).__name__}.score"):
+            scored = {**self.task.score(prompts, rollouts), **self.sampler.measured(rollouts)}
         for name, signal in scored.items():
             if not isinstance(signal, Signal):
                 raise UserError(

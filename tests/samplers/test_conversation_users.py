@@ -96,7 +96,7 @@ def test_a_user_who_fails_ends_the_conversation(policy, late):
             time.sleep(0.5)
 
     sampler = ConversationSampler(300, environment_factory=Failing, time_limit=0.01)
-    with pytest.warns(UserWarning, match="user_message raised (TimeoutError|RuntimeError)"):
+    with pytest.warns(UserWarning, match="user_message raised (TimeLimitError|RuntimeError)"):
         rollouts = rolled(policy, sampler)
     assert rollouts.info["truncated"].all() and [len(turns) for turns in rollouts.info["turns"][0]] == [1, 1, 1]
     assert len(sampler._pool) == (0 if late else 6), "one that may still be running is not used again"

@@ -10,18 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.errors import UserError, expect, valid
 from lightning_cgrpo.host import on_host
 from lightning_cgrpo.objective.composition import SignalKind
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, read
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
-from lightning_cgrpo.samplers.conversation.tools import Tool, imported, methods, own_reward, schema
+from lightning_cgrpo.samplers.conversation.tools import Tool, methods, own_reward, schema
 from lightning_cgrpo.samplers.conversation.world import Conversation, World, event_kinds, event_signals
 from lightning_cgrpo.samplers.engine import RolloutEngine
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.sampler import Noise
+from lightning_cgrpo.user_code import UserCode, called, imported
 
 
 class ConversationSampler(GenerationSampler):
@@ -73,7 +74,7 @@ class ConversationSampler(GenerationSampler):
         self.max_turns, self.time_limit = max_turns, time_limit
         self._functions: list[Tool] = [imported(tool, "tools") for tool in tools]
         self._factory = None if environment_factory is None else imported(environment_factory, "environment_factory")
-        self._pool: list[Any] = [] if self._factory is None else [self._factory()]
+        self._pool: list[Any] = [] if self._factory is None else [self._made()]
         every = self._functions + [tool for first in self._pool for tool in methods(first)]
         self._names = [tool.__name__ for tool in every]
         self._has_user = any(hasattr(first, "user_message") for first in self._pool)
@@ -127,7 +128,7 @@ class ConversationSampler(GenerationSampler):
                 answers:
             ]
         if self._reward is not None:
-            info["own_reward"] = own_reward(environments)
+            info["own_reward"] = [own_reward(environment) for environment in environments]
         grouped = {
             name: [rows[i : i + group_size] for i in range(0, answers, group_size)] for name, rows in info.items()
         }
@@ -139,7 +140,7 @@ class ConversationSampler(GenerationSampler):
         if self._reward is not None:
             rewards = [reward for row in rollouts.info["own_reward"] for reward in row]
             device, shape = rollouts.mask.device, rollouts.mask.shape[:2]
-            value = torch.tensor([float(reward or 0) for reward in rewards], device=device)
+            value = torch.tensor([reward or 0.0 for reward in rewards], device=device)
             applicable = torch.tensor([reward is not None for reward in rewards], dtype=torch.bool, device=device)
             signals[self._reward] = Signal(value.view(shape), applicable=applicable.view(shape))
         return signals
@@ -147,8 +148,13 @@ class ConversationSampler(GenerationSampler):
     def _environments(self, count: int) -> list[Any]:
         if self._factory is None:
             return []
-        self._pool += [self._factory() for _ in range(count - len(self._pool))]
+        self._pool += [self._made() for _ in range(count - len(self._pool))]
         return self._pool[:count]
+
+    def _made(self) -> Any:
+        assert self._factory is not None
+        with UserCode("environment_factory"):
+            return self._factory()
 
     def _observed(self, prompts: PromptGroups, environments: Sequence[Any], group_size: int) -> PromptGroups:
         """The prompts with the texts of the environments' resets added to the last message.
@@ -162,7 +168,7 @@ class ConversationSampler(GenerationSampler):
         for number in range(len(asked)):
             row = {name: _element(column, number) for name, column in prompts.columns.items()}
             of_group = environments[number * group_size : (number + 1) * group_size]
-            first, *others = [environment.reset(**row) for environment in of_group]
+            first, *others = [_start(environment, row) for environment in of_group]
             if any(other != first for other in others):
                 raise UserError(
                     f"Expected the environments of a group to start with the same text, but got {first!r:.60} and "
@@ -182,6 +188,12 @@ class ConversationSampler(GenerationSampler):
 
 def _flat(rollouts: Rollouts) -> tuple[Tensor, Tensor]:
     return rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1)
+
+
+def _start(environment: Any, row: Mapping[str, Any]) -> str | None:
+    """Reset an environment; returns its text."""
+    text = called(environment.reset, row, f"{type(environment).__name__}.reset", None)
+    return None if text is None else valid(text)
 
 
 def _element(column: Any, row: int) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
-from lightning_cgrpo.errors import UserError, first_line
+from lightning_cgrpo.errors import UserError, first_line, valid
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 USER = {"role": "user", "content": "dummy"}
 ANSWER = {"role": "assistant", "content": "dummy"}
+HALF_PAIR = re.compile("[\ud800-\udfff]")
+FIRST_MARK = 0xF0000
+"""A character for private use; marks take the places of control tokens in texts of the world."""
 NAME, KEY, VALUE, CONTENT, RESULT = "dummy_name", "dummy_key", "dummy_value", "dummy_content", "dummy_result"
 
 
@@ -43,6 +47,12 @@ class ChatTemplate:
             raise self._error("to have a chat template, but it has none")
         self._extra: dict[str, str] = {}
         self._format: _JSONFormat | None = None
+        self._longest_token = max(map(len, self.tokenizer.get_vocab()))
+        controls = sorted(self._control_tokens(), key=len, reverse=True)
+        self._marks = {chr(FIRST_MARK + number): control for number, control in enumerate(controls)}
+        self._mark_of = {control: mark for mark, control in self._marks.items()}
+        self._control = re.compile("|".join(map(re.escape, controls)) or "(?!)")
+        self._marked = re.compile(f"([{chr(FIRST_MARK)}-{chr(FIRST_MARK + len(controls))}])")
         self._start: list[int] = self._ids(self._text([USER], True))
         if user and not self._preserves([USER, ANSWER, USER, ANSWER, USER]):
             raise self._error("to preserve prefixes, but it writes earlier turns differently once the user replies")
@@ -71,11 +81,37 @@ class ChatTemplate:
                     "try trl.chat_template_utils.add_response_schema"
                 )
 
-    def reply(self, messages: Messages) -> list[int]:
-        """Tokens from the end of a turn to the start of the next turn, given the messages of tools or of the user."""
-        called = messages[0]["role"] == "tool"
-        before = [USER, _asking(messages[0].get("name", NAME), {}, self._extra) if called else ANSWER]
-        return self._ids(self._text([*before, *messages], True))[len(self._until_stop(before)) :]
+    def reply(self, messages: Messages, room: int | None = None) -> list[int] | None:
+        """Tokens from the end of a turn to the start of the next turn, given the messages of tools or of the user.
+
+        Control tokens in the messages become plain text: a tool's text must not end its own turn.
+
+        Returns:
+            None for more tokens than `room`.
+        """
+        if room is not None and sum(len(m["content"]) for m in messages) > room * self._longest_token:
+            return None  # without encoding a text of any length
+        marked = [{**m, **{key: self._mark(m[key]) for key in ("name", "content") if key in m}} for m in messages]
+        called = marked[0]["role"] == "tool"
+        before = [USER, _asking(marked[0].get("name", NAME), {}, self._extra) if called else ANSWER]
+        tokens = self._ids(self._text([*before, *marked], True))[len(self._until_stop(before)) :]
+        return tokens if room is None or len(tokens) <= room else None
+
+    def _control_tokens(self) -> list[str]:
+        """Texts of the tokens that structure conversations: special ones, stop tokens, and those of the template."""
+        added = {int(number): token for number, token in self.tokenizer.added_tokens_decoder.items()}
+        return [
+            token.content
+            for number, token in added.items()
+            if token.special
+            or number in self.stops
+            or (token.content.strip() and token.content in str(self.tokenizer.chat_template))
+        ]
+
+    def _mark(self, text: str) -> str:
+        """The text with a mark in the place of each control token, for `_ids`."""
+        text = self._marked.sub("\ufffd", text)
+        return self._control.sub(lambda match: self._mark_of[match[0]], text)
 
     def answer(self, messages: Messages) -> tuple[list[int], list[bool]]:
         """Tokens of a written answer as sampling gives them, and whether each token is the policy's own.
@@ -90,7 +126,7 @@ class ChatTemplate:
             raise UserError(
                 f"Expected a completion to be turns of the assistant with replies between them, but got roles {roles}."
             )
-        written = [self.reply(part) if n % 2 else self._turn(part[0]) for n, part in enumerate(parts)]
+        written = [self.reply(part) or [] if n % 2 else self._turn(part[0]) for n, part in enumerate(parts)]
         own = [n % 2 == 0 for n, tokens in enumerate(written) for _ in tokens]
         return [token for tokens in written for token in tokens], own
 
@@ -104,17 +140,21 @@ class ChatTemplate:
             return {"role": "assistant", "content": self.text(tokens)}
         if self._format is None:
             try:
-                parsed = self.tokenizer.parse_response(tokens, prefix=self._start, tools=self.schemas)
-            except (ValueError, TypeError) as error:
+                parsed = self.tokenizer.parse_response(tokens, prefix=self._start, tools=self.schemas) or {}
+                calls = [call.get("function", call) for call in parsed.get("tool_calls") or []]
+                named = [(call["name"], call.get("arguments")) for call in calls]
+            except Exception as error:  # of any kind, by the tokenizer's own rules
                 raise InvalidCallError(f"The call cannot be read: {first_line(error)}.") from None
-            message: dict[str, Any] = {"role": "assistant", **(parsed or {})}
-            message["content"] = message.get("content") or ""
-            return message
-        text = self.text(tokens, special=True)
-        content, calls = self._format.read(text)
-        # Calls may be marked by special tokens, which the message's text leaves out.
-        message = {"role": "assistant", "content": content if calls else self.text(tokens)}
-        return message | {"tool_calls": [_call(*call) for call in calls]} if calls else message
+            message = {"role": "assistant", **parsed, "content": valid(parsed.get("content") or "")}
+        else:
+            content, named = self._format.read(self.text(tokens, special=True))
+            # Calls may be marked by special tokens, which the message's text leaves out.
+            message = {"role": "assistant", "content": content if named else self.text(tokens)}
+        if named:
+            if HALF_PAIR.search(json.dumps(named, ensure_ascii=False, default=repr)):
+                raise InvalidCallError("Expected valid Unicode in a call, but got half of a surrogate pair.")
+            message["tool_calls"] = [_call(*call) for call in named]
+        return message
 
     def text(self, tokens: list[int], special: bool = False) -> str:
         """The text of a turn without its stop token."""
@@ -149,17 +189,24 @@ class ChatTemplate:
         return text
 
     def _ids(self, text: str) -> list[int]:
+        if self._marked.search(text):
+            return [token for piece in self._marked.split(text) for token in self._plain(piece)]
         ids: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids
         return ids
+
+    def _plain(self, piece: str) -> list[int]:
+        """Tokens of a text, or of a mark's control token in two parts, which the tokenizer reads as plain text."""
+        control = self._marks.get(piece)
+        return self._ids(piece) if control is None else self._ids(control[:1]) + self._ids(control[1:])
 
     def _json_format(self) -> _JSONFormat | None:
         text = self._text([USER, _asking(NAME, {KEY: VALUE}, self._extra) | {"content": CONTENT}])
         for start in (place for place, letter in enumerate(text) if letter == "{"):
             try:
-                found, end = json.JSONDecoder().raw_decode(text, start)
+                call, end = json.JSONDecoder().raw_decode(text, start)
             except ValueError:
                 continue
-            keys = {json.dumps(value): key for key, value in found.items()}
+            keys = {json.dumps(value): key for key, value in call.items()}
             name, arguments = keys.get(json.dumps(NAME)), keys.get(json.dumps({KEY: VALUE}))
             if name and arguments:
                 stops = [text.find(stop, end) for stop in self.tokenizer.convert_ids_to_tokens(list(self.stops))]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+import math
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lightning_cgrpo.errors import UserError, first_line
-from lightning_cgrpo.threads import started, submitted
+from lightning_cgrpo.user_code import UserCode, called, described
 
 Tool = Callable[..., Any]
 NO_TOOLS = ("reset", "get_reward", "user_message")
@@ -17,25 +17,6 @@ NO_TOOLS = ("reset", "get_reward", "user_message")
 
 class InvalidCallError(ValueError):
     """A call that names no tool, or whose text or arguments cannot be read; the message is for the policy."""
-
-
-def imported(item: str | Callable[..., Any], argument: str) -> Callable[..., Any]:
-    """A callable, or the callable at the import path ``module.name``.
-
-    Raises:
-        UserError: the path cannot be imported; the message names the argument.
-    """
-    if not isinstance(item, str):
-        return item
-    module, _, name = item.rpartition(".")
-    try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(
-            f"Expected {argument} to be given by import paths like my_module.my_function, but got '{item}', which "
-            f"can't be imported ({first_line(error)})."
-        ) from error
-    return found
 
 
 def methods(environment: Any) -> list[Tool]:
@@ -61,17 +42,17 @@ def schema(tool: Tool) -> dict[str, Any]:
     from transformers.utils.chat_template_utils import get_json_schema
 
     try:
-        found: dict[str, Any] = get_json_schema(tool)
+        described_tool: dict[str, Any] = get_json_schema(tool)
     except Exception as error:  # transformers' own kinds of errors
         raise UserError(
             f"Expected tool '{tool.__name__}' to have type hints and a docstring with a section `Args:` that describes "
             f"each argument, but got: {first_line(error)}."
         ) from error
-    return found
+    return described_tool
 
 
-def called(tools: Mapping[str, Tool], call: Mapping[str, Any], time_limit: float | None) -> tuple[str, Any]:
-    """Call the tool that the policy asked for; returns its name and result.
+def call_tool(tools: Mapping[str, Tool], call: Mapping[str, Any], time_limit: float | None) -> str:
+    """The text of the result of the tool that the policy asked for.
 
     Args:
         call: ``{"name": …, "arguments": {…}}``.
@@ -79,7 +60,7 @@ def called(tools: Mapping[str, Tool], call: Mapping[str, Any], time_limit: float
 
     Raises:
         InvalidCallError: there is no such tool, or its arguments don't fit.
-        TimeoutError: the tool is still running; Python cannot end its thread.
+        TimeLimitError: the tool is still running; Python cannot end its thread.
         Exception: raised by the tool.
     """
     name, arguments = call.get("name"), call.get("arguments")
@@ -91,37 +72,30 @@ def called(tools: Mapping[str, Tool], call: Mapping[str, Any], time_limit: float
         inspect.signature(tools[name]).bind(**arguments)
     except TypeError as error:
         raise InvalidCallError(f"{name}: {error}") from None
-    if time_limit is None:
-        result = tools[name](**arguments)
-    else:
-        result = _within(time_limit, started(tools[name], arguments, f"tool {name}"))
-    if inspect.isawaitable(result):
-        coroutine = submitted(result)
-        try:
-            result = _within(time_limit, coroutine)
-        finally:
-            coroutine.cancel()
-    return name, result
+    result = called(tools[name], arguments, f"tool {name}", time_limit)
+    with UserCode(f"the text of a result of tool {name}"):
+        return str(result)
 
 
-def _within(time_limit: float | None, future: Future[Any]) -> Any:
-    if not wait([future], time_limit).done:
-        raise TimeoutError(f"No result within {time_limit:g} s.")
-    return future.result()
-
-
-def asked(user: Callable[[str], Any], turn: str, time_limit: float | None) -> str | None:
+def user_message(user: Callable[[str], Any], turn: str, time_limit: float | None) -> str | None:
     """The next message of an environment's user, or None at the end of the conversation.
 
     Raises:
-        TimeoutError: the user has not answered in time.
+        TimeLimitError: the user has not answered in time.
         Exception: raised by the user.
     """
-    reply = user(turn) if time_limit is None else _within(time_limit, started(user, {"turn": turn}, "user_message"))
-    return None if reply is None else str(reply)
+    message = called(user, {"turn": turn}, "user_message", time_limit)
+    with UserCode("the text of a user_message"):
+        return None if message is None else str(message)
 
 
-def own_reward(environments: Sequence[Any]) -> list[float | None]:
-    """Rewards of finished environments by their method ``get_reward``; None where a reward does not apply."""
-    rewards = [environment.get_reward() for environment in environments]
-    return [submitted(reward).result() if inspect.isawaitable(reward) else reward for reward in rewards]
+def own_reward(environment: Any) -> float | None:
+    """Reward of a finished environment by its method ``get_reward``; None where none applies, NaN for a fault."""
+    name = f"{type(environment).__name__}.get_reward"
+    try:
+        reward = called(environment.get_reward, {}, name, None)
+        with UserCode(name):
+            return None if reward is None else float(reward)
+    except Exception as error:
+        warnings.warn(f"{name} raised {described(error)}; the answer has no such reward.", stacklevel=2)
+        return math.nan

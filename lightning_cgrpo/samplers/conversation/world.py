@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.errors import valid
 from lightning_cgrpo.objective.composition import SignalKind
 from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
-from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, Tool, asked, called
+from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, Tool, call_tool, user_message
+from lightning_cgrpo.user_code import TimeLimitError, UserCodeError, described
 
 
 @dataclass(frozen=True)
@@ -62,40 +64,41 @@ class World:
         talk.length += len(tokens)
         last = self.max_turns is not None and len(talk.turns) + 1 >= self.max_turns
         results: list[dict[str, Any]] = []
-        found: Counter[str] = Counter()
+        events: Counter[str] = Counter()
         used: list[str] = []
         try:
             message = self.template.parse(tokens)
         except InvalidCallError as error:
             message = {"role": "assistant", "content": self.template.text(tokens, special=True)}
-            found["invalid"] += 1
-            results.append(_told("unknown", {"error": str(error)}))
+            events["invalid"] += 1
+            results.append(_told("unknown", {"error": valid(error)}))
         for call in message.get("tool_calls") or []:
-            wanted = call.get("function", call)
-            name = wanted.get("name")
+            asked = call["function"]
+            name, result = asked.get("name"), ""
             if last:
                 talk.cut = True
                 continue
             try:
-                name, result = called(talk.tools, wanted, self.time_limit)
+                result = call_tool(talk.tools, asked, self.time_limit)
                 used.append(name)
             except InvalidCallError as error:
-                found["invalid"] += 1
-                result = {"error": str(error)}
+                events["invalid"] += 1
+                result = str({"error": valid(error)})
             except Exception as error:  # of the tool, for the policy to read
-                found["failed"] += 1
+                events["failed"] += 1
                 used.append(name)
-                talk.hung = talk.hung or isinstance(error, TimeoutError)
-                result = {"error": str(error) or type(error).__name__}
+                talk.hung = talk.hung or isinstance(error, TimeLimitError)
+                short = type(error.__cause__).__name__ if isinstance(error, UserCodeError) else valid(error)
+                result = str({"error": short or type(error).__name__})
             results.append(_told(name, result))
         talk.messages.append(message)
-        talk.turns.append(Turn(talk.length, tuple(used), found["invalid"], found["failed"]))
+        talk.turns.append(Turn(talk.length, tuple(used), events["invalid"], events["failed"]))
         if not results and talk.user is not None and not last:
             results = self._user_message(talk, message["content"])
         if not results:
             return []
-        reply = [] if last else self.template.reply(results)
-        if last or len(reply) > room:
+        reply = None if last else self.template.reply(results, room)
+        if reply is None:
             talk.cut = True
             return []
         talk.messages += results
@@ -106,15 +109,14 @@ class World:
         """The user's reply to a turn without calls; without one, or if the user fails, the conversation ends."""
         assert talk.user is not None
         try:
-            reply = asked(talk.user, turn, self.time_limit)
+            reply = user_message(talk.user, turn, self.time_limit)
         except Exception as error:  # of the user's own code
-            talk.cut, talk.hung = True, talk.hung or isinstance(error, TimeoutError)
+            talk.cut, talk.hung = True, talk.hung or isinstance(error, TimeLimitError)
             warnings.warn(
-                f"user_message raised {type(error).__name__}: {error}; the conversation ends and counts as truncated.",
-                stacklevel=2,
+                f"user_message raised {described(error)}; the conversation ends and counts as truncated.", stacklevel=2
             )
             return []
-        return [] if reply is None else [{"role": "user", "content": reply}]
+        return [] if reply is None else [{"role": "user", "content": valid(reply)}]
 
     def cut_off(self, row: int, tokens: list[int]) -> None:
         """Record an answer's last turn, which the limit of tokens ended, from all tokens of the answer."""
@@ -126,7 +128,7 @@ class World:
 
 
 def _told(name: Any, result: Any) -> dict[str, Any]:
-    return {"role": "tool", "name": str(name), "content": str(result)}
+    return {"role": "tool", "name": valid(name), "content": valid(result)}
 
 
 def event_kinds(tools: Sequence[str]) -> dict[str, SignalKind]:

@@ -26,7 +26,7 @@ from lightning_cgrpo.json_client import JSONClient
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.samplers.vllm.push import Send, WeightPush, described
 from lightning_cgrpo.samplers.vllm.weights import named_weights
-from lightning_cgrpo.threads import started
+from lightning_cgrpo.user_code import started
 
 UNIQUE_ID = "0"
 """The store's key of the id that torch mints for a group, a detail of torch on which vLLM's example relies, too."""

@@ -1,47 +1,39 @@
-"""Import and call reward functions."""
+"""Calls of reward functions."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.errors import UserError, did_you_mean
-from lightning_cgrpo.threads import started, submitted
+from lightning_cgrpo.user_code import TimeLimitError, UserCode, imported, started, submitted, within
 
 RewardFunction = Callable[..., Any]
 
 
-def import_function(path: str, signal: str) -> RewardFunction:
-    """Import ``package.module.function``; errors name `signal`.
+def import_function(function: str | RewardFunction, signal: str) -> RewardFunction:
+    """A function, or the function at an import path.
 
     Raises:
         UserError: the path cannot be imported, or is no function.
     """
-    module, _, name = path.rpartition(".")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        hint = "try an import path like my_package.my_module.my_function"
-        if "/" in path or Path(path).is_dir():
-            hint = (
-                "a reward model is given as "
-                f"{{class_path: lightning_cgrpo.tasks.functions.RewardModel, init_args: {{model: {path}}}}}"
-            )
+    if isinstance(function, str) and ("/" in function or (function and Path(function).is_dir())):
         raise UserError(
-            f"Expected signal '{signal}' to be a function or its import path, but got '{path}', "
-            f"which can't be imported ({error}): {hint}."
-        ) from error
-    if not callable(function) or isinstance(function, type):
-        raise UserError(
-            f"Expected signal '{signal}' to be a function, but got '{path}', which is {function!r:.80}: "
-            "give a class by `class_path` and `init_args`."
+            f"Expected signal '{signal}' to be a function or its import path, but got '{function}', try "
+            "{class_path: lightning_cgrpo.tasks.functions.RewardModel, init_args: {model: "
+            f"{function}}}}} for a reward model."
         )
-    return function  # type: ignore[no-any-return]
+    called = imported(function, f"signal '{signal}'")
+    if not callable(called) or isinstance(called, type):
+        raise UserError(
+            f"Expected signal '{signal}' to be a function, but got '{function}', which is {called!r:.80}, try "
+            "`class_path` and `init_args` for a class."
+        )
+    return called
 
 
 def call_functions(
@@ -60,16 +52,17 @@ def call_functions(
     try:
         for signal, function in functions.items():
             accepted = _accepted(signal, function, arguments)
-            with _named(signal, arguments):
+            with _calling(signal, arguments, time_limit):
+                name = f"signal {signal}"
                 if time_limit is None:
                     result = function(**accepted)
                 else:
-                    result = _result(started(function, accepted, f"signal {signal}"), time_limit, signal)
-            results[signal] = submitted(result) if inspect.isawaitable(result) else result
+                    result = within(time_limit, started(function, accepted, name))
+                results[signal] = submitted(result, name) if inspect.isawaitable(result) else result
         for signal, result in results.items():
             if isinstance(result, Future):
-                with _named(signal, arguments):
-                    results[signal] = _result(result, time_limit, signal)
+                with _calling(signal, arguments, time_limit):
+                    results[signal] = within(time_limit, result)
     finally:
         for result in results.values():
             if isinstance(result, Future):
@@ -77,21 +70,17 @@ def call_functions(
     return results
 
 
-def _result(future: Future[Any], time_limit: float | None, signal: str) -> Any:
-    # Not `result(time_limit)`, because a function may raise a TimeoutError itself.
-    if not wait([future], time_limit).done:
+@contextmanager
+def _calling(signal: str, arguments: Mapping[str, Any], time_limit: float | None) -> Iterator[None]:
+    """Context of a call: exceptions get a note with the signal and the form of the arguments."""
+    try:
+        with UserCode(f"the function of signal '{signal}'"):
+            yield
+    except TimeLimitError:
         raise UserError(
             f"Expected the function of signal '{signal}' to return within {time_limit:g} s, but got no result, try a "
             "larger time_limit, or a timeout in the function, which may return None."
-        )
-    return future.result()
-
-
-@contextmanager
-def _named(signal: str, arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Add a note to an exception: the signal, and the form of the arguments."""
-    try:
-        yield
+        ) from None
     except Exception as error:
         chats = any(not isinstance(completion, str) for completion in arguments.get("completions", ()))
         shape = ", whose completions are chats: [{'role': 'assistant', 'content': TEXT}]" if chats else ""

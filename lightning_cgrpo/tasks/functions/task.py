@@ -16,6 +16,7 @@ from lightning_cgrpo.rollout import EXTRA, PromptGroups, Rollouts, Signal, read
 from lightning_cgrpo.tasks.completions import LENGTH_SIGNALS, length_signals, texts
 from lightning_cgrpo.tasks.functions.calls import call_functions, import_function
 from lightning_cgrpo.tasks.task import Task
+from lightning_cgrpo.user_code import UserCode
 
 RESERVED = (
     "prompts",
@@ -81,10 +82,7 @@ class FunctionTask(Task):
             raise UserError(f"Expected other names than those of the built-in signals, but got {taken}.")
         if unknown := sorted(kinds.keys() - signals.keys()):
             raise UserError(f"Expected argument `kinds` to name signals of {list(signals)}, but got {unknown}.")
-        self.functions = {
-            name: import_function(function, name) if isinstance(function, str) else function
-            for name, function in signals.items()
-        }
+        self.functions = {name: import_function(function, name) for name, function in signals.items()}
         self.max_completion_tokens = max_completion_tokens
         self._logged: dict[str, list[float]] = {}
         self.signals: Mapping[str, SignalKind] = {name: kinds.get(name, "any") for name in signals} | {
@@ -116,7 +114,8 @@ class FunctionTask(Task):
 
     def _signal(self, name: str, output: Any, rollouts: Rollouts) -> Signal:
         shape, device = rollouts.mask.shape[:2], rollouts.actions.device
-        values = _numbers(name, output, shape.numel())
+        with UserCode(f"the results of signal '{name}'"):  # whose elements may be of the user's own class
+            values = _numbers(name, output, shape.numel())
         applicable = torch.tensor([value is not None for value in values], dtype=torch.bool, device=device)
         value = torch.tensor([value or 0.0 for value in values], dtype=torch.float32, device=device)
         others = value[(value != 0) & (value != 1) & ~value.isnan()]

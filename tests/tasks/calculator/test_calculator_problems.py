@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.datamodules import CalculatorDataModule
-from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, called
+from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, call_tool
 from lightning_cgrpo.tasks.calculator import calculator, correct
 from lightning_cgrpo.tasks.calculator.problems import Manners, demonstrate, drawn
 
@@ -52,7 +52,7 @@ def test_demonstrations_are_right_and_their_replies_the_calculators():
         results = []
         for call in calls:
             try:
-                results.append(called({"calculator": calculator}, call, None)[1])
+                results.append(call_tool({"calculator": calculator}, call, None))
             except InvalidCallError as error:
                 results.append(str({"error": str(error)}))
         assert replies == results

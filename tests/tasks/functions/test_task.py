@@ -200,7 +200,7 @@ def test_a_string_is_an_import_path(my_rewards):
     [
         (
             "my_rewards.breif",
-            r"'my_rewards.breif', which can't be imported \(.*no attribute 'breif'\): try an import path",
+            r"'my_rewards.breif', which can't be imported \(.*no attribute 'breif'\)",
         ),
         ("no_rewards.brief", r"can't be imported \(No module named 'no_rewards'\)"),
         ("brief", "can't be imported"),

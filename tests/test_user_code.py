@@ -1,0 +1,255 @@
+"""Whatever user code raises is a counted fault, or an error that ends the run; a Ctrl-C is a Ctrl-C."""
+
+import asyncio
+import builtins
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+
+import pytest
+import torch
+from lightning import Trainer
+
+from lightning_cgrpo import ConstrainedGRPO, Constraint, Objective
+from lightning_cgrpo.callbacks import FixedWeights
+from lightning_cgrpo.datamodules import SeedDataModule
+from lightning_cgrpo.errors import UserError, first_line, printable
+from lightning_cgrpo.policies.categorical_mlp import CategoricalMLP
+from lightning_cgrpo.rollout import Signal
+from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, call_tool, own_reward
+from lightning_cgrpo.samplers.environment import Environment, EnvironmentSampler
+from lightning_cgrpo.tasks.functions.calls import call_functions
+from lightning_cgrpo.tasks.task import Task
+from lightning_cgrpo.user_code import TimeLimitError, UserCode, called, submitted
+
+
+class OwnError(BaseException):
+    """As pytest, trio and others define them."""
+
+
+def every_exception():
+    kinds = [kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)]
+    return [*kinds, asyncio.CancelledError, OwnError]
+
+
+def instance(kind):
+    for arguments in (
+        (),
+        ("text",),
+        ("text", [SystemExit()]),
+        ("text", [ValueError()]),
+        ("utf-8", b"x", 0, 1, "text"),
+        ("utf-8", "x", 0, 1, "text"),
+        ("x", 0, 1, "text"),
+    ):
+        try:
+            return kind(*arguments)
+        except TypeError:
+            continue
+    raise AssertionError(kind)
+
+
+KINDS = every_exception()
+
+
+def raising(kind):
+    def function(**_):
+        raise instance(kind)
+
+    async def asynchronous(**_):
+        await asyncio.sleep(0)
+        raise instance(kind)
+
+    return function, asynchronous
+
+
+def test_the_list_has_the_kinds_that_bend_a_run():
+    assert {StopIteration, StopAsyncIteration, SystemExit, KeyboardInterrupt, GeneratorExit} < set(KINDS)
+
+
+@pytest.mark.parametrize("time_limit", [None, 10.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_functions_and_tools_raise_an_exception_or_none(kind, time_limit):
+    for function in raising(kind):
+        with pytest.raises(Exception) as error:
+            call_functions({"mine": function}, {}, time_limit)
+        assert not isinstance(error.value, (StopIteration, StopAsyncIteration)) and "'mine'" in str(
+            [error.value, *error.value.__notes__]
+        )
+        with pytest.raises(Exception) as error:
+            call_tool({"tool": function}, {"name": "tool", "arguments": {}}, time_limit)
+        assert not isinstance(error.value, (StopIteration, StopAsyncIteration, InvalidCallError, TimeLimitError))
+
+        class World:
+            get_reward = staticmethod(function)
+
+        with pytest.warns(UserWarning, match="get_reward raised"):
+            assert own_reward(World()) != own_reward(World())  # NaN, a fault
+
+    async def answers():
+        return 5
+
+    assert submitted(answers(), "after").result(5) == 5, "the event loop still runs"
+
+
+def test_a_task_that_a_coroutine_starts_leaves_the_event_loop_running():
+    async def starts(**_):
+        task = asyncio.ensure_future(ends())
+        await asyncio.sleep(0.01)
+        return task.done()
+
+    async def ends():
+        sys.exit(0)
+
+    assert called(starts, {}, "starts", 5) is True and called(starts, {}, "starts", 5) is True
+
+
+# ---------------------------------------------------------------------- in every command
+
+
+class Coin(Environment):
+    max_steps, observation_size, actions = 1, 1, 2
+    raised = None
+
+    def reset(self, prompts, group_size):
+        return Flips(self.raised, len(prompts) * group_size)
+
+
+class Flips:
+    def __init__(self, raised, count):
+        self.raised, self.start = raised, torch.zeros(count, dtype=torch.long)
+
+    def observe(self, states):
+        return states[:, None].float()
+
+    def step(self, states, actions):
+        if self.raised is not None:
+            raise instance(self.raised)
+        return torch.ones_like(states)
+
+    def ended(self, states):
+        return states == 1
+
+    def report(self, states, actions, reached):
+        return {"won": actions == 1}
+
+
+class CoinTask(Task):
+    signals = {"won": "indicator", "lost": "indicator"}  # noqa: RUF012
+    raised = None
+
+    def score(self, prompts, rollouts):
+        if self.raised is not None:
+            raise instance(self.raised)
+        won = rollouts.info["won"].any(-1).float()
+        return {"won": Signal(won), "lost": Signal(1 - won)}
+
+
+class Seeds(SeedDataModule):
+    raised = None
+
+    def source(self, split):
+        source = super().source(split)
+        if self.raised is not None:
+
+            def groups(index):
+                raise instance(self.raised)
+
+            source.groups = groups
+        return source
+
+
+def run(command, broken, kind, trainer=None):
+    world, task, data = Coin(), CoinTask(), Seeds(2, 32, 8, 8, 4, seed=0)
+    {"environment": world, "task": task, "data": data}[broken].raised = kind
+    module = ConstrainedGRPO(
+        CategoricalMLP(1, 2),
+        EnvironmentSampler(world),
+        task,
+        Objective("won", {"lost": Constraint(at_most=0.5)}),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-2),
+        group_size=2,
+    )
+    getattr(trainer, command)(module, data)
+
+
+@pytest.fixture(scope="module")
+def trainers():
+    def made():
+        return Trainer(
+            accelerator="cpu", max_steps=2, max_epochs=-1, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, callbacks=[FixedWeights({"lost": 1.0})],
+        )  # fmt: skip
+
+    return made
+
+
+@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
+@pytest.mark.parametrize("broken", ["environment", "task", "data"])
+def test_no_command_ends_or_is_shortened_without_an_error(trainers, command, broken):
+    for kind in KINDS:
+        with warnings.catch_warnings(), pytest.raises(Exception) as error:
+            warnings.simplefilter("ignore")
+            run(command, broken, kind, trainers())
+        bends = not issubclass(kind, Exception) or kind in (StopIteration, StopAsyncIteration)
+        assert isinstance(error.value, UserError if bends else kind), kind
+        assert not bends or kind.__name__ in str(error.value)
+
+
+# ---------------------------------------------------------------------- Ctrl-C
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(1)
+
+
+def swallow():
+    try:
+        interrupt()
+    except BaseException:
+        return 1
+
+
+@pytest.mark.parametrize("function", [interrupt, swallow])
+@pytest.mark.parametrize("time_limit", [None, 10.0])
+def test_a_real_interrupt_passes(function, time_limit):
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        called(function, {}, "mine", time_limit)
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(UserError):  # the note is gone
+        called(raising(KeyboardInterrupt)[0], {}, "mine", None)
+
+
+def test_other_threads_have_no_signals():
+    outcomes = []
+
+    def elsewhere():
+        try:
+            with UserCode("mine"):
+                raise KeyboardInterrupt
+        except UserError as error:
+            outcomes.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert "KeyboardInterrupt" in str(outcomes[0])
+
+
+# ---------------------------------------------------------------------- texts
+
+
+class SilentError(Exception):
+    def __str__(self):
+        raise SystemExit("no text")
+
+
+def test_texts_of_all_values_can_be_shown():
+    assert first_line(SilentError()).startswith("<SilentError")
+    assert printable("\x1b]0;title\x07\x9b\ud83d") == r"\x1b]0;title\x07\x9b" + "\ufffd"
+    assert printable("plain text \U0001f600") == "plain text \U0001f600"
