@@ -37,9 +37,9 @@ class UserCodeError(UserError):
 class UserCode:
     """Context in which code of the user runs, so that the code fails with an `Exception` or not at all.
 
-    A StopIteration would end a loop over batches, and a SystemExit the run, without a word. These and all other
-    exceptions that are no `Exception` become a `UserCodeError`. Other exceptions pass. A Ctrl-C passes, because its signal
-    handler noted the exception (`by_signal`); it also passes if the code catches the exception.
+    A StopIteration would end a loop over batches, and a SystemExit the run, without a word. These and all exceptions
+    that are no `Exception` become a `UserCodeError`. Other exceptions pass. A Ctrl-C passes, even if the code catches
+    it, because its signal handler noted the exception (`by_signal`).
 
     Args:
         name: of the code, for the error, such as "the function of signal 'x'".
