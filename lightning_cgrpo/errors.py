@@ -46,7 +46,7 @@ def first_line(error: BaseException) -> str:
 
 
 def printable(value: object) -> str:
-    r"""The text of any value, with escapes such as ``\x1b`` for unprintable characters, which could steer a terminal."""
+    r"""The text of any value, with escapes such as ``\x1b`` for characters that could steer a terminal."""
     text = valid(value)
     if text.isprintable():
         return text
