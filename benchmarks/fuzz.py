@@ -2,7 +2,6 @@
 
     python -m benchmarks.fuzz                      # hypothesis, 127,000 inputs
     python -m benchmarks.fuzz --scale 0.01         # fewer
-    python -m benchmarks.fuzz --atheris 100000     # so many per text parser; needs `pip install atheris`
 
 Each parser must return its documented value or error. Prints the inputs given and accepted per parser; stops at the
 first failure, minimized.
@@ -13,13 +12,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
-import inspect
 import io
 import json
 import os
 import random
-import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -42,11 +38,9 @@ from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.scene_file import read_scene, scene_to_json
-from lightning_cgrpo.tasks.driving import answers
 from lightning_cgrpo.tasks.driving.answers import REACH, AnswerFormat
 from lightning_cgrpo.tasks.functions import prompts as any_prompts
 from lightning_cgrpo.tasks.gsm8k import prompts as gsm8k_prompts
-from lightning_cgrpo.tasks.gsm8k import scoring
 from lightning_cgrpo.tasks.gsm8k.scoring import gold_answer, read_number, score_completion
 
 JUNK: list[Any] = [
@@ -218,17 +212,7 @@ def _jsonl() -> st.SearchStrategy[bytes]:
 
 
 NUMBERS = ("1", "12", "12.5", "-3", "1e9", "1e999", ".", ",", " ", "9" * 90, "٣", "½", "NaN", "+", "$", "%", "inf")
-TAGS = (
-    "<think>",
-    "</think>",
-    "\n",
-    "<answer>",
-    "</answer>",
-    "<answer>12</answer>",
-    "####",
-    "12 apples",
-    "\N{MINUS SIGN}",
-)
+TAGS = ("<think>", "</think>", "\n", "<answer>", "</answer>", "<answer>12</answer>", "####", "12 apples", "\u2212")
 
 
 def targets() -> dict[str, Target]:
@@ -287,46 +271,11 @@ def fuzz_round(target: Target, count: int, number: int) -> tuple[int, int]:
     return given_to_it, valid
 
 
-VALID = {
-    "GSM8K answers": (check_gsm8k, "<think>\n3 * 4 #### 12\n</think>\n<answer>\n12\n</answer>"),
-    "waypoints": (check_waypoints, "[1.0,2.0] (3,-4.5)"),
-}
-"""Text parsers, each with a text that reaches most of the parser."""
-
-
-def fuzz_by_coverage(check: Callable[[str], bool], start: str, count: int) -> None:
-    """Fuzz a text parser in a separate process, because atheris ends its process."""
-    corpus = Path(tempfile.mkdtemp())
-    (corpus / "start").write_text(start)
-    process = os.fork()
-    if not process:
-        import atheris
-
-        for module in (scoring, answers, answers.AnswerFormat):
-            for function in filter(inspect.isfunction, vars(module).values()):
-                atheris.instrument_func(function)
-        atheris.Setup(
-            [sys.argv[0], str(corpus), f"-runs={count}", "-max_len=400", "-verbosity=0"],
-            lambda data: check(data.decode("utf-8", "surrogateescape")) and None,
-        )
-        atheris.Fuzz()
-    _, status = os.waitpid(process, 0)
-    shutil.rmtree(corpus)
-    if status:
-        raise SystemExit(f"Expected no input to fail, but one did, see above (status {status}).")
-
-
 def main(argv: list[str] | None = None) -> dict[str, tuple[int, int]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of inputs")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--atheris", type=int, metavar="N", help="N inputs, led by coverage, for each parser of text")
     options = parser.parse_args(argv)
-    if options.atheris:
-        for name, (check, start) in VALID.items():
-            fuzz_by_coverage(check, start, options.atheris)
-            print(f"{name:18} {options.atheris:8,} inputs by atheris", flush=True)
-        return {}
     found = {}
     for name, target in targets().items():
         started = time.perf_counter()

@@ -3,7 +3,9 @@
     python benchmarks/whole_run.py                  # 8,000 updates of each, one after the other: 5 to 10 minutes
     python benchmarks/whole_run.py --updates 500
 
-Prints CPU seconds (user + system) on one thread, including start-up, and of the matrix products alone.
+Prints CPU seconds (user + system) on one thread, including start-up, and of the matrix products alone. Fails if the
+library takes more than 1.5 times as long as the loop, which computes the same numbers (tests/test_plain_example.py);
+below some 500 updates start-up takes most of the time.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 ROOT = Path(__file__).parents[1]
 LAYERS = ((30, 128), (128, 128), (128, 5))
 ANSWERS, EPOCHS, ROWS = 64, 2, 1500
+BOUND = 1.5
 
 
 def cpu_seconds(command: list[str]) -> float:
@@ -90,6 +93,8 @@ def main() -> None:
     print(f"the matrix products of their {steps / 1e6:.1f} million steps alone take {floor:.0f} s.")
     if options.out:
         options.out.write_text(json.dumps(results, indent=2) + "\n")
+    if library > BOUND * plain:
+        sys.exit(f"Expected at most {BOUND} times the loop's time.")
 
 
 if __name__ == "__main__":

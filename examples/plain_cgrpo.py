@@ -1,6 +1,6 @@
 """Constrained GRPO on the gridworld in one plain PyTorch file, to be read from top to bottom in ten minutes.
 
-The library computes the same numbers (tests/test_plain_example.py) and takes hardly longer (benchmarks/update.py).
+The library computes the same numbers (tests/test_plain_example.py) and takes hardly longer (benchmarks/whole_run.py).
 
     python examples/plain_cgrpo.py 300
 """

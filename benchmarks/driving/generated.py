@@ -9,8 +9,6 @@ velocity (and heading), and the random candidates of `random_candidates`.
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 
 import numpy as np
 import torch
@@ -50,60 +48,40 @@ def random_candidates(scene: Scene, count: int, rng: np.random.Generator) -> Ten
     return torch.from_numpy(np.stack(poses, -1))
 
 
-class Tally:
-    """A driver's scores, and whether each scene had lights."""
-
-    def __init__(self) -> None:
-        self.scores: list[Scores] = []
-        self.lit: list[Tensor] = []
-
-    def add(self, scores: Scores, lit: Tensor) -> None:
-        self.scores.append(scores)
-        self.lit.append(lit)
-
-    def row(self) -> dict[str, float]:
-        """Mean EPDMS, share above 0, and shares of candidates that violate each sub-score (TLC: where lights are)."""
-        scores, lit = Scores.cat(self.scores), torch.cat(self.lit)
-        assert bool(scores.valid.all()), "a candidate couldn't be scored"
-        violated = scores.violations()
-        row = {"candidates": float(len(lit)), "EPDMS": float(scores.epdms.mean())}
-        row["EPDMS > 0"] = float((scores.epdms > 0).double().mean())
-        for short in ("NC", "DAC", "DDC", "TLC", "TTC", "LK", "HC"):
-            counted = violated[SHORT[short]]
-            counted = counted[lit] if short == "TLC" else counted
-            row[short] = float(counted.mean())
-        return row
+def shares(scores: Scores, lit: Tensor) -> dict[str, float]:
+    """Mean EPDMS, share above 0, and shares of candidates that violate each sub-score (TLC: where lights are)."""
+    assert bool(scores.valid.all()), "a candidate couldn't be scored"
+    violated = scores.violations()
+    row = {"candidates": float(len(lit)), "EPDMS": float(scores.epdms.mean())}
+    row["EPDMS > 0"] = float((scores.epdms > 0).double().mean())
+    for short in ("NC", "DAC", "DDC", "TLC", "TTC", "LK", "HC"):
+        counted = violated[SHORT[short]]
+        row[short] = float((counted[lit] if short == "TLC" else counted).mean())
+    return row
 
 
-def measure(count: int, candidates: int, seed: int) -> tuple[dict[str, dict[str, float]], float, float]:
-    """`Tally.row` by driver, median milliseconds to make a scene, and the share of scenes with lights."""
-    source = GeneratedScenes(seed).scenes("train")
-    rng = np.random.default_rng(seed)
-    tallies = {name: Tally() for name in ("human", "PDM-Closed", "constant velocity", "random candidates")}
-    seconds, lit_scenes = [], 0
+def measure(count: int, candidates: int, seed: int) -> tuple[dict[str, dict[str, float]], float]:
+    """`shares` by driver, and the share of scenes with lights."""
+    source, rng = GeneratedScenes(seed).scenes("train"), np.random.default_rng(seed)
+    scores: dict[str, list[Scores]] = {}
+    lights: dict[str, list[Tensor]] = {}
     for first in range(0, count, AT_ONCE):
-        scenes = []
-        for index in range(first, min(first + AT_ONCE, count)):
-            begun = time.process_time()
-            scenes.append(source[index])
-            seconds.append(time.process_time() - begun)
-        scorer = Scorer(scenes, human_filter=False)
-        rows = torch.arange(len(scenes))
+        scenes = [source[index] for index in range(first, min(first + AT_ONCE, count))]
+        scorer, rows = Scorer(scenes, human_filter=False), torch.arange(len(scenes))
         lit = torch.tensor([len(scene.lights.times) > 0 for scene in scenes])
-        lit_scenes += int(lit.sum())
         plans = zip(scenes, scorer.plans, strict=True)
-        humans = [scene.human[None] for scene in scenes if scene.human is not None]
         drivers = {
-            "human": (humans, 0.5),
+            "human": ([scene.human[None] for scene in scenes if scene.human is not None], 0.5),
             "PDM-Closed": ([in_ego(scene.ego.poses[-1], plan.trajectory[None, 1:]) for scene, plan in plans], 0.1),
             "constant velocity": (list(constant_velocity(scenes)[1][:, None]), 0.5),
             "random candidates": ([random_candidates(scene, candidates, rng) for scene in scenes], 0.5),
         }
         for name, (poses, interval) in drivers.items():
-            of = rows.repeat_interleave(len(poses[0]))
-            tallies[name].add(scorer(torch.cat(poses), of, interval), lit[of])
-    rows_found = {name: tally.row() for name, tally in tallies.items()}
-    return rows_found, statistics.median(seconds) * 1e3, lit_scenes / count
+            scene_rows = rows.repeat_interleave(len(poses[0]))
+            scores.setdefault(name, []).append(scorer(torch.cat(poses), scene_rows, interval))
+            lights.setdefault(name, []).append(lit[scene_rows])
+    rates = {name: shares(Scores.cat(parts), torch.cat(lights[name])) for name, parts in scores.items()}
+    return rates, float(torch.cat(lights["human"]).double().mean())
 
 
 def main() -> None:
@@ -113,9 +91,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows, milliseconds, lit = measure(arguments.scenes, arguments.candidates, arguments.seed)
+    rows, lit = measure(arguments.scenes, arguments.candidates, arguments.seed)
     columns = list(rows["human"])
-    print(f"{arguments.scenes} scenes, {lit:.0%} with lights, {milliseconds:.1f} ms of CPU to make one (median)")
+    print(f"{arguments.scenes} scenes, {lit:.0%} with lights.")
     print("Shares of candidates that violate NC to HC; TLC where there are lights.\n")
     print("".join(["driver".ljust(20), *(column.rjust(11) for column in columns)]))
     for name, row in rows.items():

@@ -8,7 +8,7 @@ Both sides share the model (Qwen2 with random weights, 4.5 million parameters, a
 update, four reward functions and the optimizer; all answers have the full length. Ours is `ConstrainedGRPO` in
 Lightning's Trainer with multipliers and full logging. TRL's `GRPOTrainer` runs twice: unchanged, and projecting only
 answers to the vocabulary, as on CUDA. Ratios are to the second run, and in brackets to the unchanged. `settings.py`
-sets the goals. Equal losses and gradients are checked first, and by tests/grpo/test_trl_oracle.py.
+sets the goals. Equal losses and gradients are checked by tests/grpo/test_trl_oracle.py.
 
 Each side runs alone in its own process: a warm-up with short prompts, then the measured updates. Times are CPU seconds
 (user + system), which other load inflates: compare within a run. Memory is the peak above the process after the
@@ -21,30 +21,21 @@ import argparse
 import json
 import os
 import platform
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.trl.measure import in_process
 from benchmarks.trl.settings import SETTINGS
 from benchmarks.trl.table import HEADER, ratios, row
 
 SIDES = {"ours": 3, "trl": 1, "trl, answers only": 1}
 """Updates to measure; cheap updates more often."""
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def measure(side: str, number: int, updates: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.trl.worker", side, str(number), str(updates)]
-    process = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, check=False
-    )
-    if process.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{process.stderr}")
-    found: dict[str, float] = json.loads(process.stdout)
-    return found
+    """A side's numbers for the setting of this number."""
+    return in_process("benchmarks.trl.worker", side, str(number), str(updates))
 
 
 def main() -> None:
@@ -53,9 +44,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="P,C,G", help=f"of {names}")
     parser.add_argument("--out", type=Path, help="write the numbers as JSON")
     options = parser.parse_args()
-    from benchmarks.trl.agreement import check
-
-    print(check(), flush=True)
     print(HEADER, flush=True)
     versions = {name: version(name) for name in ("torch", "transformers", "trl", "lightning")}
     record: dict[str, Any] = {"machine": platform.machine(), "cores": os.cpu_count(), **versions, "settings": []}

@@ -12,24 +12,16 @@ Each side runs alone in its own process; its rate is that of all measured rollou
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import logging
-import os
-import subprocess
-import sys
 import tempfile
-import warnings
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.trl.measure import Meter
+from benchmarks.trl.measure import Meter, in_process, quiet
 
 PROMPTS, GROUP, LONGEST, CALLS = 16, 8, 160, 3
 SIDES = ("ours", "trl")
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 class Counter:
@@ -142,17 +134,6 @@ def theirs(updates: int) -> dict[str, float]:
     return counter.found()
 
 
-def measure(side: str, updates: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.trl.conversations", "--side", side, "--updates", str(updates)]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=5, help="measured rollouts of each side")
@@ -160,16 +141,14 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
-        import torch
-
-        torch.set_num_threads(1)
-        warnings.filterwarnings("ignore")
-        logging.disable(logging.WARNING)
-        with contextlib.redirect_stdout(sys.stderr):
-            found = ours(options.updates) if options.side == "ours" else theirs(options.updates)
-        print(json.dumps(found))
+        with quiet():
+            numbers = ours(options.updates) if options.side == "ours" else theirs(options.updates)
+        print(json.dumps(numbers))
         return
-    measured = {side: measure(side, options.updates) for side in SIDES}
+    measured = {
+        side: in_process("benchmarks.trl.conversations", f"--side={side}", f"--updates={options.updates}")
+        for side in SIDES
+    }
     print("| | ours | TRL |\n|---|---|---|")
     for name in measured["ours"]:
         print(f"| {name} | {measured['ours'][name]:.1f} | {measured['trl'][name]:.1f} |")

@@ -1,20 +1,52 @@
-"""Seconds of whole updates and rollouts, and their memory.
+"""Seconds of whole updates and rollouts, and their memory, in a process of their own.
 
 CPUs: CPU seconds and resident memory. GPUs: wall seconds and GPU memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+import json
+import logging
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def in_process(module: str, *arguments: str) -> dict[str, float]:
+    """Run a module alone, on one thread; returns the JSON that it prints."""
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+    numbers: dict[str, float] = json.loads(done.stdout)
+    return numbers
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """One thread, no warnings, and whatever is printed on standard error: both sides print what they log."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
 
 
 class Meter:

@@ -1,11 +1,12 @@
 """The tiny driver: its tokens, its directory, and that the one that is shipped looks at its images."""
 
+import copy
+
 import pytest
 import torch
 
 pytest.importorskip("transformers")
 
-from benchmarks.navsim.eyes import with_images_of_others
 from lightning_cgrpo import DrivingTask, GeneratedScenes, GenerationSampler, Observations, VisionLanguagePolicy
 from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
 from lightning_cgrpo.modules.supervised import demonstrated
@@ -16,6 +17,10 @@ from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 
 FORM = PromptFormat(frames=1, height=64, width=64, system=False)
 TEXTS = ["Lane: 9.9 -0.1. naïve 你好 🙂\n\n[1.5,-2.0], (3.14)", " ].[,-- 10.05 %", ""]
+
+
+def images(chat):
+    return [part for message in chat for part in message["content"] if part["type"] == "image"]
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +96,12 @@ def test_the_shipped_model_looks_at_its_images(shipped):
         24, GeneratedScenes(seed=3), FORM, human=True, train_prompts=24, thoughts=Observations()
     )
     prompts = next(iter(data.train_dataloader()))
-    chats = prompts.columns["prompt"]
+    chats, others = prompts.columns["prompt"], copy.deepcopy(prompts.columns["prompt"])
+    for chat, source in zip(others, [chats[-1], *chats[:-1]], strict=True):
+        for part, image in zip(images(chat), images(source), strict=True):
+            part["image"] = image["image"]
     likelihood = []
-    for asked in (chats, with_images_of_others(chats)):
+    for asked in (chats, others):
         columns = {"prompt": asked, "completion": prompts.columns["completion"]}
         examples = shipped.examples(demonstrated(shipped, PromptGroups(prompts.index, columns)))
         with torch.no_grad():
