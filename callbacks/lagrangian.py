@@ -1,14 +1,13 @@
-"""Learned weights of reward and constraints."""
+"""Learned weights of reward and constraints: the dual."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_cgrpo.callbacks.weight_setter import WeightSetter
 from lightning_cgrpo.distributed import all_sum
@@ -22,36 +21,35 @@ from lightning_cgrpo.multipliers import (
     ResilientSlack,
     StallDetector,
     WeightBounds,
-    rounded_up,
 )
-from lightning_cgrpo.multipliers.spread import LARGEST, Spread
-from lightning_cgrpo.multipliers.units import standard_units
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
 from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.declaration import check_schedule
-from lightning_cgrpo.objective.measurement import spread
-from lightning_cgrpo.objective.thresholds import Thresholds
-
-ENOUGH = 30.0
-"""Opportunities of a subset with which its rate moves a multiplier; with fewer, multipliers clip at 0 too often."""
+from lightning_cgrpo.objective.targets import Targets
+from lightning_cgrpo.objective.units import Units, within_groups
 
 
 class LagrangianCallback(WeightSetter):
     """Learns the weights of reward and constraints from the rates of violation (paper, section 3).
 
-    After each update, counts are summed over processes, and the controller steps with v_k = rate_k - threshold_k.
-    The next update uses the new weights. Checkpoints hold the controller's state and pending counts. A mean's violation
-    is always in standard units, the moving estimate `Spread`. A drift's violation is a share of its bound. A subset of
-    the prompts pools counts over updates until it has `ENOUGH`.
+    After each update, the dual takes a step, and the next update uses the new weights:
+
+        measure   p_k = violations / opportunities, over all answers of all processes
+        compare   v_k = (p_k - target_k) / unit_k
+        control   the controller moves the multipliers by v
+        weight    the policy's weights are the controller's, within bounds
+
+    The reward takes no part. Checkpoints hold the controller's state and pending counts. A subset of the prompts pools
+    counts over updates until there are enough.
 
     Args:
         controller: by default `DampedAscent`.
         bounds: floors and caps of the policy's weights.
-        slack: loosens infeasible thresholds.
+        slack: loosens infeasible targets.
         stall: warns of likely infeasible constraints.
         every_n_updates: updates with pooled counts per dual step.
-        standard_units: give the controller violations in standard units; by default if it wants them.
-        aim: tightens the rates' thresholds that the controller sees, so that the policy passes a test.
+        standard_units: give the controller rates' violations in standard units; by default if it wants them.
+        aim: tightens the targets of rates, so that the policy passes a test.
 
     Raises:
         UserError: (at setup) no constraint to enforce.
@@ -69,223 +67,159 @@ class LagrangianCallback(WeightSetter):
     ) -> None:
         expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
         self.controller: Controller = DampedAscent() if controller is None else controller
-        self.bounds, self.slack, self.stall = bounds, slack, stall
+        self.bounds, self.slack, self.stall, self.aim = bounds, slack, stall, aim
+        self.every_n_updates = every_n_updates
         self.standard_units = self.controller.standard_units if standard_units is None else standard_units
-        self.every_n_updates, self.aim = every_n_updates, aim
-        self.names: list[str] = []
         self.constraints: dict[str, Constraint] = {}
         self.fitting, self._restored = True, False
-        self.rates: BehaviorRate | None = None
-        self.spread: Spread | None = None
-        self.thresholds = Thresholds([])
 
     def setup(self, trainer: Trainer, pl_module: ConstrainedGRPO, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
         self.fitting = stage == "fit"
-        constrained = pl_module.objective.constrained
-        if not constrained:
+        objective = pl_module.objective
+        if not objective.constrained:
             raise UserError(
                 "Expected the objective to have a constraint with role: constrain for LagrangianCallback, but it has "
                 "none; remove the callback (plain GRPO) or add a constraint."
             )
-        self.names = list(constrained)
-        self.constraints = constrained
-        self.means = torch.tensor([constraint.bound.of_mean for constraint in constrained.values()])
-        self.drifts = torch.tensor([name in pl_module.objective.drifts for name in self.names])
-        if self.thresholds.constraints != list(constrained.values()):
-            self.thresholds = Thresholds(list(constrained.values()))
-            self.spread = Spread(len(self.names)) if bool((self.means & ~self.drifts).any()) else None
-            self.moved = torch.zeros_like(self.means)
-        self.rare = torch.tensor([constraint.where is not None for constraint in constrained.values()])
-        self._enforce(0)
-        self.controller.setup(len(self.names))
+        if self.constraints != objective.constrained:
+            self.constraints = objective.constrained
+            means = [constraint.bound.of_mean for constraint in self.constraints.values()]
+            subsets = [constraint.where is not None for constraint in self.constraints.values()]
+            self.rates = BehaviorRate(len(means), means, rare=subsets, sync_on_compute=False)
+            self.targets = Targets(list(self.constraints.values()), self.aim)
+            self.units = Units(objective, self.standard_units)
+        self.controller.setup(len(self.constraints))
         if self.stall is not None:
-            self.stall.setup(len(self.names))
+            self.stall.setup(len(self.constraints))
         if self.bounds is not None:
-            self.bounds.resolve(pl_module.objective.weight_names)
-        if self.rates is None:
-            self.rates = BehaviorRate(len(self.names), self.means.tolist(), sync_on_compute=False)
-
-    def _enforce(self, update: int) -> None:
-        """Put the thresholds of an update in force, tightened by `aim` and by the controller's margin."""
-        declared = self.thresholds.in_force(update)
-        self.declared = declared
-        rates = ~self.means
-        self.units = torch.where(rates, standard_units(declared), 1.0)
-        aims = declared.clone()
-        if self.aim is not None and bool(rates.any()):
-            aims[rates] = self.aim(declared[rates])
-        left = 1 - self.controller.margin / math.sqrt(1 + update) * ((1 - aims) / aims).clamp(max=1)
-        self.aims, self.max_violation_rates = aims, torch.where(rates, left * aims, aims)
-
-    def weights(self) -> Tensor:
-        """``[1 + K]`` float64, for the next update."""
-        weights = self.controller.weights
-        return weights if self.bounds is None else self.bounds(weights)
+            self.bounds.resolve(objective.weight_names)
 
     def on_train_start(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
-        assert self.rates is not None
-        if self.every_n_updates > trainer.estimated_stepping_batches:
+        updates = trainer.estimated_stepping_batches
+        if self.every_n_updates > updates:
             raise UserError(
-                f"Expected every_n_updates to be at most the {trainer.estimated_stepping_batches} updates of this run, "
-                f"but got {self.every_n_updates}, with which no multiplier would move."
+                f"Expected every_n_updates to be at most the {updates} updates of this run, but got "
+                f"{self.every_n_updates}, with which no multiplier would move."
             )
         for name, constraint in self.constraints.items():
-            check_schedule(name, constraint, trainer.estimated_stepping_batches)
-        self._enforce(trainer.global_step)
-        self._tell_thresholds(trainer, pl_module)
+            check_schedule(name, constraint, updates)
         if trainer.global_step and not self._restored:
             rank_zero_warn(
                 f"The checkpoint has no multipliers: the run resumes at update {trainer.global_step} with those that "
                 f"{type(self.controller).__name__} starts with."
             )
-        tightened = [name for name, c in self.constraints.items() if not c.bound.of_mean]
-        if self.aim is not None and tightened:
-            subsets = any(self.constraints[name].where is not None for name in tightened)
-            but = ", except those of subsets, with fewer prompts" if subsets else ""
-            aims = ", ".join(
-                f"{name} {self.constraints[name].bound.sign} {aimed:.4g} instead of {threshold:g}"
-                for (name, aimed), threshold in zip(
-                    self._shown(self.aims).items(), self.thresholds.shown(trainer.global_step), strict=True
-                )
-                if name in tightened
-            )
-            rank_zero_info(
-                f"Aims for {aims}, so that a test of {self.aim.prompts:,} prompts meets all thresholds in "
-                f"{self.aim.confidence:.0%} of tests{but}. The reward is that of the tighter thresholds; a larger test "
-                "needs less."
-            )
+        self.targets.enforce(trainer.global_step, self.controller.margin)
+        if self.aim is not None and (aims := self.targets.aims(self.constraints, trainer.global_step)):
+            rank_zero_info(f"Aims for {aims}, so that a test {self.aim}.")
         # On the policy's device, because the processes' backend sums there.
         self.rates.to(pl_module.device)
-        self._set_weights(pl_module)
-
-    def _set_weights(self, pl_module: ConstrainedGRPO) -> None:
-        pl_module.weights.copy_(self.weights())
+        self._hand_over(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: ConstrainedGRPO, outputs: UpdateOutput, batch: Any, batch_idx: int
     ) -> None:
-        assert self.rates is not None
-        # Summed over the processes now, so that any process's checkpoint holds the counts for a later dual step.
-        sums = torch.stack([outputs["violations"], outputs["opportunities"]])
-        if self.spread is not None:
-            sums = torch.cat([sums, spread(pl_module.objective, outputs["measured"], self.names).to(sums)])
-        sums = all_sum(sums)
-        self.rates.update(sums[0], sums[1])
-        if self.spread is not None:
-            self.spread.update(sums[2], sums[3])
-        self._write(trainer, pl_module)
+        self.count(pl_module, outputs)
+        self._log(trainer, pl_module)
         if not trainer.global_step % self.every_n_updates:
-            self._dual_step(trainer.global_step - 1)
-        if self.thresholds.moving or self.controller.margin:
-            before = self.declared
-            self._enforce(trainer.global_step)
-            self.moved = self.moved | (self.declared != before)
-            self._tell_thresholds(trainer, pl_module)
-        self._set_weights(pl_module)
+            rates = self.measure()
+            violations = self.compare(rates)
+            self.control(rates, violations)
+        self.targets.advance(trainer.global_step, self.controller.margin)
+        self._hand_over(trainer, pl_module)
 
-    def _tell_thresholds(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
-        shown = self.thresholds.shown(trainer.global_step)
-        pl_module.thresholds = dict(zip(self.names, shown, strict=True)) if self.thresholds.moving else {}
+    # ------------------------------------------------------------------ the dual's step
 
-    def _dual_step(self, update: int) -> None:
-        assert self.rates is not None
-        violations, opportunities = self.rates.violations, self.rates.opportunities
-        # A rare subset keeps its counts until they can move a multiplier.
-        pending = self.rare.to(opportunities.device) & (opportunities < ENOUGH)
-        rates = torch.where(pending, torch.nan, self.rates.compute()).cpu()
-        if self.thresholds.moving:
-            seen = ~pending
-            self.thresholds.observe(update, (violations * seen).cpu(), (opportunities * seen).cpu())
-        self.rates.reset()
-        if self.rare.any():
-            self.rates.violations = torch.where(pending, violations, 0.0)
-            self.rates.opportunities = torch.where(pending, opportunities, 0.0)
-        violations = rates - self.max_violation_rates
-        in_units = violations if self.spread is None else self.spread.standardized(violations, self.means)
-        # A drift falls as a power of its multiplier, so a share of the bound is the unit of the multiplier's logarithm.
-        in_units = torch.where(self.drifts, (violations / self.aims.abs()).clamp(-LARGEST, LARGEST), in_units)
-        observed = ~in_units.isnan()
-        own = self.controller.weights
-        weights = own if self.bounds is None else self.bounds(own)
-        if weights is not own:  # only then, because log and softmax round
-            self.controller.adopt(weights)
-        if self.stall is not None:
-            highest = self.controller.highest_weights
-            if self.bounds is not None:
-                highest = torch.minimum(highest, self.bounds.highest_weights().to(highest))
-            for stalled in self.stall.update(weights, violations, observed & ~self.moved, highest):
-                rank_zero_warn(self._stalled(self.stall, stalled))
-        violations = in_units
+    def count(self, pl_module: ConstrainedGRPO, outputs: UpdateOutput) -> None:
+        """Add an update's counts, summed over the processes, so that any process's checkpoint holds them."""
+        counts = torch.stack([outputs["violations"], outputs["opportunities"]])
+        if self.units.spreads:
+            squares = within_groups(pl_module.objective, outputs["measured"], self.constraints)
+            counts = torch.cat([counts, squares.to(counts)])
+        violations, opportunities, *squares_and_freedom = all_sum(counts)
+        self.rates.update(violations, opportunities)
+        if self.units.spreads:
+            self.units.update(*squares_and_freedom)
+
+    def measure(self) -> Tensor:
+        """Rates of violation (or means) ``[K]`` since the last dual step, NaN where not observed."""
+        counts = self.rates.take().cpu()
+        self.targets.observe(counts)
+        return counts[0] / counts[1]
+
+    def compare(self, rates: Tensor) -> Tensor:
+        """Violations ``[K]``: how far the rates exceed their targets, in each constraint's unit."""
+        targets, units = self.targets.targets, self.units.at(self.targets.in_force)
         if self.slack is not None:
-            violations = self.slack(violations, own)
-        if self.standard_units:
-            violations = violations / self.units
-        before = self.controller.caps
-        self.controller.step(violations, observed, self.moved)
-        self.moved = torch.zeros_like(self.moved)
-        after = self.controller.caps
-        for k in (after < before).nonzero().flatten().tolist():
-            rank_zero_warn(
-                f"Constraint '{self.names[k]}' has stalled at the cap of its multiplier: the cap is {after[k]:g} now, "
-                f"instead of {before[k]:g}, for the reward and other constraints."
-            )
+            slack = self.slack.slack(self.controller.weights)
+            targets = targets + torch.where(self.units.means, units, 1) * slack
+        return self.units.clamped((rates - targets) / units)
 
-    def _shown(self, rates: Tensor) -> dict[str, float]:
-        """Rates of violation ``[K]`` by name, in the user's orientation."""
-        shown = zip(self.constraints.items(), rates.tolist(), strict=True)
-        return {name: constraint.bound.shown(rate) for (name, constraint), rate in shown}
+    def control(self, rates: Tensor, violations: Tensor) -> None:
+        """Step the controller, and warn of constraints that stall."""
+        observed, moved = ~violations.isnan(), self.targets.moved
+        weights = unbounded = self.controller.weights
+        highest = self.controller.highest_weights
+        if self.bounds is not None:
+            weights = self.bounds(unbounded)
+            highest = torch.minimum(highest, self.bounds.highest_weights().to(highest))
+            if weights is not unbounded:  # only then, because log and softmax round
+                self.controller.adopt(weights)
+        if self.stall is not None:
+            for k in self.stall.update(weights, rates - self.targets.targets, observed & ~moved, highest):
+                rank_zero_warn(self.targets.stalled(k, list(self.constraints)[k], self.stall))
+        caps = self.controller.caps
+        self.controller.step(violations, observed, moved)
+        self.targets.moved = torch.zeros_like(moved)
+        for name, before, cap in zip(self.constraints, caps.tolist(), self.controller.caps.tolist(), strict=True):
+            if cap < before:
+                rank_zero_warn(
+                    f"Constraint '{name}' has stalled at the cap of its multiplier: the cap is {cap:g} now, instead of "
+                    f"{before:g}, for the reward and other constraints."
+                )
 
-    def _stalled(self, stall: StallDetector, k: int) -> str:
-        name = self.names[k]
-        constraint = self.constraints[name]
-        reached = float(self.max_violation_rates[k] + stall.reached[k])
-        shown = constraint.bound.shown(reached)
-        easier = shown if constraint.bound.of_mean else constraint.bound.shown(rounded_up(reached))
-        return (
-            f"Constraint '{name}' has had at least {stall.weight:.0%} of the weight that it can have for "
-            f"{stall.updates} updates, is still violated and doesn't get better: it may be infeasible. The last "
-            f"{stall.updates // 2} updates reached a {constraint.bound.kind} of {shown:.3g}, so try "
-            f"{constraint.bound.key}: {easier:{'.3g' if constraint.bound.of_mean else 'g'}}."
-        )
+    def weights(self) -> Tensor:
+        """Weights of reward and constraints ``[1 + K]`` float64, for the next update."""
+        weights = self.controller.weights
+        return weights if self.bounds is None else self.bounds(weights)
 
-    def _write(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
-        update = trainer.global_step - 1
+    # ------------------------------------------------------------------ the module and its loggers
+
+    def _hand_over(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
+        pl_module.weights.copy_(self.weights())
+        thresholds = self.targets.thresholds(trainer.global_step)
+        pl_module.thresholds |= dict(zip(self.constraints, thresholds, strict=True))
+
+    def _log(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
+        update, weights = trainer.global_step - 1, self.controller.weights
         if not logging_due(trainer, update):
             return
         metrics: dict[str, float] = {}
-        weights = self.controller.weights
         if self.slack is not None:
-            metrics |= {f"slack/{n}": s for n, s in zip(self.names, self.slack.slack(weights).tolist(), strict=True)}
+            slack = zip(self.constraints, self.slack.slack(weights).tolist(), strict=True)
+            metrics |= {f"slack/{name}": value for name, value in slack}
         if self.bounds is not None:
-            names = pl_module.objective.weight_names
-            metrics |= {f"unbounded/{n}": w for n, w in zip(names, weights.tolist(), strict=True)}
+            unbounded = zip(pl_module.objective.weight_names, weights.tolist(), strict=True)
+            metrics |= {f"unbounded/{name}": weight for name, weight in unbounded}
         if self.aim is not None or self.controller.margin:
-            metrics |= {
-                f"aim/{name}": rate
-                for name, rate in self._shown(self.max_violation_rates).items()
-                if not self.constraints[name].bound.of_mean
-            }
-        if metrics:
-            for logger in pl_module.loggers:
-                logger.log_metrics(metrics, step=update)
+            targets = zip(self.constraints.items(), self.targets.shown(self.targets.targets), strict=True)
+            metrics |= {f"aim/{name}": target for (name, c), target in targets if not c.bound.of_mean}
+        for logger in pl_module.loggers if metrics else ():
+            logger.log_metrics(metrics, step=update)
+
+    # ------------------------------------------------------------------ checkpoints
+
+    @property
+    def _parts(self) -> dict[str, nn.Module]:
+        """The parts with a state, by their key in checkpoints."""
+        parts: dict[str, nn.Module] = {"controller": self.controller, "rates": self.rates}
+        parts |= {"thresholds": self.targets} if self.targets.scheduled else {}
+        parts |= {"spread": self.units} if self.units.spreads else {}
+        return parts | ({} if self.stall is None else {"stall": self.stall})
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = {
-            "names": list(self.names),
-            "controller_class": type(self.controller).__name__,
-            "controller": self.controller.state_dict(),
-        }
-        if self.thresholds.moving:
-            state["thresholds"] = self.thresholds.state_dict()
-            state["moved"] = self.moved
-        if self.spread is not None:
-            state["spread"] = self.spread.state_dict()
-        if self.rates is not None:
-            state["rates"] = self.rates.state_dict()
-        if self.stall is not None:
-            state["stall"] = self.stall.state_dict()
-        return state
+        state = {"names": list(self.constraints), "controller_class": type(self.controller).__name__}
+        return state | {"moved": self.targets.moved} | {key: part.state_dict() for key, part in self._parts.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Raises:
@@ -294,19 +228,13 @@ class LagrangianCallback(WeightSetter):
         if not self.fitting:
             return
         saved, name = state_dict["names"], type(self.controller).__name__
-        if saved != self.names or state_dict["controller_class"] != name:
+        if saved != list(self.constraints) or state_dict["controller_class"] != name:
             raise UserError(
-                f"Expected a checkpoint with multipliers of {self.names} by {name}, but got {saved} by "
+                f"Expected a checkpoint with multipliers of {list(self.constraints)} by {name}, but got {saved} by "
                 f"{state_dict['controller_class']}, try the configuration that it was trained with."
             )
         self._restored = True
-        self.controller.load_state_dict(state_dict["controller"])
-        if self.rates is not None and "rates" in state_dict:
-            self.rates.load_state_dict(state_dict["rates"])
-        if "thresholds" in state_dict:
-            self.thresholds.load_state_dict(state_dict["thresholds"])
-            self.moved = state_dict.get("moved", self.moved)
-        if self.spread is not None and "spread" in state_dict:
-            self.spread.load_state_dict(state_dict["spread"])
-        if self.stall is not None and "stall" in state_dict:
-            self.stall.load_state_dict(state_dict["stall"])
+        for key, part in self._parts.items():
+            if key in state_dict:
+                part.load_state_dict(state_dict[key])
+        self.targets.moved = state_dict.get("moved", self.targets.moved)

@@ -78,8 +78,8 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         optimizer = self.make_optimizer([p for p in self.critic.parameters() if p.requires_grad])
         return optimizer, None if self.make_scheduler is None else self.make_scheduler(optimizer)
 
-    def warming_up(self, update: int) -> bool:
-        return update < self.learning.warmup
+    def trains_policy(self, update: int) -> bool:
+        return update >= self.learning.warmup
 
     @torch.no_grad()
     def forward(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:

@@ -92,6 +92,10 @@ class AdvantageEstimator(ABC):
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         """``[J, B]``: factor of each standardized component in each group's advantage."""
 
+    def trains_policy(self, update: int) -> bool:
+        """False while a critic warms up: the policy and the multipliers stay."""
+        return True
+
     def informative(self, components: Components, weights: Tensor) -> Tensor:
         """``[B]`` bool, groups with any advantage apart from a shift of the whole batch. Collective.
 

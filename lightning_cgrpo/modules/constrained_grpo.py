@@ -22,7 +22,7 @@ from lightning_cgrpo.modules.policy_steps import PolicySteps
 from lightning_cgrpo.modules.rollout_module import ScoredPrompts
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
 from lightning_cgrpo.objective.measurement import isolate_faults
-from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.objective import Components, Objective
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import in_turn, shard
 from lightning_cgrpo.prompt_source import PromptLoader
@@ -104,8 +104,8 @@ class ConstrainedGRPO(PolicySteps):
         # Not in checkpoints, because the callback that sets the weights restores them.
         self.register_buffer("weights", initial, persistent=False)
         self.has_weight_setter = False
-        self.thresholds: dict[str, float] = {}
-        """Thresholds in force, of the constraints with a schedule; set by `LagrangianCallback`."""
+        self.thresholds = {name: float(c.bound.threshold or 0) for name, c in objective.bounded.items()}
+        """Thresholds in force, in the user's orientation; `LagrangianCallback` moves those with a schedule."""
         self.collapse = CollapseDetector(list(objective.rewards), policy.action_size)
 
     # ------------------------------------------------------------------ set-up
@@ -122,24 +122,24 @@ class ConstrainedGRPO(PolicySteps):
     def configure_model(self) -> None:
         with in_turn(self):
             super().configure_model()
-            if self.learned is not None and self._trainer is not None and self.trainer.state.fn == "fit":
-                self.learned.critic.load(len(self.objective.component_names))
+            if self.critic_advantages is not None and self._trainer is not None and self.trainer.state.fn == "fit":
+                self.critic_advantages.critic.load(len(self.objective.component_names))
                 # DistributedDataParallel would wait for the critic's gradients in the policy's backward pass.
-                names = [f"estimator.{name}" for name, _ in self.learned.named_parameters()]
+                names = [f"estimator.{name}" for name, _ in self.critic_advantages.named_parameters()]
                 self._ddp_params_and_buffers_to_ignore = names
             shard(self)
 
     @property
-    def learned(self) -> CriticAdvantages | None:
+    def critic_advantages(self) -> CriticAdvantages | None:
         """The estimator, if it has a critic."""
         return self.estimator if isinstance(self.estimator, CriticAdvantages) else None
 
     def configure_optimizers(self) -> Any:
-        own = super().configure_optimizers()
-        if self.learned is None:
-            return own
-        optimizers, schedules = own if isinstance(own, tuple) else ([own], [])
-        optimizer, schedule = self.learned.configure_optimizer()
+        policy = super().configure_optimizers()
+        if self.critic_advantages is None:
+            return policy
+        optimizers, schedules = policy if isinstance(policy, tuple) else ([policy], [])
+        optimizer, schedule = self.critic_advantages.configure_optimizer()
         return [*optimizers, optimizer], [*schedules, *([] if schedule is None else [schedule])]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -167,65 +167,42 @@ class ConstrainedGRPO(PolicySteps):
     # ------------------------------------------------------------------ an update
 
     def training_step(self, prompts: PromptGroups, batch_idx: int) -> UpdateOutput:
+        """One update: sample, measure, redraw, estimate advantages, train the policy, learn values, report."""
         update, learning_rate = self.trainer.global_step, self.learning_rate
         report = UpdateReport(logging_due(self.trainer, update), self.optimization, self.device)
         with report.time("rollout"):
-            first = rollouts = self.sample(prompts, self.group_size, Stream.ROLLOUT, update)
+            sampled = self.sample(prompts, self.group_size, Stream.ROLLOUT, update)
         with report.time("score"):
-            measured, faults = self.score(prompts, rollouts)
-            violations, opportunities = self.objective.violations(measured, self.objective.constrained)
+            measured, faults = self.score(prompts, sampled)
+            counts = self.objective.violations(measured, self.objective.constrained)
             logged = self.task.logged()
-        signals, weights = measured, self.objective.component_weights(self.weights)
+        rollouts, signals, weights = sampled, measured, self.objective.component_weights(self.weights)
         if self.redraws:
-
-            def draw(some: PromptGroups, number: int) -> tuple[Rollouts, dict[str, Signal]]:
-                answers = self.sample(some, self.group_size, Stream.REDRAW, update * self.redraws + number)
-                return answers, self.score(some, answers)[0]
-
-            def informative(some: Signals) -> Tensor:
-                return self.estimator.informative(self.objective.components(some), weights)
-
             with report.time("redraw"):
-                rollouts, signals, report.redrawn = redraw(draw, informative, prompts, rollouts, signals, self.redraws)
-                self.task.logged()  # of redrawn answers
+                rollouts, signals, report.redrawn = self._redraw(prompts, sampled, measured, weights, update)
         with report.time("optimize"):
             components = self.objective.components(signals)
             advantages = self.estimator(rollouts, components, weights)
-            warming_up = self.learned is not None and self.learned.warming_up(update)
-            own: dict[str, Signal] = {}
-            if warming_up:
-                self.take_step()  # without gradients: counts the update, and moves no weight
-            else:
-                own = self._optimize(rollouts, advantages, update, report)
-        if self.learned is not None:
+            policy_signals = self._train_policy(rollouts, advantages, update, report)
+        if self.critic_advantages is not None:
             with report.time("critic"):
-                self._learn_values(self.learned, update)
-        if own:
-            clean, own_faults = isolate_faults(own)
-            measured, faults = {**measured, **clean}, {**faults, **own_faults}
-            violations, opportunities = self.objective.violations(measured, self.objective.constrained)
-        if warming_up:
-            # Without opportunities no multiplier moves.
-            violations, opportunities = torch.zeros_like(violations), torch.zeros_like(opportunities)
-        else:
+                self._learn_values(self.critic_advantages, update)
+        if policy_signals:
+            clean, policy_faults = isolate_faults(policy_signals)
+            measured, faults = {**measured, **clean}, {**faults, **policy_faults}
+            counts = self.objective.violations(measured, self.objective.constrained)
+        violations, opportunities = counts
+        if self.estimator.trains_policy(update):
             succeeded = all_succeed(self.objective, measured, violations, opportunities)
             constant = constant_rewards(components, len(self.objective.rewards))
             entropy = torch.stack([report.entropy, report.weight])
             self.collapse.add(update, entropy, advantages, constant, succeeded, stepped=bool(report.grad_norms))
+        else:  # Without opportunities no multiplier moves.
+            violations, opportunities = torch.zeros_like(violations), torch.zeros_like(opportunities)
         if report.due:
-            statistics = group_statistics(components)
-            effective = self.estimator.effective_weights(statistics, weights)
-            metrics = report.metrics(self.objective, first, measured, faults, statistics, effective, self.weights)
-            metrics |= {f"threshold/{name}": value for name, value in self.thresholds.items()}
+            metrics = self._metrics_of_update(report, sampled, measured, faults, components)
             metrics |= {f"functions/{name}": value for name, value in means(logged).items()}
             metrics["policy/learning_rate"] = learning_rate
-            if self.reference is None:
-                metrics.pop("policy/kl", None)
-            if self.learned is not None:
-                metrics |= self.learned.metrics(self.objective.component_names)
-            if self.collapse.collapsed_since is not None:
-                metrics["policy/collapsed_since"] = self.collapse.collapsed_since
-            self.latest_rates = report.rates
             self._write_metrics(metrics, update)
         return {
             "prompts": prompts,
@@ -238,13 +215,60 @@ class ConstrainedGRPO(PolicySteps):
             "opportunities": opportunities,
         }
 
-    def _learn_values(self, learned: CriticAdvantages, update: int) -> None:
+    def _redraw(
+        self, prompts: PromptGroups, rollouts: Rollouts, signals: dict[str, Signal], weights: Tensor, update: int
+    ) -> tuple[Rollouts, dict[str, Signal], int]:
+        """Dynamic sampling: groups without an advantage are drawn again, see `redraw`."""
+
+        def draw(some: PromptGroups, number: int) -> tuple[Rollouts, dict[str, Signal]]:
+            answers = self.sample(some, self.group_size, Stream.REDRAW, update * self.redraws + number)
+            return answers, self.score(some, answers)[0]
+
+        def informative(some: Signals) -> Tensor:
+            return self.estimator.informative(self.objective.components(some), weights)
+
+        redrawn = redraw(draw, informative, prompts, rollouts, signals, self.redraws)
+        self.task.logged()  # of redrawn answers
+        return redrawn
+
+    def _train_policy(
+        self, rollouts: Rollouts, advantages: Tensor, update: int, report: UpdateReport
+    ) -> dict[str, Signal]:
+        """Take the optimizer steps, and return the policy's own signals."""
+        if self.estimator.trains_policy(update):
+            return self._optimize(rollouts, advantages, update, report)
+        self.take_step()  # without gradients: counts the update, and moves no weight
+        return {}
+
+    def _learn_values(self, critic_advantages: CriticAdvantages, update: int) -> None:
         optimizer = self.trainer.optimizers[1]  # not Lightning's wrapper, whose steps are counted as updates
-        learned.learn(optimizer, self.group_size, self.seed, update)
+        critic_advantages.learn(optimizer, self.group_size, self.seed, update)
         if (schedule := self.schedule(optimizer)) is not None:
             schedule.step()
 
     # ------------------------------------------------------------------ metrics
+
+    def _metrics_of_update(
+        self,
+        report: UpdateReport,
+        rollouts: Rollouts,
+        signals: Signals,
+        faults: dict[str, Tensor],
+        components: Components,
+    ) -> dict[str, float]:
+        """Metrics by tag. Rollouts, signals and faults are of the first draw, `components` of the trained groups."""
+        statistics = group_statistics(components)
+        effective = self.estimator.effective_weights(statistics, self.objective.component_weights(self.weights))
+        metrics = report.metrics(self.objective, rollouts, signals, faults, statistics, effective, self.weights)
+        metrics |= {f"threshold/{name}": value for name, value in self.thresholds.items()}
+        if self.reference is None:
+            metrics.pop("policy/kl", None)
+        if self.critic_advantages is not None:
+            metrics |= self.critic_advantages.metrics(self.objective.component_names)
+        if self.collapse.collapsed_since is not None:
+            metrics["policy/collapsed_since"] = self.collapse.collapsed_since
+        self.latest_rates = report.rates
+        return metrics
 
     def _write_metrics(self, metrics: dict[str, float], update: int) -> None:
         """Send metrics in one call, because `log` per metric is slow."""

@@ -118,8 +118,6 @@ class UpdateReport:
 
         metrics = behavior_metrics(objective, total)
         self.rates = clustered_rates(objective.constraints, total, objective.means)
-        bounds = {name: constraint.bound.threshold for name, constraint in objective.constraints.items()}
-        metrics |= {f"threshold/{name}": bound for name, bound in bounds.items() if bound is not None}
         named = zip(objective.weight_names, weights.tolist(), strict=True)
         metrics |= {f"multiplier/{name}": value for name, value in named}
         for name in objective.component_names:

@@ -53,3 +53,10 @@ class AimForTest:
             allowed = math.floor(self.prompts * threshold + 1e-9)
             aims.append(beta.ppf(missed, allowed + 1, self.prompts - allowed) if allowed < self.prompts else threshold)
         return thresholds.new_tensor(aims)
+
+    def __str__(self) -> str:
+        return (
+            f"of {self.prompts:,} prompts meets all thresholds in {self.confidence:.0%} of tests. Subsets have fewer "
+            "prompts, and a larger margin would be theirs. The reward is that of the tighter thresholds; a larger test "
+            "needs less"
+        )

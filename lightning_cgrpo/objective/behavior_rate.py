@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+ENOUGH = 30.0
+"""Opportunities of a rare behavior with which its rate moves a multiplier; with fewer, multipliers clip too often."""
+
 
 class BehaviorRate(Metric):
     """Pooled rates of K = `size` behaviors: sum of violations / sum of opportunities, over batches and processes.
@@ -18,6 +21,7 @@ class BehaviorRate(Metric):
     Args:
         size: K.
         means: which behaviors are means, whose "violations" are sums of any sign and size; by default none.
+        rare: which behaviors keep their counts until there are `ENOUGH`; by default none.
 
     Example:
         >>> rate = BehaviorRate(2)
@@ -31,9 +35,12 @@ class BehaviorRate(Metric):
     violations: Tensor
     opportunities: Tensor
 
-    def __init__(self, size: int, means: Sequence[bool] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, size: int, means: Sequence[bool] | None = None, rare: Sequence[bool] | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.means = torch.tensor([False] * size if means is None else list(means), dtype=torch.bool)
+        self.rare = torch.tensor([False] * size if rare is None else list(rare), dtype=torch.bool)
         for state in ("violations", "opportunities"):
             self.add_state(state, torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum", persistent=True)
 
@@ -53,3 +60,18 @@ class BehaviorRate(Metric):
     def compute(self) -> Tensor:
         """Rates ``[K]`` float64, NaN without opportunities; a scalar for K = 1."""
         return self.violations / self.opportunities
+
+    def take(self) -> Tensor:
+        """Violations and opportunities ``[2, K]``, which start again at 0; of rare behaviors 0 until there are enough.
+
+        Example:
+            >>> rate = BehaviorRate(2, rare=[False, True])
+            >>> rate.update(torch.tensor([1.0, 2.0]), torch.tensor([4.0, 20.0]))
+            >>> rate.take().tolist(), rate.opportunities.tolist()
+            ([[1.0, 0.0], [4.0, 0.0]], [0.0, 20.0])
+        """
+        counts = torch.stack([self.violations, self.opportunities])
+        pending = self.rare.to(counts.device) & (self.opportunities < ENOUGH)
+        self.reset()
+        self.violations, self.opportunities = torch.where(pending, counts, 0).unbind()
+        return torch.where(pending, 0, counts)

@@ -12,8 +12,7 @@ from torch import Tensor
 from lightning_cgrpo.distributed import all_sum_named, gathered
 from lightning_cgrpo.host import on_host
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.objective.subsets import key
-from lightning_cgrpo.rollout import Rollouts, Signal, Signals, over_steps
+from lightning_cgrpo.rollout import Rollouts, Signal, Signals
 from lightning_cgrpo.verdicts.clustered import ClusteredMean, ClusteredRate
 
 
@@ -236,33 +235,6 @@ def _in_all_steps(flags: Tensor) -> Tensor:
 def _where(answers: Tensor, values: Tensor) -> Tensor:
     """The values ``[B, G]`` or ``[B, G, T]`` of `answers` ``[B, G]``, otherwise 0."""
     return torch.where(answers if values.dim() == 2 else answers[..., None], values, 0)
-
-
-def spread(objective: Objective, signals: Signals, names: Iterable[str]) -> Tensor:
-    """Squares of deviations within groups, and their degrees of freedom, ``[2, len(names)]`` float64; 0 of rates.
-
-    A deviation is that of an answer's own mean (its sum / its opportunities) from its group's mean. Drifts count as 0,
-    because their unit is their bound, and so do signals that a critic's warm-up leaves unmeasured.
-    """
-    rows = []
-    device = next(iter(signals.values())).value.device
-    for name in names:
-        constraint = objective.constraints[name]
-        if not constraint.bound.of_mean or name in objective.drifts or key(name, constraint) not in signals:
-            rows.append(torch.zeros(2, dtype=torch.float64, device=device))
-            continue
-        pair = constraint.violations(signals[key(name, constraint)])
-        total, weight = (over_steps(count.double()) for count in pair)  # [B, G]
-        there = weight > 0
-        value = torch.where(there, total / torch.where(there, weight, 1), 0)
-        # Shifted by a member, equal values are exactly zero.
-        first = there.to(torch.uint8).argmax(-1, keepdim=True)
-        shifted = torch.where(there, value - value.gather(-1, first), 0)
-        count = there.sum(-1)
-        mean = shifted.sum(-1) / count.clamp(min=1)
-        squares = torch.where(there, shifted - mean[:, None], 0).square().sum()
-        rows.append(torch.stack([squares, (count - 1).clamp(min=0).sum().double()]))
-    return torch.stack(rows, 1)
 
 
 def _by_prompt(values: Tensor) -> Tensor:

@@ -85,7 +85,7 @@ class Run:
         logger = SimpleNamespace(log_metrics=lambda metrics, step: self.logged.append((metrics, step)))
         weights = torch.zeros(len(objective.weight_names), dtype=torch.float64)
         self.module = SimpleNamespace(
-            objective=objective, weights=weights, device=torch.device("cpu"), loggers=[logger]
+            objective=objective, weights=weights, device=torch.device("cpu"), loggers=[logger], thresholds={}
         )
         steps = {"global_step": done, "log_every_n_steps": 1, "estimated_stepping_batches": 1_000}
         self.trainer = SimpleNamespace(**steps, callbacks=[])
@@ -324,7 +324,7 @@ class TestGuards:
         callback = LagrangianCallback()
         for bound in (0.5, 0.01):
             Run(callback, Objective("goal", {"lava": Constraint(at_most=bound)})).start()
-            assert callback.declared.tolist() == [bound]
+            assert callback.targets.in_force.tolist() == [bound]
 
     def test_a_lowered_cap_is_told_when_it_falls(self) -> None:
         running = run(DampedAscent(), stall=StallDetector(updates=50))

@@ -205,11 +205,11 @@ def test_one_update_equals_stable_baselines(monkeypatch):
     assert 2 * metrics["critic/loss"] == pytest.approx(logged["train/value_loss"], rel=1e-11)
     assert logged["train/clip_fraction"] > 0.05, "ratios leave the interval"
     assert len(gradients) == len(their_gradients) == EPOCHS
-    critic = flat(layers(module.learned.critic)).numel()
+    critic = flat(layers(module.critic_advantages.critic)).numel()
     for found, expected in zip(gradients, their_gradients, strict=True):
         equal(found[:-critic], expected[:-critic])
         equal(found[-critic:], expected[-critic:])
     after, start = flat(peers_layers(ppo.policy)), flat(before)
     assert (after - start).abs().median() > RATE, "each parameter takes four steps"
-    found = flat(layers(module.policy, module.learned.critic))
+    found = flat(layers(module.policy, module.critic_advantages.critic))
     torch.testing.assert_close(found - start, after - start, rtol=0, atol=1e-12)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from lightning_cgrpo.objective.composition import composed
 from lightning_cgrpo.objective.declaration import check_schedule
-from lightning_cgrpo.objective.measurement import isolate_faults, spread
+from lightning_cgrpo.objective.measurement import isolate_faults
 from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
 from lightning_cgrpo.objective.standing import standing
-from lightning_cgrpo.objective.thresholds import HOLD, Thresholds
+from lightning_cgrpo.objective.targets import HOLD, Targets
+from lightning_cgrpo.objective.units import within_groups
 from lightning_cgrpo.rollout import PromptGroups, Signal
 from lightning_cgrpo.verdicts.clustered import ClusteredMean
 
@@ -51,17 +52,17 @@ class TestMeans:
         """Groups (10, 30) and (20) have squares of 200 and degrees of freedom of 1."""
         objective = Objective("goal", {"c": Constraint(mean_at_most=5.0, signal="x"), "r": Constraint(at_most=0.1)})
         signals = {"x": self.SIGNAL, "r": Signal(torch.tensor([[1.0, 0], [0, 1]]))}
-        assert spread(objective, signals, ["c", "r"]).tolist() == [[200, 0], [1, 0]]
+        assert within_groups(objective, signals, ["c", "r"]).tolist() == [[200, 0], [1, 0]]
 
     def test_drifts_have_none_and_an_unmeasured_signal_has_none(self) -> None:
         """A critic's warm-up leaves the policy alone, and measures no entropy."""
         objective = Objective("goal", {"kl": Constraint(mean_at_most=0.1), "entropy": Constraint(mean_at_least=1.0)})
         signals = {"goal": Signal(torch.ones(3, 7)), "kl": Signal(torch.arange(21.0).view(3, 7))}
-        assert spread(objective, signals, ["kl", "entropy"]).tolist() == [[0, 0], [0, 0]]
+        assert within_groups(objective, signals, ["kl", "entropy"]).tolist() == [[0, 0], [0, 0]]
 
     def test_equal_answers_have_no_spread_whatever_their_rounding(self) -> None:
         objective = Objective("goal", {"c": Constraint(mean_at_most=5.0)})
-        assert spread(objective, {"c": Signal(torch.full((3, 7), 0.1))}, ["c"])[0].item() == 0
+        assert within_groups(objective, {"c": Signal(torch.full((3, 7), 0.1))}, ["c"])[0].item() == 0
 
     def test_the_interval_is_students(self) -> None:
         found = standing(Constraint(mean_at_most=19.0).bound, ClusteredMean(18.0, 0.5, 11, 11))
@@ -176,13 +177,14 @@ class TestSchedules:
 
     def test_notches_follow_what_is_held(self) -> None:
         constraint = Constraint(at_most=0.05, start=0.20, notch=0.1)
-        thresholds = Thresholds([constraint, Constraint(at_most=0.5)])
-        assert thresholds.shown(0) == [0.20, 0.5]
+        targets = Targets([constraint, Constraint(at_most=0.5)])
+        assert targets.thresholds(0) == [0.20, 0.5]
 
         def observe(violations: float, opportunities: float = 10.0) -> list[float]:
             for _ in range(HOLD):
-                thresholds.observe(0, torch.tensor([violations, 9.0]), torch.tensor([opportunities, 10.0]))
-            return thresholds.shown(0)
+                targets.observe(torch.tensor([[violations, 9.0], [opportunities, 10.0]]))
+                targets.advance(0, margin=0.0)
+            return targets.thresholds(0)
 
         assert observe(0, 0) == [0.20, 0.5], "what was never observed was not held"
         assert observe(3) == [0.20, 0.5], "0.3 is above 0.2"
@@ -190,7 +192,7 @@ class TestSchedules:
         assert observe(2) == pytest.approx([0.10, 0.5])
         assert observe(0) == [0.05, 0.5], "the last notch ends at the bound"
         assert observe(0) == [0.05, 0.5]
-        assert thresholds.in_force(0).tolist() == [0.05, 0.5]
+        assert targets.in_force.tolist() == [0.05, 0.5]
 
     def test_of_a_wanted_behavior_in_decimal(self) -> None:
         constraint = Constraint(at_least=0.9, start=0.8, notch=0.01)
@@ -200,13 +202,13 @@ class TestSchedules:
         assert replace(Constraint(at_least=0.9).bound, threshold=0.81).met(0.81)
 
     def test_half_a_hold_goes_on_from_a_checkpoint(self) -> None:
-        one, other = (Thresholds([Constraint(at_most=0.05, start=0.20, notch=0.1)]) for _ in range(2))
-        counts = torch.tensor([1.0]), torch.tensor([10.0])
+        one, other = (Targets([Constraint(at_most=0.05, start=0.20, notch=0.1)]) for _ in range(2))
+        counts = torch.tensor([[1.0], [10.0]])
         for _ in range(HOLD - 1):
-            one.observe(0, *counts)
+            one.observe(counts)
         other.load_state_dict(one.state_dict())
-        other.observe(0, *counts)
-        assert other.shown(0) == pytest.approx([0.10]) and one.shown(0) == [0.20]
+        other.observe(counts)
+        assert other.thresholds(0) == pytest.approx([0.10]) and one.thresholds(0) == [0.20]
 
     @pytest.mark.parametrize(
         ("declared", "words"),
@@ -298,4 +300,4 @@ def test_whatever_is_declared_is_an_objective_or_one_line(declared: dict, signal
     violations, opportunities = objective.violations(found)
     assert violations.isfinite().all() and (opportunities >= 0).all()
     assert objective.components(found).values.isfinite().all()
-    assert spread(objective, found, objective.constraints).isfinite().all()
+    assert within_groups(objective, found, objective.constraints).isfinite().all()

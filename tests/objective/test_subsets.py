@@ -111,7 +111,7 @@ class TestPooling:
         objective = Objective("goal", {"a": Constraint(at_most=0.1), "b": Constraint(at_most=0.1, where={"x": 1})})
         callback = LagrangianCallback(ProjectedAscent())
         module = SimpleNamespace(
-            objective=objective, weights=torch.zeros(3).double(), device=torch.device("cpu"), loggers=[]
+            objective=objective, weights=torch.zeros(3).double(), device=torch.device("cpu"), loggers=[], thresholds={}
         )
         trainer = SimpleNamespace(global_step=0, log_every_n_steps=1, estimated_stepping_batches=9, callbacks=[])
         callback.setup(trainer, module, "fit")

@@ -1,0 +1,107 @@
+"""Targets of the dual: thresholds in force, and how far inside them the controller aims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lightning_cgrpo.multipliers import AimForTest, StallDetector, rounded_up
+from lightning_cgrpo.objective.constraint import Constraint
+
+HOLD = 10
+"""Dual steps whose pooled rate must meet a threshold before it moves by a notch."""
+
+
+class Targets(nn.Module):
+    """Largest rates of violation that the controller aims for, of K constraints.
+
+    A threshold in force is the declared bound, or follows the constraint's schedule. A line or a list depends on the
+    update's number alone. A threshold with notches moves after `HOLD` dual steps (in which the behavior was observed)
+    whose pooled rate, or mean, meets it; else the next `HOLD` steps are pooled. `aim` and the controller's margin
+    tighten the targets of rates.
+
+    Args:
+        aim: tightens rates, so that a test meets the thresholds.
+    """
+
+    notches: Tensor
+    steps: Tensor
+    sums: Tensor
+
+    def __init__(self, constraints: Sequence[Constraint], aim: AimForTest | None = None) -> None:
+        super().__init__()
+        self.constraints, self.aim = list(constraints), aim
+        size = len(self.constraints)
+        self.register_buffer("notches", torch.zeros(size, dtype=torch.int64))
+        self.register_buffer("steps", torch.zeros(size, dtype=torch.int64))
+        self.register_buffer("sums", torch.zeros(2, size, dtype=torch.float64))
+        self.scheduled = any(constraint.start is not None for constraint in self.constraints)
+        self.rates = torch.tensor([not constraint.bound.of_mean for constraint in self.constraints], dtype=torch.bool)
+        self.moved = torch.zeros(size, dtype=torch.bool)
+        """Constraints with another threshold than in the last dual step."""
+        self.enforce(0)
+
+    def thresholds(self, update: int) -> list[float]:
+        """The thresholds in force, in the user's orientation."""
+        notches = self.notches.tolist()
+        return [c.threshold(update, n) for c, n in zip(self.constraints, notches, strict=True)]
+
+    def enforce(self, update: int, margin: float = 0.0) -> None:
+        """Set the targets of an update, by the controller's margin (see `Controller.margin`)."""
+        thresholds = zip(self.constraints, self.thresholds(update), strict=True)
+        self.in_force = torch.tensor([c.bound.violation(value) for c, value in thresholds], dtype=torch.float64)
+        aimed = self.in_force.clone()
+        if self.aim is not None and bool(self.rates.any()):
+            aimed[self.rates] = self.aim(self.in_force[self.rates])
+        self.aimed = aimed
+        left = 1 - margin / math.sqrt(1 + update) * ((1 - aimed) / aimed).clamp(max=1)
+        self.targets = torch.where(self.rates, left * aimed, aimed)
+
+    def advance(self, update: int, margin: float) -> None:
+        """`enforce`, and note which thresholds have moved."""
+        before = self.in_force
+        self.enforce(update, margin)
+        self.moved = self.moved | (self.in_force != before)
+
+    def observe(self, counts: Tensor) -> None:
+        """Add violations and opportunities ``[2, K]`` of a dual step, on all processes."""
+        if not self.scheduled:
+            return
+        counts = counts.to(self.sums)
+        self.sums = self.sums + counts
+        self.steps = self.steps + (counts[1] > 0)
+        over = self.steps >= HOLD
+        if not bool(over.any()):
+            return
+        held = over & (self.sums[0] / self.sums[1] <= self.in_force)
+        self.notches = self.notches + held
+        self.steps = torch.where(over, 0, self.steps)
+        self.sums = torch.where(over, 0.0, self.sums)
+
+    def shown(self, violations: Tensor) -> list[float]:
+        """Rates of violation ``[K]`` in the user's orientation."""
+        return [c.bound.shown(rate) for c, rate in zip(self.constraints, violations.tolist(), strict=True)]
+
+    def aims(self, names: Iterable[str], update: int) -> str:
+        """The rates that `aim` tightens, beside their thresholds, as text."""
+        rows = zip(names, self.constraints, self.shown(self.aimed), self.thresholds(update), strict=True)
+        return ", ".join(
+            f"{name} {c.bound.sign} {aimed:.4g} instead of {threshold:g}"
+            for name, c, aimed, threshold in rows
+            if not c.bound.of_mean
+        )
+
+    def stalled(self, k: int, name: str, stall: StallDetector) -> str:
+        """The warning of a stalled constraint, with a threshold that the policy has reached."""
+        bound = self.constraints[k].bound
+        reached = float(self.targets[k] + stall.reached[k])
+        easier = f"{bound.shown(reached):.3g}" if bound.of_mean else f"{bound.shown(rounded_up(reached)):g}"
+        return (
+            f"Constraint '{name}' has had at least {stall.weight:.0%} of the weight that it can have for "
+            f"{stall.updates} updates, is still violated and doesn't get better: it may be infeasible. The last "
+            f"{stall.updates // 2} updates reached a {bound.kind} of {bound.shown(reached):.3g}, so try {bound.key}: "
+            f"{easier}."
+        )
