@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.navsim.scores import collect, table
-from lightning_cgrpo.__main__ import main, read_arguments
+from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.studies.study import read_study
 
@@ -62,39 +62,6 @@ def test_every_method_trains(folder, method):
         "--trainer.max_steps=1 --trainer.limit_val_batches=0 --callbacks.drives=null",
     )
     assert len(list(folder.glob("runs/*/version_0/checkpoints/last.ckpt"))) == 1
-
-
-def test_methods_are_what_they_are_called():
-    """The paper's rows: estimators, weights, rewards; no two files' runs in one folder."""
-    found = {}
-    for run in STUDY.runs:
-        if run.seed == 0:
-            config, _ = read_arguments("fit", [*run.given])
-            settings, weights = config["model"]["init_args"], config["callbacks"]["multipliers"]
-            given = weights["init_args"].get("weights", "learned")
-            if isinstance(given, dict):
-                given = tuple(given.get(name, 1) for name in ("NC", "DAC", "DDC", "reward"))
-            estimator = settings["estimator"]
-            estimator = estimator if isinstance(estimator, str) else estimator["class_path"]
-            found[run.variant] = (
-                settings["objective"]["reward"],
-                estimator.removeprefix("lightning_cgrpo.Scalarized"),
-                given,
-                {settings["objective"]["constraints"][name]["at_least"] for name in ("NC", "DAC", "DDC")},
-                config["trainer"]["logger"]["init_args"]["name"],
-            )
-    equal, informed = (0.25, 0.25, 0.25, 0.25), (0.1, 0.8, 0.05, 0.05)
-    assert all(method[3] == {0.95} for method in found.values())
-    assert {name: method[:3] for name, method in found.items()} == {
-        "cgrpo_scalarized_advantages": ("wat", "Advantages", "learned"),
-        "cgrpo_scalarized_rewards": ("wat", "Rewards", "learned"),
-        "grpo_epdms": ("epdms", "Advantages", (0, 0, 0, 1)),
-        "equal_weights_scalarized_advantages": ("wat", "Advantages", equal),
-        "equal_weights_scalarized_rewards": ("wat", "Rewards", equal),
-        "informed_weights_scalarized_advantages": ("wat", "Advantages", informed),
-        "informed_weights_scalarized_rewards": ("wat", "Rewards", informed),
-    }
-    assert len({method[4] for method in found.values()}) == len(found)
 
 
 def test_prompts_ask_for_what_the_task_reads(folder):

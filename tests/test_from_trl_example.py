@@ -86,8 +86,3 @@ def test_what_the_page_offers_exists():
         "SavePretrained",
     ):
         assert name in PAGE and hasattr(callbacks, name)
-
-
-@pytest.mark.parametrize("link", re.findall(r"\]\(([^)h][^)#]*)", PAGE))
-def test_links_lead_somewhere(link):
-    assert (ROOT / "docs" / link).is_file()

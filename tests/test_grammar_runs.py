@@ -1,6 +1,5 @@
 """Runs with every kind of constraint: what is logged, what a resumed run does, and what the dual sees."""
 
-import importlib.util
 import math
 from copy import deepcopy
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.loggers.logger import DummyLogger
 
 from lightning_cgrpo import Constraint, Objective
 from lightning_cgrpo.callbacks import LagrangianCallback
@@ -16,25 +14,11 @@ from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar
 from lightning_cgrpo.grpo.losses import LossOptions, grpo_loss
 from lightning_cgrpo.objective.measurement import RunningSums
 from lightning_cgrpo.randomness import Stream
+from tests import process_worker
+from tests.memory import Memory
+from tests.quiet import quiet_trainer
 
 UPDATES = 15
-
-
-def load_worker():
-    path = Path(__file__).with_name("process_worker.py")
-    module = importlib.util.module_from_spec(importlib.util.spec_from_file_location("process_worker", path))
-    module.__spec__.loader.exec_module(module)
-    return module
-
-
-class Memory(DummyLogger):
-    def __init__(self) -> None:
-        super().__init__()
-        self.updates: dict[int, dict[str, float]] = {}
-
-    def log_metrics(self, metrics, step=None):
-        kept = {tag: v for tag, v in metrics.items() if not tag.startswith(("time/", "throughput/", "epoch"))}
-        self.updates.setdefault(step, {}).update(kept)
 
 
 class Signals(Callback):
@@ -58,21 +42,18 @@ class Stop(Callback):
 
 
 def trained(updates: int = UPDATES, ckpt_path: str | None = None, stop: int | None = None, save: Path | None = None):
-    module, memory, duals, seen = load_worker().grammar_module(), Memory(), LagrangianCallback(), Signals()
-    trainer = Trainer(
-        accelerator="cpu",
-        precision="64-true",
-        logger=memory,
-        callbacks=[duals, seen, Stop(stop, save)],
-        max_steps=updates,
-        log_every_n_steps=1,
-        limit_val_batches=0,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
-    trainer.fit(module, load_worker().WithSides(3, seed=0), ckpt_path=ckpt_path)
-    return module, memory.updates, duals, seen.measured
+    module, memory, duals, seen = process_worker.grammar_module(), Memory(), LagrangianCallback(), Signals()
+    trainer = quiet_trainer(duals, seen, Stop(stop, save), precision="64-true", logger=memory, max_steps=updates)
+    trainer.fit(module, process_worker.WithSides(3, seed=0), ckpt_path=ckpt_path)
+    return module, steady(memory.updates), duals, seen.measured
+
+
+def steady(updates):
+    """Metrics without times."""
+    return {
+        update: {tag: v for tag, v in metrics.items() if not tag.startswith(("time/", "throughput/"))}
+        for update, metrics in updates.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +82,7 @@ def test_tags_and_thresholds_in_force(whole) -> None:
 def test_an_evaluation_measures_the_policys_own_signals(whole) -> None:
     """By hand, from the log-probabilities of both policies for the answers that were sampled."""
     module = deepcopy(whole[0]).float()  # trained in float64
-    prompts = next(iter(load_worker().WithSides(3, seed=0).val_dataloader()))
+    prompts = next(iter(process_worker.WithSides(3, seed=0).val_dataloader()))
     sums = RunningSums()
     with torch.no_grad():
         rollouts = module.measure(prompts, 4, Stream.VALIDATION, 0, sums)["rollouts"]

@@ -13,11 +13,8 @@ transformers = pytest.importorskip("transformers")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: E402
 
 from lightning_cgrpo import GSM8KTask  # noqa: E402
-from lightning_cgrpo.__main__ import main, run  # noqa: E402
-from lightning_cgrpo.errors import UserError  # noqa: E402
-from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
+from lightning_cgrpo.__main__ import main  # noqa: E402
 from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
-from lightning_cgrpo.records import RecordError  # noqa: E402
 from tests.gsm8k_records import write_records  # noqa: E402
 
 
@@ -113,35 +110,6 @@ def test_real_records(model, shared_data, tmp_path, monkeypatch):
     assert any(question in whole for whole in known)
 
 
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
-        ('{"question": "1 + 1?", "answer": "#### 2"', "train.jsonl:2: Expected a JSON object on the line"),
-        ('{"question": "1 + 1?"}', "train.jsonl:2: Expected a field 'answer', but got question."),
-        ('{"question": "1 + 1?", "answer": "2"}', "train.jsonl:2: Expected field 'answer' to end in '#### <number>'"),
-        (None, "train.jsonl to hold records, but got none."),
-    ],
-)
-def test_malformed_records_are_named(model, tmp_path, monkeypatch, capsys, line, complaint):
-    """The command ends with one line on the file and its line, before a model is read."""
-    data = write_records(tmp_path / "data", train=4)
-    content = (data / "train.jsonl").read_text().splitlines()
-    (data / "train.jsonl").write_text("" if line is None else "\n".join([content[0], line, *content[1:]]))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(CausalLMPolicy, "load", lambda policy: pytest.fail("the model must not be read"))
-    monkeypatch.setattr("sys.argv", ["lightning_cgrpo", "fit", *arguments(model, data)])
-    with pytest.raises(SystemExit) as exit_:
-        run()
-    error = [text for text in capsys.readouterr().err.splitlines() if text.startswith("lightning_cgrpo: error: ")]
-    assert exit_.value.code == 2 and len(error) == 1 and complaint in error[0]
-
-
-def test_no_model(records, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"Expected model to be a directory with a Hugging Face .*tiny-model DIR"):
-        main(["fit", *arguments("./nowhere", records)])
-
-
 # ---------------------------------------------------------------------- the embedded default
 
 
@@ -154,18 +122,6 @@ def scalars(path):
     events = EventAccumulator(path)
     events.Reload()
     return {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-
-
-@pytest.mark.slow
-def test_the_embedded_default_runs_without_a_download(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lightning_cgrpo.hub.hub_answers", lambda: pytest.fail("the network must not be asked"))
-    main(["fit", *embedded(2)])
-    capsys.readouterr()
-    small = ["--data.test_prompts=8", "--data.test_train_prompts=8", "--ckpt_path=last"]
-    main(["test", *embedded(2, *small)])
-    shown = capsys.readouterr().out
-    assert "correctness" in shown and "train" in shown and "test" in shown
 
 
 @pytest.mark.slow
@@ -187,8 +143,3 @@ def test_the_embedded_task_learns(tmp_path, monkeypatch, overlay, folder, shorte
         assert statistics.fmean(rates[last]) > statistics.fmean(rates[first]) + 0.03
     assert statistics.fmean(seen["rate/correctness"][last]) > 0.75
     assert statistics.fmean(seen["rollout/length"][last]) < shorter * statistics.fmean(seen["rollout/length"][first])
-
-
-def test_a_record_error_is_a_user_error():
-    """So the command line shows it as one line."""
-    assert issubclass(RecordError, UserError)

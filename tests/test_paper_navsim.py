@@ -10,7 +10,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lightning_cgrpo.__main__ import main, read_arguments
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model
 from tests.examples.test_covla import clip
 from tests.examples.test_covla import write as write_clip
@@ -32,7 +31,8 @@ def read(*names):
 # ---------------------------------------------------------------------- the numbers
 
 
-def test_what_the_paper_states():
+def test_what_the_paper_and_its_authors_state():
+    """Three frames of three cameras (CoVLA: one), and four waypoints at 1 Hz, in every stage; no log is shared."""
     config = read(RL)
     settings = config["model"]["init_args"]
     assert settings["group_size"] == 16
@@ -50,20 +50,12 @@ def test_what_the_paper_states():
     names = ("no_at_fault_collisions", "drivable_area_compliance", "driving_direction_compliance")
     assert bounds == dict.fromkeys(names, 0.99)
     assert config["data"]["init_args"]["scenes"]["init_args"]["test"] == "navhard_two_stage"
-
-
-def test_what_the_authors_show_the_policy():
-    """Three frames of three cameras over the last second (CoVLA: one), and four waypoints at 1 Hz, in every stage."""
     general, *forms = (read(name)["data"]["init_args"]["form"] for name in (GENERAL, NAVSIM, RL))
     assert forms[0] == forms[1] == {**general, "cameras": ["CAM_F0", "CAM_L0", "CAM_R0"], "height": 364, "width": 672}
     assert (general["frames"], general["frame_interval"], general["cameras"]) == (3, 0.5, ["CAM_F0"])
     assert general["answer"] == {"waypoints": 4, "interval": 1.0}
-    for name in (GENERAL, NAVSIM, RL):
-        settings = read(name)["model"]["init_args"]
-        assert settings["task"]["init_args"]["answer"] == general["answer"]
-        policy = settings["policy"]["init_args"]
-        assert (policy["min_pixels"], policy["max_pixels"]) == (16_384, 262_144)
-        assert policy["gradient_checkpointing"] is True
+    first, second = (read(name)["data"]["init_args"]["scenes"]["init_args"] for name in (NAVSIM, RL))
+    assert (first.pop("train_part"), second.pop("train_part")) == ([0, 0.88], [0.88, 1]) and first == second
 
 
 def test_images_have_the_size_that_qwens_processor_makes_of_a_camera_s():
@@ -77,34 +69,10 @@ def test_images_have_the_size_that_qwens_processor_makes_of_a_camera_s():
     assert smart_resize(1208, 1928, 28, *pixels) == (covla["height"], covla["width"])
 
 
-def test_stages_share_no_log_and_evaluate_the_same():
-    general, first, second = (read(name)["data"]["init_args"]["scenes"] for name in (GENERAL, NAVSIM, RL))
-    assert general["class_path"] == "examples.scene_sources.covla.CoVLA"
-    assert (first["init_args"].pop("train_part"), second["init_args"].pop("train_part")) == ([0, 0.88], [0.88, 1])
-    assert first == second
-    assert first["init_args"]["allow_pickles"] is False, "that is the user's to say"
-
-
 def test_each_stage_starts_from_the_one_before():
     saved = [read(name)["callbacks"]["save"]["init_args"]["directory"] for name in (GENERAL, NAVSIM)]
     models = [read(name)["model"]["init_args"]["policy"]["init_args"]["model"] for name in (GENERAL, NAVSIM, RL)]
     assert models == ["Qwen/Qwen2.5-VL-3B-Instruct", *saved]
-
-
-def test_the_multipliers_can_move():
-    """What the comment beside the dual learning rate says, and ALGORITHM.md: 1e-3 at least."""
-    arguments = read(RL)["callbacks"]["multipliers"]["init_args"]["controller"]["init_args"]
-    assert arguments["lr"] >= 1e-3
-
-    def weight(lr, updates):
-        controller = SoftmaxAdam(**arguments | {"lr": lr})
-        controller.setup(3)
-        for _ in range(updates):
-            controller.step(torch.tensor([0.0, 0.2, 0.0], dtype=torch.float64), torch.ones(3, dtype=torch.bool))
-        return controller.weights[2].item()
-
-    assert weight(1e-6, 1400) == pytest.approx(0.25, abs=1e-3)
-    assert weight(arguments["lr"], 1000) > 0.95
 
 
 # ---------------------------------------------------------------------- they run

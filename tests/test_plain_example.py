@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from tests.quiet import quiet_trainer
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "plain_cgrpo.py"
 
@@ -53,17 +54,8 @@ def test_library_equals_the_plain_loop(plain):
         optimization=Optimization(epochs=2, minibatch_size=2048, entropy_weight=0.001, aggregation="token_mean"),
     )
     seen = Multipliers()
-    Trainer(
-        accelerator="cpu",
-        precision="64-true",
-        max_steps=updates,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        callbacks=[LagrangianCallback(SoftmaxAdam(lr=0.01)), seen],
-    ).fit(module, GridworldDataModule())
+    duals = LagrangianCallback(SoftmaxAdam(lr=0.01))
+    quiet_trainer(duals, seen, precision="64-true", max_steps=updates).fit(module, GridworldDataModule())
 
     torch.testing.assert_close(torch.stack(seen.history), expected, rtol=0, atol=1e-12)
     for ours, theirs in zip(policy.net.parameters(), network.parameters(), strict=True):

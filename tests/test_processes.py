@@ -1,7 +1,6 @@
 """What is learned depends neither on how many processes there are nor on what they share: one copy of the network each
 (DDP), or one of all (FSDP2). All of them have the same multipliers."""
 
-import importlib.util
 import json
 from functools import cache
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from tests import process_worker
 
 WORKER = Path(__file__).with_name("process_worker.py")
 STRATEGIES = ("ddp", "fsdp2")
@@ -23,22 +23,15 @@ ONE_COPY = ("critic_1", "language_1", "exchanged_5", "reader_3", "supervised_1")
 LONGER = ("gridworld_7", "gridworld_1", "grammar_7", "language_3", "exchanged_5", "supervised_3")
 
 
-def load_worker():
-    spec = importlib.util.spec_from_file_location("process_worker", WORKER)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def single(tmp_path_factory):
     """By one process, this one."""
-    worker, folder = load_worker(), prepare(tmp_path_factory.mktemp("single"))
+    folder = prepare(tmp_path_factory.mktemp("single"))
 
     @cache
     def run(name):
         kind, _, number = name.rpartition("_")
-        return worker.RUNS[kind](folder, int(number))
+        return process_worker.RUNS[kind](folder, int(number))
 
     return run
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from lightning import seed_everything
-from lightning.pytorch import Trainer
 
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, EnvironmentSampler, Objective
 from lightning_cgrpo.datamodules import GridworldDataModule, NavsimDataModule, WordProblemsDataModule
@@ -11,6 +10,7 @@ from lightning_cgrpo.policies.pretrained import LoRA, with_adapters
 from lightning_cgrpo.policies.tiny.text import build_model
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
+from tests.quiet import quiet_trainer
 
 
 def make(**options):
@@ -39,10 +39,7 @@ def layouts_and_actions(lightning_seed, **options):
         return output
 
     module.training_step = training_step
-    trainer = Trainer(
-        accelerator="cpu", max_steps=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, limit_val_batches=0,
-    )  # fmt: skip
+    trainer = quiet_trainer(max_steps=1)
     trainer.fit(module, GridworldDataModule(4, train_prompts=8, **options))
     return seen
 

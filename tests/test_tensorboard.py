@@ -1,10 +1,8 @@
 """What a run writes for TensorBoard: the tags are an interface, and the numbers are those of the rollouts."""
 
-import csv
 import re
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,21 +13,14 @@ from lightning_cgrpo import EnvironmentSampler
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.tasks.gridworld import Gridworld
+from tests.quiet import QUIET
 
-BOTH_LOGGERS = """\
-trainer:
-  logger:
-    - class_path: lightning.pytorch.loggers.TensorBoardLogger
-      init_args: {save_dir: runs, name: both}
-    - class_path: lightning.pytorch.loggers.CSVLogger
-      init_args: {save_dir: tables, name: both}
-"""
 ARGUMENTS = (
-    "fit -c configs/gridworld.yaml -c loggers.yaml --trainer.max_steps=2 --trainer.log_every_n_steps=1 "
+    "fit -c configs/gridworld.yaml --trainer.max_steps=2 --trainer.log_every_n_steps=1 "
     "--trainer.limit_val_batches=0 --data.prompts_per_update=6 --data.size=5 --data.lava=6 "
     "--model.sampler.environment.max_steps=30 --model.optimization.minibatch_size=500 "
     "--model.optimization.kl_weight=0.1 --callbacks.initial_rates.batches=2 --callbacks.progress=null "
-    "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false"
+    f"{QUIET}"
 )
 CONSTRAINTS = {"lava", "battery"}
 TAGS = {
@@ -70,9 +61,8 @@ class Keep(Callback):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Two updates with both loggers: the folder, and what a callback of the user's own in that folder kept."""
+    """Two updates: the folder, and what a callback of the user's own in that folder kept."""
     folder = tmp_path_factory.mktemp("tensorboard")
-    (folder / "loggers.yaml").write_text(BOTH_LOGGERS)
     (folder / "keep_updates.py").write_text(KEEP)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -83,7 +73,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def events(run):
     accumulator = EventAccumulator(
-        str(next((run[0] / "runs").glob("both,*/version_0"))), size_guidance={"images": 0, "histograms": 0}
+        str(next((run[0] / "runs").glob("*/version_0"))), size_guidance={"images": 0, "histograms": 0}
     )
     accumulator.Reload()
     return accumulator
@@ -97,12 +87,6 @@ def test_scalars(events):
         assert [event.step for event in events.Scalars(tag)] == [0, 1], tag
     for tag in INITIAL:
         assert [event.step for event in events.Scalars(tag)] == [0], tag
-
-
-def test_csv_has_the_same_names(run):
-    rows = list(csv.DictReader(next((run[0] / "tables").glob("both,*/version_0/metrics.csv")).open()))
-    assert set(rows[0]) - {"step", "epoch"} == TAGS | INITIAL
-    assert [row["step"] for row in rows if row["reward/mean"]] == ["0", "1"]
 
 
 @pytest.mark.parametrize("update", [0, 1])
@@ -172,14 +156,6 @@ def test_initial_rates_are_of_the_untrained_policy(run, events):
     assert lava.value == pytest.approx(sums["lava"] / sums["steps"], rel=1e-6)
     assert battery.value == pytest.approx(sums["battery"] / sums["steps"], rel=1e-6)
     assert reward.value == pytest.approx(sums["goal"] / sums["answers"], rel=1e-6)
-
-
-def test_without_a_reference_there_is_no_kl(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("loggers.yaml").write_text(BOTH_LOGGERS)
-    main([*shlex.split(ARGUMENTS), "--model.optimization.kl_weight=0", "--trainer.max_steps=1"])
-    [header, *_] = next(Path("tables").glob("both*/version_0/metrics.csv")).read_text().splitlines()
-    assert set(header.split(",")) - {"step", "epoch"} == (TAGS | INITIAL) - {"policy/kl"}
 
 
 def test_custom_scalars_show_each_rate_with_its_threshold(events):

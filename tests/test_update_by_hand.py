@@ -8,7 +8,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from lightning.pytorch import Callback, Trainer  # noqa: E402
+from lightning.pytorch import Callback  # noqa: E402
 
 from lightning_cgrpo import ConstrainedGRPO, Constraint, GSM8KTask, Objective, Optimization  # noqa: E402
 from lightning_cgrpo.callbacks import LagrangianCallback  # noqa: E402
@@ -20,6 +20,7 @@ from lightning_cgrpo.rollout import Rollouts  # noqa: E402
 from lightning_cgrpo.samplers.sampler import Sampler  # noqa: E402
 from tests.gsm8k_records import write_records  # noqa: E402
 from tests.memory import Memory  # noqa: E402
+from tests.quiet import quiet_trainer  # noqa: E402
 
 MAX_TOKENS, GROUP = 48, 8
 
@@ -107,18 +108,10 @@ def train(model, data, updates=2, sampler=None, precision="64-true", lr=0.1, **o
         group_size=GROUP,
     )
     memory, keep = Memory(), Keep()
-    Trainer(
-        accelerator="cpu",
-        precision=precision,
-        max_steps=updates,
-        log_every_n_steps=1,
-        logger=memory,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[LagrangianCallback(SoftmaxAdam(lr=0.02)), keep],
-        limit_val_batches=0,
-    ).fit(module, GSM8KDataModule(str(data), prompts_per_update=3, val_prompts=0))
+    duals = LagrangianCallback(SoftmaxAdam(lr=0.02))
+    quiet_trainer(duals, keep, precision=precision, max_steps=updates, logger=memory).fit(
+        module, GSM8KDataModule(str(data), prompts_per_update=3, val_prompts=0)
+    )
     assert not any(tag.startswith("faults/") for update in memory.updates.values() for tag in update)
     return module, memory.updates, keep
 

@@ -12,12 +12,11 @@ from lightning_cgrpo.callbacks.run_folder import run_folder
 from lightning_cgrpo.distributed import gathered
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.baselines import BASELINES
-from lightning_cgrpo.navsim.dialects import FIXED, OFF, Epdms
+from lightning_cgrpo.navsim.dialects import FIXED, Epdms
 from lightning_cgrpo.navsim.evaluation import drives, planned_drives
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.tables import scores_table
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
-from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
 from lightning_cgrpo.navsim.two_stage import Drive, summaries, summary
 from lightning_cgrpo.output import print_table
 from lightning_cgrpo.tasks.completions import texts
@@ -28,15 +27,13 @@ POLICY = "policy"
 
 
 class DrivingScores(Callback):
-    """Scores answers as NAVSIM v2 does, whatever traffic and filter the training uses.
+    """Scores answers as NAVSIM v2 does, with reactive traffic and the human filter, whatever the training uses.
 
     A validation logs the mean EPDMS (``val/epdms``). A test shows and writes the paper's columns, of both stages with
     follow-ups. Malformed answers count as 0, but not in ADE. EPDMS includes extended comfort only if a scene names
     another test scene as `previous`.
 
     Args:
-        traffic: behavior of agents; by default reactive, as officially.
-        human_filter: ignore violations that the human also commits.
         references: also score PDM-Closed, constant velocity, human.
         path: JSON file by driver (``stage_one``, ``stage_two``, ``both``); by default ``scores.json`` in the tested
             run's folder.
@@ -47,16 +44,8 @@ class DrivingScores(Callback):
 
     changes_learning = False
 
-    def __init__(
-        self,
-        traffic: TrafficPolicy | None = None,
-        human_filter: bool = True,
-        references: bool = True,
-        path: str | None = None,
-    ) -> None:
-        self.traffic: TrafficPolicy = Reactive() if traffic is None else traffic
-        self.human_filter = human_filter
-        self.dialect = Epdms(FIXED if human_filter else OFF)
+    def __init__(self, references: bool = True, path: str | None = None) -> None:
+        self.traffic, self.dialect = Reactive(), Epdms(FIXED)
         self.path = None if path is None else Path(path)
         self.references = dict(BASELINES) if references else {}
         self._drives: dict[str, list[Drive]] = {}
@@ -77,9 +66,9 @@ class DrivingScores(Callback):
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         everywhere = gathered(self._drives[POLICY])
         self._drives = {}
-        found = summary([drive for part in everywhere for drive in part], self.dialect, self.traffic)
-        if found.first.scenes:
-            pl_module.log("val/epdms", found.first.columns["EPDMS"], prog_bar=True, rank_zero_only=True)
+        result = summary([drive for part in everywhere for drive in part], self.dialect, self.traffic)
+        if result.first.scenes:
+            pl_module.log("val/epdms", result.first.columns["EPDMS"], prog_bar=True, rank_zero_only=True)
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         self._drives = {name: [] for name in (POLICY, *self.references)}
@@ -94,14 +83,14 @@ class DrivingScores(Callback):
             return
         scorer = self._drive(pl_module.task, outputs, follows)
         numbers = outputs["prompts"].index.tolist()
-        for name, found in planned_drives(scorer, self.references, numbers, follows).items():
-            self._drives[name] += found
+        for name, planned in planned_drives(scorer, self.references, numbers, follows).items():
+            self._drives[name] += planned
 
     def _drive(self, task: DrivingTask, outputs: Any, follows: Any) -> Scorer:
         columns = outputs["prompts"].columns
         scenes = columns["scene"]
         poses = task.answer.trajectories([text for group in texts(outputs["rollouts"]) for text in group])
-        scorer = Scorer(scenes, self.traffic, plans=columns.get("plan"), human_filter=self.human_filter)
+        scorer = Scorer(scenes, self.traffic, plans=columns.get("plan"), human_filter=True)
         numbers, rows = outputs["prompts"].index.tolist(), list(range(len(scenes)))
         plans = poses.unflatten(0, (len(scenes), -1))
         self._drives[POLICY] += drives(scorer, rows, plans, POSE_INTERVAL, numbers, follows)
@@ -113,15 +102,11 @@ class DrivingScores(Callback):
         path = run_folder(trainer) / "scores.json" if self.path is None else self.path
         if not trainer.is_global_zero:
             return
-        found = {name: [drive for part in everywhere for drive in part[name]] for name in everywhere[0]}
-        results = summaries(found, self.dialect, self.traffic)
+        drives_of = {name: [drive for part in everywhere for drive in part[name]] for name in everywhere[0]}
+        results = summaries(drives_of, self.dialect, self.traffic)
         results = {name: result for name, result in results.items() if result.first.scenes}
         print_table(scores_table(results))
-        written = {
-            "traffic": type(self.traffic).__name__,
-            "human_filter": self.human_filter,
-            "drivers": {name: result.as_json() for name, result in results.items()},
-        }
+        written = {"drivers": {name: result.as_json() for name, result in results.items()}}
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(written, indent=1, allow_nan=False), encoding="utf-8")
         print(f"Wrote {path}.")

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
 from rich.console import Console
 from scipy.stats import binomtest
 
@@ -17,6 +16,7 @@ from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
+from tests.quiet import quiet_trainer
 
 
 def rates(objective, prompts, answers, **shown):
@@ -94,14 +94,7 @@ def make(**arguments):
 
 def evaluate(data, **arguments):
     module = make(**arguments)
-    trainer = Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[EvaluationTable()],
-    )
+    trainer = quiet_trainer(EvaluationTable())
     trainer.test(module, data, verbose=False)
     return module, {tag: float(value) for tag, value in trainer.callback_metrics.items()}
 
@@ -144,13 +137,7 @@ def test_train_and_test_rates_side_by_side(capsys):
 
 def test_a_later_test_of_test_prompts_alone_has_nothing_of_the_training_prompts():
     module = make()
-    trainer = Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer()
     trainer.test(module, Both(5, **SMALL), verbose=False)
     assert module.evaluations.keys() == {"test", "test_train"}
     trainer.test(module, GridworldDataModule(**SMALL), verbose=False)

@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Signal
@@ -14,6 +13,7 @@ from lightning_cgrpo.callbacks.initial_rates import out_of_reach
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
+from tests.quiet import quiet_trainer
 
 
 class Marked(GridworldTask):
@@ -45,16 +45,8 @@ def before_training(tmp_path, objective):
 
     logger = CSVLogger(tmp_path)
     logger.log_metrics = lambda metrics, step=None: logged.update(metrics)
-    trainer = Trainer(
-        accelerator="cpu",
-        max_steps=1,
-        logger=logger,
-        limit_val_batches=0,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[InitialRates(batches=4), FixedWeights(dict.fromkeys(objective.constrained, 0.1))],
-    )
+    weights = FixedWeights(dict.fromkeys(objective.constrained, 0.1))
+    trainer = quiet_trainer(InitialRates(batches=4), weights, max_steps=1, logger=logger)
     trainer.fit(module, GridworldDataModule(prompts_per_update=50, train_prompts=200))
     return logged
 

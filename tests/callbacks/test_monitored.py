@@ -1,14 +1,13 @@
 """Callbacks that monitor a metric, and the best and the last checkpoint that they lead to."""
 
 import shutil
-import warnings
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from lightning_cgrpo.callbacks import Checkpoints
@@ -76,17 +75,11 @@ def test_early_stopping(monitor, by_epoch):
     assert stopping.best_score.isfinite() and "did not improve" in stopping.stopping_reason_message
 
 
-def test_lightnings_checkpoints_rank_too():
-    checkpoints = ModelCheckpoint(monitor="multiplier/lava", mode="max", every_n_train_steps=2, filename="{step}")
-    trained(checkpoints)
-    assert checkpoints.best_model_score > 0.5 and Path(checkpoints.best_model_path).exists()
-
-
 @pytest.mark.parametrize(
     ("monitor", "update"),
-    [("rate/lavaa", 1), ("val/rate/lav", 1), ("val/nothing", 2), ("anything", 2)],
+    [("rate/lavaa", 1), ("val/nothing", 2)],
 )
-@pytest.mark.parametrize("kind", [EarlyStopping, Checkpoints, ModelCheckpoint])
+@pytest.mark.parametrize("kind", [EarlyStopping, Checkpoints])
 def test_a_metric_that_there_is_not_is_reported_with_those_that_there_are(monitor, update, kind):
     more = {} if kind is EarlyStopping else {"every_n_train_steps": 4}
     seen = Seen()
@@ -99,19 +92,6 @@ def test_a_metric_that_there_is_not_is_reported_with_those_that_there_are(monito
         assert f" {name}," in message
     assert "time/" not in message and "\n" not in message
     assert max(step for _, step in seen.metrics) == update
-
-
-def test_what_validation_measures_needs_validation():
-    with pytest.raises(UserError, match=r"got 'val/rate/lava'. Did you mean 'rate/lava'"):
-        trained(EarlyStopping("val/rate/lava"), limit_val_batches=0)
-
-
-def test_other_names_may_be_logged_later():
-    class Late(Callback):
-        def on_train_epoch_end(self, trainer, pl_module):
-            pl_module.log("mine/late", 1.0)
-
-    trained(Late(), EarlyStopping("mine/late", check_on_train_epoch_end=True))
 
 
 # ---------------------------------------------------------------------- ranks
@@ -127,8 +107,7 @@ def ranks(folder):
 
 
 @pytest.mark.parametrize("monitor", ["rate/lava", "val/rate/lava"])
-@pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("stop", [(4, "validation"), (5, "update"), (6, "validation")])
+@pytest.mark.parametrize(("every", "stop"), [(3, (4, "validation")), (1, (5, "update")), (3, (6, "validation"))])
 def test_a_resumed_run_ranks_as_one_that_nothing_interrupted(monitor, every, stop):
     """Also where nothing has been logged since the resume, and where the checkpoint comes before its validation."""
     given = {"monitor": monitor, "every_n_train_steps": 2, "save_top_k": 2, "save_last": True, "filename": "{step}"}
@@ -211,29 +190,7 @@ def test_last_without_any_is_refused(folder):
         trained(Checkpoints(dirpath=folder, every_n_train_steps=2, save_last=True), ckpt_path="last")
 
 
-def test_last_is_refused_where_lightnings_own_callback_kept_none():
-    trained(ModelCheckpoint(), max_steps=1)
-    with pytest.raises(UserWarning, match=r"no last checkpoint available.*save_last=True"):
-        trained(ModelCheckpoint(), max_steps=2, ckpt_path="last")
-
-
 # ---------------------------------------------------------------------- warnings
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("folder", [None, "mine"])
-def test_no_warnings(folder):
-    """Of a new run, of one that resumes within an epoch, and of evaluations."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        warnings.filterwarnings("ignore", message=".*LeafSpec")  # Lightning's own
-        for steps in (4, 5):
-            trainer = trained(
-                ranking(dirpath=folder), max_steps=steps, log_every_n_steps=50, ckpt_path="last" if steps == 5 else None
-            )
-        for evaluate in (trainer.validate, trainer.test, trainer.predict):
-            evaluate(trainer.lightning_module, trainer.datamodule, ckpt_path="best")
-    assert [str(warning.message) for warning in caught] == []
 
 
 # ---------------------------------------------------------------------- feasible first

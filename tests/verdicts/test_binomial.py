@@ -1,7 +1,5 @@
 """Exact bounds: scipy's test, published values, and probabilities summed over all outcomes."""
 
-import math
-
 import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
@@ -28,36 +26,6 @@ def test_bounds_and_p_values_are_scipys(violations, prompts, level):
     for threshold in (0.01, 0.3, 0.95):
         assert p_value_met(violations, prompts, threshold) == pytest.approx(oracle("less", threshold).pvalue)
         assert p_value_missed(violations, prompts, threshold) == pytest.approx(oracle("greater", threshold).pvalue)
-
-
-def test_published_limits():
-    """Clopper and Pearson's two-sided 95 % limits of 10 of 100: 4.90 % and 17.62 %; none of 30: 11.57 %."""
-    assert lower_bound(10, 100, 0.025) == pytest.approx(0.0490, abs=5e-5)
-    assert upper_bound(10, 100, 0.025) == pytest.approx(0.1762, abs=5e-5)
-    assert upper_bound(0, 30, 0.025) == pytest.approx(0.1157, abs=5e-5)
-
-
-@pytest.mark.parametrize("threshold", [0.01, 0.05, 0.5, 0.99])
-def test_a_test_and_its_bound_agree(threshold):
-    for prompts in (20, 299, 408):
-        for violations in range(0, prompts + 1, 7):
-            assert (p_value_met(violations, prompts, threshold) <= 0.05) == (
-                upper_bound(violations, prompts, 0.05) <= threshold
-            )
-
-
-@pytest.mark.parametrize("violations", [0, 1, 5])
-def test_a_threshold_of_zero_is_never_certified_and_refuted_by_one_violation(violations):
-    assert p_value_met(violations, 5, 0.0) == 1
-    assert p_value_missed(violations, 5, 0.0) == (0 if violations else 1)
-
-
-@pytest.mark.parametrize(
-    ("rate", "threshold", "level", "expected"),
-    [(0, 0.01, 0.05, 299), (0, 0.05, 0.05, 59), (0, 0.01, 0.05 / 3, 408), (0, 0.05, 0.05 / 3, 80)],
-)
-def test_without_violations_the_logarithm_says_how_many(rate, threshold, level, expected):
-    assert prompts_needed(rate, threshold, level) == expected == math.ceil(math.log(level) / math.log(1 - threshold))
 
 
 @pytest.mark.parametrize(("rate", "threshold"), [(0.004, 0.01), (0.02, 0.01), (0.13, 0.15), (0.2, 0.15), (0.3, 0.0)])

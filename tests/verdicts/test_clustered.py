@@ -18,13 +18,6 @@ def measured(counts, size):
     return ClusteredRate(rate, error or None, prompts, prompts * size)
 
 
-def test_one_answer_a_prompt_is_clopper_and_pearson_but_for_n_minus_one():
-    counts = np.array([1] * 7 + [0] * 193)
-    low, high = measured(counts, 1).bounds(0.025)
-    assert low == pytest.approx(lower_bound(7, 200, 0.025), abs=2e-4)
-    assert high == pytest.approx(upper_bound(7, 200, 0.025), abs=2e-4)
-
-
 def test_copies_are_no_evidence():
     """Eight equal answers to each prompt say no more than one."""
     once, copied = (measured(np.array([size] * 7 + [0] * 193), size) for size in (1, 8))
@@ -40,11 +33,6 @@ def test_a_rate_of_0_or_1_has_the_interval_of_its_prompts(rate):
     found = ClusteredRate(rate, None, 299, 299 * 8)
     assert found.bounds(0.05) == (lower_bound(rate * 299, 299, 0.05), upper_bound(rate * 299, 299, 0.05))
     assert found.bounds(0.05)[int(1 - rate)] == pytest.approx(0.99 if rate else 0.01, abs=5e-5)
-
-
-def test_a_single_prompt_says_next_to_nothing():
-    low, high = ClusteredRate(0.5, None, 1, 8).bounds(0.025)
-    assert low < 0.1 and high > 0.9
 
 
 @pytest.mark.slow

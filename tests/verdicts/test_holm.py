@@ -19,12 +19,6 @@ def test_adjusted_p_values_decide():
             assert rejected == (p_value <= level), "every test is decided by the level it is given"
 
 
-def test_r_example():
-    """p.adjust(c(0.01, 0.02, 0.03, 0.04, 0.05), "holm") is 0.05, 0.08, 0.09, 0.09, 0.09."""
-    found = holm_levels([0.01, 0.02, 0.03, 0.04, 0.05], 0.085)
-    assert [rejected for rejected, _ in found] == [True, True, False, False, False]
-
-
 def test_false_rejections_are_rare_also_of_dependent_tests():
     generator = np.random.default_rng(0)
     false = 0

@@ -53,14 +53,6 @@ def test_the_bound_inverts_the_test():
     assert p_value_missed(violations, opportunities, 20, low + 1e-6) > 0.05
 
 
-def test_order_and_processes_change_nothing():
-    violations, opportunities = episodes(np.random.default_rng(0), 500, 0.02)
-    mixed = np.random.default_rng(1).permutation(500)
-    assert p_value_met(violations, opportunities, 20, 0.03) == pytest.approx(
-        p_value_met(violations[mixed], opportunities[mixed], 20, 0.03)
-    )
-
-
 def test_single_opportunities_lose_little_to_the_exact_test():
     """Without violations, the price is that of eight stakes at once."""
     for prompts in (299, 600):

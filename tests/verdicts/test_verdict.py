@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lightning_cgrpo.verdicts.binomial import lower_bound, upper_bound
-from lightning_cgrpo.verdicts.verdict import Counts, fewest_prompts, overall, verdicts
+from lightning_cgrpo.verdicts.verdict import Counts, fewest_prompts, verdicts
 
 
 def single(violations, prompts, threshold):
@@ -30,12 +30,6 @@ def test_each_verdict_has_the_bounds_that_decided():
     assert high.lower == pytest.approx(lower_bound(300, 2_000, 0.05 / 3)) and high.lower > 0.1
     assert at.lower < 0.01 < at.upper and at.needed is None and at.rate == 0.01
     assert low.needed is None and high.needed is None, "what is decided needs no more prompts"
-
-
-def test_the_whole():
-    assert overall(["certified", "certified"]) == "certified"
-    assert overall(["certified", "undecided"]) == "undecided"
-    assert overall(["undecided", "refuted", "certified"]) == "refuted"
 
 
 def test_answers_to_which_a_constraint_does_not_apply_are_left_out_and_asked_for():

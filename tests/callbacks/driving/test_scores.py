@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
 
 from lightning_cgrpo import Constraint, Objective
 from lightning_cgrpo.callbacks import DrivingScores, EvaluationTable
@@ -13,7 +12,6 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.navsim.baselines import constant_velocity
 from lightning_cgrpo.navsim.evaluation import evaluate
-from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.sampler import Sampler
@@ -21,6 +19,7 @@ from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.task import DrivingTask
+from tests.quiet import quiet_trainer
 
 SMALL = PromptFormat(frames=1, cameras=("CAM_F0",), height=16, width=32, system=False)
 SOURCE = GeneratedScenes(1, 3, follow_ups=2)
@@ -68,14 +67,7 @@ def evaluated(callback, group=1, follow_ups=True, **data):
 def run(command, callback, group, data, follow_ups=False):
     objective = Objective("wat", {"malformed": Constraint(at_most=0.1, role="monitor")})
     module = RolloutModule(Nobody(), Straight(), DrivingTask(), objective, torch.optim.Adam, None, group, 0)
-    trainer = Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[callback, EvaluationTable()],
-    )
+    trainer = quiet_trainer(callback, EvaluationTable(), limit_val_batches=None)
     getattr(trainer, command)(module, NavsimDataModule(1, SOURCE, SMALL, follow_ups=follow_ups, **data), verbose=False)
     return module, trainer.callback_metrics
 
@@ -104,9 +96,9 @@ def test_both_stages(tmp_path, capsys):
 
 def test_malformed_answers_are_zeros_and_training_scenes_do_not_count(tmp_path):
     path = str(tmp_path / "scores.json")
-    one = evaluated(DrivingScores(LogReplay(), references=False, path=path), follow_ups=False)[1]["policy"]["stage_one"]
+    one = evaluated(DrivingScores(references=False, path=path), follow_ups=False)[1]["policy"]["stage_one"]
     data = {"test_train_prompts": 2, "train_prompts": 4}
-    module, found = evaluated(DrivingScores(LogReplay(), references=False, path=path), 4, False, **data)
+    module, found = evaluated(DrivingScores(references=False, path=path), 4, False, **data)
     assert list(found) == ["policy"]
     four = found["policy"]["stage_one"]
     assert (four["scenes"], four["answers"], four["malformed"]) == (3, 12, 0.75)
@@ -127,11 +119,11 @@ def test_a_validation_has_the_score_of_all_answers(tmp_path):
 @pytest.mark.slow
 def test_processes_put_their_drives_together(tmp_path, monkeypatch):
     """Each has a part of the prompts; the first one writes what a single process would."""
-    whole = evaluated(DrivingScores(LogReplay(), references=False, path=str(tmp_path / "a.json")))[1]
+    whole = evaluated(DrivingScores(references=False, path=str(tmp_path / "a.json")))[1]
     parts = []
 
     def share(rank):
-        callback = DrivingScores(LogReplay(), references=False, path=str(tmp_path / "b.json"))
+        callback = DrivingScores(references=False, path=str(tmp_path / "b.json"))
         monkeypatch.setattr("lightning_cgrpo.prompt_source.world", lambda: (rank, 2))
         monkeypatch.setattr(
             "lightning_cgrpo.callbacks.driving.scores.gathered", lambda value: parts.append(value) or parts

@@ -6,7 +6,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_cgrpo import (
@@ -21,6 +20,7 @@ from lightning_cgrpo.callbacks import Pictures
 from lightning_cgrpo.datamodules import GridworldDataModule, SeedDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from tests.quiet import quiet_trainer
 from tests.tasks.gymnasium.test_environment import GROUP, SEEDS, WALK, continuous, discrete, prompts, rollout
 
 
@@ -50,20 +50,9 @@ def test_frames_of_the_recorded_episodes(make):
         assert [axis.get_title() for axis in strip[1 : len(shown)]] == [f"step {step}" for step in shown[1:]]
 
 
-def test_options_reach_the_replay():
-    groups = prompts(options=[{"shift": 1}, {"shift": 2}, None])
-    for row in range(3):
-        assert "differs" not in pictures(Gymnasium(WALK), discrete(), row, groups).get_suptitle()
-
-
 def test_a_replay_that_differs_is_named():
     title = pictures(Gymnasium(WALK, {"fault": "drifts"}), discrete()).get_suptitle()
     assert title == f"replayed from seed {SEEDS[1]}, but the replay differs from the episode"
-
-
-def test_a_world_without_pictures():
-    with pytest.raises(UserError, match="draw arrays with render_mode 'rgb_array', but got None"):
-        pictures(Gymnasium(WALK, {"fault": "blind", "disable_env_checker": True}), discrete())
 
 
 def test_equals_gymnasium():
@@ -87,17 +76,7 @@ def module(sampler, task, observation_size, actions):
 
 
 def train(folder, module, data, *callbacks):
-    trainer = Trainer(
-        accelerator="cpu",
-        max_steps=3,
-        logger=CSVLogger(folder, "run"),
-        callbacks=list(callbacks),
-        log_every_n_steps=1,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-    )
+    trainer = quiet_trainer(*callbacks, max_steps=3, logger=CSVLogger(folder, "run"))
     trainer.fit(module, data)
     return torch.cat([p.detach().flatten() for p in module.policy.parameters()])
 
@@ -125,18 +104,3 @@ def test_worlds_that_ignore_their_seed_are_named():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rollout(discrete(), Gymnasium(WALK))
-
-
-class Undrawn(gymnasium.Env):
-    """Its constructor takes no render mode."""
-
-    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-
-def test_a_world_without_render_mode_says_what_pictures_need():
-    gymnasium.register("Undrawn-v0", entry_point=Undrawn, max_episode_steps=2)
-    environment = Gymnasium("Undrawn-v0")
-    with warnings.catch_warnings(), pytest.raises(UserError, match=r"takes `render_mode` .*pictures=null for none"):
-        warnings.simplefilter("ignore")
-        environment.make(render_mode="rgb_array")

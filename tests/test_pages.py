@@ -1,0 +1,182 @@
+"""Every command and snippet of the pages for newcomers runs, in the order of the page, in one folder as a reader's.
+
+A block with a title is a file. Other blocks of Python run, and so do the package's commands, an update or two long. A
+study lists its runs. On all other pages, commands are parsed and links lead to files.
+"""
+
+import doctest
+import io
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightning_cgrpo.__main__ import RUNS, TOOLS, main, read_arguments
+from lightning_cgrpo.scenes.generator import GeneratedScenes
+from lightning_cgrpo.scenes.scene_file import write_scene
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "your_problem"
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
+QUIET = "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false"
+# The last ones stand, whatever a command says.
+FEW = dict.fromkeys(RUNS, QUIET) | {"fit": f"--trainer.max_steps=2 {QUIET}", "study": "--list"}
+# Before the command's own, which stand; none of these is part of a run's name.
+SHORT = f"--trainer.max_steps=1 --trainer.limit_val_batches=0 {QUIET} --callbacks.initial_rates=null"
+OF_CONFIG = {
+    "gridworld": "--callbacks.pictures=null --data.test_prompts=20",
+    "navsim": "--callbacks.drives=null --data.max_eval_prompts=2",
+    "gsm8k": "--data.max_eval_prompts=8 --data.test_train_prompts=0",
+    "navsim_sft": "--data.max_eval_prompts=2",
+    "gsm8k_sft": "",
+}
+QWEN = {
+    "model_type": "qwen2_5_vl", "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 11008,
+    "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2, "tie_word_embeddings": True,
+    "vision_config": {
+        "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "patch_size": 14,
+        "spatial_merge_size": 2, "out_hidden_size": 2048, "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31],
+    },
+}  # fmt: skip
+PLACES = {
+    "PATH/TO/config.json": "config.json", "PATH/TO/gsm8k": ".", "PATH/TO/scenes": "scenes", "PATH/TO/answers": "scenes",
+}  # fmt: skip
+
+
+def blocks(page: Path) -> list[tuple[str, str, str]]:
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def commands(page: Path) -> list[str]:
+    lines = [line for kind, _, text in blocks(page) if kind == "bash" for line in text.splitlines()]
+    return [line.partition("-m lightning_cgrpo ")[2] for line in lines if "-m lightning_cgrpo " in line]
+
+
+def run(arguments: list[str]) -> str:
+    with redirect_stdout(io.StringIO()) as said:
+        main(arguments)
+    return said.getvalue()
+
+
+# ---------------------------------------------------------------------- all pages
+
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere_and_commands_are_understood(page):
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#][^)\s]*)\)", re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL))
+    assert [li for li in links if "://" not in li and not (page.parent / li.partition("#")[0]).exists()] == []
+    for command in commands(page):
+        name = command.split()[0]
+        assert name in {**RUNS, **TOOLS}
+        if name in RUNS and page.stem in ("README", "tour") and "-c configs/" in command:
+            read_arguments(name, shlex.split(command)[1:])
+
+
+def test_ci_finds_the_test_command():
+    pattern = re.search(r"grep -m1 '(.*?)' README.md", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert next(line for line in lines if re.search(pattern[1], line)).startswith("python3 -m venv")
+
+
+def test_the_example_s_own_test_passes(tmp_path):
+    for name in ("my_rewards.py", "test_my_rewards.py"):
+        shutil.copy(EXAMPLE / name, tmp_path)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "test_my_rewards.py"]
+    tested = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert tested.returncode == 0 and "3 passed" in tested.stdout, tested.stdout
+
+
+def test_the_example_trains_where_it_was_copied(tmp_path, monkeypatch):
+    """Its functions are found beside the configuration, also from another folder."""
+    shutil.copytree(EXAMPLE, tmp_path / "mine", ignore=shutil.ignore_patterns("__pycache__", "runs"))
+    monkeypatch.chdir(tmp_path)
+    data = "--data.path=mine/prompts.jsonl --data.test_path=mine/test.jsonl --data.prompts_per_update=2"
+    said = run(shlex.split(f"fit -c mine/your_problem.yaml {data} --model.group_size=4 {SHORT}"))
+    assert "Answers of update 0" in said and "explained" in said
+    assert list(tmp_path.glob("runs/your_problem*/version_0/checkpoints/last.ckpt"))
+
+
+# ---------------------------------------------------------------------- a reader's folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["start", "your_problem", "environments", "conversations", "callbacks"])
+def test_a_page(name, tmp_path, monkeypatch):
+    for file in EXAMPLE.iterdir():
+        if file.is_file():
+            shutil.copy(file, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    page, ran = ROOT / "docs" / f"{name}.md", 0
+    for kind, title, text in blocks(page):
+        if title:
+            assert not Path(title).exists()
+            Path(title).write_text(text, encoding="utf-8")
+            continue
+        ran += kind in ("bash", "python", "pycon")
+        if kind == "bash":
+            for line in (line for line in text.splitlines() if "-m lightning_cgrpo " in line):
+                command, *arguments = shlex.split(line.partition("-m lightning_cgrpo ")[2], comments=True)
+                run([command, *arguments, *shlex.split(FEW.get(command, ""))])
+        elif kind == "python":
+            exec(compile(text, page.name, "exec"), {"__name__": "__main__"})
+        elif kind == "pycon":
+            example = doctest.DocTestParser().get_doctest(text, {}, name, None, 0)
+            assert doctest.DocTestRunner().run(example).failed == 0
+    assert ran
+
+
+@pytest.mark.slow
+def test_the_readme_and_the_tour(tmp_path, monkeypatch):
+    """Methods have folders of their own, and a test is of the run of the same name, whatever ran in between."""
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps(QWEN))
+    for split in ("train", "test"):
+        rows = [{"question": f"{n} apples and 4?", "answer": f"#### {n + 4}"} for n in range(600)]
+        Path(f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("scenes").mkdir()
+    write_scene(GeneratedScenes(seed=0).scenes("test")[0], Path("scenes/one.scene.json"))
+    times = torch.arange(0.5, 4.5, 0.5)
+    poses = torch.stack([5 * times, 0 * times, 0 * times], 1).tolist()
+    Path("scenes/one.trajs.json").write_text(json.dumps({"trajectories": [{"tag": "mine", "poses": poses}]}))
+    asked, said = [*commands(ROOT / "README.md"), *commands(ROOT / "docs" / "tour.md")], {}
+    assert len(asked) >= 15
+    for command in asked:
+        name, *arguments = shlex.split(command)
+        arguments = [re.sub("|".join(PLACES), lambda place: PLACES[place[0]], word) for word in arguments]
+        config = re.search(r"configs/(\w+)\.yaml", command)
+        if name in ("fit", "test") and config:
+            arguments = [*arguments[:2], *shlex.split(f"{SHORT} {OF_CONFIG[config[1]]}"), *arguments[2:]]
+        said[command] = run([name, *arguments])
+    runs = {path.name for path in Path("runs").iterdir()}
+    assert runs >= {
+        "gridworld", "gridworld,scalarized_rewards", "gridworld,controller=PID", "navsim", "navsim,grpo_epdms",
+        "navsim_sft", "gsm8k", "gsm8k,fixed_weights", "gsm8k_real", "gsm8k_sft",
+    }  # fmt: skip
+    for task in ("gridworld", "navsim", "gsm8k"):
+        newest = asked.count(f"fit -c configs/{task}.yaml") - 1
+        tested = said[f"test -c configs/{task}.yaml --ckpt_path=last"]
+        assert f"Testing runs/{task}/version_{newest}/checkpoints/last.ckpt." in tested
+    assert "Testing the starting weights (packaged:driver)" in said["test -c configs/navsim.yaml"]
+    # Supervised fine-tuning wrote models/word-problems, which shadows no packaged model.
+    assert Path("models/word-problems/config.json").is_file()
+    run(["fit", "-c", "configs/gsm8k.yaml", *shlex.split(f"{SHORT} {OF_CONFIG['gsm8k']}")])
+    weights = [json.loads(path.read_text()) for path in sorted(Path("runs/gsm8k").glob("*/weights.json"))]
+    assert weights[0] == weights[-1] and weights[0]["name"] == "packaged:word-problems"
+
+    records = [{"prompt": f"Say {word}.", "wanted": word} for word in ("yes", "no", "maybe") for _ in range(4)]
+    Path("prompts.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n", encoding="utf-8")
+    (example,) = [
+        text for file in ("README.md", "docs/tour.md") for kind, _, text in blocks(ROOT / file) if kind == "python"
+    ]
+    exec(compile(example, "tour.md", "exec"), {"__name__": "__main__"})
