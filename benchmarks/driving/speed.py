@@ -1,6 +1,6 @@
 """Milliseconds per scored candidate, by batch size and traffic, and the error of float32 against float64.
 
-    python benchmarks/driving/speed.py        # about a minute; fails above 1.0 ms (log replay) or 8 ms (reactive)
+    python -m benchmarks.driving.speed        # about a minute; fails above 1.0 ms (log replay) or 8 ms (reactive)
 
 Times are CPU seconds on one thread, the least of several runs; other load still inflates them. The whole batch has
 32 scenes with 16 candidates each: the human's path at other speeds, shifted sideways. Scenes are generated, and
