@@ -51,6 +51,7 @@ setup(
     install_requires=[
         "accelerate>=1.15",  # without it, transformers reads no model under a default device, as Lightning sets one
         "filelock>=4.2",
+        "httpx>=0.28",
         "joblib>=1.6",
         "jsonargparse[signatures]>=4.53",
         "lightning>=2.6",

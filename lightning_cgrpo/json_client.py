@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
-import time
-import urllib.error
-import urllib.request
-from http.client import HTTPException
+import os
+from collections.abc import Iterable
 from typing import Any
 
-from lightning_cgrpo.errors import UserError, expect
+import httpx
+
+from lightning_cgrpo.errors import UserError, expect, printable
+from lightning_cgrpo.user_code import event_loop
 
 PAUSES = (1.0, 4.0)
 """Seconds before the second and the third try."""
 BUSY = 429, 502, 503, 504
+AT_ONCE = 256
+"""Requests of a process at once, a vLLM server's default limit."""
+LARGEST = 2**26
+"""Bytes of an answer at most; a long completion with its log-probabilities takes a few million."""
 
 
 class JSONClient:
-    """Sends requests to a server such as http://localhost:8000.
+    """Sends requests to a server such as http://localhost:8000, and follows no redirects.
 
     Args:
-        timeout: seconds until a request fails.
+        timeout: seconds until a request fails, from its start to the answer's last byte.
         server: what the server is, for errors.
         key: a secret, sent as a bearer token.
     """
@@ -30,12 +37,10 @@ class JSONClient:
         expect(timeout > 0, "timeout", "greater than 0", timeout)
         self.address = address.rstrip("/")
         self.timeout, self.server = timeout, server
-        self._headers = {"Content-Type": "application/json"} | (
-            {} if key is None else {"Authorization": f"Bearer {key}"}
-        )
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
 
     def get(self, path: str) -> dict[str, Any]:
-        return self._ask(path, None)
+        return self._wait_for(path, [None], again=False)[0]
 
     def post(self, path: str, body: dict[str, Any], again: bool = False) -> dict[str, Any]:
         """Send `body`; return the server's JSON object, {} for an empty answer.
@@ -43,35 +48,73 @@ class JSONClient:
         Args:
             again: try up to three times if the connection breaks or the server is busy.
         """
-        for pause in PAUSES if again else ():
-            try:
-                return self._ask(path, body)
-            except _PassingError:
-                time.sleep(pause)
-        return self._ask(path, body)
+        return self._wait_for(path, [body], again)[0]
 
-    def _ask(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.address + path, data, self._headers)
+    def post_all(self, path: str, bodies: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Send all bodies, `AT_ONCE` at a time and each up to three times; return the answers in their order."""
+        return self._wait_for(path, bodies, again=True)
+
+    def _wait_for(self, path: str, bodies: Iterable[dict[str, Any] | None], again: bool) -> list[dict[str, Any]]:
+        async def answers() -> list[dict[str, Any]]:
+            limit = asyncio.Semaphore(AT_ONCE)
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._answer(path, body, again, limit)) for body in bodies]
+            return [task.result() for task in tasks]
+
+        future = asyncio.run_coroutine_threadsafe(answers(), event_loop(os.getpid(), "requests"))
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as response:
-                text = response.read()
-        except urllib.error.HTTPError as error:
-            raise self._refused(path, error.code, error.read()) from None
-        except (OSError, HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            if isinstance(reason, TimeoutError):
-                raise UserError(
-                    f"Expected an answer from {self.address}{path} within {self.timeout:g} s, but got none, try a "
-                    "larger timeout."
-                ) from None
-            raise _PassingError(
-                f"Expected {self.server} at {self.address}, but got no answer to {path} ({reason}), try starting it "
-                "there, or another address."
+            return future.result()
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            future.cancel()
+
+    async def _answer(
+        self, path: str, body: dict[str, Any] | None, again: bool, limit: asyncio.Semaphore
+    ) -> dict[str, Any]:
+        async with limit:
+            for pause in PAUSES if again else ():
+                try:
+                    return await self._try(path, body)
+                except _PassingError:
+                    await asyncio.sleep(pause)
+            return await self._try(path, body)
+
+    async def _try(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        content = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **self._headers}
+        text = bytearray()
+        try:
+            async with (
+                asyncio.timeout(self.timeout),
+                _client(os.getpid()).stream(
+                    "GET" if body is None else "POST", self.address + path, content=content, headers=headers
+                ) as response,
+            ):
+                async for part in response.aiter_bytes():
+                    text += part
+                    if len(text) > LARGEST:
+                        raise UserError(f"Expected {self.address}{path} to answer in {LARGEST:,} bytes, but got more.")
+        except TimeoutError:
+            raise UserError(
+                f"Expected an answer from {self.address}{path} within {self.timeout:g} s, but got none, try a larger "
+                "timeout."
             ) from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise _PassingError(
+                f"Expected {self.server} at {self.address}, but got no answer to {path} ({printable(error)}), try "
+                "starting it there, or another address."
+            ) from None
+        if response.is_redirect:
+            raise UserError(
+                f"Expected {self.server} at {self.address}, but {path} redirects to "
+                f"{printable(response.headers.get('Location', ''))}, try this address if you trust it."
+            )
+        if not response.is_success:
+            raise self._refused(path, response.status_code, text)
         try:
             answer = json.loads(text) if text else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
             raise UserError(
@@ -80,19 +123,26 @@ class JSONClient:
             )
         return answer
 
-    def _refused(self, path: str, code: int, text: bytes) -> UserError:
+    def _refused(self, path: str, code: int, text: bytearray) -> UserError:
         try:
-            said = json.loads(text)["error"]["message"]
-        except (ValueError, LookupError, TypeError):
-            said = _start(text)
+            message = printable(json.loads(text)["error"]["message"])
+        except (ValueError, LookupError, TypeError, RecursionError):
+            message = _start(text)
         kind = _PassingError if code in BUSY else UserError
         hint = ", try VLLM_SERVER_DEV_MODE=1 before `vllm serve`" if code == 404 and not path.startswith("/v1") else ""
-        return kind(f"Expected {self.address}{path} to accept the request, but got {code} ({said}){hint}.")
+        return kind(f"Expected {self.address}{path} to accept the request, but got {code} ({message}){hint}.")
 
 
 class _PassingError(UserError):
     """A fault that may pass on another try."""
 
 
-def _start(text: bytes) -> str:
-    return " ".join(text[:200].decode(errors="replace").split())
+@functools.cache
+def _client(process: int) -> httpx.AsyncClient:
+    """Connections of this process; limits of time are the caller's."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=AT_ONCE)
+    return httpx.AsyncClient(timeout=None, limits=limits)
+
+
+def _start(text: bytearray) -> str:
+    return " ".join(printable(word) for word in text[:200].decode(errors="replace").split())

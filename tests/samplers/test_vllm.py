@@ -437,6 +437,12 @@ def test_another_model_is_noticed(tmp_path, policy):
         (lambda tokens, log_probs, reason: ([math.inf, *tokens[1:]], log_probs, reason), "a reply without them"),
         (lambda tokens, log_probs, reason: ([0.5, *tokens[1:]], log_probs, reason), "a reply without them"),
         (lambda tokens, log_probs, reason: (tokens, [10**400, *log_probs[1:]], reason), "a reply without them"),
+        (lambda tokens, log_probs, reason: ([10**6, *tokens[1:]], log_probs, reason), "but got token 1000000"),
+        (lambda tokens, log_probs, reason: ([-1, *tokens[1:]], log_probs, reason), "but got token -1"),
+        (lambda tokens, log_probs, reason: (tokens, [None, *log_probs[1:]], reason), "but got nan"),
+        (lambda tokens, log_probs, reason: (tokens, [math.nan, *log_probs[1:]], reason), "but got nan"),
+        (lambda tokens, log_probs, reason: (tokens, [-math.inf, *log_probs[1:]], reason), "but got -inf"),
+        (lambda tokens, log_probs, reason: (tokens, [0.5, *log_probs[1:]], reason), "but got 0.5"),
         (lambda tokens, log_probs, reason: (tokens, {}["x"], reason), r"but got 500 \(KeyError\('x'\)\)"),
     ],
 )
@@ -445,22 +451,6 @@ def test_replies_that_do_not_fit(served, policy, faulty, message):
     generate(engine, policy, rows=(0,))
     served.engine.faulty = faulty
     with pytest.raises(UserError, match=message):
-        generate(engine, policy, rows=(0,))
-
-
-def test_a_missing_log_probability_is_not_made_up(served, policy):
-    """The loss counts those steps, see `sampling_ratio`; weights that give nothing else are an error."""
-    engine = VLLMServer(served.address)
-    generate(engine, policy, rows=(0,))
-    served.engine.faulty = lambda tokens, log_probs, reason: (tokens, [None, *log_probs[1:]], reason)
-    made = generate(engine, policy, rows=(0,))
-    assert made.log_probs[:, :, 0].isnan().all() and made.log_probs[:, :, 1:].isfinite().all()
-    served.version = "default"
-    with pytest.raises(FloatingPointError, match="Expected finite log-probabilities from the vLLM server"):
-        change(policy)
-        served.engine.faulty = lambda tokens, log_probs, reason: (
-            (tokens, log_probs, reason) if log_probs == [0.0] else (tokens, [None] * len(tokens), reason)
-        )
         generate(engine, policy, rows=(0,))
 
 
@@ -504,7 +494,7 @@ def test_errors_of_the_connection(served, policy, tmp_path, monkeypatch):
     monkeypatch.undo()
     slow = VLLMServer(served.address, timeout=0.05)
     with served.engine.lock, pytest.raises(UserError, match=r"completions within 0.05 s, but got none, try a larger"):
-        slow._turn({"prompt": [1], **parameters(policy, Sampling(1), seed=0)})
+        slow._turns(policy, [{"prompt": [1], **parameters(policy, Sampling(1), seed=0)}])
 
 
 # ---------------------------------------------------------------------- the real one

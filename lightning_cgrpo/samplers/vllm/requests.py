@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any
 
 import torch
@@ -17,9 +19,13 @@ LOGPROBS_MODE = "processed_logprobs"
 """vLLM's name for log-probabilities after temperature and filters."""
 
 
+ROUNDING = 1e-3
+"""Largest log-probability in nats that rounding explains."""
+
+
 @dataclass(frozen=True)
 class Turn:
-    """Sampled tokens of a request; a missing log-probability is NaN, `reason` (of the end) "stop" or "length"."""
+    """Sampled tokens of a request, with their log-probabilities; the `reason` of the end is "stop" or "length"."""
 
     tokens: list[int]
     log_probs: list[float]
@@ -129,6 +135,38 @@ def completions(policy: CausalLMPolicy, answers: list[Answer], shape: tuple[int,
         truncated.view(shape).to(device),
         log_probs.view(*shape, length).to(device),
     )
+
+
+def read_turn(policy: CausalLMPolicy, request: Mapping[str, Any], reply: Mapping[str, Any], where: str) -> Turn:
+    """The turn in a server's reply; `where` names the server.
+
+    Raises:
+        UserError: there is none, to the request's prompt, of the policy's tokens and with possible log-probabilities.
+    """
+    vocabulary = len(policy.output_weight)
+    try:
+        (choice,) = reply["choices"]
+        if choice["prompt_token_ids"] != request["prompt"]:
+            raise ValueError
+        tokens = [index(token) for token in choice["token_ids"]]
+        log_probs = [math.nan if value is None else float(value) for value in choice["logprobs"]["token_logprobs"]]
+        reason = str(choice["finish_reason"])
+    except (LookupError, TypeError, ValueError, OverflowError):
+        raise UserError(
+            f"Expected {where} to give the tokens and log-probabilities of an answer to the prompt's tokens, but got a "
+            "reply without them, try vLLM 0.33."
+        ) from None
+    if unknown := [token for token in tokens if not 0 <= token < vocabulary]:
+        raise UserError(
+            f"Expected {where} to answer with the {vocabulary} tokens of '{policy.name}', but got token {unknown[0]}, "
+            "try serving the policy's model."
+        )
+    if impossible := [value for value in log_probs if not -math.inf < value <= ROUNDING]:
+        raise UserError(
+            f"Expected {where} to give log-probabilities of at most 0, but got {impossible[0]:g}, try `vllm serve` "
+            "with --dtype bfloat16 or float32, because float16 overflows."
+        )
+    return Turn(tokens, log_probs, reason)
 
 
 def check_turn(policy: CausalLMPolicy, turn: Turn, length: int, where: str) -> None:

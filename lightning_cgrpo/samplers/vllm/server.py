@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from operator import index
 from typing import Any
 
 import torch
@@ -26,13 +23,11 @@ from lightning_cgrpo.samplers.vllm.requests import (
     check_turn,
     completions,
     parameters,
+    read_turn,
     replied,
     seeds,
 )
 from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, check_finite, version
-
-CONCURRENT = 256
-"""Requests at once, a server's default limit."""
 
 IN_BETWEEN = "incomplete"
 """Version of the weights during a push, and of a server that sleeps."""
@@ -87,17 +82,16 @@ class VLLMServer(RolloutEngine):
         self._synchronize(policy)
         answers = [Answer(prompt) for prompt in prompts for _ in range(group_size)]
         rows, draws = list(range(len(answers))), draws.flatten(0, 1)
-        with ThreadPoolExecutor(CONCURRENT) as pool:
-            while rows:  # a turn of each answer that goes on
-                starts = [len(answers[row].tokens) for row in rows]
-                requests = [
-                    {"prompt": answers[row].context, **parameters(policy, sampling, seed, start)}
-                    for row, start, seed in zip(rows, starts, seeds(draws[rows, starts]), strict=True)
-                ]
-                for row, turn in zip(rows, pool.map(self._turn, requests), strict=True):
-                    check_turn(policy, turn, sampling.max_new_tokens - len(answers[row].tokens), self._where)
-                    answers[row].add(turn)
-                rows = [] if reply is None else replied(policy, answers, rows, reply, sampling.max_new_tokens)
+        while rows:  # a turn of each answer that goes on
+            starts = [len(answers[row].tokens) for row in rows]
+            requests = [
+                {"prompt": answers[row].context, **parameters(policy, sampling, seed, start)}
+                for row, start, seed in zip(rows, starts, seeds(draws[rows, starts]), strict=True)
+            ]
+            for row, turn in zip(rows, self._turns(policy, requests), strict=True):
+                check_turn(policy, turn, sampling.max_new_tokens - len(answers[row].tokens), self._where)
+                answers[row].add(turn)
+            rows = [] if reply is None else replied(policy, answers, rows, reply, sampling.max_new_tokens)
         served = self._served()
         if served != self._version:
             raise UserError(
@@ -173,13 +167,14 @@ class VLLMServer(RolloutEngine):
     def _check(self, policy: CausalLMPolicy) -> None:
         prompt = [policy.stop_tokens[0]]
         probe = parameters(policy, Sampling(PROBE_TOKENS), seed=0) | {"stop_token_ids": []}
-        only = self._turn({"prompt": prompt, **probe, "max_tokens": 1, "allowed_token_ids": prompt})
+        forced = {"prompt": prompt, **probe, "max_tokens": 1, "allowed_token_ids": prompt}
+        only, free = self._turns(policy, [forced, {"prompt": prompt, **probe}])
         if only.log_probs != [0.0]:  # the logarithm of 1, where nothing else was allowed
             raise UserError(
                 f"Expected {self._where} to give log-probabilities of what it samples from, but got others, try `vllm "
                 f"serve` with --logprobs-mode {LOGPROBS_MODE}."
             )
-        check_agreement(policy, prompt, self._turn({"prompt": prompt, **probe}), self._where)
+        check_agreement(policy, prompt, free, self._where)
 
     def _served(self) -> str:
         return str(self.client.get("/weight_info").get("weight_version"))
@@ -189,20 +184,11 @@ class VLLMServer(RolloutEngine):
 
     # --- answers
 
-    def _turn(self, request: dict[str, Any]) -> Turn:
-        """Send a request, several times if needed: its seed fixes the answer."""
-        reply = self.client.post("/v1/completions", {**request, "return_token_ids": True}, again=True)
-        try:
-            (choice,) = reply["choices"]
-            if choice["prompt_token_ids"] != request["prompt"]:
-                raise ValueError
-            log_probs = [math.nan if value is None else float(value) for value in choice["logprobs"]["token_logprobs"]]
-            return Turn([index(token) for token in choice["token_ids"]], log_probs, str(choice["finish_reason"]))
-        except (LookupError, TypeError, ValueError, OverflowError):
-            raise UserError(
-                f"Expected {self._where} to give the tokens and log-probabilities of an answer to the prompt's tokens, "
-                "but got a reply without them, try vLLM 0.33."
-            ) from None
+    def _turns(self, policy: CausalLMPolicy, requests: list[dict[str, Any]]) -> list[Turn]:
+        """Answers to requests, each sent several times if needed: its seed fixes the answer."""
+        bodies = [{**request, "return_token_ids": True} for request in requests]
+        replies = self.client.post_all("/v1/completions", bodies)
+        return [read_turn(policy, *pair, self._where) for pair in zip(requests, replies, strict=True)]
 
 
 def _meet(policy: CausalLMPolicy) -> None:
