@@ -28,9 +28,8 @@ def serving(answer):
             threading.Thread(target=reply, args=(connection,), daemon=True).start()
 
     def reply(connection):
-        with connection:
-            with suppress(OSError):  # the client has left
-                answer(connection)
+        with connection, suppress(OSError):  # the client has left
+            answer(connection)
 
     threading.Thread(target=serve, daemon=True).start()
     try:
