@@ -28,7 +28,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from lightning_cgrpo.checkpoints.integrity import damage
+from lightning_cgrpo.checkpoints.files import damage
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.command.trajectory_file import Candidate, read_candidates
 from lightning_cgrpo.records import RecordError, read_records

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import time
+import uuid
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,17 @@ from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.files import CheckpointFiles, last_of, unwritten
-from lightning_cgrpo.checkpoints.integrity import write_failure
-from lightning_cgrpo.checkpoints.names import UNFINISHED, is_remote
-from lightning_cgrpo.checkpoints.replacing import put, remove_unfinished
+from lightning_cgrpo.checkpoints.files import (
+    UNFINISHED,
+    Lineage,
+    is_remote,
+    lineage_of,
+    newest,
+    put,
+    remove,
+    remove_unfinished,
+)
+from lightning_cgrpo.checkpoints.plugin import CheckpointFiles, unwritten, write_failure
 from lightning_cgrpo.checkpoints.termination import Termination, say
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.monitors import VALIDATION
@@ -40,12 +47,13 @@ class Checkpoints(ModelCheckpoint):
       checkpoints.
     - With `monitor` of validation, such as ``val/merit`` (feasible policies first, then by reward), every validation
       ranks its policy, and no other policy gets its rank. A run without validation keeps the newest checkpoint.
-    - ``ckpt_path="last"`` is the newest ``last.ckpt`` of all versions.
+    - ``ckpt_path="last"`` is the newest checkpoint of all versions, by lineage and updates; see `newest`.
     """
 
     changes_learning = False
 
     _began = 0.0
+    _lineage: Lineage = ()
     _validation_due = False
     _unranked = False
     """True while this update's checkpoint waits for its validation."""
@@ -59,27 +67,33 @@ class Checkpoints(ModelCheckpoint):
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = CheckpointFiles()
         if not isinstance(trainer._signal_connector, Termination):
-            trainer._signal_connector = Termination(trainer, str(self.dirpath))
+            trainer._signal_connector = Termination(trainer)
 
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:
-        found: set[str] = super()._find_last_checkpoints(trainer)
-        if found or any(isinstance(other, OnExceptionCheckpoint) for other in trainer.checkpoint_callbacks):
-            return found  # that callback asks without the user's request
         logger = trainer.loggers[0] if trainer.loggers else None
+        place = Path(self.dirpath or Path(trainer.default_root_dir, FOLDER))
+        folders = [place]
         if self.dirpath is None and logger is not None:
             run = Path(logger.save_dir or trainer.default_root_dir, str(logger.name))
-            if (last := last_of(run)) is not None:
-                return {str(last)}
-            raise UserError(f'Expected a checkpoint {run}/*/{FOLDER}/last.ckpt for ckpt_path="last", but found none.')
-        folder = self.dirpath or Path(trainer.default_root_dir, FOLDER)
-        raise UserError(f'Expected a checkpoint {folder}/last.ckpt for ckpt_path="last", but found none.')
+            place, folders = run / "*" / FOLDER, list(run.glob(f"*/{FOLDER}"))
+        if (last := newest(folders)) is not None:
+            return {str(last)}
+        if any(isinstance(other, OnExceptionCheckpoint) for other in trainer.checkpoint_callbacks):
+            return set()  # that callback asks without the user's request
+        raise UserError(f'Expected a checkpoint {place}/last.ckpt for ckpt_path="last", but found none.')
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "lineage": [list(start) for start in self._lineage]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         # Lightning forgets the best checkpoints in a new folder, and every version of a run has a new folder.
         super().load_state_dict({**state_dict, "dirpath": self.dirpath})
+        self.current_score = state_dict.get("current_score")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
+        name = trainer.strategy.broadcast(uuid.uuid4().hex[:8])
+        self._lineage = (*_resumed(trainer), (name, trainer.global_step))
         ranks = self.monitor == f"{VALIDATION}{MERIT}" and any(trainer.num_val_batches)
         if ranks and isinstance(pl_module, RolloutModule):
             note = too_few(pl_module.objective, _validation_prompts(trainer))
@@ -236,7 +250,7 @@ class Checkpoints(ModelCheckpoint):
             if cause is None:
                 raise
             if trainer.is_global_zero:
-                shutil.rmtree(unfinished, ignore_errors=True)
+                remove(unfinished)
             raise unwritten(target, cause) from error
         trainer.strategy.barrier()
         if trainer.is_global_zero:
@@ -247,6 +261,22 @@ class Checkpoints(ModelCheckpoint):
         if trainer.is_global_zero:
             for logger in trainer.loggers:
                 logger.after_save_checkpoint(self)
+
+
+def _resumed(trainer: Trainer) -> Lineage:
+    """The lineage of the checkpoint that the run resumes from; () for a new run. Collective.
+
+    Raises:
+        UserError: processes have different checkpoints.
+    """
+    path = None if trainer.ckpt_path is None else str(trainer.ckpt_path)
+    first = trainer.strategy.broadcast(path)
+    if path != first:
+        raise UserError(
+            f"Expected all processes to resume from one checkpoint, but got '{path}' in process {trainer.global_rank} "
+            f"and '{first}' in the first, try a folder that all nodes share."
+        )
+    return () if path is None or is_remote(path) else lineage_of(Path(path))
 
 
 def _termination(trainer: Trainer) -> Termination:
@@ -261,8 +291,8 @@ def _at_end(trainer: Trainer) -> bool:
 
 def _validation_prompts(trainer: Trainer) -> int:
     loaders = trainer.val_dataloaders
-    found = [one for one in (loaders if isinstance(loaders, list) else [loaders]) if isinstance(one, PromptLoader)]
-    limits = zip(found, trainer.num_val_batches, strict=False)
+    prompts = [one for one in (loaders if isinstance(loaders, list) else [loaders]) if isinstance(one, PromptLoader)]
+    limits = zip(prompts, trainer.num_val_batches, strict=False)
     return sum(min(len(loader.source), int(batches * loader.batch_size)) for loader, batches in limits)
 
 

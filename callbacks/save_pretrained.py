@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lightning.pytorch import Callback, Trainer
 
-from lightning_cgrpo.checkpoints.names import UNFINISHED
+from lightning_cgrpo.checkpoints.files import UNFINISHED
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy

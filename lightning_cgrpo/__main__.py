@@ -63,7 +63,7 @@ RUN_HELP = """usage: python -m lightning_cgrpo {command} -c FILE [-c FILE]... [-
 {purpose}.
 
 often used:
-  --ckpt_path=last                   the newest checkpoint of the run; also best, or a file
+  --ckpt_path={checkpoint:<23}the run's checkpoint; also {others}, or a file
   --seed_everything=1                the seed of prompts, answers and random weights
   --trainer.accelerator=auto         cpu or cuda
   --trainer.devices=2                processes; --trainer.strategy=ddp or fsdp2
@@ -113,16 +113,18 @@ def main(arguments: list[str]) -> None:
     if {"-h", "--help"} & set(rest):
         purpose = RUNS[command][0].upper() + RUNS[command][1:]
         options = FIT_OPTIONS if command == "fit" else EVALUATION_OPTIONS
-        print(RUN_HELP.format(command=command, purpose=purpose, options=options), end="")
+        shown = ("last", "best, auto (the newest, or a new run)") if command == "fit" else ("best", "last, null (none)")
+        settings = {"purpose": purpose, "options": options, "checkpoint": shown[0], "others": shown[1]}
+        print(RUN_HELP.format(command=command, **settings), end="")
         return
     config, flags = read_arguments(command, rest)
-    find_checkpoint(config)
+    beginning = find_checkpoint(command, config)
     # Torch reads this when it is imported. Threads that spin while they wait would take the cores from other processes,
     # such as the worker that makes prompts.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from lightning_cgrpo.cli.command_line import main as run_command
 
-    run_command(command, config, flags)
+    run_command(command, config, flags, beginning)
 
 
 def run() -> None:

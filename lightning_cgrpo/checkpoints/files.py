@@ -1,121 +1,284 @@
-"""Checkpoint files: written completely or not at all, and refused if damaged."""
+"""Checkpoint files: names, replacement, damage, and the newest of a run. Imports torch only to look for damage."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
-import pickle
-from collections.abc import Mapping
+import re
+import shutil
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from pickle import Unpickler, UnpicklingError
 from typing import Any
 
-import torch
-from lightning.fabric.plugins import TorchCheckpointIO
-from torch import Tensor
-
-from lightning_cgrpo.checkpoints.integrity import check_checkpoint
-from lightning_cgrpo.checkpoints.names import SHARDED_LAST, UNFINISHED, is_remote
-from lightning_cgrpo.checkpoints.replacing import put, put_back
 from lightning_cgrpo.errors import UserError, first_line
 
+UNFINISHED = ".unfinished"
+FORMER = f".former{UNFINISHED}"
+"""Suffix of an old directory while a new directory replaces it."""
+SHARDED_LAST = "meta.pt"
+"""The file that Lightning writes last into a sharded checkpoint, which is a directory."""
+LAST = "last.ckpt"
 
-class CheckpointFiles(TorchCheckpointIO):
-    """Writes a checkpoint beside its final name, then renames it; reads no damaged checkpoint and no pickled code.
-
-    Lightning writes through the machine's temporary folder, which may be small or on another disk. Lightning handles
-    URLs, because object stores replace objects atomically.
-    """
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        if is_remote(path) or storage_options is not None:
-            super().save_checkpoint(checkpoint, path, storage_options)
-            return
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = target.with_name(f"{target.name}{UNFINISHED}")
-        try:
-            with unfinished.open("wb") as file:
-                torch.save(checkpoint, file)
-                file.flush()
-                # Before the rename, because a power failure could otherwise leave the name without its content.
-                os.fsync(file.fileno())
-            put(unfinished, target)
-        except (OSError, RuntimeError) as error:  # torch raises RuntimeError for a full disk
-            unfinished.unlink(missing_ok=True)
-            raise unwritten(target, error) from error
-
-    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
-        check_checkpoint(str(path))
-        if not is_remote(path) and Path(path).is_dir():
-            raise UserError(
-                f"Expected '{path}' to be a file, but it is a sharded checkpoint, a directory, try "
-                "--trainer.strategy=fsdp2, which reads it, or `python -m lightning_cgrpo export`, for a model of it."
-            )
-        try:
-            loaded: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only is not False)
-        except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-            raise UserError(
-                f"Expected '{path}' to be a checkpoint of tensors and plain containers, but got: {first_line(error)}"
-            ) from error
-        return loaded
+Lineage = tuple[tuple[str, int], ...]
+"""Every start of a run: a random name, and the update from which it began."""
 
 
-def unwritten(target: Path, error: Exception) -> UserError:
-    """The error for the user after a failed write."""
-    # torch's own message for a full disk names a line of torch.
-    reason = "the disk is full, or closed to this user" if isinstance(error, RuntimeError) else first_line(error)
-    resume = ", and --ckpt_path=last: the checkpoint before is whole" if any(target.parent.glob("*.ckpt")) else ""
-    return UserError(
-        f"Expected to write the checkpoint '{target}', but got: {reason}, try to free space on the disk{resume}."
-    )
+def is_remote(path: Any) -> bool:
+    """True for URLs, such as ``s3://…``."""
+    return "://" in str(path)
 
 
-def last_of(run: Path) -> Path | None:
-    """The newest ``last.ckpt`` of a run's versions; `run` is a logger's folder."""
-    for folder in run.glob("*/checkpoints"):
-        put_back(folder)
-    return max(run.glob("*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime, default=None)
+# ---------------------------------------------------------------------- replacing
 
 
-def best_of(last: Path) -> Path:
-    """The best checkpoint by the metric that `Checkpoints` monitors, as recorded in the checkpoint `last`."""
-    file = last / SHARDED_LAST if last.is_dir() else last
+def put(unfinished: Path, target: Path) -> None:
+    """Rename the written `unfinished` to `target`; at every moment, a whole checkpoint is on the disk."""
+    if not target.is_dir():
+        os.replace(unfinished, target)
+        return
+    former = target.with_name(f"{target.name}{FORMER}")
+    shutil.rmtree(former, ignore_errors=True)
+    target.rename(former)
     try:
-        # Mapped, because only the callbacks' states are read, not the weights.
-        loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, OSError) as error:
-        raise UserError(f"Expected '{last}' to be a whole checkpoint, but got: {first_line(error)}.") from error
-    states = [state for state in loaded.get("callbacks", {}).values() if isinstance(state, dict)]
-    state = next((state for state in states if "best_model_path" in state and state["monitor"] is not None), None)
+        unfinished.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+        # Another command has called `put_back` in between.
+        put(unfinished, target)
+        return
+    shutil.rmtree(former)
+
+
+def put_back(folder: Path) -> None:
+    """Restore sharded checkpoints that a killed run set aside without replacing them."""
+    for former in folder.glob(f"*{FORMER}"):
+        target = former.with_name(former.name.removesuffix(FORMER))
+        # Other processes may restore the name too, or finish the write.
+        with contextlib.suppress(OSError):
+            if not target.exists():
+                former.rename(target)
+
+
+def remove_unfinished(folder: Path, before: float = math.inf) -> None:
+    """Call `put_back`, and remove unfinished files, if last changed before a time (`time.time`)."""
+    put_back(folder)
+    for path in folder.glob(f"*{UNFINISHED}"):
+        # A running process may rename the file meanwhile; or the file belongs to another user.
+        with contextlib.suppress(OSError):
+            # Not st_mtime, because a rename leaves it unchanged.
+            if max(part.stat().st_ctime for part in (path, *path.glob("*"))) < before:
+                remove(path)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a directory that may not exist."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------------- damage
+
+
+@lru_cache
+def check_checkpoint(path: str) -> None:
+    """Raise a `UserError` for a damaged checkpoint, naming the newest whole checkpoint; once per process."""
+    if not is_remote(path) and (problem := damage(Path(path))) is not None:
+        raise damaged(Path(path), problem)
+
+
+def damaged(path: Path, problem: str) -> UserError:
+    """The error for a damaged checkpoint, which names the newest other checkpoint of the run that is whole."""
+    absolute = path.absolute()
+    beside = {*absolute.parent.glob("*.ckpt"), *absolute.parents[2].glob("*/checkpoints/*.ckpt")} - {absolute}
+    saved = [one for one in map(_read, beside) if one is not None]
+    saved.sort(key=lambda one: (one.update, one.path.parent == absolute.parent, one.version or 0), reverse=True)
+    whole = next((one.path for one in saved if damage(one.path) is None), None)
+    hint = "and there is no other one"
+    if whole is not None:
+        hint = f"try --ckpt_path={os.path.relpath(whole)}, the newest other one that is whole"
+    return UserError(f"Expected '{path}' to be a whole checkpoint, but it is damaged ({problem}), {hint}.")
+
+
+def damage(path: Path) -> str | None:
+    """A description of a checkpoint's damage, None if whole. torch itself compares no checksums."""
+    if path.is_dir():
+        from lightning_cgrpo.checkpoints.sharded import damage_of_parts
+
+        if not (path / SHARDED_LAST).is_file():
+            return f"{SHARDED_LAST} is missing"
+        return damage(path / SHARDED_LAST) or damage_of_parts(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+        if broken is not None:
+            return f"the checksum of {broken} differs"
+        # Checksums leave out the archive's own structure. Mapped, because the content has been compared.
+        from torch import load
+
+        load(path, map_location="cpu", weights_only=True, mmap=True)
+    except UnpicklingError:
+        return None  # Not damage: `CheckpointFiles` refuses objects other than tensors and plain containers.
+    except Exception as error:  # a damaged archive raises errors of all kinds
+        return first_line(error)
+    return None
+
+
+# ---------------------------------------------------------------------- the newest and the best
+
+
+class _Other:
+    """Stands for every object of a checkpoint that is no plain container, such as a tensor."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def __setstate__(self, _: Any) -> None: ...
+
+    def __setitem__(self, *_: Any) -> None: ...
+
+    def extend(self, _: Any) -> None: ...
+
+    append = extend
+
+
+class _Containers(Unpickler):
+    """Unpickles plain containers alone, without torch, so that a command finds its checkpoint in milliseconds."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return OrderedDict if (module, name) == ("collections", "OrderedDict") else _Other
+
+    def persistent_load(self, _: Any) -> None:
+        return None  # a tensor's numbers
+
+
+def header(checkpoint: Path) -> dict[str, Any]:
+    """A checkpoint's content without tensors.
+
+    Raises:
+        UserError: the file can't be read.
+    """
+    try:
+        with zipfile.ZipFile(checkpoint / SHARDED_LAST if checkpoint.is_dir() else checkpoint) as archive:
+            (pickled,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
+            with archive.open(pickled) as file:
+                content = _Containers(file).load()
+    except Exception as error:  # a damaged archive raises errors of all kinds
+        raise UserError(f"Expected '{checkpoint}' to be a whole checkpoint, but got: {first_line(error)}.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"Expected '{checkpoint}' to hold a run's state, but got a {type(content).__name__}.")
+    return content
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint's place in the history of its run; `update` is the number of updates done."""
+
+    path: Path
+    update: int
+    lineage: Lineage
+
+    @property
+    def version(self) -> int | None:
+        """Number of the version, which Lightning counts up whatever the clock says."""
+        numbered = re.fullmatch(r"version_(\d+)", self.path.parent.parent.name)
+        return int(numbered[1]) if numbered else None
+
+    def precedes(self, other: Saved) -> bool:
+        """True if `other` is the same run, at the same update or later, or was resumed from this checkpoint."""
+        starts = len(self.lineage)
+        if other.lineage[:starts] != self.lineage:
+            return False
+        return self.update <= (other.lineage[starts][1] if len(other.lineage) > starts else other.update)
+
+
+def newest(folders: Iterable[Path]) -> Path | None:
+    """The newest checkpoint in the folders of a run's versions; None without any.
+
+    Lineage and updates decide. Times of files do not, because clocks are set back and folders are copied. Among
+    unrelated runs, the last version counts, if no other run has more updates. A damaged file that could be the newest
+    is returned, so that its damage is reported.
+
+    Raises:
+        UserError: another run, which the last version does not continue, has more updates.
+    """
+    saved: list[Saved] = []
+    unreadable: list[Saved] = []
+    for folder in folders:
+        put_back(folder)
+        files = sorted(folder.glob("*.ckpt"), key=lambda path: path.name != LAST)
+        for file in files:
+            if (one := _read(file)) is not None:
+                saved.append(one)
+            elif file is files[0]:
+                unreadable.append(Saved(file, 0, ()))
+    saved.sort(key=lambda one: -1 if one.version is None else one.version, reverse=True)
+    unique = list({(one.lineage, one.update): one for one in reversed(saved)}.values())[::-1]
+    ends = [one for one in unique if not any(one.precedes(other) for other in unique if other is not one)]
+    ordered = all(one.version is not None for one in (*ends, *unreadable))
+    end = max(ends, key=lambda one: (one.version if ordered else 0, one.update), default=None)
+    for one in unreadable:
+        if end is None or not ordered or (one.version or 0) >= (end.version or 0):
+            return one.path
+    if end is None:
+        return None
+    # In one folder, last.ckpt is the newest: a run without a logger writes over an earlier run.
+    beside = [one for one in ends if one.path.parent == end.path.parent]
+    end = next((one for one in beside if one.path.name == LAST), end)
+    others = [one for one in ends if one not in beside and one.update >= end.update + ordered]
+    if others:
+        raise UserError(
+            f"Expected one newest checkpoint, but got '{end.path}' after update {end.update} and '{others[0].path}' "
+            f"after update {others[0].update}, of which neither continues the other, try --ckpt_path=FILE with one."
+        )
+    return end.path
+
+
+def _read(path: Path) -> Saved | None:
+    try:
+        content = header(path)
+        update = int(content["global_step"])
+    except (UserError, LookupError, TypeError, ValueError):
+        return None
+    lineages = [state["lineage"] for state in _callback_states(content) if "lineage" in state]
+    # An earlier version of this package noted no lineage: each version is then a run of its own.
+    lineage = tuple((str(name), int(begun)) for name, begun in (lineages or [[(str(path.parent), 0)]])[0])
+    return Saved(path, update, lineage)
+
+
+def lineage_of(path: Path) -> Lineage:
+    """The starts of the run that led to a checkpoint; () if the file can't be read."""
+    saved = _read(path)
+    return () if saved is None else saved.lineage
+
+
+def _callback_states(content: dict[str, Any]) -> list[dict[str, Any]]:
+    states = content.get("callbacks")
+    return [state for state in states.values() if isinstance(state, dict)] if isinstance(states, dict) else []
+
+
+def best_of(last: Path) -> tuple[Path, str] | None:
+    """The best checkpoint that the checkpoint `last` knows of, and the metric; None if the run ranks no checkpoints.
+
+    Raises:
+        UserError: the best checkpoint is gone, or `last` is damaged.
+    """
+    states = [state for state in _callback_states(header(last)) if "best_model_path" in state]
+    state = next((state for state in states if state["monitor"] is not None), None)
     # Without a score, a checkpoint is the newest, not the best.
-    if state is None or (state["best_model_path"] and state.get("best_model_score", 0) is None):
-        raise UserError(
-            f"Expected a run that monitors a metric for --ckpt_path=best, but '{last}' ranks no checkpoints, try "
-            "--ckpt_path=last, or a run with validation and --callbacks.checkpoints.monitor=val/merit, mode=max."
-        )
-    if not state["best_model_path"]:
-        raise UserError(
-            f"Expected a checkpoint ranked by {state['monitor']}, but none had been written before '{last}', try "
-            "--ckpt_path=last."
-        )
-    best = Path(state["best_model_path"])
+    if state is None or not state["best_model_path"] or state.get("best_model_score", 0) is None:
+        return None
+    best, monitor = Path(state["best_model_path"]), str(state["monitor"])
     moved = last.parent / os.path.relpath(best, state["dirpath"] or best.parent)  # with the run's folder
     for path in (best, moved):
         put_back(path.parent)
         if path.exists():
-            return path
-    raise UserError(
-        f"Expected the best checkpoint by {state['monitor']} at '{best}', but it is gone, try --ckpt_path=last."
-    )
-
-
-def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], checkpoint: str) -> None:
-    """Raise a `UserError` unless weights have a checkpoint's names and shapes."""
-    for name in {**own, **weights}:
-        here, there = own.get(name), weights.get(name)
-        if here is None or there is None or here.shape != there.shape:
-            shapes = ["nothing" if weight is None else list(weight.shape) for weight in (here, there)]
-            raise UserError(
-                f"Expected '{checkpoint}' to hold the weights of this configuration's policy, but '{name}' is "
-                f"{shapes[1]} there and {shapes[0]} here, try the configuration that the checkpoint was trained with "
-                "(config.yaml in the run's folder)."
-            )
+            return path, monitor
+    raise UserError(f"Expected the best checkpoint by {monitor} at '{best}', but it is gone, try --ckpt_path=last.")

@@ -8,8 +8,7 @@ import zipfile
 from dataclasses import is_dataclass
 from pathlib import Path
 from pickle import Unpickler, UnpicklingError
-from types import MethodType
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -95,14 +94,14 @@ def read_weights(checkpoint: Path, prefix: str) -> dict[str, Tensor]:
     """
     try:
         described = _describe(checkpoint).state_dict_metadata
-        found = {
+        weights = {
             name: torch.empty(part.size, dtype=part.properties.dtype)
             for name, part in described.items()
             if name.startswith(prefix) and isinstance(part, TensorStorageMetadata)
         }
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as `no_dist` asks
-            load(found, checkpoint_id=checkpoint, no_dist=True)
+            load(weights, checkpoint_id=checkpoint, no_dist=True)
     except (
         OSError,
         RuntimeError,
@@ -114,19 +113,30 @@ def read_weights(checkpoint: Path, prefix: str) -> dict[str, Tensor]:
     ) as error:
         reason = first_line(error)
         raise UserError(f"Expected '{checkpoint}' to be a whole sharded checkpoint, but got: {reason}.") from None
-    return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
 
 
 def _describe(checkpoint: Path) -> Metadata:
     with (checkpoint / DESCRIPTION).open("rb") as file:
-        description = _Descriptions(file).load()
+        reader = _Descriptions(file)
+        description = reader.load()
+    # In torch's own reading, the change would be one of torch's class, for all descriptions that follow.
+    if changed := next((copy for copy, attributes in reader.copies.items() if dict(vars(copy)) != attributes), None):
+        raise UnpicklingError(f"{DESCRIPTION} changes {changed.__name__}")
     if not isinstance(description, Metadata):
         raise UnpicklingError(f"{DESCRIPTION} holds a {type(description).__name__}")
     return description
 
 
 class _Descriptions(Unpickler):
-    """Unpickles torch's description classes alone, because torch's `load` has no restriction."""
+    """Unpickles torch's description classes alone, because torch's `load` has no restriction.
+
+    `copies` holds a subclass of each class, with its first attributes, because a pickle can set attributes of classes.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.copies: dict[type, dict[str, Any]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
@@ -136,26 +146,17 @@ class _Descriptions(Unpickler):
         # A name with a period reaches into modules: ("torch…", "os.system") is found if the module imports os.
         if "." in name or not (dtype or (module, name) in HARMLESS):
             raise UnpicklingError(f"{DESCRIPTION} holds {module}.{name}")
-        found: Any = super().find_class(module, name)
-        if not dtype and is_dataclass(found):
-            bases: tuple[Any, ...] = (found,)
-            return _Unchangeable(name, bases, {})
-        return found if dtype else found.__call__
+        described: Any = super().find_class(module, name)
+        if not is_dataclass(described):
+            return described if dtype else described.__call__
+        bases: tuple[Any, ...] = (described,)
+        copy = type(name, bases, {})
+        self.copies[copy] = dict(vars(copy))
+        return copy
 
 
-def _member(of: Any, name: Any) -> Any:
-    """`getattr` for members of `_MEM_FORMAT_ENCODING` alone, which Python 3.11.0 to 3.11.3 pickles as this call."""
-    encodings = _MEM_FORMAT_ENCODING
-    # `find_class` returns the enumeration's method.
-    if type(of) is not MethodType or of.__self__ is not encodings or type(name) is not str:
+def _member(_: Any, name: Any) -> Any:
+    """A member of `_MEM_FORMAT_ENCODING`, which Python 3.11.0 to 3.11.3 pickles as a call of `getattr`."""
+    if type(name) is not str or name not in _MEM_FORMAT_ENCODING.__members__:
         raise UnpicklingError(f"{DESCRIPTION} holds builtins.getattr")
-    if name not in encodings.__members__:
-        raise UnpicklingError(f"{DESCRIPTION} holds {encodings.__name__}.{name}")
-    return encodings[name]
-
-
-class _Unchangeable(type):
-    """Metaclass of classes whose attributes a pickle can't set, since a change would alter the next description."""
-
-    def __setattr__(cls, name: str, value: Any) -> None:
-        raise UnpicklingError(f"{DESCRIPTION} changes {cls.__name__}.{name}")
+    return _MEM_FORMAT_ENCODING[name]

@@ -40,9 +40,8 @@ class Termination(_SignalConnector):
 
     current: Termination | None = None
 
-    def __init__(self, trainer: Trainer, folder: str) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         super().__init__(trainer)
-        self.folder = folder
         self.defers = False
         self.received: signal.Signals | None = None
         self._at = 0.0
@@ -108,8 +107,7 @@ class Termination(_SignalConnector):
             signal.set_wakeup_fd(others)
             os.close(self._wakeup)
         else:
-            begun = [str(self.trainer.ckpt_path)] if self.trainer.ckpt_path else []
-            command = [sys.executable, "-I", "-S", watchdog.__file__, str(os.getpid()), str(GRACE), self.folder, *begun]
+            command = [sys.executable, "-I", "-S", watchdog.__file__, str(os.getpid()), str(GRACE)]
             self._watchdog = subprocess.Popen(command, stdin=ends, stdout=subprocess.PIPE)
         os.close(ends)
 

@@ -17,6 +17,10 @@ REPEATED = 1.0
 PATIENCE = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 POLL = 0.5
+FAREWELL = (
+    "lightning_cgrpo: the update did not end within {:.0f} s of SIGTERM and is given up; resume from the newest "
+    "checkpoint with --ckpt_path=auto."
+)
 
 
 class Clock:
@@ -61,12 +65,8 @@ class Clock:
         return max(self.terminated, self.since) + self.allowed()
 
 
-def watch(process: int, grace: float, resumable: list[str]) -> None:
-    """Read the parent's messages from the standard input, and end the parent at its deadline.
-
-    Args:
-        resumable: a folder of checkpoints, and the checkpoint from which the run began, if any.
-    """
+def watch(process: int, grace: float) -> None:
+    """Read the parent's messages from the standard input, and end the parent at its deadline."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     clock = Clock(grace)
@@ -79,7 +79,7 @@ def watch(process: int, grace: float, resumable: list[str]) -> None:
                 clock.receive(message, time.monotonic())
         if time.monotonic() > clock.deadline():
             if clock.forced is None:
-                print(_farewell(clock.allowed(), resumable), file=sys.stderr, flush=True)
+                print(FAREWELL.format(clock.allowed()), file=sys.stderr, flush=True)
             os.write(1, b"forced")
             end(process)
             return
@@ -120,19 +120,11 @@ def descendants(process: int) -> list[int]:
                     parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
             except (FileNotFoundError, ProcessLookupError):  # ended meanwhile
                 continue
-    found = [process]
-    for parent in found:
-        found += [child for child, its_parent in parents.items() if its_parent == parent]
-    return found[1:]
-
-
-def _farewell(seconds: float, resumable: list[str]) -> str:
-    folder, *begun = resumable
-    written = [entry for entry in os.scandir(folder) if entry.name.endswith(".ckpt")] if os.path.isdir(folder) else []
-    newest = [max(written, key=lambda entry: entry.stat().st_mtime).path] if written else begun
-    resume = f"resume with --ckpt_path={newest[0]}" if newest else "no checkpoint has been written"
-    return f"lightning_cgrpo: the update did not end within {seconds:.0f} s of SIGTERM and is given up; {resume}."
+    family = [process]
+    for parent in family:
+        family += [child for child, its_parent in parents.items() if its_parent == parent]
+    return family[1:]
 
 
 if __name__ == "__main__":
-    watch(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])
+    watch(int(sys.argv[1]), float(sys.argv[2]))

@@ -7,7 +7,7 @@ import sys
 
 from lightning_cgrpo.cli.configuration import DEFAULTS, Config, ConfigError, build, file_layer, find, get, override
 from lightning_cgrpo.cli.key_check import check_keys
-from lightning_cgrpo.cli.run_name import run_name
+from lightning_cgrpo.cli.run_folders import AUTO, run_name
 from lightning_cgrpo.objective.declaration import check_schedule
 from lightning_cgrpo.objective.objective import Objective
 
@@ -32,6 +32,10 @@ def read_arguments(command: str, arguments: list[str]) -> tuple[Config, list[str
     layers = [file_layer(name) for name in (str(DEFAULTS), *files)]
     layers += [override(key, text) for key, text in overrides]
     config = build([*layers, run_name(layers)])
+    if command != "fit":
+        # The config.yaml of a resumed run names the checkpoint from which the run resumed.
+        checkpoint = dict(overrides).get("ckpt_path", AUTO)
+        config["ckpt_path"] = None if checkpoint in ("null", "None") else checkpoint
     if not flags and "model" not in config:
         raise ConfigError("Expected a configuration with a model, but got none, try -c configs/gridworld.yaml.")
     objective = get(config, "model.init_args.objective")

@@ -30,12 +30,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog="python -m lightning_cgrpo certify",
         description="Decide whether a checkpoint's policy meets its thresholds: certified (status 0), refuted (3) or "
         "undecided (4).",
-        usage="%(prog)s -c FILE... [--KEY=VALUE]... [--ckpt_path=best] [--prompts N] [--confidence 0.95] [--out FILE]",
-        epilog="The policy gets one look; a second call prints the recorded verdict. See docs/verdicts.md.",
+        usage="%(prog)s -c FILE... [--KEY=VALUE]... [--ckpt_path=FILE] [--prompts N] [--confidence 0.95] [--out FILE]",
+        epilog="The checkpoint is by default the best that validation ranked, else the last. The policy gets one look; "
+        "a second call prints the recorded verdict. See docs/verdicts.md.",
         allow_abbrev=False,
     )
-    # Never from the configuration, because a resumed run's config.yaml names the checkpoint that it resumed from.
-    parser.add_argument("--ckpt_path", metavar="FILE", default="best", help="the checkpoint (default: the run's best)")
     parser.add_argument("--prompts", metavar="N", type=int, help="prompts (default: as many as test prompts)")
     parser.add_argument("--confidence", metavar="P", type=float, help=f"over all constraints (default: {CONFIDENCE})")
     parser.add_argument("--out", metavar="FILE", type=Path, help="also write the verdicts to this JSON file")
@@ -44,10 +43,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ConfigError(f"Expected --prompts to be at least 1, but got {given.prompts}.")
     if given.confidence is not None and not 0.5 <= given.confidence < 1:
         raise ConfigError(f"Expected --confidence from 0.5 to below 1, but got {given.confidence}, try 0.95.")
-    config = read_arguments("certify", rest)[0] | {"ckpt_path": given.ckpt_path}
+    config, _ = read_arguments("certify", rest)
     objective = _objective(config)
-    find_checkpoint(config)
-    certificate = _certificate(config, objective, given.prompts, given.confidence)
+    beginning = find_checkpoint("certify", config)
+    certificate = _certificate(config, beginning, objective, given.prompts, given.confidence)
     if certificate is None:  # another process tells
         return
     if given.out is not None:
@@ -57,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _certificate(
-    config: Config, objective: Objective, prompts: int | None, confidence: float | None
+    config: Config, beginning: str | None, objective: Objective, prompts: int | None, confidence: float | None
 ) -> dict[str, Any] | None:
     """The recorded or new certificate, printed; None on all processes but the first."""
     from lightning.pytorch.utilities import rank_zero_only
@@ -68,7 +67,7 @@ def _certificate(
     from lightning_cgrpo.cli.method import method_of
     from lightning_cgrpo.cli.preparation import prepare
 
-    prepare("certify", config)
+    prepare("certify", config, beginning)
     checkpoint = Path(config["ckpt_path"])
     _check_data(config, checkpoint)
     update, weights = read_checkpoint(checkpoint)
@@ -121,10 +120,9 @@ def _objective(config: Config) -> Objective:
 
 def _check_data(config: Config, checkpoint: Path) -> None:
     """The run's own data settings say which prompts trained and selected the policy."""
-    from lightning_cgrpo.checkpoints.names import is_remote
+    from lightning_cgrpo.checkpoints.files import is_remote
     from lightning_cgrpo.cli.method import method_of
-    from lightning_cgrpo.cli.preparation import differences
-    from lightning_cgrpo.cli.run_folders import configuration_beside
+    from lightning_cgrpo.cli.run_folders import configuration_beside, differences
 
     if is_remote(checkpoint):
         raise ConfigError(

@@ -109,9 +109,9 @@ class CommandLine(LightningCLI):
             raise ConfigError(f"The trainer can't be made with {told}: {first_line(error)}.") from error
 
 
-def main(subcommand: str, config: Config, flags: list[str]) -> None:
+def main(subcommand: str, config: Config, flags: list[str], beginning: str | None) -> None:
     """Prepare the process, and run a subcommand."""
-    prepare(subcommand, config)
+    prepare(subcommand, config, beginning)
     CommandLine(subcommand, config, flags)
 
 

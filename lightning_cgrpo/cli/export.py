@@ -18,19 +18,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m lightning_cgrpo export",
         description="Write the policy of a checkpoint as a directory that transformers loads.",
-        usage="%(prog)s -c FILE... [--KEY=VALUE]... [--ckpt_path=last] --out DIR [--merge] [--push_to_hub REPOSITORY]",
-        epilog="-c and --KEY=VALUE are those of the run, see `python -m lightning_cgrpo --help`. Every run keeps its "
-        "configuration in config.yaml, beside its logs. See docs/huggingface.md.",
+        usage="%(prog)s -c FILE... [--KEY=VALUE]... [--ckpt_path=FILE] --out DIR [--merge] [--push_to_hub REPOSITORY]",
+        epilog="-c and --KEY=VALUE are those of the run, or -c its config.yaml, beside its logs. The checkpoint is by "
+        "default the best that validation ranked, else the last. See docs/huggingface.md.",
         allow_abbrev=False,
     )
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="what to write; must be new or empty")
-    # Never from the configuration, because a resumed run's config.yaml names the checkpoint that it resumed from.
-    parser.add_argument("--ckpt_path", metavar="FILE", default="last", help="the checkpoint (default: the run's last)")
     parser.add_argument("--merge", action="store_true", help="add adapters to the weights, and write those")
     parser.add_argument("--push_to_hub", metavar="REPOSITORY", help="upload DIR to this repository of the hub")
     given, rest = parser.parse_known_args(argv)
-    config = read_arguments("export", rest)[0] | {"ckpt_path": given.ckpt_path}
-    find_checkpoint(config)
+    config, _ = read_arguments("export", rest)
+    beginning = find_checkpoint("export", config)
     if given.out.exists() and (not given.out.is_dir() or any(given.out.iterdir())):
         raise UserError(
             f"Expected --out to be a new or empty directory, but got '{given.out}', which has something in it, try "
@@ -41,17 +39,17 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     if given.push_to_hub is not None:
         open_repository(given.push_to_hub)
-    _export(config, given.out, given.merge)
+    _export(config, beginning, given.out, given.merge)
     if given.push_to_hub is not None:
         upload(given.out, given.push_to_hub)
 
 
-def _export(config: Config, directory: Path, merge: bool) -> None:
+def _export(config: Config, beginning: str | None, directory: Path, merge: bool) -> None:
     from lightning_cgrpo.cli.loading import instantiate, put_weights, read_checkpoint
     from lightning_cgrpo.cli.preparation import prepare
     from lightning_cgrpo.policies.policy import Policy
 
-    prepare("export", config)
+    prepare("export", config, beginning)
     policy: Policy = instantiate(get(config, "model.init_args") or {}, policy=Policy)["policy"]
     save = getattr(policy, "save_pretrained", None)
     if save is None:

@@ -11,13 +11,13 @@ from jsonargparse import ArgumentError, ArgumentParser
 from lightning.fabric.utilities.load import _METADATA_FILENAME
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.files import check_weights
-from lightning_cgrpo.checkpoints.integrity import check_checkpoint
+from lightning_cgrpo.checkpoints.files import best_of, check_checkpoint, newest
+from lightning_cgrpo.checkpoints.plugin import check_weights
 from lightning_cgrpo.checkpoints.sharded import read_weights
 from lightning_cgrpo.cli.configuration import Config, ConfigError
 from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.preparation import import_names
-from lightning_cgrpo.cli.run_folders import configuration_beside
+from lightning_cgrpo.cli.run_folders import CHECKPOINTS, configuration_beside
 from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.policies.policy import Policy
@@ -28,14 +28,18 @@ PREFIX = "policy."
 def load(checkpoint: str | Path) -> RolloutModule:
     """The module of a run in eval mode on the CPU, from its ``config.yaml`` and a checkpoint's policy weights.
 
+    ``config.yaml`` is code: it names classes, which are imported and called. Load only runs whose ``config.yaml`` you
+    have read.
+
+    Args:
+        checkpoint: a checkpoint, or a run's folder: then the best checkpoint that validation ranked, else the newest.
+
     Example::
 
-        module = lightning_cgrpo.load("runs/gsm8k/version_0/checkpoints/last.ckpt")
+        module = lightning_cgrpo.load("runs/gsm8k/version_0")
         texts = module.policy.model.generate(...)
     """
-    path = Path(checkpoint)
-    if not path.exists():
-        raise UserError(f"There is no checkpoint '{path}' (seen from {Path.cwd()}).")
+    path = _chosen(Path(checkpoint))
     check_checkpoint(str(path))
     config = configuration_beside(path)
     if config is None:
@@ -47,6 +51,21 @@ def load(checkpoint: str | Path) -> RolloutModule:
     module: RolloutModule = instantiate({"model": config["model"]}, model=RolloutModule)["model"]
     put_weights(module.policy, read_checkpoint(path)[1], path)
     return module.eval()
+
+
+def _chosen(path: Path) -> Path:
+    """The checkpoint, or a run's default checkpoint, which is printed."""
+    if not path.exists():
+        raise UserError(f"There is no checkpoint '{path}' (seen from {Path.cwd()}).")
+    if not path.is_dir() or path.suffix == ".ckpt":
+        return path
+    last = newest([path / CHECKPOINTS, *path.glob(f"*/{CHECKPOINTS}")])
+    if last is None:
+        raise UserError(f"Expected a checkpoint, or the folder of a run, but '{path}' holds no checkpoint.")
+    best = best_of(last)
+    chosen, why = (last, "the newest") if best is None else (best[0], f"the best by {best[1]}")
+    print(f"Loading {chosen}, {why}.")
+    return chosen
 
 
 def instantiate(config: Config, **kinds: type) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Self, TypedDict
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.checkpoints.files import check_weights
+from lightning_cgrpo.checkpoints.plugin import check_resumable, check_weights
 from lightning_cgrpo.distributed import means
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
@@ -113,10 +113,17 @@ class RolloutModule(ManualOptimization):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._metrics = checkpoint.get("metrics", {})
-        path = None if self._trainer is None else self.trainer.ckpt_path
+        path = "the checkpoint"
+        if self._trainer is not None:
+            path = str(self.trainer.ckpt_path or path)
+            if self.trainer.state.fn == "fit":
+                check_resumable(checkpoint, path)
+            if self.trainer.precision == "64-true":
+                # Lightning converts the module after loading, which would round the weights.
+                self.double()
         # FSDP2 compares the weights of a sharded checkpoint.
         if "state_dict" in checkpoint and not is_sharded(self.policy):
-            check_weights(self.state_dict(), checkpoint["state_dict"], str(path or "the checkpoint"))
+            check_weights(self.state_dict(), checkpoint["state_dict"], path)
 
     def on_train_start(self) -> None:
         super().on_train_start()

@@ -16,11 +16,9 @@ from lightning.pytorch import Callback
 
 from lightning_cgrpo import __main__ as command_line
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.checkpoints.files import CheckpointFiles
-from lightning_cgrpo.checkpoints.integrity import check_checkpoint, damage
-from lightning_cgrpo.checkpoints.replacing import put, remove_unfinished
-from lightning_cgrpo.cli.preparation import prepare
-from lightning_cgrpo.cli.run_folders import last_checkpoint
+from lightning_cgrpo.checkpoints.files import check_checkpoint, damage, put, remove_unfinished
+from lightning_cgrpo.checkpoints.plugin import CheckpointFiles
+from lightning_cgrpo.cli.run_folders import find_checkpoint, last_checkpoint
 from lightning_cgrpo.errors import UserError
 from tests.checkpoints.full_disk_worker import little_room
 
@@ -133,8 +131,10 @@ def test_a_kill_between_the_names_of_two_directories_costs_nothing(tmp_path, mon
         logger = {"init_args": {"save_dir": str(tmp_path), "name": "runs"}}
         assert last_checkpoint({"trainer": {"logger": logger}}) == target
     else:
-        with pytest.raises(UserError, match=r"last\.ckpt' to be a whole checkpoint, but it is damaged"):  # it is a toy
-            prepare("fit", {"ckpt_path": str(target)})
+        assert (
+            find_checkpoint("fit", {"ckpt_path": str(target)})
+            == f"Resuming from {target} (--ckpt_path=null starts anew)."
+        )
     assert (target / "meta.pt").read_text() == "last.ckpt"
 
 
@@ -154,6 +154,87 @@ def test_looking_for_a_directory_while_it_gets_its_name_does_no_harm(tmp_path, m
     monkeypatch.setattr(Path, "rename", meanwhile)
     put(tmp_path / "new", target)
     assert looked and (target / "meta.pt").read_text() == "new" and list(tmp_path.iterdir()) == [target]
+
+
+# ---------------------------------------------------------------------- the newest
+
+
+def saved(name, update, *lineage):
+    """A checkpoint of runs that `lineage` names with their first updates; later files are older."""
+    path = Path("runs/run", name)
+    state = {"lineage": [list(start) for start in lineage]} if lineage else {}
+    CheckpointFiles().save_checkpoint({"global_step": update, "callbacks": {"Checkpoints": state}}, path)
+    os.utime(path, (2e9 - saved.age, 2e9 - saved.age))
+    saved.age += 1
+    return path
+
+
+saved.age = 0
+FIRST, SECOND, OTHER = ("a", 0), ("b", 4), ("c", 0)
+
+
+def newest_of_run():
+    return newest(Path("runs/run").glob("*/checkpoints"))
+
+
+@pytest.mark.parametrize("lineage", [True, False])
+def test_a_clock_that_was_set_back_changes_nothing(tmp_path, monkeypatch, lineage):
+    monkeypatch.chdir(tmp_path)
+    saved("version_0/checkpoints/last.ckpt", 2, *((FIRST,) if lineage else ()))
+    last = saved("version_1/checkpoints/last.ckpt", 6, *((FIRST, ("b", 2)) if lineage else ()))
+    assert newest_of_run() == last
+
+
+@pytest.mark.parametrize("copied", ["version_2", "version_0 (copy)"])
+def test_a_copied_folder_is_the_same_run(tmp_path, monkeypatch, copied):
+    monkeypatch.chdir(tmp_path)
+    saved(f"{copied}/checkpoints/last.ckpt", 2, FIRST)
+    last = saved("version_0/checkpoints/last.ckpt", 6, FIRST)
+    assert newest_of_run() == last
+
+
+def test_a_run_that_resumed_an_earlier_checkpoint_is_newer_only_if_it_has_more_updates(tmp_path, monkeypatch):
+    """Which of two branches is meant, nobody can tell."""
+    monkeypatch.chdir(tmp_path)
+    first, second = "version_0/checkpoints/last.ckpt", "version_1/checkpoints/last.ckpt"
+    saved(first, 9, FIRST)
+    saved(second, 6, FIRST, SECOND)
+    with pytest.raises(UserError, match=r"version_1/.* after update 6 and '.*version_0/.* after update 9"):
+        newest_of_run()
+    assert saved(second, 12, FIRST, SECOND) == newest_of_run()
+
+
+def test_of_unrelated_runs_the_last_version_counts_unless_another_is_longer(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    saved("version_9/checkpoints/last.ckpt", 6, FIRST)
+    last = saved("version_10/checkpoints/last.ckpt", 6, OTHER)
+    assert newest_of_run() == last
+    saved("version_9/checkpoints/last.ckpt", 7, FIRST)
+    with pytest.raises(UserError, match="neither continues the other, try --ckpt_path=FILE"):
+        newest_of_run()
+
+
+def test_in_one_folder_last_is_the_newest(tmp_path, monkeypatch):
+    """A second run without a logger writes over the first; without save_last, the largest number of updates counts."""
+    monkeypatch.chdir(tmp_path)
+    step = saved("version_0/checkpoints/step=10.ckpt", 10, FIRST)
+    assert newest([step.parent]) == step
+    last = saved("version_0/checkpoints/last.ckpt", 3, OTHER)
+    assert newest([step.parent]) == last
+    step = saved("version_0/checkpoints/step=4.ckpt", 4, OTHER)
+    assert newest([step.parent]) == step
+
+
+def test_a_damaged_newest_is_not_passed_over(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = saved("version_0/checkpoints/last.ckpt", 2, FIRST)
+    last = saved("version_1/checkpoints/last.ckpt", 6, FIRST, ("b", 2))
+    content = last.read_bytes()
+    last.write_bytes(content[:100])
+    assert newest_of_run() == last
+    last.write_bytes(content)
+    first.write_bytes(b"PK")
+    assert newest_of_run() == last
 
 
 # ---------------------------------------------------------------------- reading

@@ -133,8 +133,7 @@ def test_sigterm_ends_an_update_that_hangs(start, hang, code):
     process = start(hang, call=4)
     os.kill(process.pid, signal.SIGTERM)
     assert status(process) == code and updates() == 2
-    line = f"did not end within 1 s of SIGTERM and is given up; resume with --ckpt_path={LAST}."
-    assert line in output()
+    assert "did not end within 1 s of SIGTERM and is given up" in output()
 
 
 @pytest.mark.slow

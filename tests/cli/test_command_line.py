@@ -294,19 +294,6 @@ def test_another_objective_s_checkpoint_is_refused(trained, monkeypatch):
         main(["fit", "-c", "swapped.yaml", "--ckpt_path=last", "--trainer.max_steps=6"])
 
 
-def test_last_is_the_newest_checkpoint_of_the_run(folder):
-    """Of several versions the one written last, whatever its number; training goes on from there."""
-    assert fit("--trainer.max_steps=1")["global_step"] == 1
-    assert fit("--trainer.max_steps=3 --callbacks.pictures=null")["global_step"] == 3
-    # As if version_0 were the newer.
-    newer, older = (Path(f"runs/gridworld/version_{n}/checkpoints/last.ckpt") for n in (0, 1))
-    content = newer.read_bytes()
-    newer.unlink()
-    newer.write_bytes(content)
-    assert fit("--trainer.max_steps=2 --ckpt_path=last")["global_step"] == 2
-    assert older.is_file()
-
-
 # ---------------------------------------------------------------------- configurations
 
 

@@ -177,7 +177,7 @@ def test_evaluations_write_beside_the_run(capsys):
     config = yaml.safe_load(Path("runs/mine/version_0/config.yaml").read_text())
     assert config["ckpt_path"] is None, "an evaluation leaves the run's configuration alone"
     capsys.readouterr()
-    main(["test", *NAMED])
+    main(["test", *NAMED, "--ckpt_path=null"])
     assert "Testing the starting weights (drawn from the seed); --ckpt_path=last" in capsys.readouterr().out
     assert {path.name for path in Path("runs/mine").iterdir()} == {"version_0", "start"}
 
