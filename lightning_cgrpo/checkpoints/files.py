@@ -10,7 +10,7 @@ import shutil
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from pickle import Unpickler, UnpicklingError
@@ -191,6 +191,11 @@ class Saved:
         numbered = re.fullmatch(r"version_(\d+)", self.path.parent.parent.name)
         return int(numbered[1]) if numbered else None
 
+    @property
+    def unknown(self) -> Lineage:
+        """The lineage of a checkpoint of an earlier version of this package: each version is a run of its own."""
+        return ((str(self.path.parent), 0),)
+
     def precedes(self, other: Saved) -> bool:
         """True if `other` is the same run, at the same update or later, or was resumed from this checkpoint."""
         starts = len(self.lineage)
@@ -214,11 +219,13 @@ def newest(folders: Iterable[Path]) -> Path | None:
     for folder in folders:
         put_back(folder)
         files = sorted(folder.glob("*.ckpt"), key=lambda path: path.name != LAST)
-        for file in files:
-            if (one := _read(file)) is not None:
-                saved.append(one)
-            elif file is files[0]:
-                unreadable.append(Saved(file, 0, ()))
+        readable = [one for one in map(_read, files) if one is not None]
+        if files and (not readable or readable[0].path != files[0]):
+            unreadable.append(Saved(files[0], 0, ()))
+        if readable and (last := readable[0]).path.name == LAST:
+            # A run without a logger writes over an earlier run, some of whose other checkpoints stay.
+            readable = [last, *(one for one in readable if one.lineage != last.unknown and last.precedes(one))]
+        saved += readable
     saved.sort(key=lambda one: -1 if one.version is None else one.version, reverse=True)
     unique = list({(one.lineage, one.update): one for one in reversed(saved)}.values())[::-1]
     ends = [one for one in unique if not any(one.precedes(other) for other in unique if other is not one)]
@@ -229,10 +236,7 @@ def newest(folders: Iterable[Path]) -> Path | None:
             return one.path
     if end is None:
         return None
-    # In one folder, last.ckpt is the newest: a run without a logger writes over an earlier run.
-    beside = [one for one in ends if one.path.parent == end.path.parent]
-    end = next((one for one in beside if one.path.name == LAST), end)
-    others = [one for one in ends if one not in beside and one.update >= end.update + ordered]
+    others = [one for one in ends if one is not end and one.update >= end.update + ordered]
     if others:
         raise UserError(
             f"Expected one newest checkpoint, but got '{end.path}' after update {end.update} and '{others[0].path}' "
@@ -248,9 +252,8 @@ def _read(path: Path) -> Saved | None:
     except (UserError, LookupError, TypeError, ValueError):
         return None
     lineages = [state["lineage"] for state in _callback_states(content) if "lineage" in state]
-    # An earlier version of this package noted no lineage: each version is then a run of its own.
-    lineage = tuple((str(name), int(begun)) for name, begun in (lineages or [[(str(path.parent), 0)]])[0])
-    return Saved(path, update, lineage)
+    saved = Saved(path, update, tuple((str(name), int(begun)) for name, begun in lineages[0]) if lineages else ())
+    return saved if saved.lineage else replace(saved, lineage=saved.unknown)
 
 
 def lineage_of(path: Path) -> Lineage:

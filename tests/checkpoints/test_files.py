@@ -16,7 +16,7 @@ from lightning.pytorch import Callback
 
 from lightning_cgrpo import __main__ as command_line
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.checkpoints.files import check_checkpoint, damage, put, remove_unfinished
+from lightning_cgrpo.checkpoints.files import check_checkpoint, damage, newest, put, remove_unfinished
 from lightning_cgrpo.checkpoints.plugin import CheckpointFiles
 from lightning_cgrpo.cli.run_folders import find_checkpoint, last_checkpoint
 from lightning_cgrpo.errors import UserError
