@@ -18,6 +18,7 @@ from lightning_cgrpo.grpo.minibatches import (
 )
 from lightning_cgrpo.modules.collapse import CollapseDetector, all_succeed, constant_rewards
 from lightning_cgrpo.modules.dynamic_sampling import redraw
+from lightning_cgrpo.modules.fault_detector import FaultDetector
 from lightning_cgrpo.modules.policy_steps import PolicySteps
 from lightning_cgrpo.modules.rollout_module import ScoredPrompts
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
@@ -107,6 +108,7 @@ class ConstrainedGRPO(PolicySteps):
         self.thresholds = {name: float(c.bound.threshold or 0) for name, c in objective.bounded.items()}
         """Thresholds in force, in the user's orientation; `LagrangianCallback` moves those with a schedule."""
         self.collapse = CollapseDetector(list(objective.rewards), policy.action_size)
+        self.fault_detector = FaultDetector(objective.signal_names)
 
     # ------------------------------------------------------------------ set-up
 
@@ -174,6 +176,7 @@ class ConstrainedGRPO(PolicySteps):
             sampled = self.sample(prompts, self.group_size, Stream.ROLLOUT, update)
         with report.time("score"):
             measured, faults = self.score(prompts, sampled)
+            self.fault_detector.add(measured, faults)
             counts = self.objective.violations(measured, self.objective.constrained)
             logged = self.task.logged()
         rollouts, signals, weights = sampled, measured, self.objective.component_weights(self.weights)

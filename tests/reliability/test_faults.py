@@ -112,6 +112,32 @@ def test_another_output_than_numbers_ends_the_run(folder, output, problem):
         train(folder, lambda completions: output)
 
 
+@pytest.mark.parametrize("faulty", ["reward_of_it", "even"])
+def test_a_signal_without_a_finite_value_for_20_updates_ends_the_run(folder, faulty):
+    """One finite value, or none that applies, is enough to continue."""
+    calls = []
+
+    def never(completions):
+        calls.append(len(completions))
+        return [math.nan] * len(completions)
+
+    def rarely(completions):
+        last = float(len(calls) % 15 == 0)
+        return [*never(completions)[1:], last if last else math.nan]
+
+    def train_with(function, updates):
+        calls.clear()
+        reward, even = (function, None) if faulty == "reward_of_it" else (lengths, function)
+        return train(folder, reward, even, updates=updates, kind="any")
+
+    with pytest.warns(UserWarning, match="not finite"):
+        with pytest.raises(UserError, match=f"finite values of signal '{faulty}'.*none in 20 updates"):
+            train_with(never, 30)
+        assert len(calls) == 20
+        train_with(rarely, 40)
+    train_with(lambda completions: [None] * len(completions), 25)
+
+
 def test_a_function_that_hangs_ends_the_run_after_the_time_limit(folder):
     forever = threading.Event()
     with pytest.raises(UserError, match=r"'reward_of_it' to return within 0.2 s, but got no result, try a larger"):
