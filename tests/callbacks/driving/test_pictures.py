@@ -33,7 +33,7 @@ def outputs(texts, scenes=(TURN,)):
     columns = {"prompt": [messages(scene, FORM) for scene in scenes], "scene": list(scenes)}
     return {
         "prompts": PromptGroups(torch.arange(len(texts)), columns),
-        "rollouts": Rollouts(mask.long(), mask, {}, info={"text": texts}),
+        "rollouts": Rollouts(mask.long(), mask, {}, info={"drives": DrivingTask().scored(list(scenes), texts)}),
     }
 
 
@@ -93,8 +93,8 @@ def test_only_the_first_process_draws_and_only_what_was_sampled(tmp_path, monkey
 
 def test_a_picture_shows_all_answers_and_what_the_policy_saw():
     prompt = messages(TURN, FORM)
-    figure = picture(DrivingTask(), TURN, prompt, [RIGHT, "I don't know", OFF, RIGHT])
-    scores = DrivingTask().scored([TURN], [[RIGHT, OFF]]).scores.epdms.tolist()
+    figure = picture(TURN, prompt, *DrivingTask().scored([TURN], [[RIGHT, "I don't know", OFF, RIGHT]]))
+    scores = DrivingTask().scored([TURN], [[RIGHT, OFF]])[0].scores.epdms.tolist()
     assert scores[0] > 0.9 and scores[1] == 0
     mean = (2 * scores[0]) / 4
     assert figure._suptitle.get_text().endswith(f"mean EPDMS {mean:.2f} of 4 answers, 1 malformed")
@@ -115,7 +115,7 @@ def test_a_picture_shows_all_answers_and_what_the_policy_saw():
 def test_nothing_but_malformed_answers_and_no_images():
     prompt = messages(TURN, PromptFormat(cameras=()))
     assert last_images(prompt) == {} == last_images([{"role": "user", "content": "text"}])
-    figure = picture(DrivingTask(), TURN, prompt, ["", "[1,2]"])
+    figure = picture(TURN, prompt, *DrivingTask().scored([TURN], [["", "[1,2]"]]))
     assert figure._suptitle.get_text().endswith("mean EPDMS 0.00 of 2 answers, 2 malformed")
     assert len(figure.axes) == 2
     figure.canvas.draw()
@@ -123,7 +123,7 @@ def test_nothing_but_malformed_answers_and_no_images():
 
 def test_no_randomness_is_drawn():
     before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
-    picture(DrivingTask(), TURN, messages(TURN, FORM), [RIGHT, OFF]).canvas.draw()
+    picture(TURN, messages(TURN, FORM), *DrivingTask().scored([TURN], [[RIGHT, OFF]])).canvas.draw()
     assert torch.equal(before[0], torch.get_rng_state())
     assert np.array_equal(before[1], np.random.get_state()[1]) and before[2] == random.getstate()  # noqa: NPY002
 
