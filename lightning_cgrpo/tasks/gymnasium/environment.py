@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import math
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box
 
 from lightning_cgrpo.errors import UserError, expect, first_line
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signals
 from lightning_cgrpo.samplers.environment import Environment
-from lightning_cgrpo.tasks.gymnasium.episodes import GymnasiumEpisodes
+from lightning_cgrpo.tasks.gymnasium.actions import Actions
+from lightning_cgrpo.tasks.gymnasium.episodes import GymnasiumEpisodes, Recording
 from lightning_cgrpo.tasks.gymnasium.render import film_strips
+from lightning_cgrpo.tasks.gymnasium.replay import difference, guilty
 from lightning_cgrpo.tasks.gymnasium.worlds import World, Worlds, WorldsApart, WorldsHere
 from lightning_cgrpo.tasks.task import Renderer
 
@@ -28,8 +30,8 @@ Wrapper = str | dict[str, dict[str, Any]] | Callable[[World], World]
 class Gymnasium(Environment, Renderer):
     """Worlds made by ``gymnasium.make``. A prompt is the seed of a reset, so that a group starts from the same state.
 
-    Worlds are never saved: a resumed run and `render` replay them from seeds. A warning says that a world's reset
-    depends on more than its seed.
+    Worlds are never saved: a resumed run and `render` replay them from seeds. After the first episodes, one is replayed
+    in a world that played another: an error names a wrapper with state that its reset leaves, and a warning a world.
 
     Args:
         id: registered name, with its module if importing gymnasium does not register it: ``minigrid:MiniGrid-…``.
@@ -37,11 +39,12 @@ class Gymnasium(Environment, Renderer):
         max_steps: truncates episodes; by default the limit that the environment registered.
         wrappers: applied in order: an import path, or ``{path: arguments}``.
         infos: numbers in ``info`` to report as ``info.NAME``, 0 in steps without.
-        processes: step every world in a process of its own, by `gymnasium.vector.AsyncVectorEnv`.
+        processes: step every world in a forked process of its own.
         time_limit: seconds for a step of all worlds; needs `processes`, because Python cannot interrupt a world.
 
     Raises:
-        UserError: the environment cannot be made, or its spaces are not supported.
+        UserError: the environment cannot be made, its spaces are not supported, or (after the first episodes) a
+            wrapper keeps state over resets.
     """
 
     def __init__(
@@ -65,16 +68,21 @@ class Gymnasium(Environment, Renderer):
         if limit is None:
             raise UserError(f"Expected argument `max_steps` for '{id}', which registers no limit, but got None.")
         self.max_steps = limit
-        self._space = self._observations(world)
-        self._read_actions(world)
+        space, actions = self._observations(world), Actions(world.action_space, id)
+        self.actions, self.action_size, self.low, self.high = actions.count, actions.size, actions.low, actions.high
+        self._recording = Recording(space, actions, self.infos, limit)
         world.close()
-        self._worlds: Worlds = WorldsApart(self.make, id, time_limit) if processes else WorldsHere(self.make, id)
+        self._new_worlds: Callable[[], Worlds] = partial(WorldsHere, self.make, id, self.infos)
+        if processes:
+            self._new_worlds = partial(WorldsApart, self.make, id, self.infos, time_limit)
+        self._worlds, self._checked = self._new_worlds(), False
 
-    def make(self, **kwargs: Any) -> World:
-        """A new world with its wrappers; arguments replace those of `kwargs`."""
+    def make(self, wrappers: int | None = None, **kwargs: Any) -> World:
+        """A new world with all wrappers, or the first few; arguments replace those of `kwargs`."""
         try:
             world: World = gymnasium.make(self.id, **{**self.kwargs, **kwargs})
-            for wrap, arguments in self._wrappers:
+            _take_costs(world.unwrapped)
+            for wrap, arguments in self._wrappers[:wrappers]:
                 world = wrap(world, **arguments)
         except Exception as error:
             unregistered = isinstance(error, gymnasium.error.UnregisteredEnv)
@@ -93,26 +101,57 @@ class Gymnasium(Environment, Renderer):
     def reset(self, prompts: PromptGroups, group_size: int) -> GymnasiumEpisodes:
         seeds = prompts.column("seed", "Gymnasium").tolist()
         options = prompts.columns.get("options", [None] * len(seeds))
-        observations = self._worlds.reset(
+        episodes = GymnasiumEpisodes(
+            self._worlds,
             [seed for seed in seeds for _ in range(group_size)],
             [chosen for chosen in options for _ in range(group_size)],
-        )
-        episodes = GymnasiumEpisodes(
-            self._worlds, observations, self._space, self._first, self.infos, self.max_steps, prompts.index.device
+            self._recording,
+            prompts.index.device,
+            None if self._checked else self._check,
         )
         starts = episodes.observe(episodes.start).unflatten(0, (len(seeds), group_size))
         if not bool((starts == starts[:, :1]).all()):
-            warnings.warn(
-                f"Worlds '{self.id}' that were reset with the same seed start differently. Groups compare answers "
-                "from different states, and a resumed run does not equal an uninterrupted run. Try a world that draws "
-                "all randomness from self.np_random.",
-                stacklevel=2,
-            )
+            self._checked = True
+            self._warn("start differently", "that were reset with the same seed ")
         return episodes
+
+    def _check(self, episodes: GymnasiumEpisodes) -> None:
+        """Replay an episode in a spare world that played another."""
+        if self._checked:
+            return
+        self._checked = True
+        spare, device = self._new_worlds(), episodes.start.device
+
+        def play(row: int) -> GymnasiumEpisodes:
+            seed, options = episodes.seeds[row], episodes.options[row]
+            return GymnasiumEpisodes(spare, [seed], [options], self._recording, device)
+
+        differs = difference(episodes, play)
+        spare.close()
+        if differs is None:
+            return
+        counts = range(len(self._wrappers) + 1)
+        number = guilty([partial(self.make, count) for count in counts], self.infos) if self._wrappers else 0
+        if number:
+            wrapper = self._wrappers[number - 1][0]
+            raise UserError(
+                f"Expected '{self.id}' to replay an episode from its seed, but with the wrapper "
+                f"{getattr(wrapper, '__name__', wrapper)} the {differs} differs, try without the wrapper, because it "
+                "keeps state that a reset does not clear: answers of a group and resumed runs would get other values."
+            )
+        self._warn(f"differ in the {differs}", "that replay an episode from its seed ")
+
+    def _warn(self, what: str, when: str) -> None:
+        warnings.warn(
+            f"Worlds '{self.id}' {when}{what}. Groups compare answers under different conditions, and a resumed run "
+            "does not equal an uninterrupted run. Try a world that draws all randomness from self.np_random, and "
+            "clears its state in reset.",
+            stacklevel=3,
+        )
 
     def render(self, prompts: PromptGroups, rollouts: Rollouts, signals: Signals, row: int) -> Figure:
         """Draw at most four answers as film strips, by `gymnasium.Env.render` of a new world."""
-        return film_strips(self.make, prompts, rollouts, row, self._first)
+        return film_strips(self.make, prompts, rollouts, row, self._recording.actions)
 
     def _observations(self, world: World) -> Box:
         space = world.observation_space
@@ -124,26 +163,19 @@ class Gymnasium(Environment, Renderer):
         self.observation_size = space.shape[0] if len(space.shape) == 1 else None
         return space
 
-    def _read_actions(self, world: World) -> None:
-        space, self._first = world.action_space, 0
-        if isinstance(space, Discrete):
-            self.actions, self._first = int(space.n), int(space.start)
-        elif isinstance(space, Box) and len(space.shape) == 1:
-            self.action_size = space.shape[0]
-            bounds = tuple(map(float, space.low)), tuple(map(float, space.high))
-            limited = [math.isfinite(number) for bound in bounds for number in bound]
-            if all(limited):
-                self.low, self.high = bounds
-            elif any(limited):
-                raise UserError(
-                    f"Expected actions of '{self.id}' to be bounded on all sides or on none, but got {space}, try "
-                    "wrappers: [{gymnasium.wrappers.RescaleAction: {min_action: -1, max_action: 1}}]."
-                )
-        else:
-            raise UserError(
-                f"Expected actions of '{self.id}' to be Discrete or a Box with one dimension, but got {space}, try "
-                "a wrapper."
-            )
+
+def _take_costs(world: World) -> None:
+    """Move the third of six values of `step`, the cost in Safety-Gymnasium's worlds, into ``info["cost"]``."""
+    step = world.step
+
+    def five(action: Any) -> Any:
+        result: Any = step(action)
+        if len(result) != 6:
+            return result
+        observation, reward, cost, terminated, truncated, info = result
+        return observation, reward, terminated, truncated, {"cost": cost, **info}
+
+    world.step = five  # type: ignore[method-assign]
 
 
 def _imported(wrapper: Wrapper) -> tuple[Callable[..., World], dict[str, Any]]:

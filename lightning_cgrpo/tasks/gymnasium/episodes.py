@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,43 +11,58 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
-from lightning_cgrpo.tasks.gymnasium.worlds import Worlds
+from lightning_cgrpo.tasks.gymnasium.actions import Actions
+from lightning_cgrpo.tasks.gymnasium.worlds import Moment, Worlds
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What is recorded of episodes.
+
+    Args:
+        space: of observations.
+        infos: entries of ``info``, 0 where a step reports none.
+        max_steps: of the longest episode (T).
+    """
+
+    space: Box
+    actions: Actions
+    infos: Sequence[str]
+    max_steps: int
 
 
 class GymnasiumEpisodes:
     """M episodes as records of T + 1 moments; the state of episode m at moment t is m * (T + 1) + t.
 
     Args:
-        worlds: freshly reset.
-        observations: of the resets.
-        space: of observations.
-        first_action: number of the first discrete action.
-        infos: entries of ``info`` to record, 0 where a step reports none.
+        worlds: reset from `seeds` and `options`, one for each episode.
+        finished: called when all episodes have ended.
     """
 
     def __init__(
         self,
         worlds: Worlds,
-        observations: Sequence[Any],
-        space: Box,
-        first_action: int,
-        infos: Sequence[str],
-        max_steps: int,
+        seeds: Sequence[int],
+        options: Sequence[dict[str, Any] | None],
+        recording: Recording,
         device: torch.device,
+        finished: Callable[[GymnasiumEpisodes], None] | None = None,
     ) -> None:
-        self._worlds, self._space, self._first = worlds, space, first_action
-        self._device, self._moments = device, max_steps + 1
-        size = len(observations) * self._moments
-        dtype = torch.get_default_dtype()
-        self._observations = torch.zeros(size, *space.shape, dtype=dtype, device="cpu")
-        facts = ("reward", *(f"info.{name}" for name in infos))
+        self.worlds, self.seeds, self.options = worlds, seeds, options
+        self._recording, self._device, self._finished = recording, device, finished
+        self._moments, self._running = recording.max_steps + 1, len(seeds)
+        size, dtype = len(seeds) * self._moments, torch.get_default_dtype()
+        self._observations = torch.zeros(size, *recording.space.shape, dtype=dtype, device="cpu")
+        facts = ("reward", *(f"info.{name}" for name in recording.infos))
         self._facts = {name: torch.zeros(size, dtype=dtype, device="cpu") for name in facts}
         flags = ("terminated", "truncated")
         self._flags = {name: torch.zeros(size, dtype=torch.bool, device="cpu") for name in flags}
-        self._infos = infos
-        start = torch.arange(len(observations), device="cpu") * self._moments
-        for row, observation in enumerate(observations):
-            self._observations[row * self._moments] = self._checked(row, observation)
+        of_action = () if recording.actions.size is None else (recording.actions.size,)
+        kind = torch.int64 if recording.actions.size is None else dtype
+        self._actions = torch.zeros(size, *of_action, dtype=kind, device="cpu")
+        start = torch.arange(len(seeds), device="cpu") * self._moments
+        for row, moment in enumerate(worlds.reset(seeds, options)):
+            self._observations[row * self._moments] = self._checked(row, moment.observation)
         self.start = start.to(device)
 
     def observe(self, states: Tensor) -> Tensor:
@@ -60,16 +76,23 @@ class GymnasiumEpisodes:
         running = ~self.ended(states)
         here = states[running].cpu()
         rows = (here // self._moments).tolist()
-        chosen = actions[running].cpu().numpy()
-        results = self._worlds.step(rows, chosen if chosen.ndim > 1 else chosen + self._first)
-        for row, state, result in zip(rows, (here + 1).tolist(), results, strict=True):
-            observation, reward, terminated, truncated, info = result
-            self._observations[state] = self._checked(row, observation)
-            self._facts["reward"][state] = self._number(row, "reward", reward)
-            for name in self._infos:
-                self._facts[f"info.{name}"][state] = self._number(row, f"info['{name}']", info.get(name, 0.0))
-            self._flags["terminated"][state], self._flags["truncated"][state] = bool(terminated), bool(truncated)
+        chosen = actions[running].cpu()
+        if self._finished is not None:
+            self._actions[here + 1] = chosen.to(self._actions.dtype)
+        moments = self.worlds.step(rows, self._recording.actions.of_world(chosen.numpy()))
+        for row, state, moment in zip(rows, (here + 1).tolist(), moments, strict=True):
+            self._record(row, state, moment)
+        if rows and not self._running and self._finished is not None:
+            self._finished(self)
         return states + running
+
+    def _record(self, row: int, state: int, moment: Moment) -> None:
+        self._observations[state] = self._checked(row, moment.observation)
+        self._facts["reward"][state] = self._number(row, "reward", moment.reward)
+        for name in self._recording.infos:
+            self._facts[f"info.{name}"][state] = self._number(row, f"info['{name}']", moment.info.get(name, 0.0))
+        self._flags["terminated"][state], self._flags["truncated"][state] = moment.terminated, moment.truncated
+        self._running -= moment.terminated or moment.truncated
 
     def report(self, states: Tensor, actions: Tensor, reached: Tensor) -> dict[str, Tensor]:
         """Facts about steps; the observation reached is a fact if it is a vector."""
@@ -79,19 +102,30 @@ class GymnasiumEpisodes:
             facts["observation"] = self.observe(reached)
         return facts | {"action": actions}
 
-    def _checked(self, row: int, observation: Any) -> Tensor:
-        array = np.asarray(observation)
-        if array.shape != self._space.shape:
-            raise self._worlds.fault(f"return observations of shape {self._space.shape}, but got {array.shape}", row)
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise self._worlds.fault("return finite observations, but got NaN or infinity", row)
-        return torch.from_numpy(array)
+    def recorded(self, row: int) -> dict[str, Tensor]:
+        """All that was recorded of an episode that has ended, by name: ``[L + 1, ...]``, the reset's moment first.
+
+        ``action`` holds the action that led to a moment, if `finished` was given.
+        """
+        moments = slice(row * self._moments, (row + 1) * self._moments)
+        ended = self._flags["terminated"][moments] | self._flags["truncated"][moments]
+        length = int(ended.int().argmax()) + 1
+        named = {"observation": self._observations, **self._facts, **self._flags, "action": self._actions}
+        return {name: values[moments][:length] for name, values in named.items()}
+
+    def _checked(self, row: int, observation: np.ndarray) -> Tensor:
+        shape = self._recording.space.shape
+        if observation.shape != shape:
+            raise self.worlds.fault(f"return observations of shape {shape}, but got {observation.shape}", row)
+        if observation.dtype.kind == "f" and not np.isfinite(observation).all():
+            raise self.worlds.fault("return finite observations, but got NaN or infinity", row)
+        return torch.from_numpy(observation)
 
     def _number(self, row: int, name: str, value: Any) -> float:
         try:
             number = float(value)
         except (TypeError, ValueError):
-            raise self._worlds.fault(f"return a number as {name}, but got {value!r:.80}", row) from None
+            raise self.worlds.fault(f"return a number as {name}, but got {value!r:.80}", row) from None
         if not np.isfinite(number):
-            raise self._worlds.fault(f"return a finite {name}, but got {number}", row)
+            raise self.worlds.fault(f"return a finite {name}, but got {number}", row)
         return number

@@ -9,6 +9,7 @@ import numpy as np
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
+from lightning_cgrpo.tasks.gymnasium.actions import Actions
 from lightning_cgrpo.tasks.gymnasium.worlds import World
 
 if TYPE_CHECKING:
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
 EPISODES, FRAMES = 4, 6
 
 
-def film_strips(make: Callable[..., World], prompts: PromptGroups, rollouts: Rollouts, row: int, first: int) -> Figure:
+def film_strips(
+    make: Callable[..., World], prompts: PromptGroups, rollouts: Rollouts, row: int, actions: Actions
+) -> Figure:
     """Frames of the first answers to prompt `row`, replayed in a new world from the prompt's seed.
 
     Args:
         make: makes a world, given a render mode.
-        first: number of the first discrete action.
 
     Raises:
         UserError: the world draws no pictures.
@@ -37,12 +39,12 @@ def film_strips(make: Callable[..., World], prompts: PromptGroups, rollouts: Rol
     try:
         for episode, axes in enumerate(figure.subplots(count, FRAMES, squeeze=False)):
             mask = rollouts.mask[row, episode].cpu()
-            actions, seen = (
+            chosen, seen = (
                 values[row, episode].cpu()[mask].numpy()
                 for values in (rollouts.info["action"], rollouts.inputs["observations"])
             )
-            moments = np.unique(np.linspace(0, len(actions), FRAMES).round().astype(int)).tolist()
-            frames, replayed = _replay(world, start, actions if actions.ndim > 1 else actions + first, moments)
+            moments = np.unique(np.linspace(0, len(chosen), FRAMES).round().astype(int)).tolist()
+            frames, replayed = _replay(world, start, actions.of_world(chosen), moments)
             same = same and np.array_equal(np.asarray(replayed, dtype=seen.dtype), seen)
             for axis in axes:
                 axis.set_axis_off()

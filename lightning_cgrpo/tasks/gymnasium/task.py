@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,7 +23,21 @@ BUILT_IN: Mapping[str, SignalKind] = {
     "terminated": "indicator",
     "truncated": "indicator",
 }
-OPERATIONS = ("above", "below", "outside", "sum")
+EVENTS = ("above", "below", "outside")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A signal made of a fact of steps.
+
+    Args:
+        inside: bounds, beyond which a step is an event; None takes the fact itself.
+        summed: over the episode.
+    """
+
+    fact: str
+    inside: tuple[float, float] | None = None
+    summed: bool = False
 
 
 class GymnasiumTask(Task):
@@ -36,8 +51,9 @@ class GymnasiumTask(Task):
 
     Args:
         signals: by name: ``{above: {FACT: limit}}``, ``{below: {FACT: limit}}`` and ``{outside: {FACT: [low, high]}}``
-            are events of steps, ``{sum: FACT}`` is a number of an episode, and an import path or function gets facts
-            ``[B, G, T, ...]`` by name, and returns ``[B, G, T]`` of steps or ``[B, G]`` of episodes.
+            are events of steps. ``{sum: FACT}`` and ``{sum: EVENT}`` are numbers of an episode, such as the steps above
+            a limit. An import path or function gets facts ``[B, G, T, ...]`` by name, and returns ``[B, G, T]`` of
+            steps or ``[B, G]`` of episodes; its argument ``info_NAME`` is ``info.NAME``.
 
     Raises:
         UserError: a signal is declared wrongly, or names an unknown fact.
@@ -51,7 +67,7 @@ class GymnasiumTask(Task):
         signals = signals or {}
         if taken := sorted(BUILT_IN.keys() & signals.keys()):
             raise UserError(f"Expected other names than those of the built-in signals, but got {taken}.")
-        self.made: dict[str, tuple[str, str, Any]] = {}
+        self.made: dict[str, Declared] = {}
         self.functions: dict[str, Callable[..., Any]] = {}
         kinds: dict[str, SignalKind] = {}
         for name, declared in signals.items():
@@ -67,7 +83,8 @@ class GymnasiumTask(Task):
         facts: dict[str, Tensor] = {
             name: values for name, values in rollouts.info.items() if isinstance(values, Tensor)
         }
-        results = call_functions(self.functions, {**facts, "mask": rollouts.mask})
+        named = {name.replace(".", "_"): values for name, values in facts.items()}
+        results = call_functions(self.functions, {**named, "mask": rollouts.mask})
         shapes = {rollouts.mask.shape, rollouts.mask.shape[:2]}
         for name, result in results.items():
             if not isinstance(result, Tensor) or result.shape not in shapes:
@@ -82,40 +99,44 @@ class GymnasiumTask(Task):
             "length": Signal(rollouts.lengths.to(facts["reward"].dtype)),
             "terminated": Signal(facts["terminated"].any(-1).float()),
             "truncated": Signal(facts["truncated"].any(-1).float()),
-            **{name: _made(name, facts, rollouts.mask, *how) for name, how in self.made.items()},
+            **{name: _made(name, facts, rollouts.mask, declared) for name, declared in self.made.items()},
             **{name: Signal(result.to(facts["reward"].dtype)) for name, result in results.items()},
         }
 
 
-def _read(name: str, declared: Mapping[str, Any]) -> tuple[str, str, Any]:
-    """Operation, fact and limits of a declaration."""
+def _read(name: str, declared: Mapping[str, Any]) -> Declared:
     operation, operand = next(iter(declared.items())) if len(declared) == 1 else ("", None)
     if operation == "sum" and isinstance(operand, str):
-        return operation, operand, None
-    if operation in OPERATIONS and isinstance(operand, Mapping) and len(operand) == 1:
+        return Declared(operand, summed=True)
+    if operation == "sum" and isinstance(operand, Mapping) and "sum" not in operand:
+        return replace(_read(name, operand), summed=True)
+    if operation in EVENTS and isinstance(operand, Mapping) and len(operand) == 1:
         [(fact, limits)] = operand.items()
         numbers = limits if isinstance(limits, (list, tuple)) else [limits]
         right = all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in numbers)
-        if right and len(numbers) == (2 if operation == "outside" else 1) and operation != "sum":
-            return operation, str(fact), limits
-    hint = did_you_mean(operation, OPERATIONS)
-    if operation in OPERATIONS or len(declared) > 1:
+        if right and len(numbers) == (2 if operation == "outside" else 1):
+            low, high = {"outside": limits, "above": (-math.inf, limits), "below": (limits, math.inf)}[operation]
+            return Declared(str(fact), (float(low), float(high)))
+    hint = did_you_mean(operation, (*EVENTS, "sum"))
+    if operation in (*EVENTS, "sum") or len(declared) > 1:
         hint = " Declare one operation on one fact; files and overrides are merged by key."
     raise UserError(
         f"Expected signal '{name}' to be like {{above: {{reward: 0.5}}}}, {{below: {{observation.0: 0}}}}, "
-        f"{{outside: {{action.0: [-1, 1]}}}} or {{sum: info.cost}}, but got {dict(declared)}.{hint}"
+        f"{{outside: {{action.0: [-1, 1]}}}}, {{sum: info.cost}} or {{sum: {{above: {{info.speed: 3}}}}}}, but got "
+        f"{dict(declared)}.{hint}"
     )
 
 
-def _made(name: str, facts: Mapping[str, Tensor], mask: Tensor, operation: str, fact: str, limits: Any) -> Signal:
+def _made(name: str, facts: Mapping[str, Tensor], mask: Tensor, declared: Declared) -> Signal:
     """A declared signal, with values ``[B, G, T]``. Events are counted by step, and a sum is a number of an episode."""
-    values = _fact(name, facts, fact)
-    if operation == "sum":
-        total = torch.where(mask, values, 0).sum(-1)
-        return Signal(values, count=total, opportunities=torch.ones_like(total))
-    low, high = {"outside": limits, "above": (-math.inf, limits), "below": (limits, math.inf)}[operation]
-    outside: Tensor = (values < low) | (values > high)
-    return Signal(outside.float())
+    values = _fact(name, facts, declared.fact)
+    if declared.inside is not None:
+        low, high = declared.inside
+        values = ((values < low) | (values > high)).float()
+    if not declared.summed:
+        return Signal(values)
+    total = torch.where(mask, values, 0).sum(-1)
+    return Signal(values, count=total, opportunities=torch.ones_like(total))
 
 
 def _fact(name: str, facts: Mapping[str, Tensor], fact: str) -> Tensor:
@@ -124,7 +145,7 @@ def _fact(name: str, facts: Mapping[str, Tensor], fact: str) -> Tensor:
     whole, _, number = fact.rpartition(".")
     if whole in facts and number.isdigit() and facts[whole].dim() == 4 and int(number) < facts[whole].shape[-1]:
         return facts[whole][..., int(number)]
-    known = [
+    names = [
         fact if values.dim() == 3 else f"{fact}.0 to {fact}.{values.shape[-1] - 1}" for fact, values in facts.items()
     ]
-    raise UserError(f"Expected signal '{name}' to name a fact of steps, {', '.join(known)}, but got '{fact}'.")
+    raise UserError(f"Expected signal '{name}' to name a fact of steps, {', '.join(names)}, but got '{fact}'.")

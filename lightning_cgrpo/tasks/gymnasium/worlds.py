@@ -2,127 +2,200 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
+import signal
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+import torch
 
 from lightning_cgrpo.errors import UserError, first_line
+from lightning_cgrpo.user_code import UserCode
 
 World: TypeAlias = gymnasium.Env[Any, Any]
-Result = tuple[Any, float, bool, bool, dict[str, Any]]
-"""Observation, reward, termination, truncation and info of a step."""
+
+
+class Moment(NamedTuple):
+    """What a world shows after a step, or after a reset with a reward of 0.
+
+    Args:
+        info: the entries that are recorded, as the world gives them.
+    """
+
+    observation: np.ndarray
+    reward: Any
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
 
 
 class Worlds(ABC):
-    """M copies of an environment; every reset replays them from seeds."""
+    """M copies of an environment; every reset replays them from seeds.
 
-    def __init__(self, make: Callable[[], World], name: str) -> None:
-        self.make, self.name = make, name
+    Args:
+        make: makes a copy.
+        name: for errors.
+        infos: entries of ``info`` to keep.
+    """
+
+    def __init__(self, make: Callable[[], World], name: str, infos: Sequence[str] = ()) -> None:
+        self.make, self.name, self.infos = make, name, infos
         self.seeds: Sequence[int] = ()
 
-    @abstractmethod
-    def reset(self, seeds: Sequence[int], options: Sequence[dict[str, Any] | None]) -> Sequence[Any]:
-        """Start a world for each of M seeds, and return the observations."""
+    def reset(self, seeds: Sequence[int], options: Sequence[dict[str, Any] | None]) -> list[Moment]:
+        """Start a world for each of M seeds."""
+        self.seeds = seeds
+        return self._called(range(len(seeds)), reset_world, list(zip(seeds, options, strict=True)))
 
-    @abstractmethod
-    def step(self, rows: Sequence[int], actions: np.ndarray) -> Sequence[Result]:
+    def step(self, rows: Sequence[int], actions: np.ndarray) -> list[Moment]:
         """Step the worlds `rows`, which have not ended, by actions ``[len(rows), ...]``."""
+        return self._called(rows, step_world, [(action,) for action in actions])
 
-    def fault(self, what: str, row: int | None = None) -> UserError:
-        seeds = f"seed {self.seeds[row]}" if row is not None else f"a seed of {list(self.seeds[:8])}"
-        return UserError(f"Expected the world '{self.name}', reset with {seeds}, to {what}.")
+    @abstractmethod
+    def _called(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
+        """Call a function of a world and arguments for each of the `rows`; world m exists from its first call."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close all worlds."""
+
+    def fault(self, what: str, row: int) -> UserError:
+        return UserError(f"Expected the world '{self.name}', reset with seed {self.seeds[row]}, to {what}.")
+
+    def raised(self, error: str, row: int) -> UserError:
+        return self.fault(f"run, but it raised {error}", row)
+
+
+def reset_world(world: World, infos: Sequence[str], seed: int, options: dict[str, Any] | None) -> Moment:
+    """The first moment; a copy, because worlds may return the same array at every step."""
+    observation, info = world.reset(seed=seed, options=options)
+    return Moment(np.array(observation), 0.0, False, False, _kept(info, infos))
+
+
+def step_world(world: World, infos: Sequence[str], action: Any) -> Moment:
+    """The moment after an action."""
+    observation, reward, terminated, truncated, info = world.step(action)
+    return Moment(np.array(observation), reward, bool(terminated), bool(truncated), _kept(info, infos))
+
+
+def _kept(info: dict[str, Any], infos: Sequence[str]) -> dict[str, Any]:
+    return {name: info[name] for name in infos if name in info}
 
 
 class WorldsHere(Worlds):
-    """Worlds in this process, stepped in turn."""
+    """Worlds in this process, called in turn."""
 
-    def __init__(self, make: Callable[[], World], name: str) -> None:
-        super().__init__(make, name)
+    def __init__(self, make: Callable[[], World], name: str, infos: Sequence[str] = ()) -> None:
+        super().__init__(make, name, infos)
         self._worlds: list[World] = []
 
-    def reset(self, seeds: Sequence[int], options: Sequence[dict[str, Any] | None]) -> Sequence[Any]:
-        self.seeds = seeds
-        while len(self._worlds) < len(seeds):
-            self._worlds.append(self.make())
-        return [
-            self._called(row, self._worlds[row].reset, seed=seed, options=chosen)[0]
-            for row, (seed, chosen) in enumerate(zip(seeds, options, strict=True))
-        ]
+    def _called(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
+        moments = []
+        for row, given in zip(rows, arguments, strict=True):
+            while len(self._worlds) <= row:
+                self._worlds.append(self.make())
+            try:
+                with UserCode(f"the world '{self.name}'"):
+                    moments.append(function(self._worlds[row], self.infos, *given))
+            except Exception as error:
+                raise self.raised(f"{type(error).__name__}: {first_line(error)}", row) from error
+        return moments
 
-    def step(self, rows: Sequence[int], actions: np.ndarray) -> Sequence[Result]:
-        return [self._called(row, self._worlds[row].step, action) for row, action in zip(rows, actions, strict=True)]
-
-    def _called(self, row: int, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        try:
-            return method(*arguments, **named)
-        except Exception as error:
-            raise self.fault(f"run, but it raised {type(error).__name__}: {first_line(error)}", row) from error
+    def close(self) -> None:
+        while self._worlds:
+            self._worlds.pop().close()
 
 
 class WorldsApart(Worlds):
-    """A process for every world, by Gymnasium's `AsyncVectorEnv`.
+    """A forked process for every world, because worlds of many packages can't be pickled. Values pass unchanged.
 
     Args:
         time_limit: seconds for a step or reset of all worlds; None for no limit.
     """
 
-    def __init__(self, make: Callable[[], World], name: str, time_limit: float | None) -> None:
-        super().__init__(make, name)
+    def __init__(
+        self, make: Callable[[], World], name: str, infos: Sequence[str] = (), time_limit: float | None = None
+    ) -> None:
+        super().__init__(make, name, infos)
         self.time_limit = time_limit
-        self._vector: AsyncVectorEnv | None = None
+        self._processes: list[_WorldProcess] = []
 
-    def reset(self, seeds: Sequence[int], options: Sequence[dict[str, Any] | None]) -> Sequence[Any]:
-        if any(chosen != options[0] for chosen in options):
-            raise UserError(
-                "Expected equal options of all prompts with processes, but got others, try processes: false."
-            )
-        self.seeds = seeds
-        if not seeds:
-            return []
-        if self._vector is None or self._vector.num_envs != len(seeds):
-            self._closed()
-            # Ended worlds are reset by themselves at their next step, whose result is dropped.
-            self._vector = AsyncVectorEnv([self.make] * len(seeds), autoreset_mode=AutoresetMode.NEXT_STEP)
-            self._actions = np.stack([self._vector.single_action_space.sample()] * len(seeds))
-        self._vector.reset_async(seed=list(seeds), options=options[0])
-        observations, _ = self._waited(self._vector.reset_wait)
-        return list(observations)
-
-    def step(self, rows: Sequence[int], actions: np.ndarray) -> Sequence[Result]:
-        if not rows:
-            return []
-        assert self._vector is not None, "reset comes first"
-        self._actions[list(rows)] = actions
-        self._vector.step_async(self._actions)
-        observations, rewards, terminated, truncated, infos = self._waited(self._vector.step_wait)
-        told = {name: values for name, values in infos.items() if not name.startswith("_")}
-        return [
-            (
-                observations[row],
-                rewards[row],
-                terminated[row],
-                truncated[row],
-                {name: values[row] for name, values in told.items() if infos[f"_{name}"][row]},
-            )
-            for row in rows
-        ]
-
-    def _waited(self, wait: Callable[..., Any]) -> Any:
+    def _called(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
+        while len(self._processes) <= max(rows, default=-1):
+            self._processes.append(_WorldProcess(self.make, self.infos))
+        deadline = None if self.time_limit is None else time.monotonic() + self.time_limit
         try:
-            return wait(timeout=self.time_limit)
-        except multiprocessing.TimeoutError:
-            self._closed()
-            raise self.fault(f"answer within {self.time_limit:g} seconds, but it did not") from None
-        except Exception as error:
-            self._closed()
-            raise self.fault(f"run, but it raised {type(error).__name__}: {first_line(error)}") from error
+            for row, given in zip(rows, arguments, strict=True):
+                self._processes[row].pipe.send((function, given))
+            return [self._received(row, deadline) for row in rows]
+        except BaseException:  # Answers that nobody read would be taken for those of the next step.
+            self.close()
+            raise
 
-    def _closed(self) -> None:
-        if self._vector is not None:
-            self._vector.close(terminate=True)
-            self._vector = None
+    def _received(self, row: int, deadline: float | None) -> Moment:
+        process = self._processes[row]
+        if not process.pipe.poll(None if deadline is None else max(0.0, deadline - time.monotonic())):
+            raise self.fault(f"answer within {self.time_limit:g} seconds, but it did not", row)
+        try:
+            answer = process.pipe.recv()
+        except (EOFError, ConnectionError) as error:
+            raise self.fault(f"run, but its process ended with status {process.status()}", row) from error
+        if isinstance(answer, str):
+            raise self.raised(answer, row)
+        moment: Moment = answer
+        return moment
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.end()
+        self._processes = []
+
+
+class _WorldProcess:
+    """A process with a world. It ends with this object, and with this process, however that ends."""
+
+    def __init__(self, make: Callable[[], World], infos: Sequence[str]) -> None:
+        fork = multiprocessing.get_context("fork")
+        self.pipe, theirs = fork.Pipe()
+        self._process = fork.Process(target=_serve, args=(make, infos, theirs, self.pipe), name="world", daemon=True)
+        self._process.start()
+        theirs.close()  # then reading ends when the process dies
+        self.end = Finalize(self, _end, (self._process, self.pipe), exitpriority=1)
+
+    def status(self) -> int | None:
+        self._process.join()
+        return self._process.exitcode
+
+
+def _end(process: Any, pipe: Connection) -> None:
+    process.kill()
+    process.join()
+    pipe.close()
+
+
+def _serve(make: Callable[[], World], infos: Sequence[str], pipe: Connection, theirs: Connection) -> None:
+    # Signals to a terminal's or a job's processes are the caller's matter: it finishes its update.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    theirs.close()  # then reading ends when the caller dies
+    gc.freeze()  # the caller's garbage is the caller's
+    torch.set_num_threads(1)
+    world: World | None = None
+    while True:
+        try:
+            function, given = pipe.recv()
+        except (EOFError, ConnectionError):
+            return
+        try:
+            if world is None:
+                world = make()
+            pipe.send(function(world, infos, *given))
+        except BaseException as error:
+            pipe.send(f"{type(error).__name__}: {first_line(error)}")

@@ -1,11 +1,13 @@
 """Worlds that count, and worlds that fail, registered under their names."""
 
+import os
+import signal
 import time
 from typing import ClassVar
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 
 class Walk(gymnasium.Env):
@@ -55,3 +57,48 @@ class Walk(gymnasium.Env):
 
 gymnasium.register("Walk-v0", Walk, max_episode_steps=6)
 gymnasium.register("Endless-v0", Walk)
+
+
+class Odd(gymnasium.Env):
+    """Values of many types, which a container with the first one's type would change; the seed shifts their order.
+
+    "counts" pays with the number of steps since it was made, and "noisy" with a price that nobody seeded.
+    """
+
+    observation_space = Box(0, 300, (2,), np.float32)
+
+    def __init__(self, kind="values", several=None):
+        spaces = {None: Discrete(3, start=1), "discrete": MultiDiscrete([2, 3]), "binary": MultiBinary(3)}
+        self.action_space, self.kind, self.taken = spaces[several], kind, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seed, self.steps = seed, 0
+        return np.array([0.1, (options or {}).get("shift", 0)]), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.taken += 1
+        turn = (self.steps + self.seed) % 4
+        info = {"cost": [0, 0.5, np.float64(0.25), True][turn], "all": lambda: action}
+        if turn:
+            info |= {"nested": {"speed": {"x": turn}}, "late": np.int64(2**40 + turn)}
+        if self.kind == "dies" and self.steps == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        reward = {"counts": self.taken, "noisy": np.random.default_rng().random()}.get(self.kind, [1, 0.5][turn % 2])
+        result = np.array([turn / 3, np.sum(action)]), reward, False, False, info
+        return (*result[:2], 0.75, *result[2:]) if self.kind == "six" else result
+
+
+class Totals(gymnasium.Wrapper):
+    """Adds to ``info`` what was paid since the world was made."""
+
+    paid = 0.0
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self.paid += float(reward)
+        return observation, reward, terminated, truncated, info | {"cost": self.paid}
+
+
+gymnasium.register("Odd-v0", Odd, max_episode_steps=4, disable_env_checker=True)

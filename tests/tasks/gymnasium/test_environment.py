@@ -1,5 +1,8 @@
 """Gymnasium's worlds in an environment sampler: equal to stepping them by hand, from seeds alone."""
 
+import multiprocessing
+import warnings
+
 import gymnasium
 import numpy as np
 import pytest
@@ -9,9 +12,10 @@ from lightning_cgrpo import CategoricalMLP, EnvironmentSampler, GaussianMLP, Gym
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.tasks.gymnasium.worlds import WorldsApart, WorldsHere
 from tests.tasks.gymnasium import small_worlds
 
-WALK = f"{small_worlds.__name__}:Walk-v0"
+WALK, ODD = (f"{small_worlds.__name__}:{name}-v0" for name in ("Walk", "Odd"))
 SEEDS, GROUP = [5, 99, 123456], 3
 
 
@@ -92,13 +96,90 @@ def test_replayed_from_seeds():
     assert torch.equal(one.inputs["observations"], other.inputs["observations"])
 
 
-def test_processes_equal_this_process():
-    """AsyncVectorEnv resets ended worlds by itself; those steps are dropped."""
-    here = rollout(discrete(), Gymnasium(WALK, infos=["cost"]))
-    apart = rollout(discrete(), Gymnasium(WALK, infos=["cost"], processes=True, time_limit=60))
+@pytest.mark.parametrize("id", [WALK, ODD])
+def test_processes_equal_this_process(id):
+    """Whatever the types of values, also of an entry of ``info`` that appears late; options are each prompt's own."""
+    policy, infos = discrete(), ["cost", "late"]
+    groups = prompts(options=[{"shift": 1}, {"shift": 2}, None])
+    here, apart = (
+        rollout(policy, Gymnasium(id, infos=infos, processes=processes, time_limit=limit), groups)
+        for processes, limit in ((False, None), (True, 60))
+    )
     assert torch.equal(here.actions, apart.actions) and torch.equal(here.mask, apart.mask)
     assert torch.equal(here.inputs["observations"], apart.inputs["observations"])
     assert all(torch.equal(here.info[name], apart.info[name]) for name in here.info)
+    if id == ODD:
+        assert here.info["info.cost"].unique().tolist() == [0, 0.25, 0.5, 1]
+        worlds = [kind(lambda: gymnasium.make(ODD), ODD, infos) for kind in (WorldsHere, WorldsApart)]
+        one, other = ([*each.reset([5], [None]), *each.step([0], np.array([1]))] for each in worlds)
+        assert repr(one) == repr(other), "the world's own values, with their types"
+
+
+def test_a_process_that_dies_is_named():
+    before = set(multiprocessing.active_children())
+    with pytest.raises(UserError, match=r"reset with seed 5, to run, but its process ended with status -9"):
+        rollout(discrete(), Gymnasium(ODD, {"kind": "dies"}, processes=True), prompts([5]))
+    assert set(multiprocessing.active_children()) <= before
+
+
+def quietly(environment, groups=None):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return rollout(discrete(), environment, groups)
+
+
+@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize(
+    ("wrapper", "value"),
+    [("gymnasium.wrappers.NormalizeReward", "reward"), (f"{small_worlds.__name__}.Totals", r"info\.cost")],
+)
+def test_a_wrapper_that_keeps_state_over_resets_is_refused(wrapper, value, processes):
+    """First observations are equal; the second of three wrappers is named."""
+    wrappers = ["gymnasium.wrappers.ClipReward", wrapper, "gymnasium.wrappers.RecordEpisodeStatistics"]
+    wrappers[0] = {wrappers[0]: {"min_reward": -5, "max_reward": 5}}
+    environment = Gymnasium(ODD, infos=["cost"], wrappers=wrappers, processes=processes)
+    name = wrapper.rpartition(".")[2]
+    with pytest.raises(UserError, match=rf"with the wrapper {name} the {value} of step 1 differs"):
+        quietly(environment)
+    if name == "Totals":
+        quietly(Gymnasium(ODD, infos=["late"], wrappers=wrappers))  # nobody reads its entry
+
+
+@pytest.mark.parametrize(
+    ("id", "kind", "value"),
+    [(ODD, "counts", "reward"), (ODD, "noisy", "reward"), (WALK, "drifts", "observation")],
+)
+def test_a_world_with_state_or_randomness_of_its_own_is_named_once(id, kind, value):
+    environment = Gymnasium(id, {"kind" if id == ODD else "fault": kind})
+    with pytest.warns(UserWarning, match=rf"replay an episode from its seed differ in the {value} of step 1\."):
+        rollout(discrete(), environment)
+    quietly(environment)
+
+
+def test_worlds_that_replay_are_left_alone():
+    """The spare world changes nothing: the next episodes are those of a new environment."""
+    used, groups = Gymnasium(WALK, infos=["cost"]), prompts([1, 2])
+    quietly(used)
+    one, other = quietly(used, groups), quietly(Gymnasium(WALK, infos=["cost"]), groups)
+    assert all(torch.equal(one.info[name], other.info[name]) for name in one.info)
+
+
+def test_a_cost_as_sixth_value_is_one_of_info():
+    rollouts = quietly(Gymnasium(ODD, {"kind": "six"}, infos=["cost", "late"]))
+    assert (rollouts.info["info.cost"] != 0.75).any() and rollouts.info["reward"].unique().tolist() == [0.5, 1]
+    plain = quietly(Gymnasium(ODD, infos=["cost"]))
+    assert torch.equal(plain.info["info.cost"], rollouts.info["info.cost"]), "its own entry stands"
+
+
+@pytest.mark.parametrize(("several", "count"), [("discrete", 6), ("binary", 8)])
+def test_several_discrete_actions_are_one_of_the_policy(several, count):
+    environment = Gymnasium(ODD, {"several": several})
+    assert environment.actions == count
+    torch.manual_seed(0)
+    rollouts = rollout(CategoricalMLP(2, count, hidden=(8,)), environment)
+    shape = {"discrete": (2, 3), "binary": (2, 2, 2)}[several]
+    sums = torch.from_numpy(np.sum(np.unravel_index(rollouts.actions.numpy(), shape), axis=0))
+    assert torch.equal(rollouts.info["observation"][..., 1], sums.float()) and len(rollouts.actions.unique()) > 3
 
 
 class Remembers(torch.nn.Module):
@@ -151,13 +232,13 @@ def test_a_faulty_world_is_named_with_its_seed(fault, message):
 @pytest.mark.slow
 def test_a_hanging_world_ends_the_run():
     environment = Gymnasium(WALK, {"fault": "hangs"}, processes=True, time_limit=5)
-    with pytest.raises(UserError, match=r"Walk-v0', reset with a seed of \[5, 5.* within 5 seconds"):
+    with pytest.raises(UserError, match=r"Walk-v0', reset with seed 5, .* within 5 seconds"):
         rollout(discrete(), environment, prompts([5]), 2)
 
 
 def test_a_world_that_raises_in_a_process():
     environment = Gymnasium(WALK, {"fault": "raises"}, processes=True)
-    with pytest.raises(UserError, match=r"reset with a seed of \[5, 5.*RuntimeError: lost the way"):
+    with pytest.raises(UserError, match=r"reset with seed 5, .*RuntimeError: lost the way"):
         rollout(discrete(), environment, prompts([5]), 2)
 
 

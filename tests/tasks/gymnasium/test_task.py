@@ -47,14 +47,17 @@ def test_declared_signals():
             "rich": {"above": {"reward": 1}},
             "poor": {"below": {"reward": 1}},
             "cost": {"sum": "info.cost"},
+            "dear": {"sum": {"above": {"info.cost": 1.5}}},
         }
     )
-    assert {name: found[name].total.tolist() for name in ("far", "rich", "poor", "cost")} == {
+    assert {name: found[name].total.tolist() for name in ("far", "rich", "poor", "cost", "dear")} == {
         "far": [[2, 1]],  # 0.5 is inside, and the step after the end does not count
         "rich": [[2, 0]],
         "poor": [[0, 2]],
         "cost": [[3, 4]],
+        "dear": [[1, 1]],
     }
+    assert found["dear"].counts()[1].tolist() == [[1, 1]], "of episodes"
     objective = Objective("return", {"far": Constraint(at_most=0.05)})
     violations, opportunities = objective.violations(found)
     assert violations.tolist() == [3] and opportunities.tolist() == [5]
@@ -71,8 +74,8 @@ def test_a_sum_is_a_number_of_an_episode():
     assert found["cost"].value.dim() == 3  # by step, for a critic
 
 
-def ends_badly(terminated, reward):
-    return (terminated & (reward == 0)).any(-1)
+def ends_badly(terminated, reward, info_cost):
+    return (terminated & (reward == 0) & (info_cost == 4)).any(-1)
 
 
 def test_functions_get_the_facts_that_they_name():

@@ -1,0 +1,72 @@
+"""Actions of Gymnasium worlds: numbers of a policy become what the world takes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+
+from lightning_cgrpo.errors import UserError
+
+MOST = 10_000
+"""Largest number of combined discrete actions."""
+
+
+class Actions:
+    """The policy's actions of a space.
+
+    Several discrete actions at once (MultiDiscrete, MultiBinary) are one action of the policy: the number of their
+    combination, the last action running fastest.
+
+    Attributes:
+        count: discrete actions of the policy; None if continuous.
+        size: numbers of a continuous action; None if discrete.
+        low: lower bounds of a continuous action; None if unbounded.
+        high: upper bounds.
+
+    Raises:
+        UserError: the space is of another kind, bounded on some sides, or has too many combinations.
+    """
+
+    def __init__(self, space: Space[Any], world: str) -> None:
+        self.count: int | None = None
+        self.size: int | None = None
+        self.low: tuple[float, ...] | None = None
+        self.high: tuple[float, ...] | None = None
+        self._first: Any = 0
+        self._shape: tuple[int, ...] | None = None
+        if isinstance(space, Discrete):
+            self.count, self._first = int(space.n), int(space.start)
+        elif isinstance(space, (MultiDiscrete, MultiBinary)) and len(space.shape) == 1:
+            sizes = space.nvec if isinstance(space, MultiDiscrete) else np.full(space.shape, 2)
+            self._shape, self.count = tuple(map(int, sizes)), math.prod(map(int, sizes))
+            self._first = space.start if isinstance(space, MultiDiscrete) else 0
+            if self.count > MOST:
+                raise UserError(
+                    f"Expected at most {MOST:,} combinations of the actions of '{world}', but got {self.count:,}, try "
+                    "a wrapper that leaves some out."
+                )
+        elif isinstance(space, Box) and len(space.shape) == 1:
+            self.size = space.shape[0]
+            bounds = tuple(map(float, space.low)), tuple(map(float, space.high))
+            limited = [math.isfinite(number) for bound in bounds for number in bound]
+            if all(limited):
+                self.low, self.high = bounds
+            elif any(limited):
+                raise UserError(
+                    f"Expected actions of '{world}' to be bounded on all sides or on none, but got {space}, try "
+                    "wrappers: [{gymnasium.wrappers.RescaleAction: {min_action: -1, max_action: 1}}]."
+                )
+        else:
+            raise UserError(
+                f"Expected actions of '{world}' to be Discrete, MultiDiscrete, MultiBinary or a Box, of one dimension, "
+                f"but got {space}, try a wrapper."
+            )
+
+    def of_world(self, actions: np.ndarray) -> np.ndarray:
+        """The world's actions ``[N]`` or ``[N, D]`` from the policy's ``[N]`` or ``[N, D]``."""
+        if self._shape is not None:
+            actions = np.stack(np.unravel_index(actions, self._shape), axis=-1)
+        return actions if self.size is not None else actions + self._first

@@ -1,0 +1,68 @@
+"""Detection of state and randomness that a reset from a seed leaves in a world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from lightning_cgrpo.tasks.gymnasium.episodes import GymnasiumEpisodes
+from lightning_cgrpo.tasks.gymnasium.worlds import Moment, World, reset_world, step_world
+
+STEPS = 200
+"""Longest episode that looks for the wrapper."""
+
+Play = Callable[[int], GymnasiumEpisodes]
+"""Resets a spare world, always the same, from the seed and options of an episode."""
+
+
+def difference(episodes: GymnasiumEpisodes, play: Play) -> str | None:
+    """The first value of an episode that differs in a world that has played another episode, as "reward of step 3".
+
+    Args:
+        episodes: all of them ended.
+    """
+    for row in (len(episodes.seeds) - 1, 0):
+        replay, recorded = play(row), episodes.recorded(row)
+        states = replay.start
+        for action in recorded["action"][1:]:
+            states = replay.step(states, action[None].to(states.device))
+    replayed = replay.recorded(0)
+    del recorded["action"]
+    for step in range(len(recorded["reward"])):
+        for name, values in recorded.items():
+            if step >= len(replayed[name]) or not torch.equal(values[step], replayed[name][step]):
+                return f"{name} of {f'step {step}' if step else 'the reset'}"
+    return None
+
+
+def guilty(makes: Sequence[Callable[[], World]], infos: Sequence[str]) -> int | None:
+    """The first of several worlds, each with a wrapper more, that replays an episode differently; None if none does.
+
+    Every world plays the same random actions three times.
+    """
+    for number, make in enumerate(makes):
+        world = make()
+        try:
+            first, *others = (_played(world, infos) for _ in range(3))
+        finally:
+            world.close()
+        if any(not _equal(first, other) for other in others):
+            return number
+    return None
+
+
+def _played(world: World, infos: Sequence[str]) -> list[Moment]:
+    moments = [reset_world(world, infos, 0, None)]
+    world.action_space.seed(0)
+    while len(moments) <= STEPS and not (moments[-1].terminated or moments[-1].truncated):
+        moments.append(step_world(world, infos, world.action_space.sample()))
+    return moments
+
+
+def _equal(one: list[Moment], other: list[Moment]) -> bool:
+    return len(one) == len(other) and all(
+        np.array_equal(first.observation, second.observation) and first[1:] == second[1:]
+        for first, second in zip(one, other, strict=True)
+    )
