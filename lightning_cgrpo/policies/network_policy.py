@@ -16,6 +16,11 @@ Actor = Callable[..., Any]
 """Outputs ``[M, outputs]`` of observations ``[M, ...]``; with a memory ``[M, H]``, the outputs and the next memory."""
 
 
+def floating(observations: Tensor) -> Tensor:
+    """Observations as a network takes them; images are stored as bytes, a quarter of their size."""
+    return observations.to(torch.get_default_dtype()) if observations.dtype == torch.uint8 else observations
+
+
 class NetworkPolicy(Policy):
     """Acts by any network from observations ``[N, ...]`` to outputs ``[N, outputs]``; the training unit is a step.
 
@@ -56,7 +61,7 @@ class NetworkPolicy(Policy):
         )
 
     def forward(self, examples: Examples) -> PolicyOutput:
-        return self.distribution.evaluate(self.actor()(examples.inputs["observations"]), examples.actions)
+        return self.distribution.evaluate(self.actor()(floating(examples.inputs["observations"])), examples.actions)
 
 
 class RecurrentPolicy(NetworkPolicy):
@@ -94,5 +99,5 @@ class RecurrentPolicy(NetworkPolicy):
 
     def forward(self, examples: Examples) -> PolicyOutput:
         observations = examples.inputs["observations"][:, : examples.mask.shape[1]]  # steps without padding
-        outputs, _ = self.net(observations, self.memory(len(examples)))
+        outputs, _ = self.net(floating(observations), self.memory(len(examples)))
         return self.distribution.evaluate(outputs, examples.actions)

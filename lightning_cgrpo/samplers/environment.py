@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.action_distributions import Gaussian
-from lightning_cgrpo.policies.network_policy import NetworkPolicy
+from lightning_cgrpo.policies.network_policy import NetworkPolicy, floating
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.samplers.sampler import Noise, Sampler
@@ -26,7 +26,7 @@ class Episodes(Protocol):
     start: Tensor
 
     def observe(self, states: Tensor) -> Tensor:
-        """Observations ``[M, size]``, or of another shape that the policy's network takes."""
+        """Observations ``[M, size]``, or of another shape that the policy's network takes; images may be bytes."""
 
     def step(self, states: Tensor, actions: Tensor) -> Tensor:
         """Next states after actions ``[M]``, or ``[M, D]`` if continuous; an ended episode keeps its state."""
@@ -127,10 +127,11 @@ def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor) -> Rollouts:
                     memory = None if memory is None else memory[running]
                 if len(rows) == 0 and step:
                     break
+            observations = floating(episodes.observe(states))
             if memory is None:
-                outputs = actor(episodes.observe(states))
+                outputs = actor(observations)
             else:
-                outputs, memory = actor(episodes.observe(states), memory)
+                outputs, memory = actor(observations, memory)
             actions = distribution.sample(outputs, coming[step])
             reached = episodes.step(states, distribution.applied(actions))
             steps.append((rows + step, states, actions, outputs, reached))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,17 +53,24 @@ class GymnasiumEpisodes:
         self._recording, self._device, self._finished = recording, device, finished
         self._moments, self._running = recording.max_steps + 1, len(seeds)
         size, dtype = len(seeds) * self._moments, torch.get_default_dtype()
-        self._observations = torch.zeros(size, *recording.space.shape, dtype=dtype, device="cpu")
+        space = recording.space
+        image = space.dtype == np.uint8 and len(space.shape) > 1
+        kind = torch.uint8 if image else dtype
+        self._observations = torch.zeros(size, *space.shape, dtype=kind, device="cpu")
         facts = ("reward", *(f"info.{name}" for name in recording.infos))
         self._facts = {name: torch.zeros(size, dtype=dtype, device="cpu") for name in facts}
         flags = ("terminated", "truncated")
         self._flags = {name: torch.zeros(size, dtype=torch.bool, device="cpu") for name in flags}
+        # Views of the tensors, whose single numbers NumPy writes faster.
+        named = {"observation": self._observations, **self._facts, **self._flags}
+        self._written = {name: values.numpy() for name, values in named.items()}
+        self._columns = [(name, f"info.{name}") for name in recording.infos]
         of_action = () if recording.actions.size is None else (recording.actions.size,)
-        kind = torch.int64 if recording.actions.size is None else dtype
-        self._actions = torch.zeros(size, *of_action, dtype=kind, device="cpu")
+        action = torch.int64 if recording.actions.size is None else dtype
+        self._actions = torch.zeros(size, *of_action, dtype=action, device="cpu")
         start = torch.arange(len(seeds), device="cpu") * self._moments
         for row, moment in enumerate(worlds.reset(seeds, options)):
-            self._observations[row * self._moments] = self._checked(row, moment.observation)
+            self._written["observation"][row * self._moments] = self._checked(row, moment.observation)
         self.start = start.to(device)
 
     def observe(self, states: Tensor) -> Tensor:
@@ -87,11 +95,12 @@ class GymnasiumEpisodes:
         return states + running
 
     def _record(self, row: int, state: int, moment: Moment) -> None:
-        self._observations[state] = self._checked(row, moment.observation)
-        self._facts["reward"][state] = self._number(row, "reward", moment.reward)
-        for name in self._recording.infos:
-            self._facts[f"info.{name}"][state] = self._number(row, f"info['{name}']", moment.info.get(name, 0.0))
-        self._flags["terminated"][state], self._flags["truncated"][state] = moment.terminated, moment.truncated
+        written = self._written
+        written["observation"][state] = self._checked(row, moment.observation)
+        written["reward"][state] = self._number(row, "reward", moment.reward)
+        for name, column in self._columns:
+            written[column][state] = self._number(row, column, moment.info.get(name, 0.0))
+        written["terminated"][state], written["truncated"][state] = moment.terminated, moment.truncated
         self._running -= moment.terminated or moment.truncated
 
     def report(self, states: Tensor, actions: Tensor, reached: Tensor) -> dict[str, Tensor]:
@@ -113,19 +122,19 @@ class GymnasiumEpisodes:
         named = {"observation": self._observations, **self._facts, **self._flags, "action": self._actions}
         return {name: values[moments][:length] for name, values in named.items()}
 
-    def _checked(self, row: int, observation: np.ndarray) -> Tensor:
+    def _checked(self, row: int, observation: np.ndarray) -> np.ndarray:
         shape = self._recording.space.shape
         if observation.shape != shape:
             raise self.worlds.fault(f"return observations of shape {shape}, but got {observation.shape}", row)
         if observation.dtype.kind == "f" and not np.isfinite(observation).all():
             raise self.worlds.fault("return finite observations, but got NaN or infinity", row)
-        return torch.from_numpy(observation)
+        return observation
 
     def _number(self, row: int, name: str, value: Any) -> float:
         try:
             number = float(value)
         except (TypeError, ValueError):
             raise self.worlds.fault(f"return a number as {name}, but got {value!r:.80}", row) from None
-        if not np.isfinite(number):
+        if not math.isfinite(number):
             raise self.worlds.fault(f"return a finite {name}, but got {number}", row)
         return number

@@ -97,15 +97,15 @@ class WorldsHere(Worlds):
         self._worlds: list[World] = []
 
     def _called(self, rows: Sequence[int], function: Callable[..., Moment], arguments: Sequence[Any]) -> list[Moment]:
-        moments = []
-        for row, given in zip(rows, arguments, strict=True):
-            while len(self._worlds) <= row:
-                self._worlds.append(self.make())
-            try:
-                with UserCode(f"the world '{self.name}'"):
+        while len(self._worlds) <= max(rows, default=-1):
+            self._worlds.append(self.make())
+        moments: list[Moment] = []
+        try:
+            with UserCode(f"the world '{self.name}'"):
+                for row, given in zip(rows, arguments, strict=True):
                     moments.append(function(self._worlds[row], self.infos, *given))
-            except Exception as error:
-                raise self.raised(f"{type(error).__name__}: {first_line(error)}", row) from error
+        except Exception as error:
+            raise self.raised(f"{type(error).__name__}: {first_line(error)}", rows[len(moments)]) from error
         return moments
 
     def close(self) -> None:

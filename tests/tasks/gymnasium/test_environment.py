@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_cgrpo import CategoricalMLP, EnvironmentSampler, GaussianMLP, Gymnasium, RecurrentPolicy
+from lightning_cgrpo import (
+    CategoricalMLP,
+    EnvironmentSampler,
+    GaussianMLP,
+    Gymnasium,
+    NetworkPolicy,
+    RecurrentPolicy,
+)
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.rollout import PromptGroups
@@ -180,6 +187,19 @@ def test_several_discrete_actions_are_one_of_the_policy(several, count):
     shape = {"discrete": (2, 3), "binary": (2, 2, 2)}[several]
     sums = torch.from_numpy(np.sum(np.unravel_index(rollouts.actions.numpy(), shape), axis=0))
     assert torch.equal(rollouts.info["observation"][..., 1], sums.float()) and len(rollouts.actions.unique()) > 3
+
+
+def test_images_stay_bytes_and_networks_get_numbers():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    policy = NetworkPolicy(net)
+    rollouts = rollout(policy, Gymnasium(f"{small_worlds.__name__}:Bright-v0"))
+    images = rollouts.inputs["observations"]
+    assert images.dtype == torch.uint8 and len(images.unique()) > 5
+    expected = net(images[rollouts.mask].float()).log_softmax(-1)
+    chosen = expected.gather(-1, rollouts.actions[rollouts.mask][:, None])[:, 0]
+    torch.testing.assert_close(rollouts.log_probs[rollouts.mask], chosen)
+    torch.testing.assert_close(policy(policy.examples(rollouts)).log_probs, chosen)
 
 
 class Remembers(torch.nn.Module):
