@@ -192,6 +192,7 @@ def test_several_discrete_actions_are_one_of_the_policy(several, count):
 def test_images_stay_bytes_and_networks_get_numbers():
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    net[1].weight.data *= 1e-3
     policy = NetworkPolicy(net)
     rollouts = rollout(policy, Gymnasium(f"{small_worlds.__name__}:Bright-v0"))
     images = rollouts.inputs["observations"]
