@@ -139,7 +139,7 @@ class LagrangianCallback(WeightSetter):
         violations, opportunities, *squares_and_freedom = all_sum(counts)
         self.rates.update(violations, opportunities)
         if self.units.spreads:
-            self.units.update(*squares_and_freedom)
+            self.units.deviation.update(*squares_and_freedom)
 
     def measure(self) -> Tensor:
         """Rates of violation (or means) ``[K]`` since the last dual step, NaN where not observed."""
@@ -214,7 +214,7 @@ class LagrangianCallback(WeightSetter):
         """The parts with a state, by their key in checkpoints."""
         parts: dict[str, nn.Module] = {"controller": self.controller, "rates": self.rates}
         parts |= {"thresholds": self.targets} if self.targets.scheduled else {}
-        parts |= {"spread": self.units} if self.units.spreads else {}
+        parts |= {"spread": self.units.deviation} if self.units.spreads else {}
         return parts | ({} if self.stall is None else {"stall": self.stall})
 
     def state_dict(self) -> dict[str, Any]:

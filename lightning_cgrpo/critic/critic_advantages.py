@@ -132,7 +132,7 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         }
         self._sums = {name: part.sum(steps) for name, part in parts.items()} | {"loss": loss}
 
-    def metrics(self, names: Sequence[str]) -> dict[str, float]:
+    def metrics(self, names: Sequence[str], weights: Tensor) -> dict[str, float]:
         """The critic's loss, and its explained variance of each component's returns by name. Collective."""
         sums = {"loss": self._sums["loss"], "processes": torch.ones_like(self._sums["loss"])}
         for row, name in enumerate(names):

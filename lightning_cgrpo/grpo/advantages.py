@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from lightning_cgrpo.distributed import all_sum
 from lightning_cgrpo.errors import expect
 from lightning_cgrpo.objective.objective import Components
+from lightning_cgrpo.objective.running_deviation import RunningDeviation
 from lightning_cgrpo.rollout import Rollouts
 
 ULPS = 4
@@ -35,6 +37,7 @@ class GroupStatistics:
         count: ``[J, B]`` applicable entries.
         used: ``[B, G]`` bool, answers with any applicable component.
         values: ``[J, B, G]``, 0 where not applicable.
+        applicable: ``[J, B, G]`` bool.
     """
 
     deviation: Tensor
@@ -42,6 +45,7 @@ class GroupStatistics:
     count: Tensor
     used: Tensor
     values: Tensor
+    applicable: Tensor
 
     @property
     def informative(self) -> Tensor:
@@ -78,6 +82,7 @@ def group_statistics(components: Components) -> GroupStatistics:
         count,
         applicable.any(0),
         torch.where(applicable, values, 0),
+        applicable,
     )
 
 
@@ -96,6 +101,22 @@ class AdvantageEstimator(ABC):
         """False while a critic warms up: the policy and the multipliers stay."""
         return True
 
+    def metrics(self, names: Sequence[str], weights: Tensor) -> dict[str, float]:
+        """Metrics by tag, of the last update; none by default. Collective.
+
+        Args:
+            names: of the components.
+            weights: ``[J]`` of the components.
+        """
+        return {}
+
+    def running_state(self) -> dict[str, Tensor]:
+        """What an estimator carries from update to update, for checkpoints."""
+        return {}
+
+    def load_running_state(self, state: dict[str, Tensor]) -> None:  # noqa: B027 (most estimators carry nothing)
+        """Continue from `running_state`."""
+
     def informative(self, components: Components, weights: Tensor) -> Tensor:
         """``[B]`` bool, groups with any advantage apart from a shift of the whole batch. Collective.
 
@@ -108,17 +129,59 @@ class AdvantageEstimator(ABC):
 
 
 class ScalarizedAdvantages(AdvantageEstimator):
-    """The method: standardize each component within its group, then combine.
+    """The method: standardize each component, then combine.
 
-    A_i = sum_j w_j Z_j,i with Z_j = (X_j - mean) / std, and X = -C for a cost C (paper, eq. 5). A single component of
-    weight 1 gives published GRPO.
+    With ``scale: group``, the paper's (eq. 5), A_i = sum_j w_j Z_j,i with Z_j = (X_j - mean) / std of the group, and
+    X = -C for a cost C. A single component of weight 1 gives published GRPO. Prompts have different prices for the same
+    behavior, because each group has a std of its own.
+
+    With ``scale: pooled``, A_i = sum_j w_j (X_j,i - baseline_j,i) / sigma_j with one running deviation sigma_j for each
+    component. The policy gradient is that of sum_j w_j E[X_j] / sigma_j: all prompts have the price
+    (w_k / sigma_k) / (w_R / sigma_R), and weights stay uncoupled. The baseline is the mean of the group's other
+    answers, see `excess_over_others`.
+
+    Args:
+        scale: ``group`` or ``pooled``.
     """
 
+    def __init__(self, scale: Literal["group", "pooled"] = "group") -> None:
+        expect(scale in ("group", "pooled"), "scale", "group or pooled", scale)
+        self.scale = scale
+        self._deviation: RunningDeviation | None = None
+
     def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
-        return _weighted(weights, group_statistics(components).standardized).to(components.values.dtype)
+        statistics = group_statistics(components)
+        if self.scale == "group":
+            return _weighted(weights, statistics.standardized).to(components.values.dtype)
+        if self._deviation is None:
+            self._deviation = RunningDeviation(len(weights))
+        excess, share = excess_over_others(statistics)
+        squares = (excess.square() / share).sum((1, 2))
+        answers = statistics.used.sum().double().expand_as(squares)
+        self._deviation.update(*all_sum(torch.stack([squares, answers])))
+        return _weighted(weights, divide(excess, self._deviation.std[:, None, None])).to(components.values.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
-        return weights[:, None].expand_as(statistics.std)
+        weights = weights[:, None].expand_as(statistics.std)
+        if self.scale == "group":
+            return weights
+        std = statistics.std if self._deviation is None else self._deviation.std[:, None]
+        return weights * divide(statistics.std * _leave_one_out(statistics), std)
+
+    def metrics(self, names: Sequence[str], weights: Tensor) -> dict[str, float]:
+        """``price/<constraint>``: reward that the advantages give up for one violation, with one reward."""
+        if self._deviation is None or names[0] != "reward":
+            return {}
+        cost = divide(weights.to(self._deviation.std), self._deviation.std).tolist()
+        return {f"price/{name}": value / cost[0] for name, value in zip(names[1:], cost[1:], strict=True) if cost[0]}
+
+    def running_state(self) -> dict[str, Tensor]:
+        return {} if self._deviation is None else dict(self._deviation.state_dict())
+
+    def load_running_state(self, state: dict[str, Tensor]) -> None:
+        if state and self.scale == "pooled":
+            self._deviation = RunningDeviation(len(state["squares"]))
+            self._deviation.load_state_dict(state)
 
 
 class ScalarizedRewards(AdvantageEstimator):
@@ -193,6 +256,25 @@ class GDPO(AdvantageEstimator):
         deviations = statistics.deviation / (sample + self.eps)[..., None]
         _, std = batch_moments(_weighted(weights, deviations), statistics.used)
         return weights[:, None] * statistics.std / (sample + self.eps) / (std + self.eps)
+
+
+def excess_over_others(statistics: GroupStatistics) -> tuple[Tensor, Tensor]:
+    """Each value minus a baseline that does not contain it ``[J, B, G]``, and its variance in units of a value's.
+
+    The baseline of a value with n - 1 other applicable values in its group is their mean. In a group with inapplicable
+    answers, the mean m of all processes' applicable values joins them as one more value:
+
+        excess = (n (X - mean) + k (X - m)) / (n - 1 + k),    k = 1 with inapplicable answers, else 0
+
+    With independent values of variance s^2, the excess has the variance s^2 (1 + (n - 1) / (n - 1 + k)^2).
+    """
+    count = statistics.count.double()[..., None]  # [J, B, 1]
+    partly = (statistics.count < statistics.used.shape[1])[..., None]
+    sums = all_sum(torch.stack([statistics.values.sum((1, 2)), statistics.count.sum(1).double()]))
+    mean = (sums[0] / sums[1].clamp(min=1))[:, None, None]
+    others = (count - 1 + partly).clamp(min=1)
+    joined = torch.where(partly & statistics.applicable, statistics.values - mean, 0)
+    return (count * statistics.deviation + joined) / others, 1 + (count - 1).clamp(min=0) / others.square()
 
 
 def divide(numerator: Tensor, std: Tensor) -> Tensor:

@@ -147,10 +147,12 @@ class ConstrainedGRPO(PolicySteps):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         checkpoint["collapse"] = self.collapse.state_dict()
+        checkpoint["estimator"] = self.estimator.running_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if "collapse" in checkpoint:  # not after supervised fine-tuning
             self.collapse.load_state_dict(checkpoint["collapse"], self.device)
+        self.estimator.load_running_state(checkpoint.get("estimator", {}))
         # Trained with a KL term or a critic, used without; a sharded checkpoint has its weights elsewhere.
         unused = () if self.reference is not None else ("reference.",)
         if not any(name.startswith("estimator.") for name in self.state_dict()):
@@ -260,14 +262,13 @@ class ConstrainedGRPO(PolicySteps):
         components: Components,
     ) -> dict[str, float]:
         """Metrics by tag. Rollouts, signals and faults are of the first draw, `components` of the trained groups."""
-        statistics = group_statistics(components)
-        effective = self.estimator.effective_weights(statistics, self.objective.component_weights(self.weights))
+        statistics, weights = group_statistics(components), self.objective.component_weights(self.weights)
+        effective = self.estimator.effective_weights(statistics, weights)
         metrics = report.metrics(self.objective, rollouts, signals, faults, statistics, effective, self.weights)
         metrics |= {f"threshold/{name}": value for name, value in self.thresholds.items()}
         if self.reference is None:
             metrics.pop("policy/kl", None)
-        if self.critic_advantages is not None:
-            metrics |= self.critic_advantages.metrics(self.objective.component_names)
+        metrics |= self.estimator.metrics(self.objective.component_names, weights)
         if self.collapse.collapsed_since is not None:
             metrics["policy/collapsed_since"] = self.collapse.collapsed_since
         self.latest_rates = report.rates

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from lightning_cgrpo.multipliers.units import standard_units
 from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.running_deviation import RunningDeviation
 from lightning_cgrpo.objective.subsets import key
 from lightning_cgrpo.rollout import Signals, over_steps
 
-MEMORY = 0.95
-"""Weight of the past per update: the deviation of a mean covers about the last 20 updates."""
 LARGEST = 10.0
 """Largest violation of a mean in its unit, because a policy whose answers all agree has a unit near 0."""
 
@@ -23,15 +22,12 @@ class Units(nn.Module):
 
     - of a rate with threshold d: sqrt(d (1 - d)), see `standard_units`, or 1
     - of a drift: its bound, because a drift falls as a power of its multiplier
-    - of another mean: the deviation of answers within groups, pooled over groups and over updates with decaying
-      weights. A standardized advantage moves a mean in proportion to this deviation.
+    - of another mean: the running deviation of answers within groups, in proportion to which a standardized advantage
+      moves a mean
 
     Args:
         standard: whether rates have standard units.
     """
-
-    squares: Tensor
-    freedom: Tensor
 
     def __init__(self, objective: Objective, standard: bool) -> None:
         super().__init__()
@@ -41,18 +37,14 @@ class Units(nn.Module):
         self.drifts = torch.tensor([name in objective.drifts for name in constraints])
         self.spreads = bool((self.means & ~self.drifts).any())
         """True if any unit is a deviation within groups."""
-        for name in ("squares", "freedom"):
-            self.register_buffer(name, torch.zeros(len(constraints), dtype=torch.float64))
-
-    def update(self, squares: Tensor, freedom: Tensor) -> None:
-        """Add an update's `within_groups`, both ``[K]``, summed over processes."""
-        self.squares = MEMORY * self.squares + squares.to(self.squares)
-        self.freedom = MEMORY * self.freedom + freedom.to(self.freedom)
+        self.deviation = RunningDeviation(len(constraints))
+        """Updated by `within_groups`, summed over processes."""
 
     def at(self, thresholds: Tensor) -> Tensor:
         """Units at thresholds ``[K]`` of violation; NaN where no two answers to a prompt ever differed."""
         rates = standard_units(thresholds) if self.standard else torch.ones_like(thresholds)
-        deviations = torch.where(self.squares > 0, (self.squares / self.freedom).sqrt(), torch.nan)
+        std = self.deviation.std.cpu()
+        deviations = torch.where(std > 0, std, torch.nan)
         return torch.where(self.drifts, thresholds.abs(), torch.where(self.means, deviations, rates))
 
     def clamped(self, violations: Tensor) -> Tensor:

@@ -1,0 +1,135 @@
+"""One running deviation for each component: what is optimized is the declared problem."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages, ScalarizedRewards, group_statistics
+from lightning_cgrpo.objective.objective import Components
+from lightning_cgrpo.rollout import Rollouts
+
+WEIGHTS = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+
+
+def components(values: Tensor, applicable: Tensor | None = None) -> Components:
+    return Components(values, torch.ones_like(values, dtype=torch.bool) if applicable is None else applicable)
+
+
+def advantages(estimator: ScalarizedAdvantages, data: Components, weights: Tensor = WEIGHTS) -> Tensor:
+    shape = data.values.shape[1:]
+    rollouts = Rollouts(torch.zeros(*shape, 1), torch.ones(*shape, 1, dtype=torch.bool), {})
+    return estimator(rollouts, data, weights[: len(data.values)])
+
+
+def drawn(seed: int = 0, groups: int = 6) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(3, groups, 4, generator=generator, dtype=torch.float64)
+
+
+def test_by_hand_with_the_groups_other_answers_as_baseline_and_a_memory_of_twenty_updates() -> None:
+    estimator, squares, answers = ScalarizedAdvantages("pooled"), torch.zeros(3).double(), 0.0
+    for update in range(3):
+        values = drawn(update)
+        total = values.sum(-1, keepdim=True)
+        excess = values - (total - values) / 3
+        squares = 0.95 * squares + values.var(-1).sum(-1) * 4  # of four answers each
+        answers = 0.95 * answers + 6 * 4
+        expected = (WEIGHTS[:, None, None] * excess / (squares / answers).sqrt()[:, None, None]).sum(0)
+        assert torch.allclose(advantages(estimator, components(values)), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", ["pooled", "group"])
+def test_the_expected_gradient_has_one_price_for_all_prompts(scale: str) -> None:
+    """Over all outcomes of two prompts' indicators, by hand: prompts that rarely violate are not dearer.
+
+    E[sum_i A_i dlog pi(x_i)] / G is g(p) dp. With one deviation, g is equal for all p.
+    """
+    size, gains = 4, []
+    for p in (0.1, 0.5):
+        gain = 0.0
+        for row in itertools.product((0.0, 1.0), repeat=size):
+            chance = math.prod(p if x else 1 - p for x in row)
+            estimator = ScalarizedAdvantages(scale)  # type: ignore[arg-type]
+            # A second group fixes the pooled deviation in every outcome.
+            values = torch.tensor([[[*row], [0.0, 0.0, 0.0, 1.0]]], dtype=torch.float64)
+            estimator.load_running_state({"squares": torch.tensor([1e12]), "freedom": torch.tensor([4e12])})
+            score = torch.tensor([(x - p) / (p * (1 - p)) for x in row], dtype=torch.float64)
+            gain += chance * float(
+                (advantages(estimator, components(values), torch.ones(1)).squeeze()[0] * score).mean()
+            )
+        gains.append(gain)
+    if scale == "pooled":
+        assert gains[0] == pytest.approx(gains[1], rel=1e-9) and gains[0] == pytest.approx(2.0, rel=1e-9)
+    else:
+        assert gains[0] > 1.04 * gains[1]
+
+
+def test_neither_a_shift_nor_a_unit_of_a_component_matters() -> None:
+    values = drawn()
+    moved = values * torch.tensor([1.0, 250.0, 1e-3])[:, None, None] + torch.tensor([7.0, -3.0, 0.0])[:, None, None]
+    one, other = (advantages(ScalarizedAdvantages("pooled"), components(v)) for v in (values, moved))
+    assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_a_group_without_variance_contributes_nothing() -> None:
+    values = drawn()
+    values[1, 2] = 1.0
+    alone = advantages(ScalarizedAdvantages("pooled"), components(values), torch.tensor([0.0, 1.0, 0.0]).double())
+    assert alone[2].eq(0).all() and alone[3].ne(0).any()
+
+
+def test_the_weights_of_components_are_uncoupled() -> None:
+    """Another weight of a component changes the advantage by this component's part alone, unlike scalarized rewards."""
+    data = components(drawn())
+    heavier = WEIGHTS + torch.tensor([0.0, 0.1, 0.0])
+    part = torch.tensor([0.0, 0.1, 0.0]).double()
+    differences = []
+    for estimator in (ScalarizedAdvantages("pooled"), ScalarizedRewards()):
+        one, other, added = (advantages(estimator, data, w) for w in (WEIGHTS, heavier, part))  # type: ignore[arg-type]
+        differences.append(float((other - one - added).abs().max()))
+    assert differences[0] < 1e-12 < 1e-2 < differences[1]
+
+
+def test_a_lone_applicable_answer_is_compared_with_those_of_other_groups() -> None:
+    values = torch.tensor([[[1.0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]]], dtype=torch.float64)
+    applicable = torch.tensor([[[True, False, False, False], [True, False, False, False], [True, True, False, False]]])
+    found = advantages(ScalarizedAdvantages("pooled"), components(values, applicable), torch.ones(1).double())
+    assert found[0, 0] > 0 > found[1, 0] and found[~applicable[0]].eq(0).all()
+    # The mean of all four values is a half; in the last group it is a second value beside the other answer's.
+    ratio = found[2, 1] / found[0, 0]
+    assert ratio == pytest.approx((1 - (0 + 0.5) / 2) / (1 - 0.5))
+
+
+def test_effective_weights_expand_the_advantage() -> None:
+    data, estimator = components(drawn()), ScalarizedAdvantages("pooled")
+    found, statistics = advantages(estimator, data), group_statistics(data)
+    effective = estimator.effective_weights(statistics, WEIGHTS)
+    assert torch.allclose((effective[..., None] * statistics.standardized).sum(0), found, rtol=1e-10)
+
+
+def test_the_price_is_what_the_advantages_trade() -> None:
+    """The weights times (0, price, -1) of a violation and a reward cancel."""
+    estimator = ScalarizedAdvantages("pooled")
+    advantages(estimator, components(drawn()))
+    prices = estimator.metrics(["reward", "lava", "battery"], WEIGHTS)
+    assert list(prices) == ["price/lava", "price/battery"]
+    std = estimator.running_state()["squares"].div(estimator.running_state()["freedom"]).sqrt()
+    assert prices["price/lava"] == pytest.approx(float(0.3 / std[1] / (0.5 / std[0])))
+
+
+def test_continues_from_its_running_state_to_the_bit() -> None:
+    original, resumed = ScalarizedAdvantages("pooled"), ScalarizedAdvantages("pooled")
+    for update in range(3):
+        advantages(original, components(drawn(update)))
+    resumed.load_running_state({name: tensor.clone() for name, tensor in original.running_state().items()})
+    assert torch.equal(*(advantages(e, components(drawn(9))) for e in (original, resumed)))
+    assert ScalarizedAdvantages().running_state() == {}
+
+
+def test_an_unknown_scale() -> None:
+    with pytest.raises((ValueError, UserError), match="scale"):
+        ScalarizedAdvantages("batch")  # type: ignore[arg-type]
