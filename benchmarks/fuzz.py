@@ -95,12 +95,12 @@ def random_changes(value: Any) -> st.SearchStrategy[Any]:
 
 
 def check_gsm8k(text: str) -> bool:
-    found = [score_completion(text, "That makes 12. #### 12", profile) for profile in ("robust", "authors")]
-    assert all(scores.keys() == {"correctness", "format", "integer"} for scores in found)
-    assert all(value in (0.0, 1.0) for scores in found for value in scores.values())
+    scores_by_profile = [score_completion(text, "That makes 12. #### 12", profile) for profile in ("robust", "authors")]
+    assert all(scores.keys() == {"correctness", "format", "integer"} for scores in scores_by_profile)
+    assert all(value in (0.0, 1.0) for scores in scores_by_profile for value in scores.values())
     number = read_number(gold_answer(text))
     assert number is None or (isinstance(number, Decimal) and number.is_finite())
-    return any(found[0].values()) or number is not None
+    return any(scores_by_profile[0].values()) or number is not None
 
 
 def check_waypoints(text: str) -> bool:
@@ -141,11 +141,11 @@ def check_scene(content: Any) -> bool:
 
 
 def check_candidates(content: Any) -> bool:
-    found = through_a_file(json.dumps(content).encode(), read_candidates, "a.trajs.json", SceneError)
-    for candidate in found or []:
+    candidates = through_a_file(json.dumps(content).encode(), read_candidates, "a.trajs.json", SceneError)
+    for candidate in candidates or []:
         assert isinstance(candidate, Candidate) and (candidate.poses is not None or candidate.error)
         assert candidate.poses is None or (candidate.poses.shape == (8, 3) and candidate.poses.isfinite().all())
-    return any(candidate.error is None for candidate in found or [])
+    return any(candidate.error is None for candidate in candidates or [])
 
 
 class _Replies:
@@ -201,10 +201,10 @@ def check_checkpoint(number: int) -> bool:
 
 
 def _jsonl() -> st.SearchStrategy[bytes]:
-    known = [{"prompt": "Hi", "answer": "#### 3"}, {"question": "Why?", "answer": "So. #### 1,000"}]
-    known += [{"prompt": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}]
+    records = [{"prompt": "Hi", "answer": "#### 3"}, {"question": "Why?", "answer": "So. #### 1,000"}]
+    records += [{"prompt": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]}]
     lines = st.one_of(
-        st.sampled_from(known).flatmap(random_changes).map(lambda value: json.dumps(value).encode()),
+        st.sampled_from(records).flatmap(random_changes).map(lambda value: json.dumps(value).encode()),
         st.sampled_from([b"", b"[", b"{}", b'{"prompt": "\xff"}', b'{"prompt": "\\ud800"}', b"1" * 5000, b"[" * 5000]),
         st.binary(max_size=20),
     )
@@ -246,8 +246,8 @@ ROUND = 1000
 def fuzz(target: Target, count: int, number: int = 0) -> tuple[int, int]:
     """Fuzz a parser, seeded by `number`; returns the numbers of given and valid inputs."""
     rounds = [min(ROUND, count - begun) for begun in range(0, count, ROUND)]
-    found = [fuzz_round(target, size, number * 1000 + index) for index, size in enumerate(rounds)]
-    return sum(given_to_it for given_to_it, _ in found), sum(valid for _, valid in found)
+    counts = [fuzz_round(target, size, number * 1000 + index) for index, size in enumerate(rounds)]
+    return sum(given_to_it for given_to_it, _ in counts), sum(valid for _, valid in counts)
 
 
 def fuzz_round(target: Target, count: int, number: int) -> tuple[int, int]:
@@ -276,15 +276,15 @@ def main(argv: list[str] | None = None) -> dict[str, tuple[int, int]]:
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of inputs")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
-    found = {}
+    counts = {}
     for name, target in targets().items():
         started = time.perf_counter()
-        found[name] = fuzz(target, max(int(target.count * options.scale), 1), options.seed)
-        count, valid = found[name]
+        counts[name] = fuzz(target, max(int(target.count * options.scale), 1), options.seed)
+        count, valid = counts[name]
         each = (time.perf_counter() - started) / count
         print(f"{name:18} {count:8,} inputs, {valid / count:4.0%} valid, {1e3 * each:.2f} ms each", flush=True)
-    print(f"{'all':18} {sum(count for count, _ in found.values()):8,} inputs")
-    return found
+    print(f"{'all':18} {sum(count for count, _ in counts.values()):8,} inputs")
+    return counts
 
 
 if __name__ == "__main__":

@@ -88,9 +88,9 @@ class Trial:
 
 
 def arguments(task: str, strategy: str) -> list[str]:
-    updates, given = TASKS[task]
+    updates, options = TASKS[task]
     where = f"--trainer.devices={PROCESSES[strategy]} --trainer.strategy={strategy}"
-    return ["fit", *shlex.split(f"{given} {COMMON} {where} --trainer.max_steps={updates}")]
+    return ["fit", *shlex.split(f"{options} {COMMON} {where} --trainer.max_steps={updates}")]
 
 
 class Run:
@@ -114,7 +114,7 @@ class Run:
             environment = several | {"RANK": rank, "LOCAL_RANK": rank} if processes > 1 else {}
             self.processes.append(self._fork([*arguments(task, strategy), *more], environment))
 
-    def _fork(self, given: list[str], environment: dict[str, Any]) -> int:
+    def _fork(self, command: list[str], environment: dict[str, Any]) -> int:
         process = os.fork()
         if process:
             return process
@@ -125,7 +125,7 @@ class Run:
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.environ.update({name: str(value) for name, value in environment.items()})
-            sys.argv = ["lightning_cgrpo", *given]
+            sys.argv = ["lightning_cgrpo", *command]
             lightning_cgrpo.__main__.run()
             status = 0
         except SystemExit as ended:
@@ -139,8 +139,8 @@ class Run:
     def ended(self) -> bool:
         for process in self.processes:
             if process not in self.statuses:
-                found, status = os.waitpid(process, os.WNOHANG)
-                if found:
+                process_id, status = os.waitpid(process, os.WNOHANG)
+                if process_id:
                     self.statuses[process] = os.waitstatus_to_exitcode(status)
         return self.processes[0] in self.statuses
 
@@ -232,10 +232,10 @@ def trial(folder: Path, task: str, strategy: str, kind: str, draw: random.Random
     saved = sorted(run.glob("runs/run/*/checkpoints/last.ckpt*"))
     at = read(saved[0])["global_step"] if saved else 0
     Run(run, task, strategy, *(["--ckpt_path=last"] if saved else [])).finish()
-    found = list(differences(run, whole))
+    different = list(differences(run, whole))
     if saved:
-        found += [f"{path.name} is left" for path in unfinished(run)]
-    return Trial(task, strategy, kind, **killed, resumed_at=at, differences=found)
+        different += [f"{path.name} is left" for path in unfinished(run)]
+    return Trial(task, strategy, kind, **killed, resumed_at=at, differences=different)
 
 
 def differences(run: Path, whole: Path) -> Iterator[str]:
@@ -308,33 +308,33 @@ def main(argv: list[str] | None = None) -> list[Trial]:
     parser.add_argument("--step", type=int, default=1, help="from one kill's number to the next one's")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="JSON file to write")
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     lightning_cgrpo.cli.preparation.prepare("fit", {})  # imports all there is, for the processes that are forked
     trials: list[Trial] = []
     with tempfile.TemporaryDirectory(prefix="kill_loop") as name:
         folder, whole = Path(name), {}
-        for number in range(given.first, given.first + given.kills * given.step, given.step):
+        for number in range(options.first, options.first + options.kills * options.step, options.step):
             kind, (task, strategy) = KINDS[number // 4 % len(KINDS)], _setting(number)
             if (task, strategy) not in whole:
                 whole[task, strategy] = folder / f"{task}_{strategy}"
                 Run(whole[task, strategy], task, strategy).finish()
-            draw = random.Random(f"{given.seed} {number}")
-            found = trial(folder / f"kill{number}", task, strategy, kind, draw, whole[task, strategy])
-            trials.append(found)
-            verdict = "equal" if not found.differences else f"{len(found.differences)} differences"
+            draw = random.Random(f"{options.seed} {number}")
+            outcome = trial(folder / f"kill{number}", task, strategy, kind, draw, whole[task, strategy])
+            trials.append(outcome)
+            verdict = "equal" if not outcome.differences else f"{len(outcome.differences)} differences"
             print(
-                f"{number:3} {task:9} {strategy:5} {kind:21} {found.victims!s:6} in {found.killed_in:13} "
-                f"{found.statuses!s:10} resumed at {found.resumed_at:2}: {verdict}",
-                *found.differences[:5],
+                f"{number:3} {task:9} {strategy:5} {kind:21} {outcome.victims!s:6} in {outcome.killed_in:13} "
+                f"{outcome.statuses!s:10} resumed at {outcome.resumed_at:2}: {verdict}",
+                *outcome.differences[:5],
                 sep="\n      ",
                 flush=True,
             )
     equal = sum(not trial.differences for trial in trials)
     print(f"{equal} of {len(trials)} equal")
-    if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
         content = {"equal": equal, "kills": len(trials), "trials": [asdict(trial) for trial in trials]}
-        given.out.write_text(json.dumps(content, indent=1) + "\n")
+        options.out.write_text(json.dumps(content, indent=1) + "\n")
     return trials
 
 

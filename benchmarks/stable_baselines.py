@@ -121,11 +121,11 @@ def train(world: str, seed: int, steps: int) -> Run:
     return Run(world, seed, model.num_timesteps, reward, rate, minutes)
 
 
-def learn(environment: Gymnasium, seed: int, steps: int, envs: int, normalize: bool = False, **given: Any) -> PPO:
+def learn(environment: Gymnasium, seed: int, steps: int, envs: int, normalize: bool = False, **settings: Any) -> PPO:
     worlds = make_vec_env(environment.make, envs, seed=seed)
     if normalize:
-        worlds = VecNormalize(worlds, gamma=given["gamma"])
-    return PPO("MlpPolicy", worlds, seed=seed, device="cpu", **given).learn(steps)
+        worlds = VecNormalize(worlds, gamma=settings["gamma"])
+    return PPO("MlpPolicy", worlds, seed=seed, device="cpu", **settings).learn(steps)
 
 
 def play(model: PPO, environment: Gymnasium, prompts: PromptGroups) -> Rollouts:
@@ -168,17 +168,17 @@ def study_steps(folder: Path) -> int:
 def table(runs: list[Run]) -> str:
     rows = [HEADER]
     for world in dict.fromkeys(run.world for run in runs):
-        found = [run for run in runs if run.world == world]
+        of_world = [run for run in runs if run.world == world]
         cells = [
             f"{mean(numbers):{form}}" + (f" ± {stdev(numbers):{form}}" if len(numbers) > 1 else "")
             for numbers, form in (
-                ([run.steps for run in found], ",.0f"),
-                ([run.reward for run in found], ".4g"),
-                ([run.rate for run in found], ".2%"),
-                ([run.cpu_minutes for run in found], ".1f"),
+                ([run.steps for run in of_world], ",.0f"),
+                ([run.reward for run in of_world], ".4g"),
+                ([run.rate for run in of_world], ".2%"),
+                ([run.cpu_minutes for run in of_world], ".1f"),
             )
         ]
-        rows.append(f"| {world} | {len(found)} | {' | '.join(cells)} |")
+        rows.append(f"| {world} | {len(of_world)} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 

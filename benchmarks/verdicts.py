@@ -56,22 +56,22 @@ def false_certificates(threshold: float, correlation: float, repetitions: int = 
     draw = np.random.default_rng(0)
     single = most_certified(PROMPTS, threshold, LEVEL)
     pooled = most_certified(PROMPTS * ANSWERS, threshold, LEVEL)
-    found = {"one answer": 0, "pooled": 0, "clustered": 0, "selected": 0, "selected, certified afresh": 0}
+    certified = {"one answer": 0, "pooled": 0, "clustered": 0, "selected": 0, "selected, certified afresh": 0}
     for _ in range(repetitions):
         counts = answers(draw, threshold, correlation, (PROMPTS,))
         total = int(counts.sum())
         # The number of violations of one answer to each prompt, given the counts of eight.
-        found["one answer"] += int((draw.random(PROMPTS) * ANSWERS < counts).sum()) <= single
-        found["pooled"] += total <= pooled
+        certified["one answer"] += int((draw.random(PROMPTS) * ANSWERS < counts).sum()) <= single
+        certified["pooled"] += total <= pooled
         rate = total / (PROMPTS * ANSWERS)
         squares = ((counts - rate * ANSWERS) ** 2).sum()
         error = math.sqrt(PROMPTS / (PROMPTS - 1) * squares) / (PROMPTS * ANSWERS)
         clustered = ClusteredRate(rate, error or None, PROMPTS, PROMPTS * ANSWERS)
-        found["clustered"] += clustered.bounds(LEVEL)[1] <= threshold
+        certified["clustered"] += clustered.bounds(LEVEL)[1] <= threshold
         # Many checkpoints of the same rate: the luckiest on validation is certified there, or on new prompts.
-        found["selected"] += draw.binomial(PROMPTS, threshold, CANDIDATES).min() <= single
-        found["selected, certified afresh"] += draw.binomial(PROMPTS, threshold) <= single
-    shares = {method: count / repetitions for method, count in found.items()}
+        certified["selected"] += draw.binomial(PROMPTS, threshold, CANDIDATES).min() <= single
+        certified["selected, certified afresh"] += draw.binomial(PROMPTS, threshold) <= single
+    shares = {method: count / repetitions for method, count in certified.items()}
     return {"one answer, exactly": p_value_met(single, PROMPTS, threshold), **shares}
 
 
@@ -81,8 +81,8 @@ def false_joint_certificates(constraints: int, repetitions: int = REPETITIONS) -
     each = holm = 0
     for _ in range(repetitions):
         # Half of the answers violate all constraints alike.
-        alike, own = draw.random((PROMPTS, 1)), draw.random((PROMPTS, constraints))
-        violations = (np.where(draw.random((PROMPTS, 1)) < 0.5, alike, own) < 0.01).sum(0)
+        alike, alone = draw.random((PROMPTS, 1)), draw.random((PROMPTS, constraints))
+        violations = (np.where(draw.random((PROMPTS, 1)) < 0.5, alike, alone) < 0.01).sum(0)
         p_values = [p_value_met(int(count), PROMPTS, 0.01) for count in violations]
         each += min(p_values) <= LEVEL
         holm += any(rejected for rejected, _ in holm_levels(p_values, LEVEL))
@@ -127,14 +127,14 @@ def main() -> None:
     certificates = []
     for threshold in (0.01, 0.05, 0.15):
         for correlation in (0.0, 0.3, 0.7):
-            found = false_certificates(threshold, correlation)
-            certificates.append({"threshold": threshold, "correlation": correlation, **found})
-            print(f"  d {threshold:g}, correlation {correlation:g}:", _line(found))
+            shares = false_certificates(threshold, correlation)
+            certificates.append({"threshold": threshold, "correlation": correlation, **shares})
+            print(f"  d {threshold:g}, correlation {correlation:g}:", _line(shares))
     joint = false_joint_certificates(3)
     print("  any of three constraints:", _line(joint))
     steps = {prompts: false_step_certificates(prompts) for prompts in (100, 1_000)}
-    for prompts, found in steps.items():
-        print(f"  steps, {prompts:,} episodes:", _line(found))
+    for prompts, shares in steps.items():
+        print(f"  steps, {prompts:,} episodes:", _line(shares))
     counts = needed()
     for row in counts:
         print("  needed:", row)
@@ -142,8 +142,8 @@ def main() -> None:
     RESULTS.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 
-def _line(found: dict[str, float]) -> str:
-    return ", ".join(f"{method} {share:.2%}" for method, share in found.items())
+def _line(shares: dict[str, float]) -> str:
+    return ", ".join(f"{method} {share:.2%}" for method, share in shares.items())
 
 
 if __name__ == "__main__":

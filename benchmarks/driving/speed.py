@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.trl.measure import kilobytes
 from examples.scene_sources.argoverse2 import Argoverse2
 from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.scorer import Scorer
@@ -60,14 +61,9 @@ def least(run: Callable[[], object], times: int) -> float:
 def memory(run: Callable[[], object]) -> float:
     """Peak MiB above the memory before the run (Linux only)."""
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
-    before = _status("VmRSS")
+    before = kilobytes("VmRSS")
     run()
-    return (_status("VmHWM") - before) / 1024
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1])
+    return (kilobytes("VmHWM") - before) / 1024
 
 
 def measure(name: str, scenes: Sequence[Scene], repeats: int) -> dict[str, float]:
@@ -77,7 +73,7 @@ def measure(name: str, scenes: Sequence[Scene], repeats: int) -> dict[str, float
     polygons = sum(len(scene.map.lanes.ids) + len(scene.map.roadblocks.ids) for scene in scenes) / len(scenes)
     print(f"\n{name}: {len(scenes)} scenes of {agents:.0f} agents, {polygons:.0f} lanes and roadblocks (mean)")
     print("".join(["milliseconds per candidate, of a batch of".ljust(42), *(f"{n:8d}" for n in BATCHES), "       MiB"]))
-    found = {}
+    milliseconds = {}
     for label, (policy, _) in POLICIES.items():
         begun = time.process_time()
         scorer = Scorer(scenes, policy())
@@ -87,11 +83,11 @@ def measure(name: str, scenes: Sequence[Scene], repeats: int) -> dict[str, float
             run = partial(scorer, poses[:count], row[:count])
             run()
             times.append(least(run, repeats) / min(count, len(row)) * 1e3)
-        found[label] = times[-1]
+        milliseconds[label] = times[-1]
         print("".join([f"  {label}".ljust(42), *(f"{each:8.2f}" for each in times), f"{memory(run):10.0f}"]))
         print(f"  preparing a scene: {prepared * 1e3:.1f} ms")
     compare(scenes, poses, row)
-    return found
+    return milliseconds
 
 
 def compare(scenes: Sequence[Scene], poses: Tensor, row: Tensor) -> None:

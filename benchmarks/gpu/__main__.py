@@ -70,11 +70,11 @@ def main(arguments: list[str] | None = None) -> int:
         if options.out is not None:
             options.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     table = Table("part", "passed", "seconds", title="Ten minutes on a GPU")
-    for part, found in results.items():
-        passed = "no" if "error" in found or found.get("passed") is False else "yes"
-        table.add_row(part, passed, str(found.get("seconds", "")))
+    for part, result in results.items():
+        passed = "no" if "error" in result or result.get("passed") is False else "yes"
+        table.add_row(part, passed, str(result.get("seconds", "")))
     Console().print(table)
-    return sum("error" in found or found.get("passed") is False for found in results.values())
+    return sum("error" in result or result.get("passed") is False for result in results.values())
 
 
 if __name__ == "__main__":

@@ -36,9 +36,11 @@ def flash_errors(device: torch.device) -> dict[str, float | str]:
     """Largest errors relative to the largest value, and the milliseconds of a second pass on the GPU."""
     if device.type != "cuda" or not runs_flash(torch.zeros(1, 1, WIDTH, dtype=torch.bfloat16, device=device)):
         return {"skipped": "no flash kernel here"}
-    found = attended(device, torch.bfloat16)
+    computed = attended(device, torch.bfloat16)
     expected = attended("cpu", torch.float64)
-    errors = [float((a.cpu().double() - b).abs().max() / b.abs().max()) for a, b in zip(found, expected, strict=True)]
+    errors = [
+        float((a.cpu().double() - b).abs().max() / b.abs().max()) for a, b in zip(computed, expected, strict=True)
+    ]
     torch.cuda.synchronize()
     started = time.perf_counter()
     attended(device, torch.bfloat16)

@@ -20,7 +20,7 @@ def family_waits(where: Place) -> dict[str, Any]:
     """By family, and by whether prompts are shared: waits of a pass and its gradients for two images and a text."""
     from tests.policies import tiny_families
 
-    found = {}
+    by_family = {}
     image = torch.arange(32 * 64 * 3, dtype=torch.uint8).view(32, 64, 3).numpy()
     content = [{"type": "image", "image": image}, {"type": "image", "image": image[:, :32]}]
     prompts = [[{"role": "user", "content": content}], "No image."]
@@ -39,5 +39,5 @@ def family_waits(where: Place) -> dict[str, Any]:
                 policy(examples)  # the first pass compiles and allocates
                 with counting(where.waits) as lines:
                     policy(examples).log_probs.sum().backward()
-                found[f"{family}, {'shared' if shared else 'padded'}"] = lines.total()
-    return found
+                by_family[f"{family}, {'shared' if shared else 'padded'}"] = lines.total()
+    return by_family

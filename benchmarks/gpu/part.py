@@ -52,12 +52,12 @@ def fit(task: str, *options: str) -> CommandLine:
 
 
 def versions(where: Place) -> dict[str, Any]:
-    found: dict[str, Any] = {name: version(name) for name in ("torch", "lightning", "transformers")}
-    found |= {"python": platform.python_version(), "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    named: dict[str, Any] = {name: version(name) for name in ("torch", "lightning", "transformers")}
+    named |= {"python": platform.python_version(), "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
     if where.pretended:
-        return {**found, "device": "pretended"}
+        return {**named, "device": "pretended"}
     properties = torch.cuda.get_device_properties(where.device)
-    return {**found, "device": properties.name, "gigabytes": round(properties.total_memory / 1e9, 1)}
+    return {**named, "device": properties.name, "gigabytes": round(properties.total_memory / 1e9, 1)}
 
 
 def prompts(where: Place) -> dict[str, Any]:
@@ -81,14 +81,14 @@ def waits(where: Place) -> dict[str, Any]:
 
     Small vision-language models of the other families follow, in a training pass.
     """
-    found = {}
+    by_task = {}
     Waits.pretended = where.waits
     for task, small in SMALL.items():
         counting = "--callbacks.waits=benchmarks.gpu.waits.Waits"
         sizes = small if where.pretended else ()
         fit(task, "--trainer.max_steps=2", "--trainer.logger=false", counting, *where.options, *sizes)
-        found[task] = {"waits": Waits.lines.total(), "most": dict(Waits.lines.most_common(8))}
-    return {"tasks": found, "families": family_waits(where)}
+        by_task[task] = {"waits": Waits.lines.total(), "most": dict(Waits.lines.most_common(8))}
+    return {"tasks": by_task, "families": family_waits(where)}
 
 
 def metrics(task: str, *options: str) -> list[dict[str, float]]:
@@ -104,7 +104,7 @@ def metrics(task: str, *options: str) -> list[dict[str, float]]:
 
 def agreement(where: Place) -> dict[str, Any]:
     """Largest differences of rates and multipliers between device and CPU, over twenty updates per task."""
-    found: dict[str, Any] = {}
+    by_task: dict[str, Any] = {}
     for task, small in SMALL.items():
         sizes = (*small, "--trainer.max_steps=2") if where.pretended else ("--trainer.max_steps=20",)
         there = metrics(task, *where.options, *sizes)
@@ -114,9 +114,9 @@ def agreement(where: Place) -> dict[str, Any]:
             for tag in one.keys() & other.keys():
                 kind = tag.partition("/")[0]
                 apart[kind] = max(apart[kind], abs(one[tag] - other[tag]))
-        found[task] = {"updates": len(here), **{kind: round(value, 6) for kind, value in apart.items()}}
-    passed = all(task["rate"] <= RATES and task["multiplier"] <= MULTIPLIERS for task in found.values())
-    return {"passed": passed, "largest_differences": found}
+        by_task[task] = {"updates": len(here), **{kind: round(value, 6) for kind, value in apart.items()}}
+    passed = all(task["rate"] <= RATES and task["multiplier"] <= MULTIPLIERS for task in by_task.values())
+    return {"passed": passed, "largest_differences": by_task}
 
 
 def trl(where: Place) -> dict[str, Any]:

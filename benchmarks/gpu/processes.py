@@ -129,8 +129,8 @@ def exchange(rank: int, backend: str, folder: str, port: int) -> None:
         tokens = sum(group_tokens(moved, GROUP, True))  # waits for the device
         times.append(time.perf_counter() - started)
     equal = torch.equal(plan.returned(moved.targets["values"], TOKENS), sampled.targets["values"])
-    found = {"equal": equal, "tokens": tokens, "before": sum(group_tokens(sampled, GROUP, True)), "seconds": times[-1]}
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+    result = {"equal": equal, "tokens": tokens, "before": sum(group_tokens(sampled, GROUP, True)), "seconds": times[-1]}
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(result), encoding="utf-8")
     dist.destroy_process_group()
 
 
@@ -152,18 +152,18 @@ def exchanged(backend: str) -> dict[str, Any]:
 
 def processes(where: Place) -> dict[str, Any]:
     """Pushes and an exchange between two processes; NCCL needs two GPUs, IPC one."""
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     device = torch.device("cpu") if where.pretended else where.device
     two = torch.cuda.device_count() > 1
-    found["exchange"] = exchanged("nccl" if two else "gloo")
+    parts["exchange"] = exchanged("nccl" if two else "gloo")
     if where.pretended:
-        found["ipc"] = pushed(FilePush(), IPCWorker, device)
+        parts["ipc"] = pushed(FilePush(), IPCWorker, device)
     else:
-        found["ipc"] = pushed(IPCPush(), CUDAWorker, device)
-        found["bytes_of_the_id"] = nccl_id()
+        parts["ipc"] = pushed(IPCPush(), CUDAWorker, device)
+        parts["bytes_of_the_id"] = nccl_id()
     if two:
-        found["broadcast"] = pushed(NCCLPush(), NCCLWorker, device)
+        parts["broadcast"] = pushed(NCCLPush(), NCCLWorker, device)
     else:
-        found["broadcast"] = pushed(GlooPush(), BroadcastWorker, torch.device("cpu"))
-    passed = all(part["equal"] for part in found.values() if isinstance(part, dict))
-    return {"passed": passed and found.get("bytes_of_the_id", 128) == 128, **found}
+        parts["broadcast"] = pushed(GlooPush(), BroadcastWorker, torch.device("cpu"))
+    passed = all(part["equal"] for part in parts.values() if isinstance(part, dict))
+    return {"passed": passed and parts.get("bytes_of_the_id", 128) == 128, **parts}

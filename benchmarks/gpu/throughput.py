@@ -100,15 +100,15 @@ def one_size(where: Place, sizes: dict[str, int], vocabulary: int, prompt: int, 
     )
     trainer.fit(module, PromptLoader(Prompts([{"prompt": text} for text in texts]), PROMPTS))
     answers = PROMPTS * GROUP
-    found = {
+    result = {
         "parameters": sum(parameter.numel() for parameter in policy.parameters()),
         "rollout_tokens_per_second": round(answers * answer * UPDATES / sum(rollouts[1:])),
         "training_tokens_per_second": round(answers * (prompt + answer) * UPDATES / sum(trainings[1:])),
         "shares_prompts": policy.shares_prompts,
     }
     if not where.pretended:
-        found["peak_gigabytes"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
-    return found
+        result["peak_gigabytes"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
+    return result
 
 
 def throughput(where: Place) -> dict[str, Any]:

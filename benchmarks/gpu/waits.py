@@ -32,8 +32,8 @@ def counting(pretended: Counter[Any]) -> Iterator[Counter[str]]:
             if torch.cuda.is_available():
                 torch.cuda.set_sync_debug_mode("default")
     lines.update({f"{line} ({kind})": count for (kind, line), count in pretended.items()})
-    found = [warning for warning in caught if "synchroniz" in str(warning.message)]
-    lines.update(f"{Path(warning.filename).name}:{warning.lineno}" for warning in found)
+    synchronizing = [warning for warning in caught if "synchroniz" in str(warning.message)]
+    lines.update(f"{Path(warning.filename).name}:{warning.lineno}" for warning in synchronizing)
 
 
 class Waits(Callback):

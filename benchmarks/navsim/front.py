@@ -45,11 +45,11 @@ def place(stage: dict[str, float]) -> tuple[float, float]:
 
 def places(folders: Sequence[Path]) -> dict[str, list[tuple[float, float]]]:
     """Each method's seeds."""
-    found: dict[str, dict[str, Any]] = {}
+    runs: dict[str, dict[str, Any]] = {}
     for folder in folders:
         for run, scores in json.loads((folder / "scores.json").read_text()).items():
-            found.setdefault(re.sub(r"_seed\d+$", "", run), {})[run] = place(scores["stage_one"])
-    return {method: list(found[method].values()) for method in NAMES if method in found}
+            runs.setdefault(re.sub(r"_seed\d+$", "", run), {})[run] = place(scores["stage_one"])
+    return {method: list(runs[method].values()) for method in NAMES if method in runs}
 
 
 @plt.rc_context(RC)

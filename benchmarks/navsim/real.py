@@ -36,40 +36,40 @@ Scores = dict[str, float]  # EPDMS by scene
 
 def measure(scenes: SceneSource, models: list[str]) -> dict[str, list[Drive]]:
     """Drives by driver: `models` with `ANSWERS` plans a scene, the reference drivers with one."""
-    found: dict[str, list[Drive]] = {name: [] for name in (*models, *BASELINES)}
+    driven: dict[str, list[Drive]] = {name: [] for name in (*models, *BASELINES)}
     drivers, answer = {model: Driver(model, ANSWERS) for model in models}, DrivingTask().answer
     for prompts in test_prompts(scenes, None):
         numbers = prompts.index.tolist()
         scorer = Scorer(prompts.columns["scene"], Reactive(), human_filter=True)
         for name, planned in planned_drives(scorer, BASELINES, numbers).items():
-            found[name] += planned
+            driven[name] += planned
         for model, driver in drivers.items():
             poses = answer.trajectories([text for group in texts(driver(prompts)) for text in group])
             plans = poses.unflatten(0, (len(numbers), -1))
             row = torch.arange(len(numbers)).repeat_interleave(ANSWERS)
             scores = scorer(poses, row, POSE_INTERVAL)
-            found[model] += drives(scorer.batch.scenes, scores, plans, POSE_INTERVAL, numbers)
-    return found
+            driven[model] += drives(scorer.batch.scenes, scores, plans, POSE_INTERVAL, numbers)
+    return driven
 
 
-def report(found: Mapping[str, list[Drive]], first: str) -> dict[str, Any]:
+def report(by_driver: Mapping[str, list[Drive]], first: str) -> dict[str, Any]:
     """Mean columns and EPDMS by scene of each driver, and differences of EPDMS to the driver `first`."""
     result: dict[str, Any] = {}
-    for name, driven in found.items():
+    for name, driven in by_driver.items():
         stage = summary(driven, EPDMS, Reactive()).first
         result[name] = {"scenes": stage.scenes, "malformed": stage.malformed, **stage.columns}
         result[name]["by_scene"] = {
             drive.name: summary([drive], EPDMS, Reactive()).first.columns["EPDMS"] for drive in driven
         }
     start: Scores = result[first]["by_scene"]
-    for name in found:
-        own: Scores = result[name]["by_scene"]
-        apart = difference(dict(enumerate(start.values())), {row: own[scene] for row, scene in enumerate(start)})
+    for name in by_driver:
+        scores: Scores = result[name]["by_scene"]
+        apart = difference(dict(enumerate(start.values())), {row: scores[scene] for row, scene in enumerate(start)})
         if name != first and apart is not None:
             result[name]["difference"] = {"mean": apart.mean, "low": apart.low, "high": apart.high}
             result[name]["difference_without_log"] = {
-                log: fmean(own[scene] - start[scene] for scene in own if log_of(scene) != log)
-                for log in sorted({log_of(scene) for scene in own})
+                log: fmean(scores[scene] - start[scene] for scene in scores if log_of(scene) != log)
+                for log in sorted({log_of(scene) for scene in scores})
             }
     return result
 

@@ -38,22 +38,22 @@ def main() -> None:
     (results / "scores.md").write_text(table(scores, {START.get(key, key): one for key, one in others.items()}))
 
 
-def collect(logs: Path, known: Path) -> Scores:
+def collect(logs: Path, collection: Path) -> Scores:
     """The policy's scores by run, from earlier collections and finished runs.
 
     Args:
         logs: the study's folder, with ``<variant>,seed=<number>/version_N/scores.json``.
-        known: the collection's JSON file, updated here.
+        collection: the collection's JSON file, updated here.
     """
-    found: Scores = json.loads(known.read_text()) if known.exists() else {}
+    scores: Scores = json.loads(collection.read_text()) if collection.exists() else {}
     for finished in sorted(logs.glob("*/finished.json")):
         files = sorted(finished.parent.glob("*/scores.json"), key=lambda file: file.stat().st_mtime)
         if files:
             name = finished.parent.name.replace(",seed=", "_seed")
-            found[name] = json.loads(files[-1].read_text())["drivers"]["policy"]
-    known.parent.mkdir(parents=True, exist_ok=True)
-    known.write_text(json.dumps(found, indent=1) + "\n")
-    return found
+            scores[name] = json.loads(files[-1].read_text())["drivers"]["policy"]
+    collection.parent.mkdir(parents=True, exist_ok=True)
+    collection.write_text(json.dumps(scores, indent=1) + "\n")
+    return scores
 
 
 def table(scores: Scores, others: Scores) -> str:
@@ -75,9 +75,9 @@ def table(scores: Scores, others: Scores) -> str:
     ]
     for name, seeds in methods.items():
         for stage, short in STAGES.items():
-            known = [one[stage] for one in seeds if one[stage]]
-            if known:
-                cells = [_cell([one[column] for one in known]) for column in COLUMNS]
+            rows = [one[stage] for one in seeds if one[stage]]
+            if rows:
+                cells = [_cell([one[column] for one in rows]) for column in COLUMNS]
                 both = _cell([one["both"]["EPDMS"] for one in seeds if one["both"]]) if short == "S1" else ""
                 head = f"{name} | {len(seeds)}" if short == "S1" else " | "
                 lines.append(f"| {head} | {short} | " + " | ".join(cells) + f" | {both} |")
@@ -85,11 +85,11 @@ def table(scores: Scores, others: Scores) -> str:
 
 
 def _cell(values: list[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
+    present = [value for value in values if value is not None]
+    if not present:
         return "-"
-    spread = f" ± {stdev(known):.3f}" if len(known) > 1 else ""
-    return f"{mean(known):.3f}{spread}"
+    spread = f" ± {stdev(present):.3f}" if len(present) > 1 else ""
+    return f"{mean(present):.3f}{spread}"
 
 
 if __name__ == "__main__":

@@ -21,21 +21,62 @@ import argparse
 import json
 import os
 import platform
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.trl.measure import in_process
-from benchmarks.trl.settings import SETTINGS
-from benchmarks.trl.table import HEADER, ratios, row
+from benchmarks.trl.settings import SETTINGS, Setting
 
 SIDES = {"ours": 3, "trl": 1, "trl, answers only": 1}
 """Updates to measure; cheap updates more often."""
+Measured = Mapping[str, Mapping[str, float]]
+"""`Meter.results` by side."""
+
+HEADER = (
+    "| prompt, answer, group | beta, passes | ours s | TRL s | TRL, answers only s | update | rollout | training "
+    "| memory | tokens | goals |\n|---|---|---|---|---|---|---|---|---|---|---|"
+)
 
 
 def measure(side: str, number: int, updates: int) -> dict[str, float]:
     """A side's numbers for the setting of this number."""
     return in_process("benchmarks.trl.worker", side, str(number), str(updates))
+
+
+def ratios(setting: Setting, measured: Measured) -> dict[str, Any]:
+    """How many times less this project takes than TRL projecting answers only.
+
+    Updates and memory are also compared with unchanged TRL.
+    """
+    ours, stock, fair = (measured[side] for side in ("ours", "trl", "trl, answers only"))
+    times = {name: fair[name] / ours[name] for name in ("update", "rollout", "training", "memory")}
+    return {
+        **times,
+        "update, TRL as it is": stock["update"] / ours["update"],
+        "memory, TRL as it is": stock["memory"] / ours["memory"],
+        "tokens": setting.token_ratio,
+        "update: goal met": times["update"] >= setting.times_faster,
+        "memory: goal met": None if setting.times_smaller is None else times["memory"] >= setting.times_smaller,
+    }
+
+
+def row(setting: Setting, measured: Measured) -> str:
+    times = ratios(setting, measured)
+    seconds = " | ".join(f"{measured[side]['update']:.1f}" for side in ("ours", "trl", "trl, answers only"))
+    goals = ", ".join(
+        f"{what} {goal:g}x {'met' if times[f'{what}: goal met'] else 'MISSED'}"
+        for what, goal in (("update", setting.times_faster), ("memory", setting.times_smaller))
+        if goal is not None
+    )
+    sizes = f"{setting.prompt}, {setting.completion}, {setting.group} | {setting.kl_weight:g}, {setting.epochs}"
+    return (
+        f"| {sizes} | {seconds} "
+        f"| {times['update']:.1f}x ({times['update, TRL as it is']:.1f}x) | {times['rollout']:.1f}x "
+        f"| {times['training']:.1f}x | {times['memory']:.1f}x ({times['memory, TRL as it is']:.1f}x) "
+        f"| {times['tokens']:.1f} | {goals} |"
+    )
 
 
 def main() -> None:
@@ -51,8 +92,8 @@ def main() -> None:
         if setting.name in options.only:
             measured = {side: measure(side, number, updates) for side, updates in SIDES.items()}
             print(row(setting, measured), flush=True)
-            found = {"setting": vars(setting), "measured": measured, "ratios": ratios(setting, measured)}
-            record["settings"].append(found)
+            result = {"setting": vars(setting), "measured": measured, "ratios": ratios(setting, measured)}
+            record["settings"].append(result)
             if options.out:
                 options.out.write_text(json.dumps(record, indent=2) + "\n")
 

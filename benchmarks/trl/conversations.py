@@ -44,7 +44,7 @@ class Counter:
 
         return counted
 
-    def found(self) -> dict[str, float]:
+    def rates(self) -> dict[str, float]:
         seconds = sum(self.meter.rollouts[1:])
         conversations = PROMPTS * GROUP * len(self.tokens[1:])
         return {
@@ -93,7 +93,7 @@ def ours(updates: int) -> dict[str, float]:
         enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(module, PromptLoader(Prompts(problems(updates)), PROMPTS))
-    return counter.found()
+    return counter.rates()
 
 
 def theirs(updates: int) -> dict[str, float]:
@@ -126,12 +126,12 @@ def theirs(updates: int) -> dict[str, float]:
         )
 
         def counts(made: Any) -> tuple[int, int]:
-            own = [sum(mask) for mask in made[2]]
-            return sum(own), sum(map(len, made[1])) - sum(own)
+            tokens = [sum(mask) for mask in made[2]]
+            return sum(tokens), sum(map(len, made[1])) - sum(tokens)
 
         trainer._generate = counter.of(trainer._generate, counts)
         trainer.train()
-    return counter.found()
+    return counter.rates()
 
 
 def main() -> None:

@@ -102,14 +102,15 @@ def _clock() -> float:
 def _memory(peak: bool) -> int:
     """Kilobytes now, or the peak: of the process (CPU), or since the last call for now (GPU)."""
     if not torch.cuda.is_available():
-        return _kilobytes("VmHWM" if peak else "VmRSS")
+        return kilobytes("VmHWM" if peak else "VmRSS")
     if peak:
         return torch.cuda.max_memory_allocated() // 1024
     torch.cuda.reset_peak_memory_stats()
     return torch.cuda.memory_allocated() // 1024
 
 
-def _kilobytes(field: str) -> int:
+def kilobytes(field: str) -> int:
+    """A field of this process's status, as VmRSS or its peak VmHWM."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.trl.__main__ import HEADER, ratios, row
 from benchmarks.trl.measure import Meter
 from benchmarks.trl.settings import PROMPTS, REWARDS, SETTINGS, Setting, make_prompts, make_tokenizer, save_model
-from benchmarks.trl.table import HEADER, ratios, row
 
 SMALL = Setting(12, 4, 2, 0.02, 2)
 

@@ -1,0 +1,44 @@
+"""The 26 bandits: their optimum, their measures, and a policy that learns beside its dual."""
+
+import numpy as np
+import pytest
+
+from benchmarks.duals import CONTROLLERS, Problem, by_name, judged, train
+from lightning_cgrpo.multipliers import DampedAscent
+
+TWO_ARMS = Problem(np.array([[0.2, 1.0]]), np.array([[[0.1, 0.5]]]), (0.3,), updates=400)
+
+
+def test_the_optimum_of_two_arms_by_hand():
+    """Half of the answers may come from the dear arm; the safest policy never takes it."""
+    assert TWO_ARMS.bounds() == pytest.approx((0.2, 0.6))
+    assert TWO_ARMS.excesses(np.array([[[0.5, 0.5]], [[0.0, 1.0]]])) == pytest.approx(np.array([[0], [0.2 / 0.3]]))
+
+
+def test_rates_over_steps_pool_the_steps():
+    """The dear arm's answers are three times as long, so a quarter of them gives half of the steps."""
+    long = Problem(TWO_ARMS.rewards, TWO_ARMS.costs, (0.3,), lengths=np.array([[1.0, 3.0]]))
+    assert long.excesses(np.array([[[0.75, 0.25]]])) == pytest.approx(np.array([[0]]))
+    assert long.bounds()[1] == pytest.approx(0.75 * 0.2 + 0.25)
+
+
+def test_all_problems_have_a_gain_within_their_thresholds():
+    problems = by_name()
+    assert len(problems) == 26
+    for problem in problems.values():
+        safest, best = problem.bounds()
+        assert best > 1.005 * safest > 0
+
+
+def test_a_policy_learns_to_meet_its_threshold():
+    policies = train(TWO_ARMS, DampedAscent(), seed=0)
+    assert policies.shape == (100, 1, 2)
+    assert abs(TWO_ARMS.excesses(policies).mean()) < 0.1
+    assert np.array_equal(policies, train(TWO_ARMS, DampedAscent(), seed=0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_every_controller_plays_every_kind_of_problem(controller):
+    for name in ("conflict", "heavy-tailed mean", "step rate, excess", "2 % of answers", "costs swap"):
+        assert all(np.isfinite(value) for value in judged(name, controller, 0).values())
