@@ -41,7 +41,7 @@ def objective_table(objective: Objective, evaluations: Mapping[str, Evaluation],
     measured = evaluations.values()
     add_row(f"reward {', '.join(objective.rewards)}", [], (_measured(of, "reward/mean") for of in measured))
     for name, constraint in _worst_first(objective, evaluations):
-        absent = "measured in training" if name in objective.own else "never observed"
+        absent = "measured in training" if name in objective.policy_signals else "never observed"
         add_row(name, _threshold(constraint), (_rate(of, name, constraint, absent) for of in measured))
     add_row("answer length", [], (_measured(of, "rollout/length") for of in measured))
     return table

@@ -11,8 +11,7 @@ from lightning_cgrpo.callbacks.evaluation_tables import objective_table
 from lightning_cgrpo.errors import expect
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import Constraint
-from lightning_cgrpo.objective.measurement import Evaluation, RunningSums
-from lightning_cgrpo.objective.reach import EVERY, Reach
+from lightning_cgrpo.objective.measurement import EVERY, Evaluation, RunningSums, best_sums
 from lightning_cgrpo.objective.standing import standing
 from lightning_cgrpo.output import print_table
 from lightning_cgrpo.randomness import Stream
@@ -42,14 +41,14 @@ class InitialRates(Callback):
         if trainer.global_step > 0 or trainer.train_dataloader is None:
             return
         objective, size = pl_module.objective, pl_module.group_size
-        sums, reach = RunningSums(), Reach(objective)
+        sums, best_answers = RunningSums(), RunningSums()
         # Lightning sets the precision for its own steps alone.
         with trainer.precision_plugin.forward_context():
             for number, prompts in enumerate(islice(trainer.train_dataloader, self.batches)):
                 prompts = prompts.to(pl_module.device)
                 measured = pl_module.measure(prompts, size, Stream.INITIAL_RATES, number, sums)
-                reach.add(measured["signals"])
-        evaluation, best = sums.evaluation(objective), reach.rates()
+                best_answers.add(best_sums(objective, measured["signals"]))
+        evaluation, best = sums.evaluation(objective), best_answers.rates(objective.means)
         metrics = dict(evaluation.metrics)
         for name, constraint in objective.bounded.items():
             if name in best:

@@ -113,13 +113,13 @@ class Signal(_Tensors):
     @property
     def total(self) -> Tensor:
         """The value of whole answers, ``[B, G]``: summed over steps, 0 where inapplicable."""
-        return over_steps(self._where_applicable(self.value))
+        return over_steps(_where(self.applicable, self.value))
 
     def counts(self) -> tuple[Tensor, Tensor]:
         """Occurrences and opportunities, 0 where inapplicable: ``[B, G, T]`` if both are by step, else ``[B, G]``."""
         count = self.value if self.count is None else self.count
         opportunities = torch.ones_like(count) if self.opportunities is None else self.opportunities
-        counts = self._where_applicable(count), self._where_applicable(opportunities)
+        counts = _where(self.applicable, count), _where(self.applicable, opportunities)
         return counts if count.dim() == opportunities.dim() else (over_steps(counts[0]), over_steps(counts[1]))
 
     def within(self, mask: Tensor) -> Signal:
@@ -132,10 +132,16 @@ class Signal(_Tensors):
         signal = replace(self, opportunities=every)
         return signal.mapped(lambda tensor: tensor if tensor.dim() == 2 else torch.where(mask, tensor, 0))
 
-    def _where_applicable(self, values: Tensor) -> Tensor:
-        if self.applicable is None:
-            return values
-        return torch.where(self.applicable if values.dim() == 2 else self.applicable[..., None], values, 0)
+    def where(self, answers: Tensor) -> Signal:
+        """The signal with 0 outside `answers` ``[B, G]``."""
+        return self.mapped(lambda tensor: _where(answers, tensor))
+
+
+def _where(answers: Tensor | None, values: Tensor) -> Tensor:
+    """The values ``[B, G]`` or ``[B, G, T]`` of `answers` ``[B, G]``, otherwise 0; None is all answers."""
+    if answers is None:
+        return values
+    return torch.where(answers if values.dim() == 2 else answers[..., None], values, 0)
 
 
 def over_steps(values: Tensor) -> Tensor:

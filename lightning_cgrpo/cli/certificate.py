@@ -61,8 +61,8 @@ def look(config: Config, objective: Objective, prompts: int | None, confidence: 
 
 def decided(objective: Objective) -> dict[str, Constraint]:
     """The enforced constraints, but for the policy's own signals without a range, because drift has no bound."""
-    own = objective.own
-    return {name: of for name, of in objective.constrained.items() if name not in own or of.range is not None}
+    policy_signals = objective.policy_signals
+    return {name: of for name, of in objective.constrained.items() if name not in policy_signals or of.range}
 
 
 def check_prompts(objective: Objective, prompts: int, confidence: float) -> None:

@@ -11,19 +11,15 @@ from lightning_cgrpo.critic.critic_advantages import CriticAdvantages
 from lightning_cgrpo.distributed import means
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages, group_statistics
-from lightning_cgrpo.grpo.minibatches import (
-    LRSchedulerCallable,
-    Optimization,
-    OptimizerCallable,
-)
+from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, Optimization, OptimizerCallable
 from lightning_cgrpo.modules.collapse import CollapseDetector, all_succeed, constant_rewards
 from lightning_cgrpo.modules.dynamic_sampling import redraw
 from lightning_cgrpo.modules.fault_detector import FaultDetector
 from lightning_cgrpo.modules.policy_steps import PolicySteps
 from lightning_cgrpo.modules.rollout_module import ScoredPrompts
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
-from lightning_cgrpo.objective.measurement import isolate_faults
-from lightning_cgrpo.objective.objective import Components, Objective
+from lightning_cgrpo.objective.measurement import behavior_sums, isolate_faults
+from lightning_cgrpo.objective.objective import Components, Objective, over_prompts
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import in_turn, shard
 from lightning_cgrpo.prompt_source import PromptLoader
@@ -179,7 +175,6 @@ class ConstrainedGRPO(PolicySteps):
         with report.time("score"):
             measured, faults = self.score(prompts, sampled)
             self.fault_detector.add(measured, faults)
-            counts = self.objective.violations(measured, self.objective.constrained)
             logged = self.task.logged()
         rollouts, signals, weights = sampled, measured, self.objective.component_weights(self.weights)
         if self.redraws:
@@ -192,11 +187,10 @@ class ConstrainedGRPO(PolicySteps):
         if self.critic_advantages is not None:
             with report.time("critic"):
                 self._learn_values(self.critic_advantages, update)
-        if policy_signals:
-            clean, policy_faults = isolate_faults(policy_signals)
-            measured, faults = {**measured, **clean}, {**faults, **policy_faults}
-            counts = self.objective.violations(measured, self.objective.constrained)
-        violations, opportunities = counts
+        clean, policy_faults = isolate_faults(policy_signals)
+        measured, faults = {**measured, **clean}, {**faults, **policy_faults}
+        counts = self.objective.counts(measured)
+        violations, opportunities = over_prompts(counts, self.objective.constrained)
         if self.estimator.trains_policy(update):
             succeeded = all_succeed(self.objective, measured, violations, opportunities)
             constant = constant_rewards(components, len(self.objective.rewards))
@@ -205,7 +199,7 @@ class ConstrainedGRPO(PolicySteps):
         else:  # Without opportunities no multiplier moves.
             violations, opportunities = torch.zeros_like(violations), torch.zeros_like(opportunities)
         if report.due:
-            metrics = self._metrics_of_update(report, sampled, measured, faults, components)
+            metrics = self._metrics_of_update(report, sampled, measured, faults, counts, components)
             metrics |= {f"functions/{name}": value for name, value in means(logged).items()}
             metrics["policy/learning_rate"] = learning_rate
             self._write_metrics(metrics, update)
@@ -259,12 +253,16 @@ class ConstrainedGRPO(PolicySteps):
         rollouts: Rollouts,
         signals: Signals,
         faults: dict[str, Tensor],
+        counts: dict[str, Tensor],
         components: Components,
     ) -> dict[str, float]:
-        """Metrics by tag. Rollouts, signals and faults are of the first draw, `components` of the trained groups."""
+        """Metrics by tag. `components` are of the trained groups, other arguments of the first draw."""
         statistics, weights = group_statistics(components), self.objective.component_weights(self.weights)
         effective = self.estimator.effective_weights(statistics, weights)
-        metrics = report.metrics(self.objective, rollouts, signals, faults, statistics, effective, self.weights)
+        sums = behavior_sums(self.objective, signals, rollouts, faults, counts)
+        if self.optimization.mask_truncated:
+            sums["masked"] = rollouts.info["truncated"].sum()
+        metrics = report.metrics(self.objective, sums, statistics, effective, self.weights)
         metrics |= {f"threshold/{name}": value for name, value in self.thresholds.items()}
         if self.reference is None:
             metrics.pop("policy/kl", None)

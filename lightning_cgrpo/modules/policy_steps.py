@@ -64,20 +64,20 @@ class PolicySteps(RolloutModule):
     @property
     def needs_reference(self) -> bool:
         """True if the loss or a constraint contains the KL to the reference."""
-        return bool(self.optimization.kl_weight) or "kl" in self._own
+        return bool(self.optimization.kl_weight) or "kl" in self._policy_signals
 
     @property
-    def _own(self) -> list[str]:
+    def _policy_signals(self) -> list[str]:
         """The policy's own signals that are constrained or monitored."""
-        return sorted({constraint.signal or name for name, constraint in self.objective.own.items()})
+        return sorted(set(self.objective.policy_signals.values()))
 
     def _optimize(self, rollouts: Rollouts, advantages: Tensor, update: int, report: UpdateReport) -> dict[str, Signal]:
         """Take all optimizer steps, and return the policy's own signals."""
-        how = self.optimization
+        options = self.optimization
         penalties = self.objective.penalties(self.weights)
         sampled = self._sampled_examples(rollouts, advantages)
         share = Share.of(sampled, self.group_size)
-        cuts = [partition(share, how.minibatch_size, self.seed, update, epoch) for epoch in range(how.epochs)]
+        cuts = [partition(share, options.minibatch_size, self.seed, update, epoch) for epoch in range(options.epochs)]
         exchange, examples = None, sampled
         if world()[1] > 1 and sampled.mask.dim() == 2:
             exchange = Exchange.balancing(sampled, share, cuts, self.policy.shares_prompts)
@@ -90,7 +90,7 @@ class PolicySteps(RolloutModule):
             examples.targets["old_log_probs"] = torch.zeros_like(examples.targets["weights"])
         elif "old_log_probs" not in examples.targets:
             examples.targets["old_log_probs"] = self._log_probs(self.policy, examples)
-        if "entropy" in self._own:
+        if "entropy" in self._policy_signals:
             examples.targets["entropy"] = torch.zeros_like(examples.targets["weights"])
         entropy: dict[str, Tensor] = {}
         remaining = sum(len(parts) for parts in epochs)
@@ -109,31 +109,30 @@ class PolicySteps(RolloutModule):
             if "entropy" in examples.targets:  # of the first epoch
                 entropy = {"entropy": examples.targets.pop("entropy")}
         report.add_sampling(examples)
-        if not self._own:
+        if not self._policy_signals:
             return {}
         measured = {**examples.targets, **entropy}
         if exchange is not None:
             steps = sampled.mask.shape[1]
             measured = {name: exchange.returned(measured[name], steps) for name in MEASURED if name in measured}
-        return own_signals(self._own, replace(sampled, targets={**sampled.targets, **measured}), rollouts)
-
-    def _training_examples(self, rollouts: Rollouts, advantages: Tensor) -> Examples:
-        return self._with_reference(self._sampled_examples(rollouts, advantages))
+        return own_signals(self._policy_signals, replace(sampled, targets={**sampled.targets, **measured}), rollouts)
 
     def _sampled_examples(self, rollouts: Rollouts, advantages: Tensor) -> Examples:
         """This process's answers, with the log-probabilities that the sampler reported."""
-        how = self.optimization
+        options = self.optimization
         if advantages.dim() == 2:
             advantages = advantages[..., None].expand(rollouts.mask.shape)  # [B, G, T]
-        known = {"old_log_probs": rollouts.log_probs, "sampling_log_probs": rollouts.sampling_log_probs}
+        reported = {"old_log_probs": rollouts.log_probs, "sampling_log_probs": rollouts.sampling_log_probs}
         examples = with_targets(
             self.policy.examples(rollouts),
             rollouts,
             advantages=advantages,
-            weights=aggregation_weights(loss_mask(rollouts, how.mask_truncated), how.aggregation, how.max_length),
-            **{name: values for name, values in known.items() if values is not None},
+            weights=aggregation_weights(
+                loss_mask(rollouts, options.mask_truncated), options.aggregation, options.max_length
+            ),
+            **{name: values for name, values in reported.items() if values is not None},
         )
-        if how.sequence_ratio and examples.mask.dim() == 1:
+        if options.sequence_ratio and examples.mask.dim() == 1:
             raise UserError(
                 "Expected a policy that trains on whole answers for sequence_ratio, but got "
                 f"{type(self.policy).__name__}, which trains on single steps, try sequence_ratio: false."
@@ -145,16 +144,16 @@ class PolicySteps(RolloutModule):
             examples.targets["reference_log_probs"] = self._log_probs(self.reference, examples)
         return examples
 
-    def own_measured(self, rollouts: Rollouts) -> dict[str, Signal]:
-        if not self._own:
+    def policy_signals(self, rollouts: Rollouts) -> dict[str, Signal]:
+        if not self._policy_signals:
             return {}
         nothing = torch.zeros_like(rollouts.mask[..., 0], dtype=torch.float32)
-        examples = self._training_examples(rollouts, nothing)
+        examples = self._with_reference(self._sampled_examples(rollouts, nothing))
         if "old_log_probs" not in examples.targets:
             examples.targets["old_log_probs"] = self._log_probs(self.policy, examples)
-        if "entropy" in self._own:
+        if "entropy" in self._policy_signals:
             examples.targets["entropy"] = self._log_probs(self.policy, examples, "entropy")
-        return own_signals(self._own, examples, rollouts)
+        return own_signals(self._policy_signals, examples, rollouts)
 
     def _log_probs(self, model: Reference, examples: Examples, part_of_output: str = "log_probs") -> Tensor:
         """Log-probabilities (or entropies) of all examples, without gradients, 0 in the padding."""
@@ -171,10 +170,10 @@ class PolicySteps(RolloutModule):
 
     def _pieces(self, examples: Examples, rows: Tensor) -> list[Tensor]:
         """Rows of each pass."""
-        how = self.optimization
-        if how.micro_batch_tokens is None:
-            return micro_batches(rows, how.micro_batch_size)
-        return token_batches(examples, rows, how.micro_batch_tokens, self.policy.shares_prompts)
+        tokens = self.optimization.micro_batch_tokens
+        if tokens is None:
+            return micro_batches(rows, self.optimization.micro_batch_size)
+        return token_batches(examples, rows, tokens, self.policy.shares_prompts)
 
     def _loss(
         self,

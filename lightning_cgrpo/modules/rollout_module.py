@@ -170,10 +170,10 @@ class RolloutModule(ManualOptimization):
         made = self.objective.made(whole, prompts)
         signals, faults = isolate_faults(made)
         if mended := [name for name, signal in signals.items() if signal is not made[name]]:
-            found = {name: int(faults[name].sum()) for name in mended}
+            counts = {name: int(faults[name].sum()) for name in mended}
             # On every process, because processes have different faults.
             warnings.warn(
-                f"Signal values were not finite and are left out: {found}. The tags faults/* count them.", stacklevel=2
+                f"Signal values were not finite and are left out: {counts}. The tags faults/* count them.", stacklevel=2
             )
         return signals, faults
 
@@ -183,12 +183,12 @@ class RolloutModule(ManualOptimization):
         rollouts = self.sample(prompts, group_size, stream, update)
         signals, faults = self.score(prompts, rollouts)
         if sums is not None:
-            own, own_faults = isolate_faults(self.own_measured(rollouts))
-            signals, faults = {**signals, **own}, {**faults, **own_faults}
+            policy_signals, policy_faults = isolate_faults(self.policy_signals(rollouts))
+            signals, faults = {**signals, **policy_signals}, {**faults, **policy_faults}
             sums.add(prompt_sums(self.objective, signals, rollouts, faults))
         return {"prompts": prompts, "rollouts": rollouts, "signals": signals}
 
-    def own_measured(self, rollouts: Rollouts) -> dict[str, Signal]:
+    def policy_signals(self, rollouts: Rollouts) -> dict[str, Signal]:
         """The policy's own signals of answers of an evaluation; by default none."""
         return {}
 
@@ -246,15 +246,15 @@ class RolloutModule(ManualOptimization):
         evaluation = self._sums[split].evaluation(self.objective)
         self.evaluations[split] = evaluation
         metrics = dict(evaluation.metrics)
-        if split == "val" and (rank := merit(self.objective, evaluation)) is not None:
-            metrics[MERIT] = rank
         if split == "val":
             metrics |= {f"functions/{name}": value for name, value in means(self.task.logged()).items()}
-        if split != "val":
+            if (rank := merit(self.objective, evaluation)) is not None:
+                metrics[MERIT] = rank
+        else:
             for name, rate in evaluation.rates.items():
-                found = standing(self.objective.constraints[name].bound, rate)
-                kind = self.objective.constraints[name].bound.kind
-                metrics |= {f"{kind}_low/{name}": found.low, f"{kind}_high/{name}": found.high}
+                bound = self.objective.constraints[name].bound
+                interval = standing(bound, rate)
+                metrics |= {f"{bound.kind}_low/{name}": interval.low, f"{bound.kind}_high/{name}": interval.high}
         self.log_dict({f"{split}/{tag}": value for tag, value in metrics.items()}, sync_dist=True)
 
 

@@ -15,9 +15,9 @@ from lightning_cgrpo.grpo.advantages import GroupStatistics
 from lightning_cgrpo.grpo.losses import LossTerms
 from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
-from lightning_cgrpo.objective.measurement import behavior_metrics, behavior_sums, clustered_rates
+from lightning_cgrpo.objective.measurement import behavior_metrics, clustered_rates
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.rollout import Examples, Rollouts, Signals
+from lightning_cgrpo.rollout import Examples
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 POLICY_TERMS = ("loss", "kl", "entropy", "clip_fraction")
@@ -72,34 +72,34 @@ class UpdateReport:
         reported = examples.targets.get("sampling_log_probs")
         if not self.due or reported is None:
             return
-        known = examples.mask & reported.isfinite()
+        compared = examples.mask & reported.isfinite()
         old = examples.targets["old_log_probs"]
         correction = self.optimization.sampling or SamplingCorrection(high=None)
-        ratio = correction.ratios(old, reported, examples.mask)[known]
+        ratio = correction.ratios(old, reported, examples.mask)[compared]
         self.sampling = {
-            "steps": known.sum(),
-            "faults": (examples.mask & ~known).sum(),
+            "steps": compared.sum(),
+            "faults": (examples.mask & ~compared).sum(),
             "ratio": ratio.sum(),
             "capped": correction.outside(ratio).sum(),
-            "log_prob_gap": (old - reported)[known].abs().sum(),
+            "log_prob_gap": (old - reported)[compared].abs().sum(),
         }
 
     def metrics(
         self,
         objective: Objective,
-        rollouts: Rollouts,
-        signals: Signals,
-        faults: Mapping[str, Tensor],
+        sums: Mapping[str, Tensor],
         statistics: GroupStatistics,
         effective: Tensor,
         weights: Tensor,
     ) -> dict[str, float]:
         """Metrics by tag, of all processes. Collective.
 
-        Rollouts, signals and faults come from the first draw. Statistics and effective weights ``[J, B]`` come from the
-        trained groups.
+        Args:
+            sums: `behavior_sums` of the first draw, and perhaps the number of ``masked`` answers.
+            statistics: of the trained groups.
+            effective: weights ``[J, B]`` in the trained groups.
         """
-        sums = behavior_sums(objective, signals, rollouts, faults)
+        sums = dict(sums)
         learned = POLICY_TERMS if self.terms else ()  # none while a critic warms up
         sums |= {f"policy/{name}": torch.stack([t[name] for t in self.terms]).mean() for name in learned}
         informative = statistics.informative  # [J, B]
@@ -110,8 +110,6 @@ class UpdateReport:
             sums[f"effective/{name}"] = self.effective_weights[name].sum()
         if self.redrawn is not None:
             sums["redrawn"] = self.zero + self.redrawn
-        if self.optimization.mask_truncated:
-            sums["masked"] = rollouts.info["truncated"].sum()
         # Zeros on a process without prompts, because all processes sum the same names.
         sums |= {f"sampling/{n}": self.sampling.get(n, self.zero) for n in ("steps", "faults", *SAMPLING_TERMS)}
         total = all_sum_named(sums)

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightning_cgrpo.errors import did_you_mean
 from lightning_cgrpo.objective.constraint import ObjectiveError, as_number
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from lightning_cgrpo.rollout import Signal, Signals
 
 SignalKind = Literal["indicator", "number", "any"]
 
-OWN = ("kl", "entropy", "gap")
-DRIFTS = ("kl", "gap")
-"""The policy's own signals, numbers measured in training where log-probabilities are known, see `own_signals`."""
 OPERATIONS = ("all_of", "any_of", "not", "above", "below")
 
 Expression = str | Mapping[str, Any]
@@ -34,68 +34,82 @@ Expression = str | Mapping[str, Any]
 def check_compositions(declared: Mapping[str, object]) -> None:
     """Raise an `ObjectiveError` unless all are complete operations, and none is made of itself."""
     for name, expression in declared.items():
-        if isinstance(expression, str):
-            raise ObjectiveError(
-                f"Expected signal '{name}' to be one operation, like {{below: {{tokens: 80}}}}, but got '{expression}'."
-            )
-        _check_expression(f"signal '{name}'", expression)
+        _check_operation(f"signal '{name}'", expression)
     ordered(declared)  # type: ignore[arg-type]  # checked above
 
 
-def checked_kinds(compositions: Mapping[str, Expression], known: Mapping[str, SignalKind]) -> dict[str, SignalKind]:
-    """Kinds of the known signals and the compositions.
+def checked_kinds(compositions: Mapping[str, Expression], kinds: Mapping[str, SignalKind]) -> dict[str, SignalKind]:
+    """Kinds of the task's signals and the compositions.
 
     Raises:
-        ObjectiveError: a composition takes the name of a known signal, or does not fit its parts.
+        ObjectiveError: a composition takes the name of a task's signal, or does not fit its parts.
     """
-    kinds: dict[str, SignalKind] = {**known, **dict.fromkeys(compositions, "indicator")}
+    every: dict[str, SignalKind] = {**kinds, **dict.fromkeys(compositions, "indicator")}
     for name, expression in compositions.items():
-        if name in known:
+        if name in kinds:
             raise ObjectiveError(
                 f"Expected signal '{name}' to have another name than the task's signals, but the task has it, try a "
                 "new name."
             )
         for part, number in operands(expression):
-            check_known(f"signal '{name}'", part, kinds)
-            if number and kinds[part] == "indicator":
+            check_declared(f"signal '{name}'", part, every)
+            if every[part] == ("indicator" if number else "number"):
+                wrong = "an indicator, try it alone" if number else f"a number, try {{above: {{{part}: LIMIT}}}}"
                 raise ObjectiveError(
-                    f"Expected signal '{name}' to compare a number with its limit, but '{part}' is an indicator, try "
-                    "its name alone, or not:."
+                    f"Expected signal '{name}' to be made of indicators and of numbers with limits, but '{part}' is "
+                    f"{wrong}."
                 )
-            if not number and kinds[part] == "number":
-                raise ObjectiveError(
-                    f"Expected signal '{name}' to be made of indicators, but '{part}' is a number, try "
-                    f"{{above: {{{part}: LIMIT}}}}."
-                )
-    return kinds
+    return every
 
 
-def check_known(what: str, signal: str, declared: Iterable[str]) -> None:
+def check_declared(what: str, signal: str, kinds: Iterable[str]) -> None:
     """Raise an `ObjectiveError` with the nearest name unless the signal is declared."""
-    if signal not in declared:
-        hint = did_you_mean(signal, declared)
+    if signal not in kinds:
+        hint = did_you_mean(signal, kinds)
         raise ObjectiveError(
-            f"Expected {what} to name a signal of the task, {sorted(declared)}, but got '{signal}'.{hint}"
+            f"Expected {what} to name a signal of the task, {sorted(kinds)}, but got '{signal}'.{hint}"
         )
 
 
-def _check_expression(what: str, expression: object) -> None:
-    """Raise an `ObjectiveError` unless this is a name or a complete operation."""
-    if isinstance(expression, str) and expression:
-        return
-    if not isinstance(expression, Mapping) or len(expression) != 1:
-        raise ObjectiveError(
-            f"Expected {what} to be one operation, like {{below: {{tokens: 80}}}}, but got {expression!r:.80}; "
-            f"operations are {', '.join(OPERATIONS)}."
-        )
-    [(operation, operand)] = expression.items()
+def check_indicators(signals: Signals, users: Mapping[str, str]) -> None:
+    """Raise an `ObjectiveError` where a finite value is neither 0 nor 1, or counts give no rate.
+
+    Args:
+        users: by signal, the constraint or composition that needs an indicator.
+    """
+    from lightning_cgrpo.host import on_host
+
+    wrong = {name: _no_indicator(signals[name]) for name in users}
+    for (name, flags), some in zip(wrong.items(), on_host(*(flags.any() for flags in wrong.values())), strict=True):
+        if some:
+            value = float(signals[name].counts()[0][flags][0])
+            raise ObjectiveError(
+                f"Expected the signal of {users[name]} to be 0 or 1, but got {value:g}, try violated_above: or "
+                "violated_below: of a constraint, or above: or below: of a signal, with a limit."
+            )
+
+
+def _no_indicator(signal: Signal) -> Tensor:
+    count, opportunities = signal.counts()
+    wrong = (count < 0) | (count > opportunities)
+    if signal.count is None and (signal.opportunities is None or signal.value.dim() == 3):
+        wrong = wrong | ((count != 0) & (count != 1))
+    return wrong & count.isfinite()
+
+
+def _check_operation(what: str, expression: object) -> None:
+    """Raise an `ObjectiveError` unless this is a complete operation."""
+    operations: list[tuple[str, Any]] = list(expression.items()) if isinstance(expression, Mapping) else []
+    operation, operand = operations[0] if len(operations) == 1 else ("", ())
     if operation not in OPERATIONS:
-        hint = did_you_mean(str(operation), OPERATIONS) or f" Known: {', '.join(OPERATIONS)}."
-        raise ObjectiveError(f"Expected {what} to be made by an operation, but got '{operation}'.{hint}")
+        raise ObjectiveError(
+            f"Expected {what} to be one operation of {', '.join(OPERATIONS)}, like {{below: {{tokens: 80}}}}, but got "
+            f"{expression!r:.80}.{did_you_mean(str(operation), OPERATIONS)}"
+        )
     if operation in ("above", "below"):
         limits = list(operand.values()) if isinstance(operand, Mapping) else []
-        number = limits[0] if len(limits) == 1 else None
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+        limit = limits[0] if len(limits) == 1 else None
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not math.isfinite(limit):
             raise ObjectiveError(
                 f"Expected {operation} of {what} to be one signal and its limit, like {{tokens: 80}}, but got "
                 f"{operand}."
@@ -107,7 +121,8 @@ def _check_expression(what: str, expression: object) -> None:
             f"{operand}."
         )
     for part in [operand] if operation == "not" else operand:
-        _check_expression(what, part)
+        if not isinstance(part, str):
+            _check_operation(what, part)
 
 
 def operands(expression: Expression) -> Iterator[tuple[str, bool]]:
@@ -129,27 +144,19 @@ def ordered(declared: Mapping[str, Expression]) -> list[str]:
     Raises:
         ObjectiveError: a signal is made of itself.
     """
-    found: list[str] = []
-
-    def visit(name: str, above: tuple[str, ...]) -> None:
-        if name in above:
-            circle = " -> ".join((*above[above.index(name) :], name))
-            raise ObjectiveError(f"Expected signals not to be made of themselves, but got {circle}.")
-        if name in declared and name not in found:
-            for part, _ in operands(declared[name]):
-                visit(part, (*above, name))
-            found.append(name)
-
-    for name in declared:
-        visit(name, ())
-    return found
+    parts = {name: [part for part, _ in operands(expression)] for name, expression in declared.items()}
+    try:
+        return [name for name in TopologicalSorter(parts).static_order() if name in declared]
+    except CycleError as error:
+        circle = " -> ".join(error.args[1][::-1])
+        raise ObjectiveError(f"Expected signals not to be made of themselves, but got {circle}.") from None
 
 
 def composed(expression: Expression, signals: Signals) -> Signal:
     """The expression's indicator ``[B, G]``. It applies where all parts apply, and is NaN where a part is not finite.
 
     Raises:
-        ObjectiveError: a part is no indicator, or counts steps.
+        ObjectiveError: a part counts steps.
     """
     import torch
 
@@ -165,8 +172,6 @@ def composed(expression: Expression, signals: Signals) -> Signal:
         result = value > limit if operation == "above" else value < limit
         return Signal(torch.where(value.isfinite(), result.to(value.dtype), torch.nan), applicable=signal.applicable)
     parts = [composed(part, signals) for part in ([operand] if operation == "not" else operand)]
-    for part in parts:
-        _check_indicator(part, expression)
     values = torch.stack([as_number(part.value).double() for part in parts])
     if operation == "not":
         value = 1 - values[0]
@@ -187,14 +192,3 @@ def _whole(name: str, signals: Signals) -> Signal:
             "whole answers."
         )
     return signal
-
-
-def _check_indicator(part: Signal, expression: Expression) -> None:
-    value = part.value
-    wrong = (value != 0) & (value != 1) & as_number(value).isfinite()
-    if part.applicable is not None:
-        wrong &= part.applicable
-    if bool(wrong.any()):
-        raise ObjectiveError(
-            f"Expected indicators, 0 or 1, in {expression}, but got {float(value[wrong][0]):g}, try above: or below:."
-        )

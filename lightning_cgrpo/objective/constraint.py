@@ -24,6 +24,9 @@ class ObjectiveError(UserError):
     """An invalid objective."""
 
 
+POLICY_SIGNALS = ("kl", "entropy", "gap")
+DRIFTS = ("kl", "gap")
+"""The policy's own signals, numbers measured in training where log-probabilities are known, see `own_signals`."""
 BOUNDS = ("at_most", "at_least", "mean_at_most", "mean_at_least")
 """Kinds of bounds, of which a constraint has one."""
 
@@ -105,23 +108,10 @@ class Constraint:
         """Violations and opportunities, ``[B, G]``, or ``[B, G, T]`` of a signal by step.
 
         Of a mean, the oriented values and their number.
-
-        Raises:
-            ObjectiveError: the counts give no rate.
         """
-        count, opportunities = self._indicator(signal).counts()
+        count, opportunities = (as_number(part) for part in self._indicator(signal).counts())
         if self.bound.of_mean:
-            count = as_number(count)
-            return -count if self.bound.lower else count, as_number(opportunities)
-        wrong = (count < 0) | (count > opportunities)
-        if signal.count is None and (signal.opportunities is None or signal.value.dim() == 3):
-            wrong |= (count != 0) & (count != 1)
-        if bool(wrong.any()):
-            raise ObjectiveError(
-                f"a rate is bounded, so its signal must be 0 or 1, but it was {float(count[wrong][0]):g}; add "
-                "violated_above: or violated_below: to say which numbers violate it"
-            )
-        count, opportunities = as_number(count), as_number(opportunities)
+            return -count if self.bound.lower else count, opportunities
         if self.bound.lower and not self.from_number:
             count = opportunities - count
         return count, opportunities
@@ -151,7 +141,10 @@ class Constraint:
         value, every = signal.value, None
         if value.dim() == 3:
             if signal.opportunities is None:
-                raise ObjectiveError("a number by step needs opportunities")
+                raise ObjectiveError(
+                    "Expected a signal that is a number by step to have opportunities, but it has none, try "
+                    "Signal(value, opportunities=...)."
+                )
             if signal.opportunities.dim() == 3:
                 every = signal.opportunities
             else:  # a number of answers, which a critic gets by step

@@ -12,8 +12,12 @@ from torch import Tensor
 from lightning_cgrpo.distributed import all_sum_named, gathered
 from lightning_cgrpo.host import on_host
 from lightning_cgrpo.objective.objective import Objective
-from lightning_cgrpo.rollout import Rollouts, Signal, Signals
+from lightning_cgrpo.objective.subsets import key
+from lightning_cgrpo.rollout import Rollouts, Signal, Signals, over_steps
 from lightning_cgrpo.verdicts.clustered import ClusteredMean, ClusteredRate
+
+EVERY = "every threshold"
+"""Name of the rate of prompts without an answer that meets the thresholds of all enforced constraints."""
 
 
 def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tensor]]:
@@ -22,53 +26,52 @@ def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tenso
     Returns the signals, and the number of such answers ``[B]`` by signal.
     """
     masks = {name: _finite(signal) for name, signal in signals.items()}
-    faults = {name: _by_prompt(~finite) for name, finite in masks.items()}
     some = on_host(*((~finite).any() for finite in masks.values()))
     clean = dict(signals)
     for (name, finite), faulty in zip(masks.items(), some, strict=True):
-        signal = signals[name]
         if faulty:
+            signal = signals[name]
             applicable = finite if signal.applicable is None else signal.applicable & finite
-            clean[name] = replace(
-                signal,
-                value=_where(finite, signal.value),
-                count=None if signal.count is None else _where(finite, signal.count),
-                opportunities=None if signal.opportunities is None else _where(finite, signal.opportunities),
-                applicable=applicable,
-            )
-    return clean, faults
+            clean[name] = replace(signal.where(finite), applicable=applicable)
+    return clean, {name: _by_prompt(~finite) for name, finite in masks.items()}
 
 
 def _finite(signal: Signal) -> Tensor:
     """``[B, G]`` bool: answers whose value and counts are finite, or inapplicable."""
-    finite = _in_all_steps(signal.value.isfinite())
-    for counts in (signal.count, signal.opportunities):
-        if counts is not None:
-            finite &= _in_all_steps(counts.isfinite())
+    parts = [part.isfinite() for part in (signal.value, signal.count, signal.opportunities) if part is not None]
+    finite = torch.stack([part if part.dim() == 2 else part.all(-1) for part in parts]).all(0)
     return finite if signal.applicable is None else finite | ~signal.applicable
 
 
 def behavior_sums(
-    objective: Objective, signals: Signals, rollouts: Rollouts, faults: Mapping[str, Tensor] | None = None
+    objective: Objective,
+    signals: Signals,
+    rollouts: Rollouts,
+    faults: Mapping[str, Tensor] | None = None,
+    counts: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """`prompt_sums` over a batch (scalars), and their `moments`."""
-    rows = prompt_sums(objective, signals, rollouts, faults)
+    rows = prompt_sums(objective, signals, rollouts, faults, counts)
     return {name: sums.sum() for name, sums in rows.items()} | moments(objective.constraints, rows)
 
 
 def prompt_sums(
-    objective: Objective, signals: Signals, rollouts: Rollouts, faults: Mapping[str, Tensor] | None = None
+    objective: Objective,
+    signals: Signals,
+    rollouts: Rollouts,
+    faults: Mapping[str, Tensor] | None = None,
+    counts: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Sums over each prompt's answers by name, float64 ``[B]``, for `behavior_metrics`.
 
     Args:
         faults: from `isolate_faults`; not counted as inapplicable too.
+        counts: from `Objective.counts`, if they are known already.
     """
-    violations, opportunities = objective.violations_by_prompt(signals)
     answers = rollouts.mask[..., 0]
     sums = {"answers": _by_prompt(torch.ones_like(answers)), "steps": _by_prompt(rollouts.mask)}
-    for row, name in enumerate(objective.constraints):
-        sums[f"violations/{name}"], sums[f"opportunities/{name}"] = violations[row], opportunities[row]
+    for name, pair in (objective.counts(signals) if counts is None else counts).items():
+        sums[f"violations/{name}"], sums[f"opportunities/{name}"] = pair
     for name in objective.rewards:
         value, applicable = signals[name].total, signals[name].applicable
         sums[f"sum/{name}"] = _by_prompt(value)
@@ -83,16 +86,41 @@ def prompt_sums(
     return {name: value.to(rollouts.mask.device) for name, value in sums.items()}
 
 
+def best_sums(objective: Objective, signals: Signals) -> dict[str, Tensor]:
+    """Violations and opportunities ``[B]`` of each prompt's best answer, by bounded constraint of the task's signals.
+
+    The best answer has the least count - d * opportunities. If these choices violate a threshold d, no other choice of
+    answers meets the threshold. `EVERY` counts the prompts without an answer that meets all enforced thresholds.
+    """
+    rows: dict[str, Tensor] = {}
+    meets: Tensor | None = None
+    for name, constraint in objective.bounded.items():
+        if name in objective.policy_signals:
+            continue
+        counts = constraint.violations(signals[key(name, constraint)])
+        violations, opportunities = (over_steps(count).double() for count in counts)  # [B, G]
+        excess = violations - constraint.bound.target * opportunities
+        best = excess.argmin(-1, keepdim=True)
+        rows[f"violations/{name}"] = violations.gather(-1, best).squeeze(-1)
+        rows[f"opportunities/{name}"] = opportunities.gather(-1, best).squeeze(-1)
+        if constraint.role == "constrain":
+            meets = excess <= 0 if meets is None else meets & (excess <= 0)
+    if meets is not None:
+        none = ~meets.any(-1)
+        rows |= {f"violations/{EVERY}": none.double(), f"opportunities/{EVERY}": torch.ones_like(none).double()}
+    return rows
+
+
 def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Scalars for `clustered_rates`, from violations and opportunities of prompts ``[B]``."""
-    found = {}
+    scalars = {}
     for name in constraints:
         violations, opportunities = rows[f"violations/{name}"], rows[f"opportunities/{name}"]
-        found[f"observed/{name}"] = (opportunities > 0).sum()
-        found[f"violations squared/{name}"] = violations.square().sum()
-        found[f"violations by opportunities/{name}"] = (violations * opportunities).sum()
-        found[f"opportunities squared/{name}"] = opportunities.square().sum()
-    return found
+        scalars[f"observed/{name}"] = (opportunities > 0).sum()
+        scalars[f"violations squared/{name}"] = violations.square().sum()
+        scalars[f"violations by opportunities/{name}"] = (violations * opportunities).sum()
+        scalars[f"opportunities squared/{name}"] = opportunities.square().sum()
+    return scalars
 
 
 def clustered_rates(
@@ -164,7 +192,7 @@ class Evaluation:
 
 
 class RunningSums:
-    """`prompt_sums` of an evaluation's batches on this process."""
+    """Sums by prompt of an evaluation's batches on this process."""
 
     def __init__(self) -> None:
         self._batches: list[Mapping[str, Tensor]] = []
@@ -173,6 +201,7 @@ class RunningSums:
         self._batches = []
 
     def add(self, sums: Mapping[str, Tensor]) -> None:
+        """Add a batch's `prompt_sums` or `best_sums`."""
         self._batches.append(sums)
 
     def by_prompt(self) -> dict[str, Tensor]:
@@ -180,6 +209,18 @@ class RunningSums:
         parts = gathered([{name: sums.cpu() for name, sums in batch.items()} for batch in self._batches])
         batches = [batch for part in parts for batch in part]
         return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]} if batches else {}
+
+    def rates(self, means: Container[str]) -> dict[str, ClusteredRate]:
+        """`clustered_rates` of the `best_sums` of all batches and processes. Collective."""
+        rows = self._rows()
+        names = [name.removeprefix("violations/") for name in rows if name.startswith("violations/")]
+        total = all_sum_named({name: row.sum() for name, row in rows.items()} | moments(names, rows))
+        return clustered_rates(names, total, means)
+
+    def _rows(self) -> dict[str, Tensor]:
+        """The sums of this process's prompts, ``[N]`` each."""
+        first = self._batches[0] if self._batches else {}
+        return {name: torch.cat([batch[name] for batch in self._batches]).double() for name in first}
 
     def evaluation(self, objective: Objective) -> Evaluation:
         r"""Metrics over all batches and processes. Collective.
@@ -193,7 +234,7 @@ class RunningSums:
         """
         if not self._batches:
             return Evaluation()
-        rows = {name: torch.cat([batch[name] for batch in self._batches]).double() for name in self._batches[0]}
+        rows = self._rows()
         prompts = torch.tensor(len(rows["answers"]), device=rows["answers"].device)
         sums = {name: row.sum() for name, row in rows.items()} | moments(objective.constraints, rows)
         total = all_sum_named(sums | {"prompts": prompts})
@@ -226,15 +267,6 @@ def _ratios(objective: Objective) -> dict[str, list[tuple[float, str, str]]]:
     for name, constraint in objective.constraints.items():
         ratios[constraint.tag(name)] = [(1.0, f"violations/{name}", f"opportunities/{name}")]
     return ratios | {"rollout/length": [(1.0, "steps", "answers")]}
-
-
-def _in_all_steps(flags: Tensor) -> Tensor:
-    return flags if flags.dim() == 2 else flags.all(-1)
-
-
-def _where(answers: Tensor, values: Tensor) -> Tensor:
-    """The values ``[B, G]`` or ``[B, G, T]`` of `answers` ``[B, G]``, otherwise 0."""
-    return torch.where(answers if values.dim() == 2 else answers[..., None], values, 0)
 
 
 def _by_prompt(values: Tensor) -> Tensor:

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.objective.composition import (
-    DRIFTS,
-    OWN,
     SignalKind,
     check_compositions,
-    check_known,
+    check_declared,
+    check_indicators,
     checked_kinds,
     composed,
+    operands,
     ordered,
 )
-from lightning_cgrpo.objective.constraint import Constraint, ObjectiveError, as_number
-from lightning_cgrpo.objective.declaration import check_constraint, check_numbers
+from lightning_cgrpo.objective.constraint import DRIFTS, POLICY_SIGNALS, Constraint, ObjectiveError, as_number
+from lightning_cgrpo.objective.declaration import check_constraint
 from lightning_cgrpo.objective.subsets import expanded, key, with_subsets
 
 if TYPE_CHECKING:
@@ -110,30 +110,30 @@ class Objective:
 
     @classmethod
     def declared(cls, config: Mapping[str, Any]) -> Objective:
-        constraints = {}
-        declared, reward = config.get("constraints") or {}, config.get("reward") or ""
-        if not isinstance(declared, Mapping):
-            raise ObjectiveError(
-                f"Expected constraints to be a mapping by name, like {{lava: {{at_most: 0.01}}}}, but got {declared}."
-            )
+        """The objective of a configuration.
+
+        Raises:
+            ObjectiveError: names, types, bounds or signals are not as declared by `Constraint` and `composition`.
+        """
+        reward, parts = config.get("reward") or "", {}
         if not isinstance(reward, (str, Mapping)):
             raise ObjectiveError(f"Expected reward to be a signal's name, or weights by name, but got {reward}.")
-        for name, values in declared.items():
+        for part, example in (
+            ("constraints", "{lava: {at_most: 0.01}}"),
+            ("signals", "{brief: {below: {tokens: 80}}}"),
+        ):
+            parts[part] = config.get(part) or {}
+            if not isinstance(parts[part], Mapping):
+                raise ObjectiveError(f"Expected {part} to be a mapping by name, like {example}, but got {parts[part]}.")
+        for name, values in parts["constraints"].items():
             if not isinstance(name, str):
                 raise ObjectiveError(
                     f"Expected the name of a constraint to be text, but got {name} ({type(name).__name__}), try quotes."
                 )
             if not isinstance(values, Mapping):
                 raise ObjectiveError(f"Expected constraint '{name}' to be like {{at_most: 0.01}}, but got {values}.")
-            check_numbers(name, values)
-            constraints[name] = Constraint(**values)
-        signals = config.get("signals") or {}
-        if not isinstance(signals, Mapping):
-            raise ObjectiveError(
-                "Expected signals to be a mapping by name, like {brief: {below: {tokens: 80}}}, but got "
-                f"{signals}."
-            )
-        return cls(reward if isinstance(reward, str) else dict(reward), constraints, dict(signals))
+        constraints = {name: Constraint(**values) for name, values in parts["constraints"].items()}
+        return cls(reward if isinstance(reward, str) else dict(reward), constraints, dict(parts["signals"]))
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -155,19 +155,20 @@ class Objective:
         return {name for name, c in self.constraints.items() if c.bound.of_mean}
 
     @property
-    def own(self) -> dict[str, Constraint]:
-        """Constraints on the policy's own signals, which enter the loss instead of the advantage."""
-        return {name: c for name, c in self.constraints.items() if (c.signal or name) in OWN}
+    def policy_signals(self) -> dict[str, str]:
+        """The policy's own signals that constraints bound, by constraint; they enter the loss, not the advantage."""
+        signals = {name: c.signal or name for name, c in self.constraints.items()}
+        return {name: signal for name, signal in signals.items() if signal in POLICY_SIGNALS}
 
     @property
-    def drifts(self) -> dict[str, Constraint]:
-        """Constraints on divergences between policies, 0 at the start."""
-        return {name: c for name, c in self.constraints.items() if (c.signal or name) in DRIFTS}
+    def drifts(self) -> set[str]:
+        """Names of the constraints on divergences between policies, 0 at the start."""
+        return {name for name, signal in self.policy_signals.items() if signal in DRIFTS}
 
     @property
     def compared(self) -> dict[str, Constraint]:
         """The enforced constraints on the task's signals, which enter the advantage."""
-        return {name: c for name, c in self.constrained.items() if name not in self.own}
+        return {name: c for name, c in self.constrained.items() if name not in self.policy_signals}
 
     @property
     def weight_names(self) -> list[str]:
@@ -184,64 +185,69 @@ class Objective:
     def signal_names(self) -> list[str]:
         return list(dict.fromkeys([*self.rewards, *(c.signal or name for name, c in self.constraints.items())]))
 
-    def check_signals(self, declared: Mapping[str, SignalKind]) -> None:
+    def check_signals(self, kinds: Mapping[str, SignalKind]) -> None:
         """Check the signals against a task's declaration.
 
         Raises:
             ObjectiveError: a signal is unknown, a number has no `violated_above` or `violated_below`, an indicator
                 has one or is bounded by its mean, or a composition does not fit its parts.
         """
-        declared = checked_kinds(self.signals, declared)
+        if taken := [signal for signal in POLICY_SIGNALS if signal in kinds and signal in self.policy_signals.values()]:
+            raise ObjectiveError(
+                f"Expected the task's signals to have other names than the policy's own, but got '{taken[0]}', try "
+                "another name for the task's signal."
+            )
+        kinds = checked_kinds(self.signals, kinds)
         for name in self.rewards:
-            check_known(f"reward '{name}'", name, declared)
+            check_declared(f"reward '{name}'", name, kinds)
         for name, constraint in self.constraints.items():
-            signal = constraint.signal or name
-            if name in self.own:
-                if not constraint.bound.of_mean:
+            signal, bound = constraint.signal or name, constraint.bound
+            if name in self.policy_signals:
+                if not bound.of_mean or constraint.where is not None:
+                    where = "" if constraint.where is None else " and where: or by:"
                     raise ObjectiveError(
-                        f"Expected constraint '{name}' to bound the mean of '{signal}', a number of the policy's own, "
-                        f"try mean_at_most: {constraint.bound.threshold or 0.1:g}."
-                    )
-                if constraint.where is not None:
-                    raise ObjectiveError(
-                        f"Expected constraint '{name}' on the policy's own '{signal}' to be on all prompts, try it "
-                        "without where: and by:."
-                    )
-                if signal in declared:
-                    raise ObjectiveError(
-                        f"Expected the task's signals to have other names than the policy's own, but got '{signal}', "
-                        "try another name for the task's signal."
+                        f"Expected constraint '{name}' to bound the mean of the policy's own '{signal}' on all "
+                        f"prompts, but got {bound.key}{where}, try mean_at_most: {bound.threshold or 0.1:g} alone."
                     )
                 continue
-            check_known(f"constraint '{name}'", signal, declared)
-            if constraint.bound.of_mean:
-                if declared[signal] == "indicator":
-                    raise ObjectiveError(
-                        f"Expected constraint '{name}' to bound the mean of a number, but '{signal}' is an indicator, "
-                        f"whose mean is a rate, try {constraint.bound.key.removeprefix('mean_')}:."
-                    )
-                continue
-            if declared[signal] == "number" and not constraint.from_number:
+            check_declared(f"constraint '{name}'", signal, kinds)
+            if kinds[signal] == "indicator" and (bound.of_mean or constraint.from_number):
+                wrong = f"{bound.key}, whose mean is a rate" if bound.of_mean else "violated_above: or violated_below:"
                 raise ObjectiveError(
-                    f"Expected constraint '{name}' to say when the number '{signal}' violates it: "
-                    "add violated_above: or violated_below:."
+                    f"Expected constraint '{name}' to bound the rate of the indicator '{signal}' directly, but got "
+                    f"{wrong}, try {bound.key.removeprefix('mean_')}: alone."
                 )
-            if declared[signal] == "indicator" and constraint.from_number:
+            if kinds[signal] == "number" and not (bound.of_mean or constraint.from_number):
                 raise ObjectiveError(
-                    f"Expected constraint '{name}' on the indicator '{signal}' to have no violated_above: or "
-                    "violated_below:, since its rate is bounded directly."
+                    f"Expected constraint '{name}' to say when the number '{signal}' violates it, but got no limit, "
+                    "try violated_above: or violated_below:."
                 )
 
     def made(self, signals: Mapping[str, Signal], prompts: PromptGroups) -> dict[str, Signal]:
-        """The task's signals, the declared compositions, and the signals of subsets."""
-        return with_subsets(self.constraints, self.with_compositions(signals), prompts)
+        """The task's signals, the declared compositions, and the signals of subsets.
+
+        Raises:
+            ObjectiveError: an indicator has another value than 0 and 1, or counts give no rate.
+        """
+        every = with_subsets(self.constraints, self.with_compositions(signals), prompts)
+        users = {
+            part: f"signal '{name}'"
+            for name, expression in self.signals.items()
+            for part, number in operands(expression)
+            if not number
+        }
+        for name, constraint in self.constraints.items():
+            if not (constraint.bound.of_mean or constraint.from_number):
+                users[key(name, constraint)] = f"constraint '{name}'"
+        check_indicators(every, users)
+        return every
 
     def with_compositions(self, signals: Mapping[str, Signal]) -> dict[str, Signal]:
         """The task's signals, and the declared compositions."""
-        found = dict(signals)
+        every = dict(signals)
         for name in ordered(self.signals):
-            found[name] = composed(self.signals[name], found)
-        return found
+            every[name] = composed(self.signals[name], every)
+        return every
 
     def components(self, signals: Signals) -> Components:
         import torch
@@ -264,10 +270,11 @@ class Objective:
         )
 
     def component_weights(self, weights: Tensor) -> Tensor:
+        """Weights ``[J]`` of the components, from the weights ``[1 + K]`` of the reward and the constraints."""
         import torch
 
         rewards = torch.tensor(list(self.rewards.values()), dtype=weights.dtype, device=weights.device)
-        costs = [weights[1 + k : 2 + k] for k, name in enumerate(self.constrained) if name not in self.own]
+        costs = [weights[1 + k : 2 + k] for k, name in enumerate(self.constrained) if name not in self.policy_signals]
         return torch.cat([weights[:1] * rewards, *costs])
 
     def penalties(self, weights: Tensor) -> dict[str, Tensor]:
@@ -275,37 +282,40 @@ class Objective:
 
         The coefficient of an enforced constraint is its weight of ``weights [1 + K]``, per nat.
         """
-        found: dict[str, Tensor] = {}
+        penalties: dict[str, Tensor] = {}
         for k, (name, constraint) in enumerate(self.constrained.items()):
-            if name in self.own:
-                signal, cost = constraint.signal or name, weights[1 + k]
-                cost = -cost if constraint.bound.lower else cost
-                found[signal] = found[signal] + cost if signal in found else cost
-        return found
+            if (signal := self.policy_signals.get(name)) is not None:
+                cost = -weights[1 + k] if constraint.bound.lower else weights[1 + k]
+                penalties[signal] = penalties[signal] + cost if signal in penalties else cost
+        return penalties
 
-    def violations(self, signals: Signals, names: Iterable[str] | None = None) -> tuple[Tensor, Tensor]:
-        """Violations and opportunities of constraints, by default all, monitored too; float64 ``[len(names)]`` each."""
-        violations, opportunities = self.violations_by_prompt(signals, names)
-        return violations.sum(-1), opportunities.sum(-1)
+    def counts(self, signals: Signals) -> dict[str, Tensor]:
+        """Violations and opportunities of each constraint by prompt, float64 ``[2, B]``, monitored constraints too.
 
-    def violations_by_prompt(self, signals: Signals, names: Iterable[str] | None = None) -> tuple[Tensor, Tensor]:
-        """`violations` by prompt, ``[len(names), B]`` each."""
+        The policy's own signals count 0 where they are unmeasured.
+        """
         import torch
 
-        counts = []
-        for name in self.constraints if names is None else names:
-            constraint = self.constraints[name]
-            if name in self.own and (constraint.signal or name) not in signals:
-                value = next(iter(signals.values())).value
-                counts.append(torch.zeros(2, len(value), dtype=torch.float64, device=value.device))
-                continue
-            try:
+        value = next(iter(signals.values())).value
+        unmeasured = torch.zeros(2, len(value), dtype=torch.float64, device=value.device)
+        counts = dict.fromkeys(self.constraints, unmeasured)
+        for name, constraint in self.constraints.items():
+            if name not in self.policy_signals or self.policy_signals[name] in signals:
                 pair = constraint.violations(signals[key(name, constraint)])
-            except ObjectiveError as error:
-                raise ObjectiveError(f"Constraint '{name}' can't be measured: {error}.") from None
-            counts.append(torch.stack([count.double().flatten(1).sum(-1) for count in pair]))
-        if not counts:
-            empty = torch.zeros(0, 0, dtype=torch.float64)
-            return empty, empty.clone()
-        violations, opportunities = torch.stack(counts).unbind(1)
-        return violations, opportunities
+                counts[name] = torch.stack([count.double().flatten(1).sum(-1) for count in pair])
+        return counts
+
+    def violations(self, signals: Signals) -> tuple[Tensor, Tensor]:
+        """Violations and opportunities of all constraints, float64 ``[len(constraints)]`` each."""
+        return over_prompts(self.counts(signals), self.constraints)
+
+
+def over_prompts(counts: Mapping[str, Tensor], names: Iterable[str]) -> tuple[Tensor, Tensor]:
+    """Violations and opportunities of the named constraints, float64 ``[len(names)]`` each, from `Objective.counts`."""
+    import torch
+
+    rows = [counts[name] for name in names]
+    if not rows:
+        return torch.zeros(2, 0, dtype=torch.float64).unbind()  # type: ignore[return-value]
+    violations, opportunities = torch.stack(rows).unbind(1)
+    return violations.sum(-1), opportunities.sum(-1)

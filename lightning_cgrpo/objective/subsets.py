@@ -39,29 +39,6 @@ def expanded(constraints: Mapping[str, Constraint]) -> dict[str, Constraint]:
     return found
 
 
-def check_subset(name: str, of: Constraint) -> None:
-    """Raise an `ObjectiveError` unless `where` is one column and its value, and `by` one column and its values."""
-    if of.where is not None and of.by is not None:
-        raise ObjectiveError(f"Expected constraint '{name}' to have one of where: and by:, but got both.")
-    if isinstance(of.by, str):
-        raise ObjectiveError(
-            f"Expected by: of constraint '{name}' to list the column's values, but got the column '{of.by}' alone, try "
-            f"by: {{{of.by}: [VALUE, ...]}}."
-        )
-    if of.by is not None:
-        values = next(iter(of.by.values()), None) if isinstance(of.by, Mapping) and len(of.by) == 1 else None
-        if not isinstance(values, list) or not values or len(set(map(str, values))) < len(values):
-            raise ObjectiveError(
-                f"Expected by: of constraint '{name}' to be a column and its different values, like {{language: [en, "
-                f"fr]}}, but got {of.by}."
-            )
-    if of.where is not None and (not isinstance(of.where, Mapping) or len(of.where) != 1):
-        raise ObjectiveError(
-            f"Expected where: of constraint '{name}' to be a column and its value, like {{language: fr}}, but got "
-            f"{of.where}."
-        )
-
-
 def key(name: str, of: Constraint) -> str:
     """Name of the signal that a constraint measures, within its subset."""
     signal = of.signal or name
@@ -115,33 +92,29 @@ def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[st
         ObjectiveError: the nearest column or value is suggested.
     """
     subsets = {name: constraint for name, constraint in constraints.items() if constraint.where is not None}
-    if not subsets:
-        return
-    columns = columns_of(source_of("train"))
-    for name, constraint in subsets.items():
-        column, value = column_of(constraint), value_of(constraint)
-        if column not in columns:
-            raise ObjectiveError(
-                f"Expected constraint '{name}' to name a column of the data, {sorted(columns)}, but got '{column}'."
-                f"{did_you_mean(column, list(columns))}"
-            )
-        known = sorted({str(value) for value in columns[column]})
-        if str(value) not in known:
-            shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
-            raise ObjectiveError(
-                f"Expected constraint '{name}' to be on a subset with prompts, but no {column} is {value}; there are "
-                f"{shown}.{did_you_mean(str(value), known)}"
-            )
-    try:
-        held_out = columns_of(source_of("val"))
-    except UserError:  # There is no validation.
-        return
-    for name, constraint in subsets.items():
-        if held_out and column_of(constraint) not in held_out:
-            raise ObjectiveError(
-                f"Expected validation prompts to have the column '{column_of(constraint)}' for constraint '{name}', "
-                f"but got {sorted(held_out)}."
-            )
+    for split in ("train", "val") if subsets else ():
+        try:
+            columns = columns_of(source_of(split))
+        except UserError:
+            if split == "train":
+                raise
+            columns = {}  # There is no validation.
+        if not columns and split == "val":
+            return
+        for name, constraint in subsets.items():
+            column, value = column_of(constraint), value_of(constraint)
+            if column not in columns:
+                raise ObjectiveError(
+                    f"Expected constraint '{name}' to name a column of the {split} data, {sorted(columns)}, but got "
+                    f"'{column}'.{did_you_mean(column, list(columns))}"
+                )
+            values = sorted({str(value) for value in columns[column]})
+            if split == "train" and str(value) not in values:
+                shown = ", ".join(values[:8]) + (", ..." if len(values) > 8 else "")
+                raise ObjectiveError(
+                    f"Expected constraint '{name}' to be on a subset with prompts, but no {column} is {value}; there "
+                    f"are {shown}.{did_you_mean(str(value), values)}"
+                )
 
 
 def columns_of(source: PromptSource) -> dict[str, list[Any]]:

@@ -359,7 +359,7 @@ class Numbers(GridworldTask):
 
 
 def test_a_rate_of_numbers_is_refused():
-    with pytest.raises(UserError, match=r"Constraint 'lava' can't be measured: .* it was \d\.?5?; add violated_above"):
+    with pytest.raises(UserError, match="constraint 'lava' to be 0 or 1"):
         train(make(Numbers()), updates=20)
 
 

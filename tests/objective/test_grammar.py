@@ -1,4 +1,4 @@
-"""Constraints as people state them: means, compositions and schedules, and what is refused, in one line."""
+"""Constraints as people state them: means, compositions and schedules."""
 
 import math
 from dataclasses import replace
@@ -6,8 +6,6 @@ from typing import ClassVar
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lightning_cgrpo.objective.composition import composed
 from lightning_cgrpo.objective.declaration import check_schedule
@@ -18,16 +16,6 @@ from lightning_cgrpo.objective.targets import HOLD, Targets
 from lightning_cgrpo.objective.units import within_groups
 from lightning_cgrpo.rollout import PromptGroups, Signal
 from lightning_cgrpo.verdicts.clustered import ClusteredMean
-
-DECLARED = {"goal": "indicator", "lava": "indicator", "tokens": "number", "score": "any"}
-
-
-def refused(declared: dict, signals: dict | None = None) -> str:
-    with pytest.raises(ObjectiveError) as caught:
-        config = {"reward": "goal", "constraints": {"c": declared} if declared else {}, "signals": signals}
-        Objective.declared(config).check_signals(DECLARED)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 class TestMeans:
@@ -70,38 +58,6 @@ class TestMeans:
         assert found.says == "undecided" and str(found) == "16.89 to 19.11"
         assert ClusteredMean(18.0, None, 1, 1).bounds(0.05) == (-math.inf, math.inf)
 
-    @pytest.mark.parametrize(
-        ("declared", "words"),
-        [
-            (
-                {"mean_at_most": 5, "at_most": 0.1, "signal": "tokens"},
-                "one bound, but got both at_most: 0.1 and mean_at",
-            ),
-            ({"mean_at_most": 0.5, "signal": "lava"}, "'lava' is an indicator, whose mean is a rate, try at_most:."),
-            (
-                {"mean_at_most": "few", "signal": "tokens"},
-                "mean_at_most of constraint 'c' to be a number, but got 'few'",
-            ),
-            ({"mean_at_most": math.nan, "signal": "tokens"}, "a finite mean_at_most, but got nan"),
-            (
-                {"mean_at_least": 5, "violated_above": 3, "signal": "tokens"},
-                "a mean or a rate, but got mean_at_least and",
-            ),
-            ({"mean_at_most": 5, "signal": "token"}, "but got 'token'. Did you mean 'tokens'?"),
-            ({"mean_at_most": 5, "range": [9, 7], "signal": "tokens"}, "the signal's least and greatest value"),
-            ({"mean_at_most": 5, "range": [7, 9], "signal": "tokens"}, "within its range: [7, 9], but got 5"),
-            ({"mean_at_most": 5, "range": 9, "signal": "tokens"}, "range of constraint 'c' to be two numbers"),
-            ({"at_most": 0.5, "range": [0, 1], "signal": "score"}, "range: only with mean_at_most:"),
-        ],
-    )
-    def test_refusals(self, declared: dict, words: str) -> None:
-        assert words in refused(declared)
-
-    def test_bounds_that_exclude_each_other(self) -> None:
-        low, high = Constraint(mean_at_least=9.0, signal="x"), Constraint(mean_at_most=5.0, signal="x")
-        with pytest.raises(ObjectiveError, match="allow some mean, but got mean_at_least: 9 and mean_at_most: 5"):
-            Objective("goal", {"low": low, "high": high})
-
 
 class TestComposition:
     SIGNALS: ClassVar = {
@@ -140,29 +96,10 @@ class TestComposition:
         assert faults["c"].tolist() == faults["short"].tolist() == [1]
         assert clean["c"].applicable.tolist() == [[True, False, True, True]]
 
-    def test_numbers_are_no_indicators(self) -> None:
-        with pytest.raises(ObjectiveError, match=r"Expected indicators, 0 or 1, in .* but got 2, try above: or below:"):
-            composed({"all_of": ["a", "n"]}, self.SIGNALS)
-
-    @pytest.mark.parametrize(
-        ("signals", "words"),
-        [
-            ({"s": {"all": ["goal", "lava"]}}, "made by an operation, but got 'all'. Did you mean 'all_of'?"),
-            ({"s": {"all_of": ["goal"]}}, "a list of at least two signals"),
-            ({"s": {"below": {"tokens": "few"}}}, "one signal and its limit, like {tokens: 80}"),
-            ({"s": {"below": 80}}, "one signal and its limit"),
-            ({"s": {}}, "to be one operation"),
-            ({"s": "goal"}, "to be one operation"),
-            ("goal", "signals to be a mapping by name"),
-            ({"s": {"not": "gaol"}}, "but got 'gaol'. Did you mean 'goal'?"),
-            ({"s": {"not": "tokens"}}, "'tokens' is a number, try {above: {tokens: LIMIT}}"),
-            ({"s": {"above": {"lava": 0}}}, "'lava' is an indicator"),
-            ({"goal": {"not": "lava"}}, "another name than the task's signals"),
-            ({"s": {"not": "t"}, "t": {"not": "s"}}, "not to be made of themselves, but got s -> t -> s"),
-        ],
-    )
-    def test_refusals(self, signals: dict, words: str) -> None:
-        assert words in refused({}, signals)
+    @pytest.mark.parametrize("composed_twice", [{"all_of": ["a", "n"]}, {"not": {"any_of": ["n", "a"]}}])
+    def test_numbers_are_no_indicators(self, composed_twice: dict) -> None:
+        with pytest.raises(ObjectiveError, match="signal 's' to be 0 or 1, but got 2"):
+            Objective("goal", signals={"s": composed_twice}).made(self.SIGNALS, PromptGroups(torch.arange(1)))
 
 
 class TestSchedules:
@@ -210,94 +147,8 @@ class TestSchedules:
         other.observe(counts)
         assert other.thresholds(0) == pytest.approx([0.10]) and one.thresholds(0) == [0.20]
 
-    @pytest.mark.parametrize(
-        ("declared", "words"),
-        [
-            (
-                {"at_most": 0.1, "start": 0.3},
-                "start: with over: (updates) or with notch: (a step), but got start: alone",
-            ),
-            ({"at_most": 0.1, "over": 30}, "but got over: alone"),
-            ({"at_most": 0.1, "start": 0.3, "over": 30, "notch": 0.1}, "one of over: and notch:, but got both"),
-            ({"at_most": 0.1, "start": 0.05, "over": 30}, "tighten, but got 0.05 before 0.1, try a larger start:"),
-            (
-                {"at_least": 0.9, "start": [0.8, 0.7], "over": 30},
-                "tighten, but got 0.8 before 0.7, try a smaller start:",
-            ),
-            ({"at_most": 0.1, "start": [0.3], "notch": 0.1}, "start: as one threshold for notch:"),
-            ({"at_most": 0.1, "start": [], "over": 9}, "start: as one threshold"),
-            ({"at_most": 0.1, "start": 3, "over": 9}, "start: like its bound, at_most, but got 3"),
-            ({"at_most": 0.1, "start": 0.3, "notch": 0}, "a positive notch:, but got 0"),
-            ({"at_most": 0.1, "start": [0.3, 0.2], "over": 1}, "over: of at least 2 updates, but got 1"),
-            ({"at_most": 0.1, "start": "loose", "over": 9}, "start of constraint 'c' to be a number or a list"),
-            ({"at_most": 0.1, "start": 0.3, "over": 9, "role": "monitor"}, "no schedule, since it is only monitored"),
-        ],
-    )
-    def test_refusals(self, declared: dict, words: str) -> None:
-        assert words in refused({**declared, "signal": "lava"})
-
     def test_past_the_runs_end(self) -> None:
         constraint = Constraint(at_most=0.1, start=0.3, over=300)
         check_schedule("c", constraint, 300)
-        with pytest.raises(ObjectiveError, match=r"within the run's 200 updates, but got over: 300, try over: 133\."):
+        with pytest.raises(ObjectiveError, match="try over: 133"):
             check_schedule("c", constraint, 200)
-
-
-NUMBERS = st.one_of(st.none(), st.booleans(), st.integers(-2, 120), st.floats(), st.text(max_size=3))
-VALUES = st.one_of(
-    NUMBERS,
-    st.lists(NUMBERS, max_size=3),
-    st.dictionaries(
-        st.sampled_from(["tokens", "x"]), st.one_of(NUMBERS, st.lists(st.integers(1, 3), max_size=3)), max_size=2
-    ),
-)
-DECLARATIONS = st.dictionaries(
-    st.sampled_from(
-        [
-            "at_most",
-            "at_least",
-            "mean_at_most",
-            "mean_at_least",
-            "start",
-            "over",
-            "notch",
-            "range",
-            "where",
-            "by",
-            "violated_above",
-        ]
-    ),
-    VALUES,
-    max_size=4,
-)
-NAMES = st.sampled_from(["goal", "lava", "tokens", "score", "s", "t", "typo"])
-EXPRESSIONS = st.recursive(
-    st.one_of(NAMES, VALUES),
-    lambda parts: st.dictionaries(
-        st.sampled_from(["all_of", "any_of", "not", "above", "below", "all"]),
-        st.one_of(parts, st.lists(parts, max_size=3), st.dictionaries(NAMES, NUMBERS, max_size=2)),
-        max_size=2,
-    ),
-    max_leaves=6,
-)
-
-
-@settings(max_examples=600, deadline=None, derandomize=True)
-@given(DECLARATIONS, NAMES, st.dictionaries(st.sampled_from(["s", "t"]), EXPRESSIONS, max_size=2))
-def test_whatever_is_declared_is_an_objective_or_one_line(declared: dict, signal: str, signals: dict) -> None:
-    """And what is an objective can be measured: thresholds in force, sums, spread and components are numbers."""
-    config = {"reward": "goal", "constraints": {"c": {**declared, "signal": signal}}, "signals": signals}
-    try:
-        objective = Objective.declared(config)
-        objective.check_signals(DECLARED)
-    except ObjectiveError as error:
-        assert "\n" not in str(error)
-        return
-    for constraint in objective.constraints.values():
-        assert math.isfinite(constraint.threshold(3)) and math.isfinite(constraint.bound.target)
-    values = {name: Signal(torch.tensor([[1.0, 0.0], [0.0, 1.0]])) for name in DECLARED}
-    found = objective.made(values, PromptGroups(torch.arange(2), {"tokens": ["1", "2"], "x": [1, 2]}))
-    violations, opportunities = objective.violations(found)
-    assert violations.isfinite().all() and (opportunities >= 0).all()
-    assert objective.components(found).values.isfinite().all()
-    assert within_groups(objective, found, objective.constraints).isfinite().all()

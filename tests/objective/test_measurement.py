@@ -1,5 +1,6 @@
 """What is shown of a batch: faults apart, and sums that add up."""
 
+import itertools
 import json
 import math
 import subprocess
@@ -11,10 +12,12 @@ import pytest
 import torch
 
 from lightning_cgrpo.objective.measurement import (
+    EVERY,
     Evaluation,
     RunningSums,
     behavior_metrics,
     behavior_sums,
+    best_sums,
     clustered_rates,
     isolate_faults,
     moments,
@@ -366,3 +369,31 @@ class TestMetrics:
         sums = behavior_sums(objective, {"x": signal}, Rollouts(mask.long(), mask, {}))
         metrics = behavior_metrics(objective, {name: value.item() for name, value in sums.items()})
         assert metrics == {"reward/mean": 2 / 3, "rollout/length": 2, "inapplicable/x": 0.25}
+
+
+def test_no_other_choice_of_answers_comes_nearer_to_the_threshold() -> None:
+    """Every choice of one answer for each of 4 prompts."""
+    generator = torch.Generator().manual_seed(0)
+    objective = Objective("goal", {"lava": Constraint(at_most=0.2), "polite": Constraint(at_least=0.9)})
+    for _ in range(20):
+        steps = torch.randint(1, 9, (4, 3), generator=generator).float()
+        lava = (torch.rand(4, 3, generator=generator) * steps).round()
+        polite = (torch.rand(4, 3, generator=generator) < 0.4).float()
+        best = RunningSums()
+        signals = {"lava": Signal(lava, count=lava, opportunities=steps), "polite": Signal(polite)}
+        for half in (slice(0, 3), slice(3, 4)):
+            best.add(best_sums(objective, {n: s.mapped(lambda t, half=half: t[half]) for n, s in signals.items()}))
+        rates = best.rates(objective.means)
+        choices = list(itertools.product(range(3), repeat=4))
+        excess = [sum(float(lava[row, one] - 0.2 * steps[row, one]) for row, one in enumerate(c)) for c in choices]
+        found = rates["lava"]
+        assert (found.rate - 0.2) * found.opportunities == pytest.approx(min(excess), abs=1e-5)
+        assert rates["polite"].rate == pytest.approx(1 - polite.amax(-1).mean().item())
+        meets = ((lava <= 0.2 * steps + 1e-6) & (polite == 1)).any(-1).float().mean().item()
+        assert rates[EVERY].rate == pytest.approx(1 - meets)
+
+
+def test_without_thresholds_there_is_nothing_to_reach() -> None:
+    best = RunningSums()
+    best.add(best_sums(Objective("goal", {"lava": Constraint(role="monitor")}), {"lava": Signal(torch.zeros(2, 3))}))
+    assert best.rates(()) == {}

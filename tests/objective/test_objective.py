@@ -1,181 +1,16 @@
-"""What an objective means: signals into components, counts and thresholds; and what it refuses, in which words."""
+"""What an objective means: signals into components, counts and thresholds."""
 
 import math
 from decimal import Decimal
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
-from lightning_cgrpo.rollout import Signal
-
-DECLARED = {"goal": "indicator", "lava": "indicator", "battery": "indicator", "speed": "number", "score": "any"}
-
-
-def refused(reward="goal", /, check: bool = False, **constraints) -> str:
-    """The one-line message with which an objective is refused."""
-    with pytest.raises(ObjectiveError) as caught:
-        objective = Objective(reward, {name: Constraint(**arguments) for name, arguments in constraints.items()})
-        assert check, "Expected the constructor to refuse."
-        objective.check_signals(DECLARED)
-    assert isinstance(caught.value, UserError)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
-
-
-class TestRefusals:
-    def test_both_bounds(self) -> None:
-        assert refused(lava={"at_most": 0.1, "at_least": 0.05}) == (
-            "Expected constraint 'lava' to have one bound, but got both at_most: 0.1 and at_least: 0.05. "
-            "Declare two constraints on the same `signal` to bound a rate from both sides."
-        )
-
-    def test_no_bound(self) -> None:
-        assert refused(lava={}) == (
-            "Expected constraint 'lava' to have a bound, at_most: or at_least:, or role: monitor."
-        )
-
-    @pytest.mark.parametrize("word", ["at_most", "at_least"])
-    @pytest.mark.parametrize(
-        ("value", "tail"),
-        [
-            (5, "5 (did you mean 0.05?)."),
-            (99.5, "99.5 (did you mean 0.995?)."),
-            (100, "100 (did you mean 1?)."),
-            (1.01, "1.01 (did you mean 0.0101?)."),
-            (101, "101."),
-            (-0.1, "-0.1."),
-            (math.inf, "inf."),
-            (math.nan, "nan."),
-        ],
-    )
-    def test_out_of_range(self, word: str, value: float, tail: str) -> None:
-        expected = f"Expected constraint 'lava' to have {word} in [0, 1], a rate, but got {tail}"
-        assert refused(lava={word: value}) == expected
-        assert refused(lava={word: value, "role": "monitor"}) == expected
-
-    @pytest.mark.parametrize("word", ["at_most", "at_least"])
-    def test_the_ends_of_the_range_are_allowed(self, word: str) -> None:
-        for value in (0, 0.0, 1, 1.0):
-            Objective("goal", {"lava": Constraint(**{word: value}, role="monitor")})
-        strict, idle = (0, 1) if word == "at_most" else (1, 0)
-        Objective("goal", {"lava": Constraint(**{word: strict})})
-        # A constraint that nothing can violate is a percentage, or a mistake.
-        with pytest.raises(ObjectiveError, match=f"a bound that can be violated, but got {word}: {idle}"):
-            Objective("goal", {"lava": Constraint(**{word: idle})})
-
-    def test_bounds_that_exclude_each_other(self) -> None:
-        both = {"low": Constraint(signal="x", at_least=0.9), "high": Constraint(signal="x", at_most=0.5)}
-        with pytest.raises(ObjectiveError, match=r"'low' and 'high' on 'x' to allow some rate, but got at_least: 0\.9"):
-            Objective("goal", both)
-        Objective("goal", {**both, "high": Constraint(signal="x", at_most=0.95)})
-        Objective("goal", {**both, "high": Constraint(signal="y", at_most=0.5)})
-
-    def test_unknown_role(self) -> None:
-        """A typo must not turn a constraint off."""
-        assert refused(lava={"at_most": 0.1, "role": "constraint"}) == (
-            "Expected constraint 'lava' to have role: constrain or monitor, but got 'constraint'."
-        )
-
-    def test_both_sides_violated(self) -> None:
-        assert refused(speed={"at_most": 0.1, "violated_above": 5, "violated_below": 1}) == (
-            "Expected constraint 'speed' to have one of violated_above and violated_below, but got both."
-        )
-
-    @pytest.mark.parametrize("word", ["violated_above", "violated_below"])
-    def test_no_number_violates(self, word: str) -> None:
-        message = f"Expected constraint 'speed' to have a finite {word}, but got nan."
-        assert refused(speed={"at_most": 0.1, word: math.nan}) == message
-
-    @pytest.mark.parametrize("reward", ["", {}])
-    def test_no_reward(self, reward) -> None:
-        assert refused(reward) == "Expected the objective to name a reward signal, but got none."
-
-    @pytest.mark.parametrize("weight", [math.inf, -math.inf, math.nan])
-    def test_reward_weight(self, weight: float) -> None:
-        message = f"Expected a finite weight for reward 'score', but got {weight}."
-        assert refused({"goal": 1.0, "score": weight}) == message
-
-    def test_the_name_reward_is_taken(self) -> None:
-        assert refused(reward={"at_most": 0.1}) == (
-            "Expected a constraint name that isn't the reward's in tags, but got 'reward'."
-        )
-
-    @pytest.mark.parametrize(
-        ("constraints", "message"),
-        [
-            ({True: {"at_most": 0.1}}, r"name of a constraint to be text, but got True \(bool\), try quotes"),
-            ({"lava": {"at_most": 0.1, "signal": 5}}, r"signal of constraint 'lava' to be .* but got 5 \(int\)"),
-            (
-                {"r/l=a": {"at_most": 0.2, "signal": "r"}, "r": {"at_most": 0.1, "by": {"l": ["a", "b"]}}},
-                "Expected no constraint 'r/l=a', because by: of constraint 'r' makes one",
-            ),
-        ],
-    )
-    def test_names(self, constraints, message) -> None:
-        with pytest.raises(ObjectiveError, match=message):
-            Objective.declared({"reward": "goal", "constraints": constraints})
-
-    def test_the_first_wrong_constraint_is_named(self) -> None:
-        assert "'b'" in refused(a={"at_most": 0.1}, b={"at_most": 2}, c={})
-
-
-class TestCheckSignals:
-    KNOWN = "['battery', 'goal', 'lava', 'score', 'speed']"
-
-    def test_what_fits_passes(self) -> None:
-        Objective(
-            {"goal": 1.0, "speed": 0.1},
-            {
-                "lava": Constraint(at_most=0.01),
-                "slow": Constraint(at_most=0.1, signal="speed", violated_below=1.0),
-                "score": Constraint(at_least=0.5),
-                "high": Constraint(at_most=0.5, signal="score", violated_above=0.9),
-            },
-        ).check_signals(DECLARED)
-
-    def test_unknown_reward(self) -> None:
-        assert refused("gaol", check=True) == (
-            f"Expected reward 'gaol' to name a signal of the task, {self.KNOWN}, but got 'gaol'. Did you mean 'goal'?"
-        )
-        assert refused({"goal": 1.0, "speeed": 0.1}, check=True).endswith("but got 'speeed'. Did you mean 'speed'?")
-
-    def test_unknown_constraint(self) -> None:
-        assert refused(check=True, batery={"at_most": 0.1}) == (
-            f"Expected constraint 'batery' to name a signal of the task, {self.KNOWN}, but got 'batery'. "
-            "Did you mean 'battery'?"
-        )
-
-    def test_unknown_signal_of_a_constraint(self) -> None:
-        assert refused(check=True, hot={"at_most": 0.1, "signal": "lavva"}) == (
-            f"Expected constraint 'hot' to name a signal of the task, {self.KNOWN}, but got 'lavva'. "
-            "Did you mean 'lava'?"
-        )
-
-    def test_nothing_similar(self) -> None:
-        message = refused(check=True, xyzzy={"at_most": 0.1})
-        assert message.endswith("but got 'xyzzy'.")
-
-    def test_monitors_are_checked_too(self) -> None:
-        assert "'lavva'" in refused(check=True, lavva={"role": "monitor"})
-
-    def test_a_number_must_say_what_violates(self) -> None:
-        assert refused(check=True, speed={"at_most": 0.1}) == (
-            "Expected constraint 'speed' to say when the number 'speed' violates it: add violated_above: or "
-            "violated_below:."
-        )
-        assert "number 'speed'" in refused(check=True, slow={"signal": "speed", "role": "monitor"})
-
-    @pytest.mark.parametrize("word", ["violated_above", "violated_below"])
-    def test_an_indicator_must_not(self, word: str) -> None:
-        assert refused(check=True, hot={"at_most": 0.1, "signal": "lava", word: 0.5}) == (
-            "Expected constraint 'hot' on the indicator 'lava' to have no violated_above: or violated_below:, since "
-            "its rate is bounded directly."
-        )
+from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError, over_prompts
+from lightning_cgrpo.rollout import PromptGroups, Signal
 
 
 class TestThresholds:
@@ -317,11 +152,6 @@ class TestSignalsByStep:
         excess = Constraint(at_most=0.25, cost="excess").component(self.signals()["lava"])
         assert excess.tolist() == [[[-0.75, 0.25, -0.75], [0.25, -0.75, 0]]]
 
-    def test_a_step_that_is_no_indicator(self) -> None:
-        signal = Signal(torch.tensor([[[-1.0, 1, 1], [0, 0, 0]]])).within(self.MASK)
-        with pytest.raises(ObjectiveError, match="must be 0 or 1, but it was -1"):
-            Constraint(at_most=0.1).violations(signal)
-
 
 class TestCost:
     """Two answers with steps: one violation in 10 steps, and 2 in 80; the threshold is .05 of the steps."""
@@ -349,14 +179,22 @@ class TestCost:
         plain, excess = (Constraint(**{word: 0.2}, cost=cost).component(indicator) for cost in ("signal", "excess"))
         assert torch.allclose(excess - plain, (excess - plain)[:, :1].expand_as(plain))
 
-    def test_unknown(self) -> None:
-        with pytest.raises(ObjectiveError, match="Expected constraint 'lava' to have cost: signal or excess, but got"):
-            Objective("goal", {"lava": Constraint(at_most=0.1, cost="mean")})
+    @pytest.mark.parametrize(
+        "signal",
+        [
+            Signal(torch.tensor([[1.0, 0.5]])),
+            Signal(torch.tensor([[1.0, -1.0]])),
+            Signal(torch.tensor([[[-1.0, 1.0], [0, 0]]])).within(torch.ones(1, 2, 2, dtype=torch.bool)),
+            Signal(torch.ones(1, 2), count=torch.tensor([[3.0, 1.0]]), opportunities=torch.tensor([[2.0, 2.0]])),
+        ],
+    )
+    def test_an_indicator_is_0_or_1_and_a_rate_in_0_to_1(self, signal: Signal) -> None:
+        def made(**options: Any) -> None:
+            Objective("x", {"c": Constraint(**options, signal="x")}).made({"x": signal}, PromptGroups(torch.arange(1)))
 
-    @pytest.mark.parametrize("value", [0.5, 2.0, -1.0])
-    def test_an_indicator_is_0_or_1(self, value: float) -> None:
-        with pytest.raises(ObjectiveError, match=f"its signal must be 0 or 1, but it was {value:g}"):
-            Constraint(at_most=0.1).violations(Signal(torch.tensor([[1.0, value]])))
+        with pytest.raises(ObjectiveError, match="constraint 'c' to be 0 or 1"):
+            made(at_most=0.1)
+        made(mean_at_most=0.1)
 
 
 class TestObjective:
@@ -417,7 +255,7 @@ class TestObjective:
         violations, opportunities = objective.violations(signals)
         assert violations.tolist() == [1, 2, 1, 1] and opportunities.tolist() == [3, 3, 2, 3]
         assert violations.dtype == opportunities.dtype == torch.float64
-        constrained = objective.violations(signals, objective.constrained)
+        constrained = over_prompts(objective.counts(signals), objective.constrained)
         assert [x.tolist() for x in constrained] == [[1, 1], [3, 2]]
 
     def test_without_constraints(self) -> None:

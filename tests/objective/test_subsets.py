@@ -52,27 +52,6 @@ class TestExpansion:
         objective = Objective("goal", {"c": Constraint(at_most=0.5, signal="right", where={"steps": 1})})
         assert objective.violations(objective.made(found, prompts(1)))[1].tolist() == [1]
 
-    @pytest.mark.parametrize(
-        ("declared", "words"),
-        [
-            ({"by": "steps"}, "but got the column 'steps' alone, try by: {steps: [VALUE, ...]}."),
-            ({"by": {"steps": []}}, "a column and its different values"),
-            ({"by": {"steps": [1, 1]}}, "a column and its different values"),
-            ({"by": {"a": [1], "b": [2]}}, "a column and its different values"),
-            ({"where": {}}, "a column and its value, like {language: fr}"),
-            ({"where": {"steps": 1}, "by": {"steps": [1]}}, "one of where: and by:, but got both"),
-        ],
-    )
-    def test_refusals(self, declared: dict, words: str) -> None:
-        with pytest.raises(ObjectiveError) as caught:
-            Objective.declared({"reward": "goal", "constraints": {"right": {"at_least": 0.8, **declared}}})
-        assert words in str(caught.value) and "\n" not in str(caught.value)
-
-    def test_the_policys_own_signals_have_no_subsets(self) -> None:
-        objective = Objective("goal", {"d": Constraint(signal="kl", mean_at_most=0.1, where={"steps": 1})})
-        with pytest.raises(ObjectiveError, match="to be on all prompts, try it without where: and by:"):
-            objective.check_signals({"goal": "indicator"})
-
 
 class TestData:
     ROWS = SimpleNamespace(rows=[{"steps": 1, "prompt": "a"}, {"steps": 2, "prompt": "b"}])
@@ -92,14 +71,14 @@ class TestData:
             check_columns({"c": Constraint(at_most=0.1, where=where)}, lambda split: source)
 
         check({"steps": 2})
-        with pytest.raises(ObjectiveError, match=r"but got 'step'. Did you mean 'steps'\?"):
+        with pytest.raises(ObjectiveError, match="Did you mean 'steps'"):
             check({"step": 2})
         with pytest.raises(ObjectiveError, match="but no steps is 3; there are 1, 2"):
             check({"steps": 3})
 
     def test_validation_prompts_need_the_column(self) -> None:
         sources = {"train": self.ROWS, "val": SimpleNamespace(rows=[{"prompt": "c"}])}
-        with pytest.raises(ObjectiveError, match=r"the column 'steps' for constraint 'c', but got \['prompt'\]"):
+        with pytest.raises(ObjectiveError, match="column of the val data"):
             check_columns({"c": Constraint(at_most=0.1, where={"steps": 1})}, sources.__getitem__)
 
     def test_without_subsets_no_data_is_read(self) -> None:

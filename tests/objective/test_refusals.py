@@ -1,0 +1,199 @@
+"""Whatever is declared is an objective, or is refused in one line that names the mistake."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
+from lightning_cgrpo.objective.units import within_groups
+from lightning_cgrpo.rollout import PromptGroups, Signal
+
+DECLARED = {"goal": "indicator", "lava": "indicator", "tokens": "number", "score": "any"}
+LATER = {"start": 0.3, "over": 30}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "keyword"),
+    [
+        # bounds
+        ({}, "at_most:"),
+        ({"at_most": 0.1, "at_least": 0.05}, "one bound"),
+        ({"at_most": 0.1, "mean_at_most": 5}, "one bound"),
+        ({"at_most": 5}, r"did you mean 0\.05"),
+        ({"at_least": 99.5}, r"did you mean 0\.995"),
+        ({"at_most": 101}, r"101\."),
+        ({"at_least": -0.1, "role": "monitor"}, r"in \[0, 1\]"),
+        ({"at_most": math.inf}, r"in \[0, 1\]"),
+        ({"at_least": math.nan}, r"in \[0, 1\]"),
+        ({"at_most": 1}, "can be violated"),
+        ({"at_least": 0}, "can be violated"),
+        ({"at_most": 0.1, "role": "constraint"}, "role"),
+        ({"at_most": 0.1, "cost": "mean"}, "cost"),
+        ({"at_most": 0.1, "signal": 5}, "signal"),
+        # numbers
+        ({"at_most": 0.1, "signal": "tokens"}, "violated_above"),
+        ({"role": "monitor", "signal": "tokens"}, "violated_above"),
+        ({"at_most": 0.1, "violated_above": 0.5}, "indicator"),
+        ({"at_most": 0.1, "violated_below": 0.5}, "indicator"),
+        ({"at_most": 0.1, "signal": "tokens", "violated_above": 5, "violated_below": 1}, "both"),
+        ({"at_most": 0.1, "signal": "tokens", "violated_below": math.nan}, "finite violated_below"),
+        # means
+        ({"mean_at_most": 0.5}, "try at_most:"),
+        ({"mean_at_most": "few", "signal": "tokens"}, "'few'"),
+        ({"mean_at_most": math.nan, "signal": "tokens"}, "finite mean_at_most"),
+        ({"mean_at_least": 5, "violated_above": 3, "signal": "tokens"}, "mean_at_least and violated_above"),
+        ({"mean_at_most": 5, "range": [9, 7], "signal": "tokens"}, "least and greatest"),
+        ({"mean_at_most": 5, "range": [7, 9], "signal": "tokens"}, r"within its range: \[7, 9\]"),
+        ({"mean_at_most": 5, "range": 9, "signal": "tokens"}, "range"),
+        ({"at_most": 0.5, "range": [0, 1], "signal": "score"}, "range: only"),
+        # schedules
+        ({"at_most": 0.1, "start": 0.3}, "over:"),
+        ({"at_most": 0.1, "over": 30}, "start:"),
+        ({"at_most": 0.1, **LATER, "notch": 0.1}, "one of over: .* and notch:"),
+        ({"at_most": 0.1, **LATER, "start": 0.05}, "larger start:"),
+        ({"at_least": 0.9, **LATER, "start": [0.8, 0.7]}, "smaller start:"),
+        ({"at_most": 0.1, "start": [0.3], "notch": 0.1}, "notch:"),
+        ({"at_most": 0.1, "start": 0.3, "notch": 0}, "positive notch:"),
+        ({"at_most": 0.1, **LATER, "start": []}, "each start:"),
+        ({"at_most": 0.1, **LATER, "start": 3}, "start: like its bound"),
+        ({"at_most": 0.1, "start": [0.3, 0.2], "over": 1}, "each start:"),
+        ({"at_most": 0.1, **LATER, "start": "loose"}, "'loose'"),
+        ({"at_most": 0.1, **LATER, "role": "monitor"}, "no schedule"),
+        # subsets
+        ({"at_most": 0.1, "by": "steps"}, r"try by: \{steps: \[VALUE"),
+        ({"at_most": 0.1, "by": {"steps": []}}, "different values"),
+        ({"at_most": 0.1, "by": {"steps": [1, 1]}}, "different values"),
+        ({"at_most": 0.1, "by": {"a": [1], "b": [2]}}, "different values"),
+        ({"at_most": 0.1, "where": {}}, "where:"),
+        ({"at_most": 0.1, "where": {"steps": 1}, "by": {"steps": [1]}}, "both"),
+        ({"mean_at_most": 0.1, "signal": "kl", "where": {"steps": 1}}, "all prompts"),
+        ({"at_most": 0.1, "signal": "kl"}, "try mean_at_most"),
+        # names
+        ({"at_most": 0.1, "signal": "lavva"}, "Did you mean 'lava'"),
+        ({"mean_at_most": 5, "signal": "token"}, "Did you mean 'tokens'"),
+        ({"role": "monitor", "signal": "xyzzy"}, r"'xyzzy'\.$"),
+    ],
+)
+def test_constraints(constraint: dict, keyword: str) -> None:
+    refused({"constraints": {"c": {"signal": "lava", **constraint}}}, keyword)
+
+
+@pytest.mark.parametrize(
+    ("objective", "keyword"),
+    [
+        ({"reward": ""}, "reward"),
+        ({"reward": {}}, "reward"),
+        ({"reward": ["goal"]}, "reward"),
+        ({"reward": {"goal": 1.0, "score": math.inf}}, "finite weight"),
+        ({"reward": "gaol"}, "Did you mean 'goal'"),
+        ({"reward": {"goal": 1.0, "token": 0.1}}, "Did you mean 'tokens'"),
+        ({"constraints": [{"lava": {"at_most": 0.1}}]}, "mapping"),
+        ({"constraints": {"lava": 0.1}}, "at_most: 0.01"),
+        ({"constraints": {"reward": {"at_most": 0.1}}}, "'reward'"),
+        ({"constraints": {True: {"at_most": 0.1}}}, "quotes"),
+        ({"constraints": {"goal": {"at_most": 0.1}, "lava": {"at_most": 2}, "score": {}}}, "'lava'"),
+        ({"constraints": {"r/l=a": {"at_most": 0.2}, "r": {"at_most": 0.1, "by": {"l": ["a", "b"]}}}}, "'r/l=a'"),
+        ({"constraints": {"low": {"signal": "lava", "at_least": 0.9}, "high": {"signal": "lava", "at_most": 0.5}}},
+         "allow some rate"),
+        ({"constraints": {"low": {"signal": "tokens", "mean_at_least": 9},
+                          "high": {"signal": "tokens", "mean_at_most": 5}}}, "allow some mean"),
+        ({"signals": "goal"}, "mapping"),
+        ({"signals": {"s": {"all": ["goal", "lava"]}}}, "Did you mean 'all_of'"),
+        ({"signals": {"s": {"all_of": ["goal"]}}}, "at least two signals"),
+        ({"signals": {"s": {"below": {"tokens": "few"}}}}, "limit"),
+        ({"signals": {"s": {"below": 80}}}, "limit"),
+        ({"signals": {"s": {}}}, "one operation"),
+        ({"signals": {"s": "goal"}}, "one operation"),
+        ({"signals": {"s": {"not": "gaol"}}}, "Did you mean 'goal'"),
+        ({"signals": {"s": {"not": "tokens"}}}, r"above: \{tokens: LIMIT"),
+        ({"signals": {"s": {"above": {"lava": 0}}}}, "'lava' is an indicator"),
+        ({"signals": {"goal": {"not": "lava"}}}, "another name"),
+        ({"signals": {"s": {"not": "t"}, "t": {"not": "s"}}}, "s -> t -> s|t -> s -> t"),
+    ],
+)  # fmt: skip
+def test_objectives(objective: dict, keyword: str) -> None:
+    refused(objective, keyword)
+
+
+def refused(objective: dict, keyword: str) -> None:
+    with pytest.raises(ObjectiveError, match=keyword) as caught:
+        Objective.declared({"reward": "goal", **objective}).check_signals(DECLARED)
+    assert isinstance(caught.value, UserError) and "\n" not in str(caught.value)
+
+
+def test_what_fits_passes() -> None:
+    Objective(
+        {"goal": 1.0, "tokens": 0.1},
+        {
+            "lava": Constraint(at_most=0),
+            "seen": Constraint(at_most=1, signal="lava", role="monitor"),
+            "short": Constraint(at_most=0.1, signal="tokens", violated_below=1.0),
+            "score": Constraint(at_least=1),
+            "high": Constraint(at_most=0.5, signal="score", violated_above=0.9),
+            "low": Constraint(at_least=0.4, signal="score", violated_above=0.9),
+        },
+    ).check_signals(DECLARED)
+
+
+NUMBERS = st.one_of(st.none(), st.booleans(), st.integers(-2, 120), st.floats(), st.text(max_size=3))
+VALUES = st.one_of(
+    NUMBERS,
+    st.lists(NUMBERS, max_size=3),
+    st.dictionaries(
+        st.sampled_from(["tokens", "x"]), st.one_of(NUMBERS, st.lists(st.integers(1, 3), max_size=3)), max_size=2
+    ),
+)
+DECLARATIONS = st.dictionaries(
+    st.sampled_from(
+        [
+            "at_most",
+            "at_least",
+            "mean_at_most",
+            "mean_at_least",
+            "start",
+            "over",
+            "notch",
+            "range",
+            "where",
+            "by",
+            "violated_above",
+        ]
+    ),
+    VALUES,
+    max_size=4,
+)
+NAMES = st.sampled_from(["goal", "lava", "tokens", "score", "s", "t", "typo"])
+EXPRESSIONS = st.recursive(
+    st.one_of(NAMES, VALUES),
+    lambda parts: st.dictionaries(
+        st.sampled_from(["all_of", "any_of", "not", "above", "below", "all"]),
+        st.one_of(parts, st.lists(parts, max_size=3), st.dictionaries(NAMES, NUMBERS, max_size=2)),
+        max_size=2,
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=600, deadline=None, derandomize=True)
+@given(DECLARATIONS, NAMES, st.dictionaries(st.sampled_from(["s", "t"]), EXPRESSIONS, max_size=2))
+def test_whatever_is_declared_is_an_objective_or_one_line(declared: dict, signal: str, signals: dict) -> None:
+    """And what is an objective can be measured: thresholds in force, sums, spread and components are numbers."""
+    config = {"reward": "goal", "constraints": {"c": {**declared, "signal": signal}}, "signals": signals}
+    try:
+        objective = Objective.declared(config)
+        objective.check_signals(DECLARED)
+    except ObjectiveError as error:
+        assert "\n" not in str(error)
+        return
+    for constraint in objective.constraints.values():
+        assert math.isfinite(constraint.threshold(3)) and math.isfinite(constraint.bound.target)
+    values = {name: Signal(torch.tensor([[1.0, 0.0], [0.0, 1.0]])) for name in DECLARED}
+    found = objective.made(values, PromptGroups(torch.arange(2), {"tokens": ["1", "2"], "x": [1, 2]}))
+    violations, opportunities = objective.violations(found)
+    assert violations.isfinite().all() and (opportunities >= 0).all()
+    assert objective.components(found).values.isfinite().all()
+    assert within_groups(objective, found, objective.constraints).isfinite().all()
