@@ -173,9 +173,3 @@ class TestPenalties:
         loss.backward()
         assert loss.item() == pytest.approx(0.5 * (math.exp(0.5) - 0.5 - 1))
         assert p.grad.tolist() == pytest.approx([0.5 * (math.exp(0.5) - 1), 0.0])
-
-    @pytest.mark.parametrize("word", ["at_most", "at_least"])
-    def test_a_rate_of_the_policys_own(self, word: str) -> None:
-        objective = Objective("goal", {"drift": Constraint(signal="kl", **{word: 0.2})})
-        with pytest.raises(Exception, match=r"a number of the policy's own, try mean_at_most: 0.2"):
-            objective.check_signals({"goal": "indicator"})

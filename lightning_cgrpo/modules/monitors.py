@@ -21,12 +21,11 @@ TIMES = ("time/", "throughput/")
 def check_monitors(trainer: Trainer, objective: Objective, validated: bool) -> None:
     """Compare monitored metrics with the run's metrics, after an update or a validation (`validated`)."""
     validates = sum(trainer.num_val_batches) > 0
-    there = {name for name in trainer.callback_metrics if not name.startswith(TIMES)}
-    there |= {f"{VALIDATION}{name}" for name in _measured(objective) if validates}
-    optional = _optional(objective)
-    known = {*trainer.callback_metrics, *there, *optional, *COUNTERS}
-    known |= {f"{VALIDATION}{name}" for name in optional if validates}
-    known.add(f"{VALIDATION}{MERIT}")  # without validation, `Checkpoints` keeps the newest checkpoint
+    logged = {name for name in trainer.callback_metrics if not name.startswith(TIMES)}
+    possible = _possible(objective)
+    # Without validation, `Checkpoints` keeps the newest checkpoint.
+    in_validation = {f"{VALIDATION}{name}" for name in (*(possible if validates else ()), MERIT)}
+    known = {*trainer.callback_metrics, *possible, *in_validation, *COUNTERS}
     for callback in trainer.callbacks:  # type: ignore[attr-defined] # set by Lightning's callback connector
         name = callback.monitor if isinstance(callback, (EarlyStopping, ModelCheckpoint)) else None
         if name is None or name in known:
@@ -37,24 +36,22 @@ def check_monitors(trainer: Trainer, objective: Objective, validated: bool) -> N
         if misspelled or (decided and (name.startswith(VALIDATION) or _asks_within_epochs(trainer, callback))):
             raise UserError(
                 f"Expected {type(callback).__name__} to monitor a metric of this run, but got '{name}'."
-                f"{did_you_mean(name, known)} Try one of {', '.join(sorted(there))}."
+                f"{did_you_mean(name, known)} Try one of {', '.join(sorted(logged | in_validation))}."
             )
 
 
-def _measured(objective: Objective) -> list[str]:
-    return [MERIT, "reward/mean", *(c.tag(name) for name, c in objective.constraints.items()), "rollout/length"]
-
-
-def _optional(objective: Objective) -> list[str]:
+def _possible(objective: Objective) -> set[str]:
+    """Metrics of an update or an evaluation, some of which have no value at first."""
     families: dict[str, Iterable[str]] = {
-        "rate": [name for name, c in objective.constraints.items() if not c.bound.of_mean],
+        "rate": objective.constraints.keys() - objective.means,
         "mean": objective.means,
-        "reward": objective.rewards,
+        "reward": ["mean", *objective.rewards],
         "effective_weight": objective.component_names,
         "faults": objective.signal_names,
         "inapplicable": objective.signal_names,
+        "rollout": ["length"],
     }
-    return ["reward/mean", *(f"{family}/{name}" for family, names in families.items() for name in names)]
+    return {f"{family}/{name}" for family, names in families.items() for name in names}
 
 
 def _asks_within_epochs(trainer: Trainer, callback: Callback) -> bool:
