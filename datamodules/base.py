@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Any, Literal
 
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
@@ -12,8 +12,10 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.prompt_source import PromptLoader, PromptSource, PromptSubset
 from lightning_cgrpo.randomness import Stream, generator, run_seed
 
-Split = Literal["train", "val", "test", "predict"]
-SPLITS: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
+Split = Literal["train", "val", "test"]
+SPLITS: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "test"}
+NUMBERS: dict[Split, int] = {"train": 0, "val": 1, "test": 2}
+"""Splits in keys of randomness."""
 
 
 class GroupDataModule(LightningDataModule, ABC):
@@ -22,7 +24,6 @@ class GroupDataModule(LightningDataModule, ABC):
     Args:
         prompts_per_update: prompts of one update, over all processes.
         eval_prompts: prompts per evaluation batch, over all processes.
-        max_eval_prompts: evaluate this many first prompts of a split.
         test_train_prompts: also test this many training prompts, evenly spaced.
         seed: orders and generates prompts; default: `lightning.seed_everything`'s.
     """
@@ -31,17 +32,14 @@ class GroupDataModule(LightningDataModule, ABC):
         self,
         prompts_per_update: int,
         eval_prompts: int = 64,
-        max_eval_prompts: int | None = None,
         test_train_prompts: int = 0,
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        check_at_least(
-            1, prompts_per_update=prompts_per_update, eval_prompts=eval_prompts, max_eval_prompts=max_eval_prompts
-        )
+        check_at_least(1, prompts_per_update=prompts_per_update, eval_prompts=eval_prompts)
         check_at_least(0, test_train_prompts=test_train_prompts)
         self.prompts_per_update, self.eval_prompts, self._seed = prompts_per_update, eval_prompts, seed
-        self.max_eval_prompts, self.test_train_prompts = max_eval_prompts, test_train_prompts
+        self.test_train_prompts = test_train_prompts
         self.worker = False  # for sources that take longer than a process
 
     @property
@@ -51,7 +49,7 @@ class GroupDataModule(LightningDataModule, ABC):
 
     @abstractmethod
     def source(self, split: Split) -> PromptSource:
-        """Prompts of a split; splits share no prompt."""
+        """Prompts of a split; splits share no prompt. ``predict`` answers the test prompts."""
 
     def setup(self, stage: str) -> None:
         self.source(SPLITS[stage])
@@ -71,7 +69,7 @@ class GroupDataModule(LightningDataModule, ABC):
         return [loader, PromptLoader(sample, self.eval_prompts)]
 
     def predict_dataloader(self) -> EVAL_DATALOADERS:
-        return self._evaluation("predict")
+        return self._evaluation("test")
 
     def certification(self, count: int | None) -> tuple[PromptSource, str]:
         """Prompts that neither train nor select policies, and words that say which.
@@ -90,9 +88,9 @@ class GroupDataModule(LightningDataModule, ABC):
         if source.endless:
             count = total if count is None else count
             return PromptSubset(source, range(total, total + count)), f"{count:,} new prompts"
-        known = self.known_prompts(source)
-        unused = [index for index in range(total) if index not in known]
-        left_out = f" without {len(known):,} that trained or validated" if known else ""
+        seen = self.seen_prompts(source)
+        unused = [index for index in range(total) if index not in seen]
+        left_out = f" without {len(seen):,} that trained or validated" if seen else ""
         if not unused or (count is not None and count > len(unused)):
             advice = f"--prompts {len(unused)}, or more test prompts" if unused else "other test prompts"
             raise UserError(
@@ -104,7 +102,7 @@ class GroupDataModule(LightningDataModule, ABC):
         drawn = generator(self.seed, Stream.CERTIFY, total).permutation(len(unused))[:count]
         return PromptSubset(source, [unused[n] for n in drawn]), f"{count:,} of {total:,} test prompts{left_out}"
 
-    def known_prompts(self, source: PromptSource) -> set[int]:
+    def seen_prompts(self, source: PromptSource) -> set[int]:
         """Indices of test prompts that are training or validation prompts, too; none where splits are disjoint."""
         return set()
 
@@ -117,10 +115,30 @@ class GroupDataModule(LightningDataModule, ABC):
         )
 
     def _evaluation(self, split: Split) -> PromptLoader:
-        source = self.source(split)
-        if self.max_eval_prompts is not None and self.max_eval_prompts < len(source):
-            source = PromptSubset(source, range(self.max_eval_prompts))
-        return PromptLoader(source, self.eval_prompts)
+        return PromptLoader(self.source(split), self.eval_prompts)
+
+
+class GeneratedDataModule(GroupDataModule):
+    """Prompts that follow from an index and the seed.
+
+    Args:
+        train_prompts: training prompts, one epoch.
+        val_prompts: validation prompts.
+        test_prompts: prompts for test and prediction.
+        options: of `GroupDataModule`.
+    """
+
+    def __init__(
+        self,
+        prompts_per_update: int,
+        train_prompts: int | None,
+        val_prompts: int | None,
+        test_prompts: int | None,
+        **options: Any,
+    ) -> None:
+        super().__init__(prompts_per_update, **options)
+        check_at_least(1, train_prompts=train_prompts, val_prompts=val_prompts, test_prompts=test_prompts)
+        self.counts: dict[Split, Any] = {"train": train_prompts, "val": val_prompts, "test": test_prompts}
 
 
 def check_at_least(least: int, **arguments: int | None) -> None:

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from lightning_cgrpo.datamodules.base import GroupDataModule, Split
-from lightning_cgrpo.tasks.calculator.problems import CalculatorProblems, Manners
+from typing import Any
+
+from lightning_cgrpo.datamodules.base import GeneratedDataModule, Split
+from lightning_cgrpo.tasks.calculator.problems import CalculatorProblems
 
 
-class CalculatorDataModule(GroupDataModule):
-    """Word problems of one or two steps with numbers of three digits, learned within minutes.
+class CalculatorDataModule(GeneratedDataModule):
+    """Word problems of one or two steps with numbers of two digits, learned within minutes.
 
     Columns: ``prompt``, a chat, ``answer``, ``steps``, and ``completion`` for fine-tuning, a conversation with the
-    calculator. Splits share no question.
-
-    Args:
-        train_prompts: training problems, one epoch.
-        manners: habits and faults of the demonstrated conversations.
-        val_prompts: validation problems.
-        test_prompts: problems for test and prediction.
+    calculator. Splits share no question. The arguments are those of `GeneratedDataModule`.
     """
 
     def __init__(
         self,
         prompts_per_update: int = 16,
         train_prompts: int = 16_000,
-        manners: Manners = Manners(),  # noqa: B008 (frozen)
         val_prompts: int = 250,
         test_prompts: int = 1_000,
         eval_prompts: int = 125,
-        max_eval_prompts: int | None = None,
-        test_train_prompts: int = 0,
-        seed: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(prompts_per_update, eval_prompts, max_eval_prompts, test_train_prompts, seed)
-        self.manners = manners
-        self.counts = {"train": train_prompts, "val": val_prompts, "test": test_prompts, "predict": test_prompts}
+        counts = (train_prompts, val_prompts, test_prompts)
+        super().__init__(prompts_per_update, *counts, eval_prompts=eval_prompts, **options)
 
     def source(self, split: Split) -> CalculatorProblems:
-        return CalculatorProblems(self.counts[split], "test" if split == "predict" else split, self.seed, self.manners)
+        return CalculatorProblems(self.counts[split], split, self.seed)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from lightning_cgrpo.datamodules.base import GroupDataModule, Split
+from typing import Any
+
+from lightning_cgrpo.datamodules.base import NUMBERS, GeneratedDataModule, Split
 from lightning_cgrpo.tasks.gridworld.prompts import Layouts
 
 
-class GridworldDataModule(GroupDataModule):
-    """Random gridworld layouts.
+class GridworldDataModule(GeneratedDataModule):
+    """Random gridworld layouts; by default an epoch has 8,000 updates.
 
-    Args:
-        train_prompts: training layouts, one epoch (default: 8,000 updates of 8).
-        val_prompts: validation layouts.
-        test_prompts: layouts for test and prediction.
+    Args: see `GeneratedDataModule`, and
+
         size: side of the square grid.
         lava: lava tiles.
     """
@@ -26,12 +26,11 @@ class GridworldDataModule(GroupDataModule):
         eval_prompts: int = 500,
         size: int = 10,
         lava: int = 20,
-        seed: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(prompts_per_update, eval_prompts, seed=seed)
-        self.counts = {"train": train_prompts, "val": val_prompts, "test": test_prompts, "predict": test_prompts}
+        counts = (train_prompts, val_prompts, test_prompts)
+        super().__init__(prompts_per_update, *counts, eval_prompts=eval_prompts, **options)
         self.size, self.lava = size, lava
 
     def source(self, split: Split) -> Layouts:
-        stream = {"train": 0, "val": 1, "test": 2, "predict": 2}[split]
-        return Layouts(self.counts[split], split=stream, seed=self.seed, size=self.size, lava=self.lava)
+        return Layouts(self.counts[split], NUMBERS[split], self.seed, self.size, self.lava)

@@ -17,33 +17,16 @@ class GSM8KDataModule(PromptDataModule):
 
     Args:
         val_prompts: training questions for validation; the paper holds out none, apparently.
+        options: of `PromptDataModule`.
 
     Raises:
         RecordError: (from `setup`) a record is malformed or has no gold answer.
     """
 
     def __init__(
-        self,
-        path: str = "openai/gsm8k",
-        prompts_per_update: int = 32,
-        val_prompts: int = 500,
-        test_path: str | None = None,
-        eval_prompts: int = 64,
-        max_eval_prompts: int | None = None,
-        test_train_prompts: int = 0,
-        seed: int | None = None,
+        self, path: str = "openai/gsm8k", prompts_per_update: int = 32, val_prompts: int = 500, **options: Any
     ) -> None:
-        super().__init__(
-            path,
-            prompts_per_update,
-            subset="main",
-            test_path=test_path,
-            val_prompts=val_prompts,
-            eval_prompts=eval_prompts,
-            max_eval_prompts=max_eval_prompts,
-            test_train_prompts=test_train_prompts,
-            seed=seed,
-        )
+        super().__init__(path, prompts_per_update, subset="main", val_prompts=val_prompts, **options)
 
     def columns(self, record: Record) -> dict[str, Any]:
         return prompts.columns(record)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
-from lightning_cgrpo.datamodules.base import GroupDataModule, Split, check_at_least, evenly_spaced
+from lightning_cgrpo.datamodules.base import GeneratedDataModule, Split, evenly_spaced
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.prompt_source import PromptLoader
 from lightning_cgrpo.scenes.generator import GeneratedScenes
@@ -24,18 +25,16 @@ from lightning_cgrpo.tasks.driving.task import DrivingTask
 from lightning_cgrpo.tasks.driving.thoughts import Thoughts
 
 
-class NavsimDataModule(GroupDataModule):
+class NavsimDataModule(GeneratedDataModule):
     """Driving scenes, with the columns ``prompt``, a chat with images, ``scene``, and ``plan``, the expert's.
 
     Scenes are evenly spaced over the source, because neighbors are alike. Null counts take all scenes of a finite
     source. Splits share no log.
 
-    Args:
+    Args: see `GeneratedDataModule`, and
+
         scenes: the source; default: scenes generated from `seed`.
         form: content of a prompt.
-        train_prompts: training scenes, one epoch.
-        val_prompts: validation scenes.
-        test_prompts: scenes for test and prediction.
         follow_ups: also test second-stage scenes, in another dataloader. Column ``follows``: index of the first-stage
             prompt.
         worker: make training scenes, images and plans ahead in another process; on Linux only.
@@ -53,29 +52,24 @@ class NavsimDataModule(GroupDataModule):
         train_prompts: int | None = 16_000,
         val_prompts: int | None = 64,
         test_prompts: int | None = 256,
-        eval_prompts: int = 64,
-        max_eval_prompts: int | None = None,
-        test_train_prompts: int = 0,
         follow_ups: bool = False,
-        seed: int | None = None,
         worker: bool = True,
+        **options: Any,
     ) -> None:
-        super().__init__(prompts_per_update, eval_prompts, max_eval_prompts, test_train_prompts, seed)
+        super().__init__(prompts_per_update, train_prompts, val_prompts, test_prompts, **options)
         self.worker = worker
-        self._given_scenes, self.form, self.follow_ups = scenes, form, follow_ups
-        self.counts = {"train": train_prompts, "val": val_prompts, "test": test_prompts, "predict": test_prompts}
-        for name, count in [(f"{split}_prompts", self.counts[split]) for split in ("train", "val", "test")]:
-            check_at_least(1, **{name: count})
+        self._source, self.form, self.follow_ups = scenes, form, follow_ups
+        for split, count in self.counts.items():
             if count is None and (scenes is None or scenes.endless):
                 raise UserError(
-                    f"Expected argument `{name}` to be a number of scenes, but got null, all of those of "
-                    f"{type(scenes or GeneratedScenes()).__name__}, which have no end, try data.{name}=256, or "
-                    "data.scenes.count=256 for every split."
+                    f"Expected argument `{split}_prompts` to be a number of scenes, but got null, all of those of "
+                    f"{type(scenes or GeneratedScenes()).__name__}, which have no end, try data.{split}_prompts=256, "
+                    "or data.scenes.count=256 for every split."
                 )
 
     @cached_property
     def scenes(self) -> SceneSource:
-        return GeneratedScenes(self.seed) if self._given_scenes is None else self._given_scenes
+        return GeneratedScenes(self.seed) if self._source is None else self._source
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
@@ -96,24 +90,23 @@ class NavsimDataModule(GroupDataModule):
             return loaders
         source, after = self.source("test"), self.scenes.follow_ups("test")
         used = evenly_spaced(len(source.scenes), len(source))
-        groups = [after[number] for number in used[: self.max_eval_prompts]]
+        groups = [after[number] for number in used]
         if not any(len(group) for group in groups):
             return loaders
         named = dict(zip(("test", "test_train"), loaders if isinstance(loaders, list) else [loaders], strict=False))
         return named | {"test_follow_ups": PromptLoader(FollowUpPrompts(groups, self.form), self.eval_prompts)}
 
     def _scenes(self, split: Split) -> tuple[Sequence[Scene], int | None]:
-        return self.scenes.scenes("test" if split == "predict" else split), self.counts[split]
+        return self.scenes.scenes(split), self.counts[split]
 
 
 class NavsimDemonstrationsDataModule(NavsimDataModule):
-    """Driving scenes for fine-tuning; in training, an expert's drive is the column ``completion``.
+    """Driving scenes for fine-tuning; in training, an expert's drive of 4 s is the column ``completion``.
 
-    Args:
-        form: content of a prompt; demonstrations are 4 s long.
+    Args: see `NavsimDataModule`, and
+
         human: demonstrate the human's drive; default: PDM-Closed, the score's planner.
         thoughts: text before the trajectory; default: none.
-        worker: as in `NavsimDataModule`.
     """
 
     def __init__(
@@ -122,19 +115,10 @@ class NavsimDemonstrationsDataModule(NavsimDataModule):
         scenes: SceneSource | None = None,
         form: PromptFormat = PromptFormat(),  # noqa: B008 (frozen)
         human: bool = False,
-        train_prompts: int | None = 16_000,
-        val_prompts: int | None = 64,
-        test_prompts: int | None = 256,
-        eval_prompts: int = 64,
-        max_eval_prompts: int | None = None,
-        seed: int | None = None,
         thoughts: Thoughts | None = None,
-        worker: bool = True,
+        **options: Any,
     ) -> None:
-        counts = (train_prompts, val_prompts, test_prompts)
-        super().__init__(
-            prompts_per_update, scenes, form, *counts, eval_prompts, max_eval_prompts, seed=seed, worker=worker
-        )
+        super().__init__(prompts_per_update, scenes, form, **options)
         self.human, self.thoughts = human, thoughts
 
     def demonstrations(self) -> DrivingDemonstrations:

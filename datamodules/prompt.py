@@ -33,6 +33,7 @@ class PromptDataModule(GroupDataModule):
         val_path: validation prompts; in a folder or named data set, the split ``validation``.
         test_path: prompts for test and prediction; in a folder or named data set, the split ``test``.
         val_prompts: training prompts to hold out, without `val_path`.
+        options: of `GroupDataModule`.
 
     Raises:
         RecordError: (from `setup`) a record is malformed; names file and line.
@@ -49,12 +50,9 @@ class PromptDataModule(GroupDataModule):
         val_path: str | None = None,
         test_path: str | None = None,
         val_prompts: int = 0,
-        eval_prompts: int = 64,
-        max_eval_prompts: int | None = None,
-        test_train_prompts: int = 0,
-        seed: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(prompts_per_update, eval_prompts, max_eval_prompts, test_train_prompts, seed)
+        super().__init__(prompts_per_update, **options)
         check_at_least(0, val_prompts=val_prompts)
         self.path, self.subset, self.val_path, self.test_path = path, subset, val_path, test_path
         self.prompt_column, self.system_prompt, self.val_prompts = prompt_column, system_prompt, val_prompts
@@ -94,10 +92,10 @@ class PromptDataModule(GroupDataModule):
         train, val = self._train_and_val
         return Prompts(train if split == "train" else val)
 
-    def known_prompts(self, source: PromptSource) -> set[int]:
-        train, val = self._train_and_val if self._has_validation else (self._read(self.path, "train"), [])
-        known = {_key(row) for row in (*train, *val)}
-        return {index for index, row in enumerate(source.rows or ()) if _key(dict(row)) in known}
+    def seen_prompts(self, source: PromptSource) -> set[int]:
+        train, val = self._train_and_val
+        seen = {_key(row) for row in (*train, *val)}
+        return {index for index, row in enumerate(source.rows or ()) if _key(dict(row)) in seen}
 
     @property
     def _has_validation(self) -> bool:

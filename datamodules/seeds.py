@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.datamodules.base import GroupDataModule, Split
+from lightning_cgrpo.datamodules.base import NUMBERS, GeneratedDataModule, Split
 from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.rollout import PromptGroups
@@ -33,13 +33,11 @@ class Seeds(PromptSource):
         return PromptGroups(index, {"seed": torch.tensor(seeds, dtype=torch.int64), **options})
 
 
-class SeedDataModule(GroupDataModule):
+class SeedDataModule(GeneratedDataModule):
     """Seeds for `lightning_cgrpo.Gymnasium`, whose worlds are reset with them.
 
-    Args:
-        train_prompts: training seeds, one epoch.
-        val_prompts: validation seeds.
-        test_prompts: seeds for test and prediction.
+    Args: see `GeneratedDataModule`, and
+
         options: of every reset, as the environment documents.
     """
 
@@ -51,12 +49,11 @@ class SeedDataModule(GroupDataModule):
         test_prompts: int = 256,
         eval_prompts: int = 64,
         options: dict[str, Any] | None = None,
-        seed: int | None = None,
+        **others: Any,
     ) -> None:
-        super().__init__(prompts_per_update, eval_prompts, seed=seed)
-        self.counts = {"train": train_prompts, "val": val_prompts, "test": test_prompts, "predict": test_prompts}
+        counts = (train_prompts, val_prompts, test_prompts)
+        super().__init__(prompts_per_update, *counts, eval_prompts=eval_prompts, **others)
         self.options = options
 
     def source(self, split: Split) -> Seeds:
-        number = {"train": 0, "val": 1, "test": 2, "predict": 2}[split]
-        return Seeds(self.counts[split], number, self.seed, self.options)
+        return Seeds(self.counts[split], NUMBERS[split], self.seed, self.options)

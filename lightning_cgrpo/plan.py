@@ -287,7 +287,7 @@ def language_parts(network: Any, module: Any, setting: Setting) -> tuple[Parts, 
     text, sampler, fed = network.config.get_text_config(), module.sampler, setting.answer_tokens - 1
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    at_once = min(setting.prompts, max((sampler.batch_size or 10**9) // setting.answers, 1))
+    at_once = min(setting.prompts, max((sampler.sampling.batch_size or 10**9) // setting.answers, 1))
     cached = setting.prompt_tokens + setting.answers * fed
     if not module.policy.share_prompts or obstacle(network) is not None:
         cached = setting.answers * (setting.prompt_tokens + fed)

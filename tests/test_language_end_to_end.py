@@ -38,7 +38,7 @@ def arguments(model, data):
     return shlex.split(
         f"-c configs/gsm8k.yaml --model.policy.model={model} --data=GSM8KDataModule --data.path={data} "
         "--data.val_prompts=3 --trainer.logger.name=gsm8k "
-        "--data.prompts_per_update=3 --data.max_eval_prompts=4 --model.group_size=4 "
+        "--data.prompts_per_update=3 --model.group_size=4 "
         f"--model.sampler.max_new_tokens={LONGEST} "
         "--trainer.accelerator=cpu --trainer.val_check_interval=2 --threads=1 --callbacks.progress=null "
         "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
@@ -92,7 +92,7 @@ def test_records_to_checkpoints(model, records, tmp_path, monkeypatch):
     main(["test", *arguments(model, records), "--ckpt_path=last"])
     main(["predict", *arguments(model, records), "--ckpt_path=last"])
     lines = [json.loads(line) for line in Path("runs/gsm8k/version_0/predictions.jsonl").read_text().splitlines()]
-    assert [line["index"] for line in lines] == [0, 1, 2, 3]
+    assert [line["index"] for line in lines] == [0, 1, 2, 3, 4]
     assert all("test: " in line["prompt"] for line in lines), "the question itself"
     assert all(isinstance(line["answer"], str) and line["signals"].keys() == GSM8KTask.signals.keys() for line in lines)
     assert all(1 <= line["signals"]["tokens"] <= LONGEST for line in lines)

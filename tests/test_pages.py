@@ -32,9 +32,9 @@ FEW = dict.fromkeys(RUNS, QUIET) | {"fit": f"--trainer.max_steps=2 {QUIET}", "st
 SHORT = f"--trainer.max_steps=1 --trainer.limit_val_batches=0 {QUIET} --callbacks.initial_rates=null"
 OF_CONFIG = {
     "gridworld": "--callbacks.pictures=null --data.test_prompts=20",
-    "navsim": "--callbacks.drives=null --data.max_eval_prompts=2",
-    "gsm8k": "--data.max_eval_prompts=8 --data.test_train_prompts=0",
-    "navsim_sft": "--data.max_eval_prompts=2",
+    "navsim": "--callbacks.drives=null --data.val_prompts=2 --data.test_prompts=2",
+    "gsm8k": "--data.val_prompts=8 --data.test_prompts=8 --data.test_train_prompts=0",
+    "navsim_sft": "--data.val_prompts=2 --data.test_prompts=2",
     "gsm8k_sft": "",
 }
 QWEN = {

@@ -58,9 +58,9 @@ class Counter:
 def problems(updates: int) -> list[dict[str, Any]]:
     import torch
 
-    from lightning_cgrpo.tasks.calculator.problems import CalculatorProblems, Manners
+    from lightning_cgrpo.tasks.calculator.problems import CalculatorProblems
 
-    source = CalculatorProblems(PROMPTS * (1 + updates), "train", 0, Manners())
+    source = CalculatorProblems(PROMPTS * (1 + updates), "train", 0)
     return [{"prompt": chat} for chat in source.groups(torch.arange(len(source))).columns["prompt"]]
 
 

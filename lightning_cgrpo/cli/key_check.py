@@ -34,6 +34,12 @@ INSTEAD = {
 """Trainer settings that Lightning refuses under manual optimization: default and replacement."""
 MOVED = {name: f"examples.scene_sources.{name.lower()}.{name}" for name in ("Argoverse2", "CoVLA")}
 """Classes of earlier versions by name, with their new path."""
+REMOVED = {
+    "max_eval_prompts": "data.val_prompts and data.test_prompts, or trainer.limit_val_batches and .limit_test_batches",
+    "manners": "a data module of your own",
+    "recharge": "an environment of your own",
+}
+"""Arguments of earlier versions, with what replaces them."""
 ROOT_KEYS = ("seed_everything", "threads", "trainer", "model", "data", "callbacks", "ckpt_path", "weights_only")
 
 
@@ -129,6 +135,7 @@ def _check_arguments(where: str, arguments: Mapping[str, Any], class_path: str) 
         if key not in signature.parameters and not signature.open:
             takes = f" It takes: {', '.join(signature.parameters) or 'nothing'}."
             hint = did_you_mean(str(key), [*signature.parameters, *CLASS_KEYS]) or takes
+            hint = f" Try {REMOVED[key]}." if key in REMOVED else hint
             raise ConfigError(f"Unknown key '{key}' in {where} ({short_class(class_path)}).{hint}")
         _check_value(f"{where}.{key}", value, signature.parameters.get(key, Parameter()))
 
@@ -168,16 +175,35 @@ def signature_of(class_path: str) -> Signature | None:
             pairs = list(zip(positional, defaults, strict=True))[1:]
             pairs += zip(item.args.kwonlyargs, item.args.kw_defaults, strict=True)
             parameters = {a.arg: _parameter(a.annotation, module, default is None) for a, default in pairs}
-            return Signature(parameters, item.args.kwarg is not None)
+            # Other packages have several base classes.
+            base = _base(module, node) if module.name.startswith("lightning_cgrpo") and _passes_on(item) else None
+            if base is None:
+                return Signature(parameters, item.args.kwarg is not None)
+            optional = {name: parameter for name, parameter in base.parameters.items() if not parameter.required}
+            return Signature(parameters | {n: p for n, p in optional.items() if n not in parameters}, base.open)
     if _is_dataclass(node):
         fields = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
         bases = (signature_of(module.names.get(ast.unparse(base), "")) for base in node.bases)
         inherited = {name: parameter for base in bases if base for name, parameter in base.parameters.items()}
         own = {ast.unparse(f.target): _parameter(f.annotation, module, f.value is None) for f in fields}
         return Signature(inherited | own)
-    names = [name for base in node.bases if (name := ast.unparse(base)) not in ("ABC", "object")]
-    found = (signature_of(module.names.get(base, "")) for base in names)
-    return next((signature for signature in found if signature is not None), None if names else Signature())
+    unknown = any(ast.unparse(base) not in ("ABC", "object") for base in node.bases)
+    return _base(module, node) or (None if unknown else Signature())
+
+
+def _passes_on(constructor: ast.FunctionDef) -> bool:
+    """True if the constructor passes its ``**kwargs`` on to the base class's."""
+    calls = [call for call in ast.walk(constructor) if isinstance(call, ast.Call)]
+    return any(
+        ast.unparse(call.func) == "super().__init__" and any(keyword.arg is None for keyword in call.keywords)
+        for call in calls
+    )
+
+
+def _base(module: _Module, node: ast.ClassDef) -> Signature | None:
+    """The constructor of the first base class in this package."""
+    signatures = (signature_of(module.names.get(ast.unparse(base), "")) for base in node.bases)
+    return next((signature for signature in signatures if signature is not None), None)
 
 
 def constant_of(class_path: str, name: str) -> Any:

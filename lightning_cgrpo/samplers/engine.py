@@ -33,7 +33,7 @@ class Replies(Protocol):
 
 @dataclass(frozen=True)
 class Sampling:
-    """Arguments of `GenerationSampler` for the engine."""
+    """Arguments of `GenerationSampler` for the engine; a server ignores `batch_size`."""
 
     max_new_tokens: int
     min_new_tokens: int = 0
@@ -41,6 +41,7 @@ class Sampling:
     top_k: int | None = None
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         longest, least = self.max_new_tokens, self.min_new_tokens
@@ -50,6 +51,7 @@ class Sampling:
         expect(least <= longest, "min_new_tokens", f"at most max_new_tokens, {longest}", least)
         expect(0 < self.top_p <= 1, "top_p", "in (0, 1]", self.top_p)
         expect(0 <= self.min_p <= 1, "min_p", "in [0, 1]", self.min_p)
+        expect(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
         expect(self.repetition_penalty > 0, "repetition_penalty", "greater than 0", self.repetition_penalty)
 
 
@@ -60,7 +62,7 @@ class Completions:
     tokens: Tensor  # [B, G, T] int64, with an answer's stop token
     mask: Tensor  # [B, G, T] bool, true for the policy's own tokens
     truncated: Tensor  # [B, G] bool, answers without a stop token
-    log_probs: Tensor | None = None  # [B, G, T] of the sampling distribution; None if the loss shall not weigh by it
+    log_probs: Tensor | None = None  # [B, G, T] of the sampling distribution; None if the loss need not weigh by it
 
 
 class RolloutEngine(ABC):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lightning_cgrpo.distributed import gather_counts, world
-from lightning_cgrpo.errors import UserError, expect
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
@@ -56,9 +57,7 @@ class GenerationSampler(Sampler):
         repetition_penalty: float = 1.0,
     ) -> None:
         self.longest = max_new_tokens
-        self.sampling = Sampling(max_new_tokens, min_new_tokens, top_p, top_k, min_p, repetition_penalty)
-        expect(batch_size is None or batch_size >= 1, "batch_size", "at least 1", batch_size)
-        self.batch_size = batch_size
+        self.sampling = Sampling(max_new_tokens, min_new_tokens, top_p, top_k, min_p, repetition_penalty, batch_size)
         self.engine: RolloutEngine = TransformersEngine() if engine is None else engine
 
     def check(self, policy: CausalLMPolicy, source: PromptSource) -> None:
@@ -70,22 +69,27 @@ class GenerationSampler(Sampler):
         if rows is None or policy.context_length is None or policy.reads_images:
             return
         rank, processes = world()
-        room = policy.context_length - self.sampling.max_new_tokens
-        found, first = 0, ""
+        too_long: dict[int, int] = {}
         for start in range(rank, len(rows), processes * CHECKED_AT_ONCE):
-            index = range(start, min(start + processes * CHECKED_AT_ONCE, len(rows)), processes)
-            tokens = policy.tokenize([rows[row]["prompt"] for row in index], torch.tensor(index), self.tools)
-            for row, length in zip(index, map(len, tokens), strict=True):
-                if length > room:
-                    found += 1
-                    first = first or f" (such as prompt {row}, of {length} tokens)"
+            index = torch.arange(start, min(start + processes * CHECKED_AT_ONCE, len(rows)), processes)
+            tokens = policy.tokenize([rows[row]["prompt"] for row in index.tolist()], index, self.tools)
+            too_long |= self._too_long(policy, index, tokens)
         # Every process raises, also one whose own prompts fit.
-        if total := sum(gather_counts(found, policy.device)):
-            raise UserError(
-                f"Expected prompts and answers to fit into the {policy.context_length} positions of '{policy.name}', "
-                f"but got {total} of {len(rows)} prompts with more than {room} tokens{first} and max_new_tokens "
-                f"{self.sampling.max_new_tokens}, try leaving them out of the data, or a smaller max_new_tokens."
-            )
+        if total := sum(gather_counts(len(too_long), policy.device)):
+            raise self._no_room(policy, total, len(rows), too_long)
+
+    def _too_long(self, policy: CausalLMPolicy, index: Tensor, prompts: list[list[int]]) -> dict[int, int]:
+        """Lengths of the prompts that leave no room for `max_new_tokens`, by number."""
+        room = math.inf if policy.context_length is None else policy.context_length - self.sampling.max_new_tokens
+        return {row: len(prompt) for row, prompt in zip(index.tolist(), prompts, strict=True) if len(prompt) > room}
+
+    def _no_room(self, policy: CausalLMPolicy, total: int, of: int, too_long: dict[int, int]) -> UserError:
+        first = next((f" (such as prompt {row}, of {length} tokens)" for row, length in too_long.items()), "")
+        return UserError(
+            f"Expected prompts and answers to fit into the {policy.context_length} positions of '{policy.name}', but "
+            f"got {total} of {of} prompts too long{first} with max_new_tokens {self.sampling.max_new_tokens}, try "
+            "leaving them out of the data, or a smaller max_new_tokens."
+        )
 
     @torch.no_grad()
     def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
@@ -102,42 +106,19 @@ class GenerationSampler(Sampler):
         """`rollout`, with the world's replies."""
         asked = prompts.column("prompt", "GenerationSampler")
         tokens, inputs = policy.read_prompts(asked, prompts.index, self.tools)
-        longest, limit = max(map(len, tokens), default=1), policy.context_length
-        if limit is not None and longest + self.sampling.max_new_tokens > limit:
-            raise UserError(
-                f"Expected prompt and answer to fit into the {limit} positions of '{policy.name}', but got a prompt of "
-                f"{longest} tokens and max_new_tokens {self.sampling.max_new_tokens}, try a smaller max_new_tokens."
-            )
+        if too_long := self._too_long(policy, prompts.index, tokens):
+            raise self._no_room(policy, len(too_long), len(tokens), too_long)
         draws = noise(group_size, self.sampling.max_new_tokens)
-        size = max(len(tokens) if self.batch_size is None else self.batch_size // group_size, 1)
-        parts = []
-        for start in range(0, max(len(tokens), 1), size):
-            rows = slice(start, start + size)
-            some = {name: tensor[rows] for name, tensor in inputs.items()}
-            of_part = None if reply is None else partial(_of_part, reply, start * group_size)
-            parts.append(
-                self.engine.generate(policy, tokens[rows], group_size, self.sampling, draws[rows], some, of_part)
-            )
-        actions, mask, truncated = (
-            torch.cat([getattr(part, name) for part in parts]) for name in ("tokens", "mask", "truncated")
-        )
-        log_probs = [part.log_probs for part in parts if part.log_probs is not None]
-        texts = policy.decode(actions.flatten(0, 1), mask.flatten(0, 1))
+        answers = self.engine.generate(policy, tokens, group_size, self.sampling, draws, inputs, reply)
+        texts = policy.decode(answers.tokens.flatten(0, 1), answers.mask.flatten(0, 1))
         prompt_ids, prompt_mask = policy.padded(tokens)
         return Rollouts(
-            actions=actions,
-            mask=mask,
+            actions=answers.tokens,
+            mask=answers.mask,
             inputs={"prompt_ids": prompt_ids, "prompt_mask": prompt_mask, **inputs},
-            sampling_log_probs=torch.cat(log_probs) if log_probs else None,
+            sampling_log_probs=answers.log_probs,
             info={
                 "text": [texts[i : i + group_size] for i in range(0, len(texts), group_size)],
-                "truncated": truncated,
+                "truncated": answers.truncated,
             },
         )
-
-
-def _of_part(
-    reply: Replies, start: int, rows: Sequence[int], turns: Sequence[list[int]], room: int
-) -> Sequence[list[int]]:
-    """`reply` to a part of the answers, which begins at number `start`."""
-    return reply([start + row for row in rows], turns, room)

@@ -24,7 +24,7 @@ LOOK_EVERY_ON_GPUS = 8
 
 
 class TransformersEngine(RolloutEngine):
-    """Reads each prompt once and continues it G times.
+    """Reads each prompt once and continues it G times, at most `Sampling.batch_size` answers at a time.
 
     Every token has its own draw, so answers depend on the batch only by rounding. On a GPU, an ended answer leaves the
     batch at the next look, and tokens after its stop token are dropped. The padding token is never chosen, unless it is
@@ -48,40 +48,43 @@ class TransformersEngine(RolloutEngine):
         device, longest = policy.device, sampling.max_new_tokens
         look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_ON_GPUS) if reply is None else 1
         tokens = torch.full((len(prompts) * group_size, longest), policy.pad_token, device=device)
-        read = torch.zeros_like(tokens, dtype=torch.bool)
+        written = torch.zeros_like(tokens, dtype=torch.bool)
+        truncated = torch.zeros(len(tokens), dtype=torch.bool, device=device)
         world = None if reply is None else _World(reply, tokens)
-        penalizes = sampling.repetition_penalty != 1
-        log_probs = torch.zeros_like(tokens, dtype=torch.float32) if penalizes else None
-        rows = torch.arange(len(tokens), device=device)  # of the answers that are computed
-        going_on = torch.ones_like(rows, dtype=torch.bool)
-        if prompts:
+        log_probs = torch.zeros_like(tokens, dtype=torch.float32) if sampling.repetition_penalty != 1 else None
+        every_draw = draws.flatten(0, 1).to(device, non_blocking=True)
+        at_once = max(len(prompts) if sampling.batch_size is None else sampling.batch_size // group_size, 1)
+        for start in range(0, len(prompts), at_once):
+            part = slice(start, start + at_once)
+            some, some_inputs = prompts[part], {name: tensor[part] for name, tensor in inputs.items()}
+            rows = torch.arange(start * group_size, (start + len(some)) * group_size, device=device)  # in computation
+            draws, going_on = every_draw[rows], torch.ones_like(rows, dtype=torch.bool)
             choose = _Choice(policy, sampling)
-            if penalizes:
-                choose.seen = _occurring(policy, prompts).repeat_interleave(group_size, 0)
-            draws = draws.flatten(0, 1).to(device, non_blocking=True)
+            if log_probs is not None:
+                choose.seen = _occurring(policy, some).repeat_interleave(group_size, 0)
             steps: _Shared | _Padded
             if policy.shares_prompts:
-                steps = _Shared(policy, prompts, group_size, longest, inputs)
+                steps = _Shared(policy, some, group_size, longest, some_inputs)
             else:
-                steps = _Padded(policy, prompts, group_size, inputs)
+                steps = _Padded(policy, some, group_size, some_inputs)
             logits = steps.read().repeat_interleave(group_size, 0)
             for step in range(longest):
                 chosen = choose(logits, draws[:, step], step)
-                given = None if world is None else world.given[rows, step]
-                if given is not None:
-                    chosen = torch.where(given, tokens[rows, step], chosen)
-                tokens[rows, step], read[rows, step] = chosen, going_on
+                replied = None if world is None else world.replied[rows, step]
+                if replied is not None:
+                    chosen = torch.where(replied, tokens[rows, step], chosen)
+                tokens[rows, step], written[rows, step] = chosen, going_on
                 if log_probs is not None:
                     log_probs[rows, step] = choose.log_probs
                 if choose.seen is not None:
                     choose.seen = choose.seen.scatter(-1, chosen[:, None], True)
                 continues = torch.isin(chosen, choose.stops, invert=True)
-                going_on = going_on & (continues if given is None else continues | given)
+                going_on = going_on & (continues if replied is None else continues | replied)
                 last, kept = step + 1 == longest, None
                 if last or (step + 1) % look_every == 0:
                     running = choose.running(going_on)
                     if world is not None and len(running) < len(rows) and world.answers(rows[~going_on], step + 1):
-                        going_on = going_on | world.given[rows, step + 1]
+                        going_on = going_on | world.replied[rows, step + 1]
                         running = choose.running(going_on)
                     if last or not len(running):
                         break
@@ -90,15 +93,14 @@ class TransformersEngine(RolloutEngine):
                         rows, draws, chosen, going_on = rows[index], draws[index], chosen[index], going_on[index]
                         choose.seen = None if choose.seen is None else choose.seen[index]
                 logits = steps.next(kept, chosen)
-        truncated = torch.zeros(len(tokens), dtype=torch.bool, device=device)
-        truncated[rows] = going_on
-        own = read if world is None else read & ~world.given
+            truncated[rows] = going_on
+        sampled = written if world is None else written & ~world.replied
         shape = len(prompts), group_size, longest
         return Completions(
-            tokens.masked_fill_(~read, policy.pad_token).view(shape),
-            own.view(shape),
+            tokens.masked_fill_(~written, policy.pad_token).view(shape),
+            sampled.view(shape),
             truncated.view(shape[:2]),
-            None if log_probs is None else log_probs.masked_fill_(~own, 0).view(shape),
+            None if log_probs is None else log_probs.masked_fill_(~sampled, 0).view(shape),
         )
 
 
@@ -111,11 +113,11 @@ def _occurring(policy: CausalLMPolicy, prompts: list[list[int]]) -> Tensor:
 
 
 class _World:
-    """Writes the world's replies ahead into the answers' ``tokens [R, T]``; `given` marks them."""
+    """Writes the world's replies ahead into the answers' ``tokens [R, T]``; `replied` marks them."""
 
     def __init__(self, reply: Replies, tokens: Tensor) -> None:
         self.reply, self.tokens = reply, tokens
-        self.given = torch.zeros_like(tokens, dtype=torch.bool)
+        self.replied = torch.zeros_like(tokens, dtype=torch.bool)
         self.starts = [0] * len(tokens)  # of the current turns
 
     def answers(self, ended: Tensor, step: int) -> bool:
@@ -134,7 +136,7 @@ class _World:
         cells = [(row, step + i, token) for row, reply in answered.items() for i, token in enumerate(reply)]
         if cells:
             row, column, token = torch.tensor(cells, device="cpu").T.to(self.tokens.device, non_blocking=True)
-            self.tokens[row, column], self.given[row, column] = token, True
+            self.tokens[row, column], self.replied[row, column] = token, True
             self.starts = [step + len(answered[row]) if row in answered else at for row, at in enumerate(self.starts)]
         return bool(cells)
 

@@ -204,7 +204,16 @@ class TestSignatures:
         imported = inspect.signature(getattr(importlib.import_module(module), name)).parameters
         signature = signature_of(class_path)
         assert signature is not None and not signature.open
-        assert list(signature.parameters) == list(imported)
+        passed_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in imported.values())
+        declared = [name for name, parameter in imported.items() if parameter.kind is not parameter.VAR_KEYWORD]
+        assert list(signature.parameters)[: len(declared)] == declared
+        assert len(signature.parameters) == len(declared) or passed_on
+
+    def test_arguments_that_a_constructor_passes_on(self) -> None:
+        signature = signature_of("lightning_cgrpo.datamodules.GSM8KDataModule")
+        assert signature is not None and not signature.open
+        assert {"path", "val_prompts", "test_path", "seed"} < signature.parameters.keys()
+        assert signature_of("lightning.pytorch.loggers.TensorBoardLogger").open
 
     @pytest.mark.parametrize("class_path", ["", "Nothing", "nothing.Here", "lightning_cgrpo.Nothing", "torch.Nothing"])
     def test_unknown(self, class_path: str) -> None:

@@ -124,7 +124,7 @@ class Module(GroupDataModule):
 
 
 class TestGroupDataModule:
-    SIZES = (("train", 22), ("val", 7), ("test", 5), ("predict", 3))
+    SIZES = (("train", 22), ("val", 7), ("test", 5))
 
     def made(self, **arguments) -> Module:
         return Module(dict(self.SIZES), **{"prompts_per_update": 4, "eval_prompts": 3, "seed": 5, **arguments})
@@ -147,23 +147,18 @@ class TestGroupDataModule:
         module.trainer = SimpleNamespace(global_step=7)
         got = [groups.index.tolist() for groups in getattr(module, f"{split}_dataloader")()]
         assert got == batches(size, 3) and module.asked == [split]
-
-    @pytest.mark.parametrize(("limit", "prompts"), [(None, 7), (1, 1), (4, 4), (7, 7), (100, 7)])
-    def test_max_eval_prompts(self, limit: int | None, prompts: int) -> None:
-        loader = self.made(max_eval_prompts=limit).val_dataloader()
-        assert flat([groups.index.tolist() for groups in loader]) == list(range(prompts))
-        assert len(loader) == -(-prompts // 3)
+        assert module.predict_dataloader().source.size == 5, "the test prompts"
 
     @pytest.mark.parametrize(("asked", "sample"), [(1, [0]), (4, [0, 5, 11, 16]), (22, range(22)), (1000, range(22))])
     def test_training_prompts_in_a_test(self, asked: int, sample: Sequence[int]) -> None:
         """Evenly spaced, under their own index, after the test prompts, which stay as they are."""
-        module = self.made(test_train_prompts=asked, max_eval_prompts=4)
+        module = self.made(test_train_prompts=asked)
         tested, trained = module.test_dataloader()
-        assert [groups.index.tolist() for groups in tested] == batches(4, 3)
+        assert [groups.index.tolist() for groups in tested] == batches(5, 3)
         assert flat([groups.index.tolist() for groups in trained]) == list(sample)
         assert max(len(groups) for groups in trained) <= 3 and len(trained) == -(-len(sample) // 3)
         assert module.asked == ["test", "train"]
-        assert len(module.val_dataloader()) == 2, "no other evaluation has them"
+        assert len(module.val_dataloader()) == 3, "no other evaluation has them"
 
     def test_a_negative_number_of_training_prompts(self) -> None:
         with pytest.raises(ValueError, match="Expected argument `test_train_prompts` to be at least 0, but got -1"):

@@ -63,18 +63,16 @@ def test_splits_share_no_log(tmp_path):
 
 def test_follow_ups_are_a_dataloader_by_themselves():
     source = GeneratedScenes(0, 30, follow_ups=2)
-    data = NavsimDataModule(
-        1, source, SMALL, 4, test_prompts=3, eval_prompts=2, max_eval_prompts=2, test_train_prompts=1, follow_ups=True
-    )
+    data = NavsimDataModule(1, source, SMALL, 4, test_prompts=3, eval_prompts=2, test_train_prompts=1, follow_ups=True)
     loaders = data.test_dataloader()
     assert list(loaders) == ["test", "test_train", "test_follow_ups"]
     first = [scene for batch in loaders["test"] for scene in batch.columns["scene"]]
     batches = list(loaders["test_follow_ups"])
     after = [scene for batch in batches for scene in batch.columns["scene"]]
     follows = [number for batch in batches for number in batch.columns["follows"]]
-    assert follows == [0, 0, 1, 1]
+    assert follows == [0, 0, 1, 1, 2, 2]
     assert [scene.log for scene in after] == [first[number].log for number in follows]
-    assert [scene.name for scene in after[2:]] == [scene.name for scene in source.follow_ups("test")[10]]
+    assert [scene.name for scene in after[2:4]] == [scene.name for scene in source.follow_ups("test")[10]]
     assert all(batch.columns["prompt"] for batch in batches)
     data = NavsimDataModule(1, GeneratedScenes(0, 30, follow_ups=0), SMALL, 4, test_prompts=3, follow_ups=True)
     assert len(data.test_dataloader()) == 1  # the only one

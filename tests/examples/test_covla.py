@@ -112,7 +112,16 @@ def test_scenes_of_a_car_on_a_circle(
 
 
 def test_demonstrations_have_the_front_camera_s_images(tmp_path: Path) -> None:
-    data = NavsimDemonstrationsDataModule(2, CoVLA(write(tmp_path, clip()), 0.5), FORM, True, None, None, None, seed=0)
+    data = NavsimDemonstrationsDataModule(
+        2,
+        CoVLA(write(tmp_path, clip()), 0.5),
+        FORM,
+        True,
+        train_prompts=None,
+        val_prompts=None,
+        test_prompts=None,
+        seed=0,
+    )
     data.setup("fit")
     (batch,) = data.train_dataloader()
     assert batch.columns["completion"] == ["[8.0,0.0], [16.0,0.0], [24.0,0.0], [32.0,0.0]"] * 2

@@ -358,7 +358,7 @@ def test_real_records_and_any_model(directory, shared_data, tmp_path, monkeypatc
         f"-c configs/gsm8k_sft.yaml {QUIET} --data=GSM8KDataModule --data.path={shared_data / 'gsm8k'} "
         f"--data.prompts_per_update=4 --model.policy=lightning_cgrpo.CausalLMPolicy --model.policy.model={directory} "
         "--model.micro_batch_size=2 --model.sampler.max_new_tokens=16 --callbacks.save.directory=tuned "
-        "--trainer.max_steps=2 --data.max_eval_prompts=4"
+        "--trainer.max_steps=2 --data.val_prompts=4"
     )
     main(["fit", *shlex.split(command)])
     assert not torch.equal(parameters(policy_of(Path("tuned"))), parameters(policy_of(directory)))

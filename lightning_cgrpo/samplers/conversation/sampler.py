@@ -19,7 +19,6 @@ from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, read
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import Tool, methods, own_reward, schema
 from lightning_cgrpo.samplers.conversation.world import Conversation, World, event_kinds, event_signals
-from lightning_cgrpo.samplers.engine import RolloutEngine
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.sampler import Noise
 from lightning_cgrpo.user_code import UserCode, called, imported
@@ -49,8 +48,7 @@ class ConversationSampler(GenerationSampler):
             used again.
         max_turns: most turns of the policy; None for no limit.
         time_limit: seconds for a call or a user's reply, which then runs in a thread; None for no limit.
-        min_new_tokens: as in `GenerationSampler`, like the next six arguments. The repetition penalty also counts the
-            tokens of replies.
+        sampling: further arguments of `GenerationSampler`. The repetition penalty also counts the tokens of replies.
     """
 
     def __init__(
@@ -60,15 +58,9 @@ class ConversationSampler(GenerationSampler):
         environment_factory: str | Callable[[], Any] | None = None,
         max_turns: int | None = None,
         time_limit: float | None = 60.0,
-        min_new_tokens: int = 0,
-        top_p: float = 1.0,
-        top_k: int | None = None,
-        min_p: float = 0.0,
-        batch_size: int | None = None,
-        engine: RolloutEngine | None = None,
-        repetition_penalty: float = 1.0,
+        **sampling: Any,
     ) -> None:
-        super().__init__(max_new_tokens, min_new_tokens, top_p, top_k, min_p, batch_size, engine, repetition_penalty)
+        super().__init__(max_new_tokens, **sampling)
         expect(max_turns is None or max_turns >= 1, "max_turns", "at least 1", max_turns)
         expect(time_limit is None or time_limit > 0, "time_limit", "greater than 0", time_limit)
         self.max_turns, self.time_limit = max_turns, time_limit
@@ -181,13 +173,10 @@ class ConversationSampler(GenerationSampler):
 
     def _finish(self, world: World, rollouts: Rollouts) -> None:
         """Record the turns that the limit of tokens ended."""
-        cut, actions, mask = on_host(rollouts.info["truncated"].flatten(), *_flat(rollouts))
+        actions, mask = rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1)
+        cut, actions, mask = on_host(rollouts.info["truncated"].flatten(), actions, mask)
         for row in cut.nonzero()[:, 0].tolist():
             world.cut_off(row, actions[row][read(mask[row])].tolist())
-
-
-def _flat(rollouts: Rollouts) -> tuple[Tensor, Tensor]:
-    return rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1)
 
 
 def _start(environment: Any, row: Mapping[str, Any]) -> str | None:

@@ -81,8 +81,8 @@ class CalculatorProblems(PromptSource):
 
     endless = True
 
-    def __init__(self, count: int, split: str, seed: int, manners: Manners) -> None:
-        self.count, self.split, self.seed, self.manners = count, split, seed, manners
+    def __init__(self, count: int, split: str, seed: int) -> None:
+        self.count, self.split, self.seed = count, split, seed
 
     def __len__(self) -> int:
         return self.count
@@ -97,7 +97,7 @@ class CalculatorProblems(PromptSource):
                 "steps": [len(p.steps) for p in problems],
                 "completion": [
                     # The stream is free, because demonstrations sample no rollout.
-                    demonstrate(p, self.manners, generator(self.seed, Stream.ROLLOUT, number))
+                    demonstrate(p, Manners(), generator(self.seed, Stream.ROLLOUT, number))
                     for number, p in zip(index.tolist(), problems, strict=True)
                 ],
             },

@@ -17,7 +17,7 @@ STAY = ACTIONS.index("stay")
 FULL_CHARGE = 20
 """In units of 5 %, because floats miss the threshold of 10 %."""
 CHARGES = FULL_CHARGE + 1
-LOW_CHARGE = 2
+LOW_CHARGE, RECHARGE = 2, 4
 
 
 class Gridworld(Environment):
@@ -27,7 +27,7 @@ class Gridworld(Environment):
         30 numbers: x, y, goal x, goal y and charge in [0, 1], and the 5x5 lava map around the agent, 0 off the grid.
     Actions:
         up, down, left, right: one cell, or none against a wall; drains 5 % of a full charge.
-        stay: recharges.
+        stay: recharges 20 %.
     Reward:
         ``goal``: the step reached the goal.
     Costs:
@@ -38,31 +38,30 @@ class Gridworld(Environment):
 
     Args:
         max_steps: longest episode.
-        recharge: charge gained by staying, in units of 5 %; the paper's text also admits 3.
     """
 
     observation_size = 30
     actions = 5
 
-    def __init__(self, max_steps: int = 80, recharge: int = 4) -> None:
-        self.max_steps, self.recharge = max_steps, recharge
+    def __init__(self, max_steps: int = 80) -> None:
+        self.max_steps = max_steps
 
     def reset(self, prompts: PromptGroups, group_size: int) -> GridworldEpisodes:
         start, goal, lava = (prompts.column(name, "Gridworld") for name in ("start", "goal", "lava"))
-        return GridworldEpisodes(start, goal, lava, group_size, self.recharge)
+        return GridworldEpisodes(start, goal, lava, group_size)
 
 
 class GridworldEpisodes:
     """Episodes as lookup tables over states (layout * cells + cell) * `CHARGES` + charge."""
 
-    def __init__(self, start: Tensor, goal: Tensor, lava: Tensor, group_size: int, recharge: int) -> None:
+    def __init__(self, start: Tensor, goal: Tensor, lava: Tensor, group_size: int) -> None:
         batch, cells = lava.shape
         layouts = torch.arange(batch, device=lava.device)
         self._lava = lava.flatten()
         self._goal = torch.zeros_like(lava).scatter_(1, goal[:, None], True).flatten()
         self._observations = _observations(lava, goal)
         # [B, cells * charges, actions]; the goal is absorbing
-        local = transitions(math.isqrt(cells), recharge).to(lava.device)
+        local = transitions(math.isqrt(cells)).to(lava.device)
         reached = local + (layouts * len(local))[:, None, None]
         at_goal = (layouts * cells + goal)[:, None] * CHARGES + torch.arange(CHARGES, device=lava.device)
         reached.view(-1, len(ACTIONS))[at_goal] = at_goal[..., None]
@@ -88,9 +87,9 @@ class GridworldEpisodes:
 
 
 @lru_cache(maxsize=16)
-def transitions(size: int, recharge: int) -> Tensor:
+def transitions(size: int) -> Tensor:
     """Next states ``[cells * CHARGES, actions]`` of a layout without goal; a state is cell * `CHARGES` + charge."""
-    change = torch.tensor([recharge if action == STAY else -1 for action in range(len(ACTIONS))])
+    change = torch.tensor([RECHARGE if action == STAY else -1 for action in range(len(ACTIONS))])
     charge = (torch.arange(CHARGES)[:, None] + change).clamp_(0, FULL_CHARGE)
     return (moves(size)[:, None] * CHARGES + charge).flatten(0, 1)
 

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from lightning_cgrpo.errors import expect
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signals
 from lightning_cgrpo.tasks.gridworld.environment import moves
 from lightning_cgrpo.tasks.task import Renderer
 
+EPISODES = 8
 REACHED, MISSED, LAVA = "tab:green", "tab:gray", "#f7a08b"
 CROSS: dict[str, Any] = {"marker": "x", "color": "black", "markersize": 5, "linestyle": ""}
 RING: dict[str, Any] = {"marker": "o", "color": "tab:blue", "markersize": 6, "linestyle": "", "markerfacecolor": "none"}
@@ -24,11 +24,7 @@ LETTER: dict[str, Any] = {"color": "black", "markeredgewidth": 0, "linestyle": "
 
 
 class GridworldRenderer(Renderer):
-    """Draws at most `episodes` episodes of a group, with a legend."""
-
-    def __init__(self, episodes: int = 8) -> None:
-        expect(episodes >= 1, "episodes", "at least 1", episodes)
-        self.episodes = episodes
+    """Draws at most `EPISODES` episodes of a group, with a legend."""
 
     def render(self, prompts: PromptGroups, rollouts: Rollouts, signals: Signals, row: int) -> Figure:
         lava = prompts.columns["lava"][row].cpu()
@@ -38,7 +34,7 @@ class GridworldRenderer(Renderer):
         axes = figure.add_subplot()
         axes.imshow(lava.view(size, size).numpy(), cmap=ListedColormap(["white", LAVA]), vmin=0, vmax=1)
         reached = signals["goal"].total[row].bool()
-        count, table = min(self.episodes, len(reached)), moves(size)
+        count, table = min(EPISODES, len(reached)), moves(size)
         for episode in range(count):
             steps = rollouts.mask[row, episode].cpu()
             cells = [start]

@@ -38,23 +38,14 @@ class WordProblems(PromptSource):
 
 
 class WordProblemDemonstrations(WordProblems):
-    """Word problems with a further column, ``completion``.
-
-    Args:
-        clean: share of problems, the first ones, with flawless completions.
-        manners: reasoning and flaws of the other completions.
-    """
-
-    def __init__(self, count: int, split: str, seed: int, clean: float, manners: Manners) -> None:
-        super().__init__(count, split, seed)
-        self.clean, self.manners = clean, manners
+    """Word problems with a further column, ``completion``: flawless in the first half, of all manners in the second."""
 
     def groups(self, index: Tensor) -> PromptGroups:
         groups = super().groups(index)
         groups.columns["completion"] = [
             demonstrate(
                 p,
-                CLEAN if number < self.clean * self.count else self.manners,
+                CLEAN if number < self.count / 2 else Manners(),
                 generator(self.seed, Stream.ROLLOUT, number),  # demonstrations sample no rollout
             )
             for number, p in zip(index.tolist(), self.problems(index), strict=True)

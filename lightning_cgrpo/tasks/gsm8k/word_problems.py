@@ -10,7 +10,6 @@ from zlib import crc32
 import numpy as np
 
 from lightning_cgrpo.randomness import Stream, generator
-from lightning_cgrpo.tasks.gsm8k.scoring import GOLD_MARK
 
 LARGEST = 99
 SPLITS = {"train": range(2, 16), "val": range(1), "test": range(1, 2)}
@@ -68,20 +67,6 @@ class Problem:
     @property
     def result(self) -> int:
         return self.steps[-1].result
-
-    def record(self) -> dict[str, str]:
-        r"""GSM8K's record, with annotations ``<<a+b=c>>`` and ``#### <gold>``.
-
-        Example:
-            >>> Problem("…?", (Step(3, "+", 4, "Tom"),), "apples").record()["answer"]
-            'Tom has 3 + 4 = <<3+4=7>>7 apples.\n#### 7'
-        """
-        lines = [
-            f"{s.name} has {s.left} {s.operation} {s.right} = <<{s.left}{s.operation}{s.right}={s.result}>>{s.result} "
-            f"{self.things}."
-            for s in self.steps
-        ]
-        return {"question": self.question, "answer": "\n".join([*lines, f"{GOLD_MARK} {self.result}"])}
 
 
 def problem(

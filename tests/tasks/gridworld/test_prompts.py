@@ -60,10 +60,9 @@ def test_seeds_and_splits_give_other_layouts():
 
 def test_data_module_hands_on_its_settings():
     data = GridworldDataModule(train_prompts=70, val_prompts=30, test_prompts=20, size=6, lava=7, seed=3)
-    splits = {split: data.source(split) for split in ("train", "val", "test", "predict")}
-    assert [len(source) for source in splits.values()] == [70, 30, 20, 20]
+    splits = {split: data.source(split) for split in ("train", "val", "test")}
+    assert [len(source) for source in splits.values()] == [70, 30, 20]
     found = {split: rows(source.groups(torch.arange(20))) for split, source in splits.items()}
-    assert found["predict"] == found["test"]
     assert not set(found["train"]) & set(found["val"]) and not set(found["val"]) & set(found["test"])
     assert found["train"] == rows(Layouts(20, split=0, seed=3, size=6, lava=7).groups(torch.arange(20)))
     assert all(len(lava) == 7 and max(start, goal, *lava) < 36 for start, goal, lava in found["train"])

@@ -75,13 +75,6 @@ def test_the_legend_names_all_that_is_drawn(scene):
     assert inside.x0 >= 0 and inside.x1 <= figure.bbox.width and inside.y0 >= 0
 
 
-def test_draws_at_most_so_many_episodes(scene):
-    paths, crosses, _ = parts(GridworldRenderer(episodes=1).render(*scene, row=1))
-    assert [cells for cells, _ in paths] == [[(0, 0), (1, 0), (2, 0)]] and len(crosses) == 1
-    with pytest.raises(ValueError, match="`episodes` to be at least 1, but got 0"):
-        GridworldRenderer(episodes=0)
-
-
 def test_paths_over_the_same_cells_can_be_told_apart(scene):
     paths, *_ = parts(GridworldRenderer().render(*scene, row=0))
     (first, one), (second, other) = paths
