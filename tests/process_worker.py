@@ -40,7 +40,7 @@ from lightning_cgrpo.critic.value_learning import ValueLearning
 from lightning_cgrpo.datamodules import CalculatorDataModule, GridworldDataModule, PromptDataModule, SeedDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.distributed import world
-from lightning_cgrpo.grpo.advantages import AdvantageEstimator
+from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.sharding import whole
@@ -139,6 +139,7 @@ def grammar_module() -> ConstrainedGRPO:
         TaskWithNumbers(),
         Objective("goal", constraints, signals),
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        estimator=ScalarizedAdvantages("pooled"),
         optimization=Optimization(epochs=2, minibatch_size=1000, aggregation="token_mean"),
         group_size=8,
         seed=0,

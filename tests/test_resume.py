@@ -16,7 +16,8 @@ EVERY = 5
 # Three updates per pass over the prompts, so passes end between checkpoints; validation inside; a schedule.
 ARGUMENTS = shlex.split(
     "fit -c configs/gridworld.yaml --data.prompts_per_update=4 --data.train_prompts=12 --data.val_prompts=6 "
-    "--model.group_size=4 --model.policy.hidden=[32] --model.sampler.environment.max_steps=30 "
+    "--model.estimator=ScalarizedAdvantages --model.estimator.scale=pooled --model.group_size=4 "
+    "--model.policy.hidden=[32] --model.sampler.environment.max_steps=30 "
     "--model.optimization.minibatch_size=200 --model.optimization.kl_weight=0.01 "
     "--model.lr_scheduler=torch.optim.lr_scheduler.StepLR --model.lr_scheduler.step_size=4 "
     "--model.lr_scheduler.gamma=0.9 --trainer.val_check_interval=4 --trainer.log_every_n_steps=1 "
@@ -61,7 +62,7 @@ def assert_identical(ours, theirs, where=""):
 def assert_same_state(ours, theirs, updates):
     """Policy, weights, optimizer, schedule, position; and of all callbacks but the one that remembers paths."""
     assert ours["global_step"] == theirs["global_step"] == updates
-    for name in ("state_dict", "optimizer_states", "lr_schedulers", "epoch"):
+    for name in ("state_dict", "optimizer_states", "lr_schedulers", "epoch", "estimator"):
         assert_identical(ours[name], theirs[name], name)
     duals = [state["callbacks"]["LagrangianCallback"] for state in (ours, theirs)]
     assert_identical(*duals, "LagrangianCallback")
