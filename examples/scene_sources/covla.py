@@ -159,7 +159,7 @@ def _read(file: Path, folder: Path, images: list[str], problems: list[str]) -> _
     """A clip; adds to `problems` a text for each malformed record, and for each gap."""
     records = _records(file)
     poses, motion = np.zeros((len(images), 3)), np.zeros((len(images), 2))
-    known = np.zeros(len(images), bool)
+    complete = np.zeros(len(images), bool)
     before: _Record | None = None
     gap = ""
     for step, image in enumerate(images):
@@ -185,10 +185,10 @@ def _read(file: Path, folder: Path, images: list[str], problems: list[str]) -> _
         if gap:
             problems.append(gap)
             gap = ""
-        motion[step], before, known[step] = here.motion, here, True
-    if not known.any():
+        motion[step], before, complete[step] = here.motion, here, True
+    if not complete.any():
         problems.append(gap or f"{file}: Expected records, but got none")
-    starts = [step for step in range(BEFORE, len(known) - AFTER) if known[step - BEFORE : step + AFTER + 1].all()]
+    starts = [step for step in range(BEFORE, len(complete) - AFTER) if complete[step - BEFORE : step + AFTER + 1].all()]
     return _Clip(images, poses, motion, starts)
 
 

@@ -131,7 +131,7 @@ def same_dialect(names: Iterable[str]) -> str:
     Raises:
         UserError: scores of several dialects, or none, would stand beside each other.
     """
-    found = sorted(set(names))
-    if len(found) != 1:
-        raise UserError(f"Expected scores of one dialect to compare, but got {found}, try to score all with one.")
-    return found[0]
+    distinct = sorted(set(names))
+    if len(distinct) != 1:
+        raise UserError(f"Expected scores of one dialect to compare, but got {distinct}, try to score all with one.")
+    return distinct[0]

@@ -70,10 +70,10 @@ def pdm_score(
     if type(traffic_agents_policy).__name__ != "LogReplayTrafficAgents":
         name = type(traffic_agents_policy).__name__
         raise UserError(f"Expected LogReplayTrafficAgents, because a cache has no lanes to react on, but got {name}.")
-    found = _kept_scorer(_Same(metric_cache), bool(scorer._config.human_penalty_filter))
+    kept = _kept_scorer(_Same(metric_cache), bool(scorer._config.human_penalty_filter))
     poses = torch.as_tensor(np.asarray(model_trajectory.poses, dtype=np.float64))[None]
     interval = model_trajectory.trajectory_sampling.interval_length
-    scores = found(poses, torch.zeros(1, dtype=torch.int64), interval)
+    scores = kept(poses, torch.zeros(1, dtype=torch.int64), interval)
     if not bool(scores.valid):
         raise UserError("Expected a trajectory of finite poses that can be driven.")
     row: dict[str, Any] = {name: float(scores.columns[name]) for name in COLUMNS}
@@ -110,8 +110,8 @@ def scorer_of(metric_caches: Sequence[Any], *, human_filter: bool = True) -> Sco
         metric_caches: navsim's `MetricCache` objects, of the devkit 2.
         human_filter: see `Scorer`.
     """
-    found = [cached_scene(cache) for cache in metric_caches]
-    return Scorer([one.scene for one in found], plans=[one.plan for one in found], human_filter=human_filter)
+    scenes, plans = zip(*map(cached_scene, metric_caches), strict=True)
+    return Scorer(scenes, plans=plans, human_filter=human_filter)
 
 
 def cached_scene(cache: Any) -> CachedScene:
@@ -138,12 +138,12 @@ def cached_scene(cache: Any) -> CachedScene:
             road_map["roadblocks"].append({**block, "incoming": [], "outgoing": []})
         elif kind.name in AREAS:
             road_map[AREAS[kind.name]].append({"id": str(token), "polygon": _points(polygon)})
-    known = {lane["id"] for lane in road_map["lanes"]}
+    lanes = {lane["id"] for lane in road_map["lanes"]}
     # Red connectors of the route may be further away than the cache's map.
     for names, (_, polygons) in zip(red, observation._occupancy_maps_tl or [], strict=True):
         for name, polygon in zip(names, polygons, strict=True):
-            if name not in known:
-                known.add(name)
+            if name not in lanes:
+                lanes.add(name)
                 add_lane(name, polygon, True)
     past = cache.past_human_trajectory.get_sampled_trajectory()
     synthetic = cache.human_trajectory is None

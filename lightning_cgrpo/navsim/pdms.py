@@ -13,16 +13,13 @@ from lightning_cgrpo.navsim.columns import COMFORT, EGO_PROGRESS, PDMS_MULTIPLIE
 from lightning_cgrpo.navsim.expert.forecast import Forecast, as_traffic
 from lightning_cgrpo.navsim.expert.pdm_closed import best_of_scene
 from lightning_cgrpo.navsim.official_constants import LEAST_PROGRESS
-from lightning_cgrpo.navsim.scoring.areas import drivable_area_compliance, ego_areas
 from lightning_cgrpo.navsim.scoring.comfort import plain_comfort
-from lightning_cgrpo.navsim.scoring.encounters import Encounters, no_at_fault_collisions, time_to_collision_within_bound
-from lightning_cgrpo.navsim.scoring.lanes import raw_progress
-from lightning_cgrpo.navsim.scoring.motion import Motion
+from lightning_cgrpo.navsim.scoring.sub_scores import SubScores
 from lightning_cgrpo.navsim.simulation.simulate import track
 from lightning_cgrpo.navsim.traffic.traffic import TrafficRollouts
 
 STEPS_SEEN = 51
-"""Steps of 0.1 s with known agents; NAVSIM 1.1 looks 1 s further than 4 s, for TTC."""
+"""Steps of 0.1 s with agents; NAVSIM 1.1 looks 1 s further than 4 s, for TTC."""
 
 
 class PdmsColumns:
@@ -41,32 +38,23 @@ class PdmsColumns:
         self.agents = AgentTracks.logged(batch.scenes, batch.origin, like.dtype, like.device, STEPS_SEEN)
         poses = torch.stack([plan.trajectory for plan in plans]).to(like.device)
         poses = torch.cat([poses[..., :2] - batch.origin[:, None], poses[..., 2:]], -1).to(like)
-        columns, raw = self._columns(track(like, poses), torch.arange(len(batch), device=like.device))
+        scene = torch.arange(len(batch), device=like.device)
+        columns, raw = _columns(batch, track(like, poses), scene, TrafficRollouts.of(self.agents, scene))
         self.expert = raw * product(columns)
 
     def __call__(self, states: Tensor, scene: Tensor) -> dict[str, Tensor]:
         """Columns ``[R]`` of `PDMS_MULTIPLIERS` and `PDMS_WEIGHTS`, of states ``[R, 41, 11]`` in scenes ``[R]``."""
-        columns, raw = self._columns(states, scene)
+        columns, raw = _columns(self.batch, states, scene, TrafficRollouts.of(self.agents, scene))
         return columns | {EGO_PROGRESS: masked_progress(raw, product(columns), self.expert[scene])}
 
-    def _columns(self, states: Tensor, scene: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        return without_progress(self.batch, states, scene, TrafficRollouts.of(self.agents, scene))
 
-
-def without_progress(
+def _columns(
     batch: SceneBatch, states: Tensor, scene: Tensor, traffic: TrafficRollouts
 ) -> tuple[dict[str, Tensor], Tensor]:
     """All columns ``[R]`` but EP, and raw progress ``[R]`` in meters."""
-    motion = Motion.of(states, scene)
-    areas = ego_areas(batch.surfaces, motion)
-    encounters = Encounters.of(motion, traffic)
-    columns = {
-        SHORT["NC"]: no_at_fault_collisions(motion, areas, encounters).value,
-        SHORT["DAC"]: drivable_area_compliance(motion, areas).value,
-        SHORT["TTC"]: time_to_collision_within_bound(motion, areas, encounters).value,
-        COMFORT: plain_comfort(states).all(-1).to(states),
-    }
-    return columns, raw_progress(batch.centerlines, motion)
+    scores = SubScores.of(batch, states, scene, traffic)
+    columns = {SHORT[name]: scores.outcomes[SHORT[name]].value for name in ("NC", "DAC", "TTC")}
+    return columns | {COMFORT: plain_comfort(states).all(-1).to(states)}, scores.progress
 
 
 def masked_progress(raw: Tensor, mask: Tensor, expert: Tensor) -> Tensor:
@@ -91,6 +79,6 @@ def pdms(columns: Mapping[str, Tensor]) -> Tensor:
 
 def by_pdms(batch: SceneBatch, states: Tensor, scene: Tensor, forecasts: Sequence[Forecast]) -> Tensor:
     """PDMS ``[R]`` of proposals: the expert's choice in NAVSIM 1.1."""
-    columns, raw = without_progress(batch, states, scene, as_traffic(forecasts, scene, STEPS_SEEN))
+    columns, raw = _columns(batch, states, scene, as_traffic(forecasts, scene, STEPS_SEEN))
     mask = product(columns)
     return pdms(columns | {EGO_PROGRESS: masked_progress(raw, mask, best_of_scene(raw * mask))})

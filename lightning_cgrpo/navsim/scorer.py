@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan, SceneBatch
+from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan, SceneBatch, overridden
 from lightning_cgrpo.navsim.columns import (
     COLUMNS,
     EGO_PROGRESS,
@@ -134,11 +134,11 @@ class Scorer:
     ) -> None:
         if not scenes:
             raise UserError("Expected at least one scene, but got none.")
-        given = list(plan(scenes) if plans is None else plans)
-        if len(given) != len(scenes):
-            raise UserError(f"Expected one plan per scene, but got {len(given)} of {len(scenes)} scenes.")
+        plans = plan(scenes) if plans is None else plans
+        if len(plans) != len(scenes):
+            raise UserError(f"Expected one plan per scene, but got {len(plans)} of {len(scenes)} scenes.")
         self.traffic = LogReplay() if traffic is None else traffic
-        self.plans = [_overridden(found, scene) for found, scene in zip(given, scenes, strict=True)]
+        self.plans = overridden(plans, scenes)
         self.batch = SceneBatch.of(scenes, self.plans, dtype=dtype, device=device)
         self.comfort = HistoryComfort([scene.ego for scene in scenes], dtype, device)
         self._expert = _Expert.of(self.batch)
@@ -149,8 +149,7 @@ class Scorer:
             self._unscored = self._human_drives()
         self._pdms: PdmsColumns | None = None
         if pdms:
-            chosen = [_overridden(found, scene) for found, scene in zip(plan(scenes, by_pdms), scenes, strict=True)]
-            self._pdms = PdmsColumns(self.batch, chosen)
+            self._pdms = PdmsColumns(self.batch, overridden(plan(scenes, by_pdms), scenes))
 
     def __call__(self, poses: Tensor, scene: Tensor, interval: float = 0.5) -> Scores:
         """Score R candidates.
@@ -184,13 +183,13 @@ class Scorer:
 
     def _score(self, poses: Tensor, scene: Tensor, interval: float) -> Scores:
         states, valid = self._simulated(poses, scene, interval)
-        found, traffic = self._in_traffic(states, scene)
-        unfiltered = {name: outcome.value for name, outcome in found.outcomes.items()}
+        scores, traffic = self._in_traffic(states, scene)
+        unfiltered = {name: outcome.value for name, outcome in scores.outcomes.items()}
         product = multiplicative_metrics_prod(unfiltered)
         pdm_progress, pdm_product = self._expert.in_traffic(traffic, scene)
         comfort = self.comfort(states, scene)
         unfiltered |= {
-            EGO_PROGRESS: ego_progress(found.progress, product, pdm_progress, pdm_product),
+            EGO_PROGRESS: ego_progress(scores.progress, product, pdm_progress, pdm_product),
             SHORT["HC"]: comfort.all(1).to(states),
         }
         unfiltered = {name: torch.where(valid, unfiltered[name], torch.nan) for name in COLUMNS}
@@ -204,9 +203,9 @@ class Scorer:
         return Scores(
             columns,
             unfiltered,
-            {name: torch.where(valid, outcome.step, -1) for name, outcome in found.outcomes.items()},
+            {name: torch.where(valid, outcome.step, -1) for name, outcome in scores.outcomes.items()},
             comfort & valid[:, None],
-            torch.where(valid, found.progress, torch.nan),
+            torch.where(valid, scores.progress, torch.nan),
             pdm_progress,
             torch.where(valid[:, None, None], states, torch.nan),
             valid,
@@ -236,14 +235,14 @@ class Scorer:
         if humans is not None:
             states, scene = torch.cat([states, humans.states]), torch.cat([scene, humans.scene])
         traffic = self.traffic(self.batch, states, scene)
-        found = SubScores.of(self.batch, states, scene, traffic)
+        scores = SubScores.of(self.batch, states, scene, traffic)
         if humans is None:
-            return found, traffic
+            return scores, traffic
         assert self._human is not None
-        for name, outcome in found.outcomes.items():
+        for name, outcome in scores.outcomes.items():
             self._human[name][humans.scene] = outcome.value[rows:]
         self._unscored = None
-        return found.first(rows), replace(traffic, of_row=traffic.of_row[:rows])
+        return scores.first(rows), replace(traffic, of_row=traffic.of_row[:rows])
 
 
 class _Drives(NamedTuple):
@@ -278,11 +277,3 @@ class _Expert:
         motion, areas = take(self.motion, rows), take(self.areas, rows)
         collisions = no_at_fault_collisions(motion, areas, Encounters.of(motion, replace(traffic, of_row=rollouts)))
         return self.progress[scene], collisions.value[back] * self.product[scene]
-
-
-def _overridden(found: ExpertPlan, scene: Scene) -> ExpertPlan:
-    return replace(
-        found,
-        trajectory=found.trajectory if scene.pdm_trajectory is None else scene.pdm_trajectory,
-        centerline=found.centerline if scene.centerline is None else scene.centerline,
-    )

@@ -123,9 +123,9 @@ def _summary(drives: Sequence[Drive], dialect: Dialect, name: str, staged: bool)
             continue
         means = torch.stack([values[other].mean(0) for other in rows])
         weights = follow_up_weights(drives[row].ends, torch.stack([drives[other].start for other in rows]))
-        for own, weight in zip(values[row], weights, strict=True):
+        for answer, weight in zip(values[row], weights, strict=True):
             seconds.append(weight @ means / weight.sum())
-            products.append(own[score] * seconds[-1][score])
+            products.append(answer[score] * seconds[-1][score])
     if not seconds:
         return Result(name, one)
     two = _means([drives[row] for rows in after.values() for row in rows], [torch.stack(seconds)])
@@ -152,13 +152,13 @@ def _values(drives: Sequence[Drive], dialect: Dialect, *, both_frames: bool) -> 
             if both_frames:
                 comfort[before] = comfort[row]
     values = []
-    for drive, known in zip(drives, comfort, strict=True):
-        columns = {**drive.columns, EXTENDED_COMFORT: known}
-        columns["epdms"] = dialect.total({**(drive.counted or drive.columns), EXTENDED_COMFORT: known})
+    for drive, extended in zip(drives, comfort, strict=True):
+        columns = {**drive.columns, EXTENDED_COMFORT: extended}
+        columns["epdms"] = dialect.total({**(drive.counted or drive.columns), EXTENDED_COMFORT: extended})
         table = torch.stack([columns[name].double() for name in SHORT.values()], 1)
         malformed = torch.zeros_like(table)
         malformed[:, list(SHORT).index("ADE@4s")] = torch.nan
-        malformed[:, list(SHORT).index("EC")] = torch.where(known.isnan(), torch.nan, 0.0)
+        malformed[:, list(SHORT).index("EC")] = torch.where(extended.isnan(), torch.nan, 0.0)
         values.append(torch.where(drive.valid[:, None], table, malformed))
     return values
 

@@ -49,9 +49,9 @@ class SceneFiles(LogSource[Path]):
             raise UserError(
                 f"Expected a scene file or a folder of *{SCENE_SUFFIX} files, but got {self.path}, which has none."
             )
-        found: dict[str, list[Path]] = {}
+        by_log: dict[str, list[Path]] = {}
         for path in files:
-            own = path.relative_to(self.path).as_posix() if self.path.is_dir() else path.name
+            name = path.relative_to(self.path).as_posix() if self.path.is_dir() else path.name
             log = Field(load_json(path), str(path)).get("log").optional_text()
-            found.setdefault(own if log is None else log, []).append(path)
-        return found
+            by_log.setdefault(name if log is None else log, []).append(path)
+        return by_log

@@ -45,10 +45,10 @@ class Field:
         return SceneError(f"{self.file}: {self.path or 'top level'}: Expected {expected}, but got {shown}.")
 
     def __getitem__(self, key: str) -> Field:
-        found = self.get(key, _MISSING)
-        if found.value is _MISSING:
+        field = self.get(key, _MISSING)
+        if field.value is _MISSING:
             raise SceneError(str(self.wrong(f"a field '{key}'", "none")) + did_you_mean(key, self.value))
-        return found
+        return field
 
     def get(self, key: str, default: Any = None) -> Field:
         if not isinstance(self.value, dict):
@@ -138,11 +138,11 @@ class Field:
 
 def numbers(names: list[Field]) -> dict[str, int]:
     """Row of each name; names must differ."""
-    found: dict[str, int] = {}
+    rows: dict[str, int] = {}
     for i, name in enumerate(names):
-        if found.setdefault(name.text(), i) != i:
+        if rows.setdefault(name.text(), i) != i:
             raise name.wrong("every id once")
-    return found
+    return rows
 
 
 def _written(shape: Collection[int]) -> str:

@@ -83,18 +83,18 @@ class Argoverse2(LogSource[Moment]):
 
     @cached_property
     def _folders(self) -> dict[str, Path]:
-        found = {
+        folders = {
             file.parent.name: file.parent
             for pattern in (POSES, f"*/{POSES}", f"*/*/{POSES}")
             for file in self.path.resolve().glob(pattern)
             if any((file.parent / name).is_file() for name in BOXES)
         }
-        if not found:
+        if not folders:
             raise UserError(
                 f"Expected an Argoverse 2 log, or a folder of logs, with {POSES} and {BOXES[0]}, "
                 f"but got {self.path}, which has none."
             )
-        return found
+        return folders
 
 
 @lru_cache(LOGS_KEPT)
@@ -104,7 +104,7 @@ def _recording(folder: Path) -> tuple[Log, RoadMap, Router]:
 
 
 def _agents(log: Log, start: float, grid: Array, place: Array) -> list[dict[str, Any]]:
-    found = []
+    agents = []
     for track in log.tracks:
         seen = track.motion.covers(start + grid)
         if not seen[grid >= 0].any():
@@ -114,5 +114,5 @@ def _agents(log: Log, start: float, grid: Array, place: Array) -> list[dict[str,
             continue
         poses[:, 2] = wrapped(poses[:, 2])
         states = np.column_stack([grid[seen], poses, track.motion.velocities(start + grid[seen])])
-        found.append(agent_to_json(track.token, track.type, track.size, states))
-    return found
+        agents.append(agent_to_json(track.token, track.type, track.size, states))
+    return agents

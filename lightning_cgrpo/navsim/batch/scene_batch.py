@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +21,18 @@ class ExpertPlan:
     trajectory: Tensor  # [41, 3] x, y, yaw of the rear axle in the scene's frame, at 10 Hz
     centerline: Tensor  # [C, 2] centerline of the route, from the begin of the ego's lane
     route_lanes: tuple[int, ...]  # rows of the lanes of the corrected route
+
+
+def overridden(plans: Sequence[ExpertPlan], scenes: Sequence[Scene]) -> list[ExpertPlan]:
+    """Plans with the trajectory and the centerline that a scene has itself."""
+    return [
+        replace(
+            plan,
+            trajectory=plan.trajectory if scene.pdm_trajectory is None else scene.pdm_trajectory,
+            centerline=plan.centerline if scene.centerline is None else scene.centerline,
+        )
+        for plan, scene in zip(plans, scenes, strict=True)
+    ]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,56 +27,59 @@ def main(argv: Sequence[str] | None = None) -> None:
     Raises:
         UserError: nothing to score, no writable file, or (after writing) failed scenes.
     """
-    given = _parser().parse_args(argv)
-    if given.out.is_dir():
-        raise UserError(f"Expected --out to be a file, but '{given.out}' is a folder, try {given.out / 'scores.json'}.")
-    if given.render is not None and given.render.exists() and not given.render.is_dir():
-        raise UserError(f"Expected --render to be a folder, but '{given.render}' is a file.")
-    pairs, notes = match(given.scenes, given.trajectories)
+    options = _parser().parse_args(argv)
+    if options.out.is_dir():
+        raise UserError(
+            f"Expected --out to be a file, but '{options.out}' is a folder, try {options.out / 'scores.json'}."
+        )
+    if options.render is not None and options.render.exists() and not options.render.is_dir():
+        raise UserError(f"Expected --render to be a folder, but '{options.render}' is a file.")
+    pairs, notes = match(options.scenes, options.trajectories)
     try:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        errors = _run(given, pairs, notes)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        errors = _run(options, pairs, notes)
     except OSError as error:
         raise UserError(f"The scores can't be written: {error.filename}: {error.strerror or error}.") from error
     if errors:
         raise UserError(f"{len(errors)} of {len(pairs)} scenes could not be scored:\n" + "\n".join(errors))
 
 
-def _run(given: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str]) -> list[str]:
+def _run(options: argparse.Namespace, pairs: Sequence[Pair], notes: Sequence[str]) -> list[str]:
     # Imported here, because --help and wrong paths must not wait for torch and scipy.
     from lightning_cgrpo.navsim.command.score_files import score_files, without_previous
-    from lightning_cgrpo.navsim.command.summary import show, show_two_stages
     from lightning_cgrpo.navsim.command.two_stages import two_stages
     from lightning_cgrpo.navsim.dialects import DIALECTS
+    from lightning_cgrpo.navsim.tables import MOST_LINES, scores_table, show_scores
     from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
     from lightning_cgrpo.navsim.traffic.reactive import Reactive
+    from lightning_cgrpo.output import print_table
 
-    keys = ["epdms_no_filter"] if given.no_human_filter else ["epdms"]
-    dialects = [DIALECTS[key] for key in dict.fromkeys([*keys, *given.dialect])]
-    if given.no_human_filter and any(dialect in (DIALECTS[key] for key in FILTERED) for dialect in dialects):
+    keys = ["epdms_no_filter"] if options.no_human_filter else ["epdms"]
+    dialects = [DIALECTS[key] for key in dict.fromkeys([*keys, *options.dialect])]
+    if options.no_human_filter and any(dialect in (DIALECTS[key] for key in FILTERED) for dialect in dialects):
         raise UserError("Expected --dialect without a human filter beside --no-human-filter, try without the latter.")
-    pictures = given.render is not None or given.explain is not None
-    traffic = Reactive() if given.traffic == "reactive" else LogReplay()
+    pictures = options.render is not None or options.explain is not None
+    traffic = Reactive() if options.traffic == "reactive" else LogReplay()
     with _progress("Scoring", len(pairs)) as done:
-        results, errors = score_files(pairs, traffic, dialects, pictures, done, given.explain)
+        results, errors = score_files(pairs, traffic, dialects, pictures, done, options.explain)
     rows = {result.stem: result.rows() for result in results}
     # Written even without rows, because an older file must not be taken for these scores.
-    given.out.write_text(json.dumps(rows, indent=1, allow_nan=False), encoding="utf-8")
+    options.out.write_text(json.dumps(rows, indent=1, allow_nan=False), encoding="utf-8")
     if rows:
-        show(rows)
+        show_scores(rows)
     stages, left_out = two_stages(results, dialects[0], traffic)
     if stages:
-        show_two_stages(stages)
+        print_table(scores_table(dict(islice(stages.items(), MOST_LINES))))
     for note in [*notes, *without_previous(results), *left_out]:
         print(f"- {note}")
-    print(f"Wrote {given.out}.")
+    print(f"Wrote {options.out}.")
     explained = [result for result in results if result.words]
-    if given.explain is not None and not explained:
-        errors.append(f"Expected --explain to be one of the scored scenes, but got '{given.explain}'.")
+    if options.explain is not None and not explained:
+        errors.append(f"Expected --explain to be one of the scored scenes, but got '{options.explain}'.")
     for result in explained:
-        _explain(result, given.out.parent)
-    if given.render is not None and results:
-        _draw(results, given.render)
+        _explain(result, options.out.parent)
+    if options.render is not None and results:
+        _draw(results, options.render)
     return errors
 
 
@@ -127,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _explain(result: ScoredScene, folder: Path) -> None:
-    from lightning_cgrpo.navsim.command.scored_scene import label
+    from lightning_cgrpo.navsim.tables import label
 
     lines = [f"{result.stem}: {next(iter(result.totals))}"]
     for row, words in enumerate(result.words):

@@ -60,10 +60,10 @@ def names(stems: Iterable[str], most: int = 10) -> str:
 
 def _files(path: Path, suffix: str, option: str) -> dict[str, Path]:
     if path.is_dir():
-        found = {file.name.removesuffix(suffix): file for file in sorted(path.glob(f"*{suffix}"))}
-        if not found:
+        files = {file.name.removesuffix(suffix): file for file in sorted(path.glob(f"*{suffix}"))}
+        if not files:
             raise UserError(f"Expected {option} to be a folder with files *{suffix}, but '{path}' has none.")
-        return found
+        return files
     if not path.is_file():
         raise UserError(f"Expected {option} to be a file or a folder of *{suffix}, but there is no '{path}'.")
     return {path.name.removesuffix(suffix if path.name.endswith(suffix) else ".json"): path}

@@ -114,7 +114,7 @@ def _score(
 
 def _hits(scorer: Scorer, scores: Scores, scene: Tensor) -> list[Tensor]:
     """Per row, corners ``[n, 4, 2]`` of the agents that the ego touches at its first at-fault collision."""
-    found = [torch.zeros(0, 4, 2, dtype=torch.float64)] * len(scene)
+    hits = [torch.zeros(0, 4, 2, dtype=torch.float64)] * len(scene)
     steps = scores.steps[SHORT["NC"]]
     rows = (steps >= 0).nonzero()[:, 0]
     if len(rows):
@@ -123,8 +123,8 @@ def _hits(scorer: Scorer, scores: Scores, scene: Tensor) -> list[Tensor]:
             step, rollout = int(steps[row]), traffic.of_row[number]
             boxes = box_corners(traffic.poses[rollout, :, step], traffic.sizes[rollout])
             touched = boxes_touch(boxes, corners(scores.states[row, step])) & traffic.present[rollout, :, step]
-            found[row] = boxes[touched]
-    return found
+            hits[row] = boxes[touched]
+    return hits
 
 
 def _compared(results: Sequence[ScoredScene]) -> list[ScoredScene]:
@@ -136,8 +136,8 @@ def _compared(results: Sequence[ScoredScene]) -> list[ScoredScene]:
             partner = partners(result, before)
             states = before.scores.states[partner.clamp(min=0)]
             comfort = extended_comfort(result.scores.states, states).to(states)
-            known = (partner >= 0) & before.scores.valid[partner.clamp(min=0)]
-            comfort = torch.where(known, comfort, torch.nan)
+            comparable = (partner >= 0) & before.scores.valid[partner.clamp(min=0)]
+            comfort = torch.where(comparable, comfort, torch.nan)
             result = replace(result, scores=result.scores.with_extended_comfort(comfort))
         compared.append(result)
     return compared

@@ -76,16 +76,10 @@ class ScoredScene:
         return [candidate.tag for candidate in self.candidates]
 
 
-def label(tags: Sequence[str | None], row: int) -> str:
-    """Return a candidate's tag if unique, else its row as text."""
-    tag = tags[row]
-    return tag if tag and tags.count(tag) == 1 else str(row)
-
-
 def finder(scenes: Sequence[ScoredScene]) -> Callable[[Any], ScoredScene | None]:
     """Return a function that looks up a scene by file stem or name; None if unknown."""
-    found = {scene.name: scene for scene in scenes} | {scene.stem: scene for scene in scenes}
-    return lambda name: found.get(name) if isinstance(name, str) else None
+    by_name = {scene.name: scene for scene in scenes} | {scene.stem: scene for scene in scenes}
+    return lambda name: by_name.get(name) if isinstance(name, str) else None
 
 
 def partners(scene: ScoredScene, other: ScoredScene) -> Tensor:

@@ -36,10 +36,10 @@ def read_candidates(path: str | Path) -> list[Candidate]:
         SceneError: not JSON, or the list `trajectories` is missing or empty.
     """
     top = Field(load_json(path), str(path))
-    found = [_candidate(item) for item in top["trajectories"]]
-    if not found:
+    candidates = [_candidate(item) for item in top["trajectories"]]
+    if not candidates:
         raise top["trajectories"].wrong("at least one trajectory")
-    return found
+    return candidates
 
 
 def _candidate(item: Field) -> Candidate:

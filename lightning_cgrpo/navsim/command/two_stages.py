@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from lightning_cgrpo.navsim.command.scored_scene import ScoredScene, finder, label, partners
+from lightning_cgrpo.navsim.command.scored_scene import ScoredScene, finder, partners
 from lightning_cgrpo.navsim.dialects import Dialect
 from lightning_cgrpo.navsim.scoring.motion import take
+from lightning_cgrpo.navsim.tables import label
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
 from lightning_cgrpo.navsim.two_stage import Drive, Result, endpoints, summaries
 
@@ -38,8 +39,8 @@ def two_stages(
             if (rows[:, row] < 0).any():
                 notes.append(f"The two stages of '{now.stem}' are left out for {name}: a scene has no such candidate.")
             else:
-                found = drives.setdefault(name, [])
-                found += _drives(frames, rows[:, row].tolist(), len(found), dialect)
+                driven = drives.setdefault(name, [])
+                driven += _drives(frames, rows[:, row].tolist(), len(driven), dialect)
     return summaries(drives, dialect, traffic), notes
 
 
@@ -59,10 +60,10 @@ def _frames(now: ScoredScene, find: Callable[[Any], ScoredScene | None]) -> list
 
 
 def _drives(frames: Sequence[ScoredScene], rows: Sequence[int], start: int, dialect: Dialect) -> list[Drive]:
-    found = []
+    drives = []
     for place, (frame, row) in enumerate(zip(frames, rows, strict=True)):
         scores, number = take(frame.scores, slice(row, row + 1)), start + place
-        found.append(
+        drives.append(
             Drive(
                 number,
                 None if place < 2 else start + place % 2,
@@ -77,4 +78,4 @@ def _drives(frames: Sequence[ScoredScene], rows: Sequence[int], start: int, dial
                 dialect.counted(scores),
             )
         )
-    return found
+    return drives

@@ -86,7 +86,7 @@ class Forecast:
     def speeds_along(self, rows: np.ndarray, yaws: Array) -> Array:
         """Speeds ``[P, n]`` in m/s of `shapes` ``rows [n]`` along directions ``yaws [P]``; NaN for red connectors."""
         unknown = np.full(len(self.red_polygons), np.nan)
-        speeds, headings = (np.append(known, unknown)[rows] for known in (self.speeds, self.poses[:, 2]))
+        speeds, headings = (np.append(values, unknown)[rows] for values in (self.speeds, self.poses[:, 2]))
         along: Array = speeds * np.cos(headings - yaws[:, None])
         return along
 

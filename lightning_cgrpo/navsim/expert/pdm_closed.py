@@ -30,12 +30,12 @@ SCENES_AT_ONCE = 64  # scenes whose proposals are scored together; a larger numb
 
 def by_epdms(batch: SceneBatch, states: Tensor, scene: Tensor, forecasts: Sequence[Forecast]) -> Tensor:
     """EPDMS: the choice of NAVSIM 2."""
-    found = SubScores.of(batch, states, scene, as_traffic(forecasts, scene))
-    columns = {name: outcome.value for name, outcome in found.outcomes.items()}
+    scores = SubScores.of(batch, states, scene, as_traffic(forecasts, scene))
+    columns = {name: outcome.value for name, outcome in scores.outcomes.items()}
     product = torch.stack([columns[name] for name in MULTIPLIERS]).prod(0)
     # Progress is relative to the best proposal, and comfort ignores the past.
-    masked = best_of_scene(found.progress * product)
-    columns["ego_progress"] = ego_progress(found.progress, product, masked, torch.ones_like(masked))
+    masked = best_of_scene(scores.progress * product)
+    columns["ego_progress"] = ego_progress(scores.progress, product, masked, torch.ones_like(masked))
     columns["history_comfort"] = torch.ones_like(masked)
     return epdms(columns)
 

@@ -51,8 +51,8 @@ class LanePath:
 
     def project(self, points: Array) -> Array:
         """Distances ``[...]`` along the path of the nearest places to points ``[..., 2]``."""
-        found: Array = shapely.line_locate_point(self.line, shapely.points(points))
-        return found
+        distances: Array = shapely.line_locate_point(self.line, shapely.points(points))
+        return distances
 
     def at(self, distances: Array) -> Array:
         """Poses ``[..., 3]`` at distances ``[...]``, clipped to the path."""

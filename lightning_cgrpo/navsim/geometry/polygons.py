@@ -80,9 +80,9 @@ class Polygons:
         slab = torch.minimum(slab, (self.first_slab[row + 1] - 1)[pair])
         low, core_low, core_high, high = self.ranges[slab].unbind(1)
         unclear = ((w > low) & (w < high) & ((w <= core_low) | (w >= core_high))).nonzero()[:, 0]
-        found = (w > core_low) & (w < core_high)
-        found[unclear] = _odd(self.edges, self.first_edge, u[unclear], w[unclear], slab[unclear])
-        inside[pair, point] = found
+        odd = (w > core_low) & (w < core_high)
+        odd[unclear] = _odd(self.edges, self.first_edge, u[unclear], w[unclear], slab[unclear])
+        inside[pair, point] = odd
         return inside
 
     def touch_boxes(self, boxes: Tensor, row: Tensor) -> Tensor:
@@ -137,11 +137,11 @@ def _ranges(edges: Tensor, first_edge: Tensor, slab: Tensor, begin: Tensor, end:
     of_slab = slab[chosen]
     filled = _odd(edges, first_edge, (begin + end)[chosen] / 2, core.mean(1), of_slab)
 
-    found = core.new_tensor([math.inf, math.inf, -math.inf, -math.inf]).repeat(slabs, 1)
-    found[:, 0].scatter_reduce_(0, slab, low, "amin")
-    found[:, 3].scatter_reduce_(0, slab, high, "amax")
-    found[of_slab[filled], 1:3] = core[filled]
-    return found
+    ranges = core.new_tensor([math.inf, math.inf, -math.inf, -math.inf]).repeat(slabs, 1)
+    ranges[:, 0].scatter_reduce_(0, slab, low, "amin")
+    ranges[:, 3].scatter_reduce_(0, slab, high, "amax")
+    ranges[of_slab[filled], 1:3] = core[filled]
+    return ranges
 
 
 def _running_max(values: Tensor, group: Tensor) -> Tensor:

@@ -33,8 +33,8 @@ class Polylines:
         passed = lengths.cumsum(1) - lengths
         square, share = _to_segments(points[:, None], start[row], along[row])
         nearest = square.argmin(1, keepdim=True)
-        found: Tensor = passed[row].gather(1, nearest) + lengths[row].gather(1, nearest) * share.gather(1, nearest)
-        return found[:, 0]
+        distances: Tensor = passed[row].gather(1, nearest) + lengths[row].gather(1, nearest) * share.gather(1, nearest)
+        return distances[:, 0]
 
     def within(self, points: Tensor, row: Tensor, distance: float) -> Tensor:
         """``[M, T]`` bool: points ``[M, T, 2]`` at most ``distance`` meters from polylines ``row [M]``."""
@@ -50,9 +50,9 @@ class Polylines:
         start = self.points[line, segment]
         square, _ = _to_segments(points[some, step, None], start, self.points[line, segment + 1] - start)
         near = (square <= distance**2).any(1).nonzero()[:, 0]
-        found = torch.zeros(points.shape[:2], dtype=torch.bool, device=points.device)
-        found[some[near], step[near]] = True
-        return found
+        near_line = torch.zeros(points.shape[:2], dtype=torch.bool, device=points.device)
+        near_line[some[near], step[near]] = True
+        return near_line
 
 
 def _to_segments(points: Tensor, start: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:

@@ -51,8 +51,8 @@ def _starting_lane(road: Road, lanes: tuple[int, ...]) -> int:
         return under[int(np.argmin([road.errors(lane)[1] for lane in under]))]
     polygons = road.lane_polygons[list(lanes)]
     containing = shapely.contains(polygons, shapely.Point(road.center))
-    found = containing.argmax() if containing.any() else shapely.distance(polygons, road.footprint).argmin()
-    return lanes[int(found)]
+    row = containing.argmax() if containing.any() else shapely.distance(polygons, road.footprint).argmin()
+    return lanes[int(row)]
 
 
 def lane_sequence(road: Road, route: tuple[int, ...], start: int) -> list[int]:

@@ -69,8 +69,8 @@ class Road:
         areas = [polygons(kind.polygons) for kind in (self.scene.map.intersections, self.scene.map.carparks)]
         areas = [area[shapely.intersects(area, _square(self.center, MAP_RADIUS))] for area in areas]
         tree = shapely.STRtree(np.concatenate([self.block_polygons[streets], self.lane_polygons[lanes], *areas]))
-        found = tree.query(shapely.Point(self.position), predicate="intersects") - len(streets)
-        return [lanes[row] for row in found if 0 <= row < len(lanes)]
+        rows = tree.query(shapely.Point(self.position), predicate="intersects") - len(streets)
+        return [lanes[row] for row in rows if 0 <= row < len(lanes)]
 
 
 def _square(center: Array, radius: float) -> shapely.Polygon:

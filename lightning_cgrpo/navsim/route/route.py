@@ -53,7 +53,7 @@ def _start(road: Road, route: Collection[int]) -> tuple[int, list[int]]:
             if heading < MOST_HEADING_ERROR and distance < MOST_DISPLACEMENT
         ]
     best = on_route or off_route or closest
-    return min(best, key=lambda found: found[0])[1], [block for _, block in best]
+    return min(best, key=lambda pair: pair[0])[1], [block for _, block in best]
 
 
 def _nearest(road: Road) -> list[int]:

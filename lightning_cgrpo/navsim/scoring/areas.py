@@ -31,8 +31,8 @@ def ego_areas(surfaces: Surfaces, motion: Motion) -> EgoAreas:
     points = torch.cat([motion.corners, motion.centers[:, :, None], motion.states[:, :, None, :2]], 2)  # [R, 41, 6, 2]
     scene, polygons = motion.scene, surfaces.polygons
     box = polygons.bounds[surfaces.table]
-    known = surfaces.lane | surfaces.drivable  # not padding
-    row, column = (known[scene] & bounds_touch(motion.bounds[:, None], box[scene])).nonzero().unbind(1)
+    real = surfaces.lane | surfaces.drivable  # not padding
+    row, column = (real[scene] & bounds_touch(motion.bounds[:, None], box[scene])).nonzero().unbind(1)
     of_scene = scene[row]
     inside = polygons.contain(points.flatten(1, 2)[row], surfaces.table[of_scene, column]).view(
         len(row), *points.shape[1:3]
@@ -41,8 +41,8 @@ def ego_areas(surfaces: Surfaces, motion: Motion) -> EgoAreas:
     def total(flag: Tensor, values: Tensor) -> Tensor:
         """``[R, 41, …]`` sums of ``[pairs, 41, …]`` over polygons with the flag."""
         chosen = flag[of_scene, column].nonzero()[:, 0]
-        found = torch.zeros(len(scene), *values.shape[1:], dtype=torch.int32, device=values.device)
-        return found.index_add_(0, row[chosen], values[chosen].int())
+        sums = torch.zeros(len(scene), *values.shape[1:], dtype=torch.int32, device=values.device)
+        return sums.index_add_(0, row[chosen], values[chosen].int())
 
     corners = inside[..., :CENTER]
     intersections = total(surfaces.intersection, inside[..., CENTER:]) > 0

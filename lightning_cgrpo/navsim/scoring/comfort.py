@@ -63,14 +63,11 @@ class HistoryComfort:
         for length in sorted(set(lengths.tolist()) - {0}):
             rows = [past if len(past) == length else past.new_zeros(length, 3) for past in pasts]
             self.pasts[length] = torch.stack(rows).to(device, dtype)
-        self.uniform = len(set(lengths.tolist())) == 1
 
     def __call__(self, states: Tensor, scene: Tensor) -> Tensor:
         """``[R, 6]`` bool: states ``[R, T, 11]`` in scenes ``[R]`` pass each of `CHECKS`; False if not finite."""
         passed = torch.ones(len(states), len(CHECKS), dtype=torch.bool, device=states.device)
         for length, past in self.pasts.items():
-            if self.uniform:
-                return checks(_after(past[scene], states))
             rows = (self.lengths[scene] == length).nonzero()[:, 0]
             passed[rows] = checks(_after(past[scene[rows]], states[rows]))
         return passed

@@ -27,13 +27,8 @@ def resample(start: Tensor, poses: Tensor, interval: float = 0.5) -> Tensor:
         ``[..., 41, 3]`` x, y, yaw in [-pi, pi) in the scene's frame, 0 to 4 s, standing after the last pose.
 
     Raises:
-        ValueError: wrong shapes, or an interval below 1 microsecond.
+        ValueError: an interval below 1 microsecond.
     """
-    if poses.dim() < 2 or poses.shape[-1] != 3 or poses.shape[-2] < 1 or start.shape[-1] < 3:
-        raise ValueError(
-            f"Expected poses [..., P, 3] with P at least 1 and start [..., 3 or more], "
-            f"but got {list(poses.shape)} and {list(start.shape)}."
-        )
     if not (math.isfinite(interval) and interval * MICROSECONDS >= 1):
         raise ValueError(f"Expected an interval in seconds, at least 1e-6, but got {interval}.")
     later = in_scene(start[..., None, :3], poses)
@@ -56,8 +51,8 @@ def interpolated(times: list[int], knots: Tensor, at: list[int]) -> Tensor:
     before = after - 1
     base = knots[..., before, :]
     slope = (knots[..., after, :] - base) / (grid[after] - grid[before])[:, None]
-    found = slope * (asked - grid[before])[:, None] + base
-    return torch.cat([found[..., :2], principal(found[..., 2:3]), found[..., 3:]], -1)
+    poses = slope * (asked - grid[before])[:, None] + base
+    return torch.cat([poses[..., :2], principal(poses[..., 2:3]), poses[..., 3:]], -1)
 
 
 def in_scene(origin: Tensor, poses: Tensor) -> Tensor:

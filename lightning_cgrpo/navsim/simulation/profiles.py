@@ -35,15 +35,15 @@ def curvatures(yaw: Tensor, speed: Tensor) -> Tensor:
     data = reach * torch.atan2(turn.sin(), turn.cos())
     weight = reach.square()
     stiffness = CURVATURE_RATE_PENALTY / DT**2
-    known, sums = [weight[0] + INITIAL_CURVATURE_PENALTY], [data[0]]
+    weights, sums = [weight[0] + INITIAL_CURVATURE_PENALTY], [data[0]]
     for step in range(1, len(speed)):
-        passed = stiffness / (known[-1] + stiffness)
-        known.append(known[-1] * passed + weight[step])
+        passed = stiffness / (weights[-1] + stiffness)
+        weights.append(weights[-1] * passed + weight[step])
         sums.append(sums[-1] * passed + data[step])
-    found = [sums[-1] / known[-1]]
+    solved = [sums[-1] / weights[-1]]
     for step in reversed(range(len(speed) - 1)):
-        found.append((sums[step] + stiffness * found[-1]) / (known[step] + stiffness))
-    return torch.stack(found[::-1])
+        solved.append((sums[step] + stiffness * solved[-1]) / (weights[step] + stiffness))
+    return torch.stack(solved[::-1])
 
 
 @lru_cache

@@ -35,11 +35,6 @@ def track(start: Tensor, reference: Tensor) -> Tensor:
     Returns:
         ``[..., T, 11]`` states (`vehicle.State`), from ``start`` with zero steering and yaw rates.
     """
-    if start.shape[-1:] != (START,) or reference.shape[-1:] != (3,) or reference.dim() < 2 or reference.shape[-2] < 4:
-        raise ValueError(
-            f"Expected start [..., {START}] and reference [..., T, 3] with T at least 4, "
-            f"but got {list(start.shape)} and {list(reference.shape)}."
-        )
     shape = torch.broadcast_shapes(start.shape[:-1], reference.shape[:-2])
     steps = reference.shape[-2]
     first = start.expand(*shape, START).reshape(-1, START).T

@@ -33,16 +33,16 @@ def _rows(origin: Array, polygons: Points) -> Array:
     if not len(polygons):
         return np.zeros(0, bool)
     xy = polygons.xy.numpy() - origin
-    found: Array = ((xy.min(1) < SIGHT) & (xy.max(1) > -SIGHT)).all(1)
-    return found
+    near: Array = ((xy.min(1) < SIGHT) & (xy.max(1) > -SIGHT)).all(1)
+    return near
 
 
 def _borders(lanes: Lanes, origin: Array) -> tuple[Array, Array]:
     """Left and right lane borders, as thin polygons ``[N, V, 2]``."""
     sides: tuple[list[Array], list[Array]] = ([], [])
     for row in np.flatnonzero(_rows(origin, lanes.polygons) & ~lanes.connector.numpy()).tolist():
-        found = _sides(lanes.polygons[row].numpy() - origin, lanes.centerlines[row].numpy() - origin)
-        for side, line in zip(sides, found, strict=True):
+        borders = _sides(lanes.polygons[row].numpy() - origin, lanes.centerlines[row].numpy() - origin)
+        for side, line in zip(sides, borders, strict=True):
             if len(line) > 1:
                 side.append(line)
     left, right = (_ribbons(side) for side in sides)

@@ -60,7 +60,7 @@ def marks(places: Array, forward: Array) -> Array:
 
 def lamps(colors: list[Color], places: Array, forward: Array, camera: Array) -> Faces:
     """Lamps visible from a camera at ``[2]``."""
-    found = Faces([], [], [])
+    faces = Faces([], [], [])
     low, high = LAMP_HEIGHTS
     for color, middle, ahead in zip(colors, places + LAMP_AHEAD * forward, forward, strict=True):
         distance = float(np.hypot(*(middle - camera)))
@@ -72,7 +72,7 @@ def lamps(colors: list[Color], places: Array, forward: Array, camera: Array) -> 
                 (*(middle + side * half), z)
                 for side, z in ((1, low - rim), (-1, low - rim), (-1, high + rim), (1, high + rim))
             ]
-            found.corners.append(np.array(corners))
-            found.colors.append(paint)
-            found.distances.append(distance)
-    return found
+            faces.corners.append(np.array(corners))
+            faces.colors.append(paint)
+            faces.distances.append(distance)
+    return faces

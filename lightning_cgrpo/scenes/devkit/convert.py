@@ -29,7 +29,7 @@ def scene_content(token: str, scene: Any, scenario: Any, layers: Any) -> dict[st
     history = scene.scene_metadata.num_history_frames
     command = scene.frames[history - 1].ego_status.driving_command
     road_map = _map(token, scenario, layers)
-    known = {lane["id"] for lane in road_map["lanes"]}
+    lanes = {lane["id"] for lane in road_map["lanes"]}
     return {
         "name": token,
         "scene_type": "synthetic" if synthetic else "original",
@@ -40,7 +40,7 @@ def scene_content(token: str, scene: Any, scenario: Any, layers: Any) -> dict[st
         ],
         "human_trajectory": None if synthetic else np.asarray(scene.get_future_trajectory(FUTURE).poses).tolist(),
         "agents": agents_content(_frames(scenario, history)),
-        "traffic_lights": [_lights(scenario, step, known) for step in range(FUTURE + 1)],
+        "traffic_lights": [_lights(scenario, step, lanes) for step in range(FUTURE + 1)],
         "log": scene.scene_metadata.log_name,
         "intent": COMMANDS[int(np.argmax(command))],
     }
@@ -81,11 +81,11 @@ def _frames(scenario: Any, history: int) -> Iterator[tuple[float, Any]]:
 
 def agents_content(frames: Iterable[tuple[float, Any]]) -> list[dict[str, Any]]:
     """All agents, by time and `TrackedObjects`; each with the size of the first frame that has it."""
-    found: dict[str, dict[str, Any]] = {}
+    agents: dict[str, dict[str, Any]] = {}
     for time, objects in frames:
         for item in objects:
             kind = item.tracked_object_type.name.lower()
-            agent = found.setdefault(
+            agent = agents.setdefault(
                 str(item.track_token),
                 {
                     "token": str(item.track_token),
@@ -99,16 +99,16 @@ def agents_content(frames: Iterable[tuple[float, Any]]) -> list[dict[str, Any]]:
             velocity = getattr(item, "velocity", None)  # static objects have none
             moving = [0.0, 0.0] if velocity is None else [float(velocity.x), float(velocity.y)]
             agent["states"].append([time, *_pose(item.center), *moving])
-    for agent in found.values():
+    for agent in agents.values():
         agent["states"].sort()
-    return list(found.values())
+    return list(agents.values())
 
 
-def _lights(scenario: Any, step: int, known: set[str]) -> dict[str, Any]:
+def _lights(scenario: Any, step: int, lanes: set[str]) -> dict[str, Any]:
     lights: dict[str, Any] = {"t": step * INTERVAL, "red": [], "green": []}
     for light in scenario.get_traffic_light_status_at_iteration(step):
         color, lane = light.status.name.lower(), str(light.lane_connector_id)
-        if color in lights and lane in known:
+        if color in lights and lane in lanes:
             lights[color].append(lane)
     return lights
 

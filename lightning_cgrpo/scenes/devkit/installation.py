@@ -107,7 +107,7 @@ def read_split(name: str) -> OfficialSplit:
         chosen = next(item["scene_filter"] for item in top["defaults"] if "scene_filter" in item)
         content = yaml.safe_load((folder / "scene_filter" / f"{chosen}.yaml").read_text())
     except OSError:
-        known = sorted(file.stem for file in folder.glob("*.yaml"))
-        raise UserError(f"Expected one of the devkit's splits ({', '.join(known)}), but got '{name}'.") from None
+        splits = sorted(file.stem for file in folder.glob("*.yaml"))
+        raise UserError(f"Expected one of the devkit's splits ({', '.join(splits)}), but got '{name}'.") from None
     arguments = {key: value for key, value in content.items() if not key.startswith("_")}
     return OfficialSplit(name, top["data_split"], arguments, top.get("reactive_all_mapping") or [])

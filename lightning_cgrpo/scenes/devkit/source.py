@@ -152,17 +152,17 @@ def _logs(split: OfficialSplit, folders: Folders) -> list[str]:
     if listed is not None:
         return listed
     folder: Path = folders.data / "navsim_logs" / split.data
-    found = sorted(path.stem for path in folder.glob("*.pkl"))
-    if not found:
+    names = sorted(path.stem for path in folder.glob("*.pkl"))
+    if not names:
         raise UserError(f"Expected logs (*.pkl) of the split '{split.name}' in {folder}, but got none.")
-    return found
+    return names
 
 
 def _related(pairs: list[Any]) -> dict[str, dict[str, Any]]:
     """The fields `previous` and `follow_ups`, by token."""
-    found: dict[str, dict[str, Any]] = {}
+    fields: dict[str, dict[str, Any]] = {}
     for now, previous, after in pairs:
-        found[now] = {"previous": previous, "follow_ups": [pair[0] for pair in after]}
-        found[previous] = {"follow_ups": [pair[1] for pair in after]}
-        found |= {pair[0]: {"previous": pair[1]} for pair in after}
-    return found
+        fields[now] = {"previous": previous, "follow_ups": [pair[0] for pair in after]}
+        fields[previous] = {"follow_ups": [pair[1] for pair in after]}
+        fields |= {pair[0]: {"previous": pair[1]} for pair in after}
+    return fields

@@ -121,10 +121,10 @@ def overlapping(first: Array, sizes: Array, second: Array, others: Array) -> NDA
     near = np.nonzero(hit)
     x, y = x[near], y[near]
     ahead, beside = (np.broadcast_to(array, (*hit.shape, array.shape[-1]))[near] for array in (first, second))
-    own, other = (np.broadcast_to(array, (*hit.shape, 2))[near] for array in (sizes, others))
+    size, other = (np.broadcast_to(array, (*hit.shape, 2))[near] for array in (sizes, others))
     cos, sin = np.abs(np.cos(beside[:, 2] - ahead[:, 2])), np.abs(np.sin(beside[:, 2] - ahead[:, 2]))
     touch = np.ones(len(x), dtype=bool)
-    for yaw, box, far in ((ahead[:, 2], own, other), (beside[:, 2], other, own)):
+    for yaw, box, far in ((ahead[:, 2], size, other), (beside[:, 2], other, size)):
         forward, left = np.abs(x * np.cos(yaw) + y * np.sin(yaw)), np.abs(y * np.cos(yaw) - x * np.sin(yaw))
         touch &= 2 * forward <= box[:, 0] + far[:, 0] * cos + far[:, 1] * sin
         touch &= 2 * left <= box[:, 1] + far[:, 0] * sin + far[:, 1] * cos

@@ -107,10 +107,10 @@ class Continuation:
         return not (self._touches(start) or onward(self.site, self.others, start.s, start.motion).hit.any())
 
     def _touches(self, start: Start) -> bool:
-        own: Array = ego_history(self.site.path, start.s, start.motion, start.left, start.heading).poses.numpy().copy()
-        own[:, 0] += REAR_AXLE_TO_CENTER * np.cos(own[:, 2])
-        own[:, 1] += REAR_AXLE_TO_CENTER * np.sin(own[:, 2])
+        ego: Array = ego_history(self.site.path, start.s, start.motion, start.left, start.heading).poses.numpy().copy()
+        ego[:, 0] += REAR_AXLE_TO_CENTER * np.cos(ego[:, 2])
+        ego[:, 1] += REAR_AXLE_TO_CENTER * np.sin(ego[:, 2])
         poses, sizes = boxes(self.agents, LATER)
         now = slice(0, NOW + 1)
         size = np.array([LENGTH + 1.0, WIDTH + 0.4])
-        return bool(overlapping(own[None], size, poses[:, now], sizes[:, None]).any())
+        return bool(overlapping(ego[None], size, poses[:, now], sizes[:, None]).any())

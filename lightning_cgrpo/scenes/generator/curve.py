@@ -24,9 +24,9 @@ class Curve:
     @cached_property
     def s(self) -> Array:
         x, y = self.xy.T
-        found: Array = np.zeros(len(x))
-        np.cumsum(np.hypot(x[1:] - x[:-1], y[1:] - y[:-1]), out=found[1:])
-        return found
+        distances: Array = np.zeros(len(x))
+        np.cumsum(np.hypot(x[1:] - x[:-1], y[1:] - y[:-1]), out=distances[1:])
+        return distances
 
     @cached_property
     def curvature(self) -> Array:

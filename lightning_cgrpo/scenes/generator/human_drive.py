@@ -140,15 +140,15 @@ def _follow(site: Site, others: Obstacles, place: float, start: tuple[float, flo
 def _foreseen(others: Obstacles) -> tuple[Array, Array]:
     """Distance and speed ``[C, A, 17]`` of each obstacle when it is nearest within a driver's foresight."""
     count = others.near.shape[1]
-    found = []
+    nearest_seen = []
     for steps in np.unique(FORESIGHT):
         window = np.minimum(np.arange(count)[:, None] + np.arange(steps), count - 1)
         nearest = others.near[:, window].argmin(-1)
         at = np.minimum(np.arange(count) + nearest, count - 1)
         rows = np.arange(len(at))[:, None]
-        found.append((others.near[rows, at], others.speed[rows, at]))
+        nearest_seen.append((others.near[rows, at], others.speed[rows, at]))
     each = np.searchsorted(np.unique(FORESIGHT), FORESIGHT)
-    return np.stack([found[i][0] for i in each]), np.stack([found[i][1] for i in each])
+    return np.stack([nearest_seen[i][0] for i in each]), np.stack([nearest_seen[i][1] for i in each])
 
 
 def _touches(path: Curve, s: Array, speed: Array, others: Obstacles) -> Array:
@@ -156,10 +156,10 @@ def _touches(path: Curve, s: Array, speed: Array, others: Obstacles) -> Array:
     size = np.array([LENGTH, WIDTH]) + MARGIN
     touched = np.zeros((len(s), len(others.poses)), dtype=bool)
     for ahead in range(4):
-        own = path.at(s[:, : STEPS + 1 - ahead])
+        egos = path.at(s[:, : STEPS + 1 - ahead])
         forward = REAR_AXLE_TO_CENTER + speed[:, : STEPS + 1 - ahead] * ahead * DT
-        own[..., 0] += forward * np.cos(own[..., 2])
-        own[..., 1] += forward * np.sin(own[..., 2])
+        egos[..., 0] += forward * np.cos(egos[..., 2])
+        egos[..., 1] += forward * np.sin(egos[..., 2])
         theirs = others.poses[:, ahead:]
-        touched |= overlapping(own[:, None], size, theirs[None], others.sizes[None, :, None]).any(-1)
+        touched |= overlapping(egos[:, None], size, theirs[None], others.sizes[None, :, None]).any(-1)
     return touched

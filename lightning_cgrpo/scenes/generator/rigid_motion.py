@@ -22,11 +22,11 @@ def moved(scene: Scene, angle: float, shift: tuple[float, float]) -> Scene:
         yaw = (pose[..., 2:] + angle + math.pi).remainder(2 * math.pi) - math.pi
         return torch.cat([points(pose[..., :2]), yaw], -1)
 
-    def lines(given: Points) -> Points:
-        return Points(points(given.xy), given.counts)
+    def lines(old_lines: Points) -> Points:
+        return Points(points(old_lines.xy), old_lines.counts)
 
-    def areas(given: Areas) -> Areas:
-        return Areas(given.ids, lines(given.polygons))
+    def areas(old_areas: Areas) -> Areas:
+        return Areas(old_areas.ids, lines(old_areas.polygons))
 
     old, agents = scene.map, scene.agents
     states = torch.cat([poses(agents.states[..., :3]), agents.states[..., 3:] @ turn], -1)

@@ -134,8 +134,8 @@ class Site:
 
 def _draw_lights(rng: Random, road: Road, trip: Trip, s: float) -> JunctionLights:
     assert trip.connector is not None and trip.line is not None
-    own = next(i for i, phase in enumerate(road.phases) if trip.lanes[trip.connector] in phase)
+    ego_phase = next(i for i, phase in enumerate(road.phases) if trip.lanes[trip.connector] in phase)
     # The ego's light never turns red, because the ego could be too close. An ego beyond the line has green.
     if s + FRONT_LENGTH + 1 > trip.line or rng.random() < 0.3:
-        return JunctionLights(road.phases, own)
-    return JunctionLights(road.phases, 1 - own, rng.uniform(1.5, 4.0) if rng.random() < 0.25 else NEVER)
+        return JunctionLights(road.phases, ego_phase)
+    return JunctionLights(road.phases, 1 - ego_phase, rng.uniform(1.5, 4.0) if rng.random() < 0.25 else NEVER)

@@ -114,9 +114,9 @@ def apart(agents: Sequence[Agent], first: int = 0) -> list[Agent]:
 def _clear_of_start(site: Site, agents: Sequence[Agent]) -> list[Agent]:
     poses, sizes = boxes(agents)
     times = TIMES[: NOW + 1]
-    own = site.path.at(site.s + REAR_AXLE_TO_CENTER + np.stack([site.speed * times, 0 * times]))[:, None]
+    start = site.path.at(site.s + REAR_AXLE_TO_CENTER + np.stack([site.speed * times, 0 * times]))[:, None]
     size = np.array([LENGTH + 2.0, WIDTH + 0.8])
-    hit = np.logical_or.reduce(overlapping(own, size, poses[:, : NOW + 1], sizes[:, None]), axis=(0, 2))
+    hit = np.logical_or.reduce(overlapping(start, size, poses[:, : NOW + 1], sizes[:, None]), axis=(0, 2))
     return [agent for agent, near in zip(agents, hit, strict=True) if not near]
 
 

@@ -80,15 +80,17 @@ class AnswerFormat:
             if pair is None or len(points) == self.waypoints:
                 return None
             points.append([float(number) for number in pair.groups()])
-        found = torch.tensor(points, dtype=torch.float64)
-        return found if len(points) == self.waypoints and bool((found.abs() <= REACH).all()) else None
+        waypoints = torch.tensor(points, dtype=torch.float64)
+        return waypoints if len(points) == self.waypoints and bool((waypoints.abs() <= REACH).all()) else None
 
     def trajectories(self, texts: Sequence[str]) -> Tensor:
         """The `poses` ``[N, P, 3]`` of texts; NaN where a text is malformed."""
         read = [self.read(text) for text in texts]
         good = torch.tensor([points is not None for points in read], dtype=torch.bool)
-        found = [points for points in read if points is not None]
-        poses = self.poses(torch.stack(found) if found else torch.zeros(0, self.waypoints, 2, dtype=torch.float64))
+        readable = [points for points in read if points is not None]
+        poses = self.poses(
+            torch.stack(readable) if readable else torch.zeros(0, self.waypoints, 2, dtype=torch.float64)
+        )
         trajectories = poses.new_full((len(read), *poses.shape[1:]), torch.nan)
         trajectories[good] = poses
         return trajectories
@@ -107,11 +109,11 @@ class AnswerFormat:
             >>> AnswerFormat(waypoints=2).write(torch.tensor([[2.0, 0.0], [4.0, 0.0], [6.0, -0.01], [8.5, 0.26]]), 0.5)
             '[4.0,0.0], [8.5,0.3]'
         """
-        known = len(poses) * interval
-        if known < self.seconds - 1e-6:
+        seconds = len(poses) * interval
+        if seconds < self.seconds - 1e-6:
             raise UserError(
                 f"Expected a trajectory of {self.seconds:g} s, the time of the last of {self.waypoints} waypoints, "
-                f"but got one of {known:g} s, try fewer waypoints."
+                f"but got one of {seconds:g} s, try fewer waypoints."
             )
         path = np.concatenate([np.zeros((1, 2)), poses[:, :2].detach().cpu().double().numpy()])
         times, at = np.arange(len(path)) * interval, np.arange(1, self.waypoints + 1) * self.interval
@@ -160,22 +162,22 @@ def resampled(knots: Tensor, times: Sequence[float], at: Sequence[float]) -> Ten
     near = knots.diff(dim=1).norm(dim=-1) < NO_STEP
     last = knots.new_full((len(knots), 1), True, dtype=torch.bool)
     smooth = torch.cat([near, last], 1).int().argmax(1) + 1  # knots of the spline
-    found = knots.new_empty(len(knots), len(at), 2)
+    points = knots.new_empty(len(knots), len(at), 2)
     for count in smooth.unique().tolist():
         rows = smooth == count
-        found[rows] = _weights(tuple(times), tuple(at), count).to(knots) @ knots[rows]
-    return found
+        points[rows] = _weights(tuple(times), tuple(at), count).to(knots) @ knots[rows]
+    return points
 
 
 @lru_cache(64)
 def _weights(times: tuple[float, ...], at: tuple[float, ...], count: int) -> Tensor:
     """``[M, K]`` weight of each knot in each resampled point, with a spline through the first ``count`` knots."""
     asked, unit = np.array(at), np.eye(len(times))
-    found = np.stack([np.interp(asked, times, row) for row in unit], 1)
+    weights = np.stack([np.interp(asked, times, row) for row in unit], 1)
     if count > 2:
         smooth = asked <= times[count - 1]
-        found[smooth] = CubicSpline(times[:count], unit[:count], bc_type="natural")(asked[smooth])
-    return torch.from_numpy(found)
+        weights[smooth] = CubicSpline(times[:count], unit[:count], bc_type="natural")(asked[smooth])
+    return torch.from_numpy(weights)
 
 
 def _headings(path: Tensor) -> Tensor:

@@ -121,10 +121,10 @@ def _state(scene: Scene, form: PromptFormat) -> str:
 
 
 def history(scene: Scene) -> list[list[float]]:
-    """Positions x, y in the ego's frame, every 0.25 s from -1.5 s or the first known state."""
+    """Positions x, y in the ego's frame, every 0.25 s from -1.5 s or the first seconds state."""
     times, poses = scene.ego.times, scene.ego.poses
-    known = min(HISTORY, -float(times[0]))
-    steps = int(known / HISTORY_INTERVAL + SAME_TIME)
+    seconds = min(HISTORY, -float(times[0]))
+    steps = int(seconds / HISTORY_INTERVAL + SAME_TIME)
     if not steps:
         return [[0.0, 0.0]]
     at = [-step * HISTORY_INTERVAL for step in range(steps, -1, -1)]

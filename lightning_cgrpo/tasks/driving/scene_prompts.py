@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.baselines import HUMAN_INTERVAL
-from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan
+from lightning_cgrpo.navsim.baselines import human, pdm_closed
+from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan, overridden
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
-from lightning_cgrpo.navsim.simulation.interpolation import in_ego
-from lightning_cgrpo.navsim.simulation.timing import DT
 from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.scenes.scene import Scene
@@ -117,12 +115,19 @@ class DrivingDemonstrations(ScenePrompts):
         groups = super().groups(index)
         scenes = dict(zip(index.tolist(), groups.columns["scene"], strict=True))
         new = {number: scene for number, scene in scenes.items() if number not in self._answers}
-        drives = _humans(new.values()) if self.human else _experts(list(new.values()))
-        for number, (poses, interval) in zip(new, drives, strict=True):
-            answer = self.form.answer.write(poses, interval)
+        for number, answer in zip(new, self._drives(list(new.values())), strict=True):
             self._answers[number] = self._with_thoughts(new[number], answer)
         groups.columns["completion"] = [self._answers[number] for number in index.tolist()]
         return groups
+
+    def _drives(self, scenes: Sequence[Scene]) -> list[str]:
+        missing = [scene.name for scene in scenes if self.human and scene.human is None]
+        if missing:
+            raise UserError(f"Expected a human to demonstrate, but scene '{missing[0]}' has none, try human=false.")
+        if not scenes:
+            return []
+        _, poses, interval = human(scenes, ()) if self.human else pdm_closed(scenes, overridden(plan(scenes), scenes))
+        return [self.form.answer.write(drive, interval) for drive in poses]
 
     def _with_thoughts(self, scene: Scene, trajectory: str) -> str:
         if self.thoughts is None:
@@ -131,18 +136,3 @@ class DrivingDemonstrations(ScenePrompts):
         if self.form.answer.read(answer) is None:
             raise UserError(f"Expected thoughts without brackets, but got '{answer[:80]}' of scene '{scene.name}'.")
         return answer
-
-
-def _humans(scenes: Iterable[Scene]) -> Iterator[tuple[Tensor, float]]:
-    """Poses ``[P, 3]`` in the ego's frame, and seconds between poses."""
-    for scene in scenes:
-        if scene.human is None:
-            raise UserError(f"Expected a human to demonstrate, but scene '{scene.name}' has none, try human=false.")
-        yield scene.human, HUMAN_INTERVAL
-
-
-def _experts(scenes: Sequence[Scene]) -> Iterator[tuple[Tensor, float]]:
-    """Plans of PDM-Closed or of the scene."""
-    for scene, found in zip(scenes, plan(scenes), strict=True):
-        trajectory = found.trajectory if scene.pdm_trajectory is None else scene.pdm_trajectory
-        yield in_ego(scene.ego.poses[-1], trajectory[1:]), DT

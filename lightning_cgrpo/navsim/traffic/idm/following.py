@@ -71,7 +71,7 @@ class Following:
         # The official code puts the center of the ego's box at the rear axle.
         self.rectangle[self.schedule.box[units:]] = rectangles.from_boxes(ego, ego.new_tensor([LENGTH, WIDTH]))
         far = (self.pose[:, :2] - ego[self.schedule.unit_row, :2]).norm(dim=1) > TRAFFIC_RADIUS
-        gone = far & self.schedule.own & self.present
+        gone = far & self.schedule.alone & self.present
         if gone.any():
             self.present = self.present & ~gone
             self.used[gone.repeat_interleave(self.schedule.slots[:units]).nonzero()[:, 0]] = False

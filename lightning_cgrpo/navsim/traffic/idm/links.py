@@ -78,10 +78,10 @@ def find_links(pieces: Pieces, counts: Tensor, reach: Reach, reader: Tensor, oth
     if not len(reader):
         return Links(reader, other, reader, reader, reader)
     pair, number = expand(counts[reader] * reach.pieces[other])
-    own, others = reader[pair], other[pair]
-    mine = starts(counts)[own] + number // reach.pieces[others]
+    follower, others = reader[pair], other[pair]
+    mine = starts(counts)[follower] + number // reach.pieces[others]
     slot = number % reach.pieces[others]
-    begin = reach.begin[own]
+    begin = reach.begin[follower]
     corridor, ahead = pieces.take(mine).between(begin, torch.full_like(begin, torch.inf))
     track, _ = pieces.take(reach.first_piece[others] + slot).between(reach.rear[others], reach.front[others])
     apart = torch.where(ahead, rectangles.distance(corridor, track), torch.inf)

@@ -114,10 +114,10 @@ def _segments(scene: Scene, points: Array) -> tuple[np.ndarray, list[list[int]]]
 
 def _contain(areas: Shapes, points: Shapes) -> np.ndarray:
     """``[points, areas]`` bool; the boundary is outside."""
-    found = np.zeros((len(points), len(areas)), dtype=bool)
+    inside = np.zeros((len(points), len(areas)), dtype=bool)
     if len(areas):
-        found[tuple(shapely.STRtree(areas).query(points, predicate="within"))] = True
-    return found
+        inside[tuple(shapely.STRtree(areas).query(points, predicate="within"))] = True
+    return inside
 
 
 def _snap(scene: Scene, lanes: list[int], state: Array) -> _Snap | None:

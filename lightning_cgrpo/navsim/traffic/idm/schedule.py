@@ -46,17 +46,17 @@ class Schedule:
         first_rail = starts(network.counts)[scene]
         self.row, self.vehicle_rail = expand(counts, first_rail)  # [V] int64, row ascending
         vehicle, piece = self._near_ego()
-        own = self._influenced(vehicle)[self.vehicle_rail]
+        alone = self._influenced(vehicle)[self.vehicle_rail]
         shared = len(network.scene)
-        key = torch.where(own, shared + torch.arange(len(own), device=own.device), self.vehicle_rail)
+        key = torch.where(alone, shared + torch.arange(len(alone), device=alone.device), self.vehicle_rail)
         _, self.unit = key.unique(return_inverse=True)  # [V] int64
         units = int(self.unit.max()) + 1 if len(key) else 0
         self.rail, self.unit_row = (  # [U] int64; any row of a shared unit
             self.unit.new_zeros(units).scatter_(0, self.unit, values) for values in (self.vehicle_rail, self.row)
         )
-        self.own = torch.zeros(units, dtype=torch.bool, device=own.device).scatter_(
-            0, self.unit, own
-        )  # [U], not shared
+        self.alone = torch.zeros(units, dtype=torch.bool, device=alone.device).scatter_(
+            0, self.unit, alone
+        )  # [U], of one row
 
         self.slots = torch.cat([network.reached[self.rail] + 1, scene.new_ones(len(scene))])  # [U + R] numbers of slots
         self.slot_actor, self.slot_number = expand(self.slots)  # [N] int64 of each slot
@@ -107,7 +107,7 @@ class Schedule:
         of_scene = torch.bincount(network.scene[links.reader], minlength=len(network.counts))
         row, link = expand(of_scene[scene], starts(of_scene)[scene])
         reader, other = (self.unit[rail[link] + shift[row]] for rail in (links.reader, links.other))
-        once = self.own[reader] | (self.unit_row[reader] == row)
+        once = self.alone[reader] | (self.unit_row[reader] == row)
         reader, other, link = reader[once], other[once], link[once]
         places = torch.bincount(links.meeting, minlength=len(links.reader))
         at, place = expand(places[link], starts(places)[link])
@@ -121,7 +121,7 @@ class Schedule:
         level = network.level[self.rail]
         lane_slots = (self.slot_number < self.slots[self.slot_actor] - 1).nonzero()[:, 0]
         position = torch.empty_like(level)
-        found = []
+        levels = []
         for height in range(int(level.max()) + 1 if units else 0):
             mine = (level == height).nonzero()[:, 0]
             position[mine] = torch.arange(len(mine), device=mine.device)
@@ -130,7 +130,7 @@ class Schedule:
             kept = of_level[at]
             lanes = lane_slots[level[self.slot_actor[lane_slots]] == height]
             owner = self.slot_actor[lanes]
-            found.append(
+            levels.append(
                 Level(
                     mine,
                     position[reader[of_level]],
@@ -144,4 +144,4 @@ class Schedule:
                     network.pieces.take(network.first_reached[self.rail[owner]] + self.slot_number[lanes]),
                 )
             )
-        return found
+        return levels
