@@ -1,7 +1,5 @@
 """Geometry, with shapely as oracle."""
 
-import math
-
 import numpy as np
 import pytest
 import shapely
@@ -13,7 +11,6 @@ from lightning_cgrpo.navsim.geometry.boxes import (
     box_corners,
     boxes_touch,
     segments_touch_boxes,
-    wrap_angle,
 )
 from lightning_cgrpo.navsim.geometry.polygons import Polygons
 from lightning_cgrpo.navsim.geometry.polylines import Polylines
@@ -55,13 +52,6 @@ def random_polygons(count, seed):
 
 def as_polygons(rows):
     return Polygons.of([Points.polygons(rows).xy])
-
-
-def test_angles_are_wrapped():
-    angles = torch.linspace(-20, 20, 401, dtype=torch.float64)
-    wrapped = wrap_angle(angles)
-    assert (wrapped.abs() <= math.pi).all()
-    assert torch.allclose(torch.polar(torch.ones_like(angles), angles), torch.polar(torch.ones_like(angles), wrapped))
 
 
 def test_expand_counts_within_rows():
@@ -179,11 +169,3 @@ def test_projection_and_distance_are_those_of_shapely():
         for distance in (0.1, 0.5, 3.0):
             found = polylines.within(points[i : i + 1], row[i : i + 1], distance)[0]
             assert np.array_equal(found.numpy(), shapely.distance(curve, at) <= distance)
-
-
-def test_single_precision_agrees_but_near_boundaries():
-    rows = random_polygons(30, 8)
-    points = torch.rand(30, 400, 2, generator=torch.Generator().manual_seed(8), dtype=torch.float64) * 40 - 20
-    double = as_polygons(rows).contain(points, torch.arange(30))
-    single = Polygons.of([Points.polygons(rows).xy.float()]).contain(points.float(), torch.arange(30))
-    assert (double != single).double().mean() < 1e-3

@@ -8,7 +8,6 @@ from matplotlib.colors import to_rgba
 
 from lightning_cgrpo.navsim.render import style
 from lightning_cgrpo.navsim.render.draw import draw
-from lightning_cgrpo.navsim.render.view import View
 from lightning_cgrpo.navsim.scorer import Scorer
 from tests.scenes.scenes import agent, crossing, moved, straight, straight_road
 
@@ -121,11 +120,3 @@ def test_of_many_candidates_the_best_and_the_worst_are_listed():
     assert "… 15 more" in listed
     order = scores.epdms.argsort(descending=True).tolist()
     assert str(order[0]) in listed and str(order[-1]) in listed
-
-
-def test_points_are_seen_from_the_ego():
-    view = View.around(torch.tensor([10.0, 5.0, torch.pi / 2]), torch.tensor([[10.0, 25.0]]))
-    assert view.points(torch.tensor([[10.0, 25.0], [7.0, 5.0]])) == pytest.approx(
-        np.array([[0.0, 20.0], [-3.0, 0.0]]), abs=1e-5
-    )
-    assert view.low[1] < -5 and view.high[1] >= 32

@@ -117,7 +117,7 @@ def test_violations():
     assert (found.rewards()[:3] > 0).all()
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_a_malformed_candidate_is_invalid_and_disturbs_nobody(bad):
     scene = straight_road([PARKED])
     broken = straight()
@@ -135,24 +135,6 @@ def test_a_malformed_candidate_is_invalid_and_disturbs_nobody(bad):
     lenient = score(scene, broken, human_filter=True)
     assert not lenient.valid.any()
     assert lenient.epdms.isnan().all()
-
-
-def test_a_candidate_beyond_the_horizon_is_scored_and_disturbs_nobody():
-    broken = straight()
-    broken[3, 1] = 1e200
-    alone = score(straight_road([PARKED]), straight(), STOP)
-    found = score(straight_road([PARKED]), straight(), broken, STOP)
-    assert torch.equal(found.epdms[[0, 2]], alone.epdms)
-    assert found.columns["drivable_area_compliance"][1] == 0
-
-
-def test_any_uniform_sampling_is_taken():
-    often = torch.arange(1, 41, dtype=torch.float64)[:, None] * torch.tensor([0.1 * SPEED, 0, 0], dtype=torch.float64)
-    row = torch.zeros(1, dtype=torch.int64)
-    scorer = Scorer([straight_road()])
-    seldom, frequent = scorer(straight()[None], row), scorer(often[None], row, interval=0.1)
-    assert torch.allclose(seldom.states, frequent.states, atol=1e-9)
-    assert seldom.epdms.item() == pytest.approx(frequent.epdms.item())
 
 
 def test_a_map_without_anything_drivable_near():

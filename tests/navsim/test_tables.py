@@ -1,7 +1,6 @@
 """The table of both stages on the screen."""
 
 import pytest
-from rich.console import Console
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.columns import SHORT
@@ -35,12 +34,6 @@ def test_a_column_unknown_for_one_driver_is_a_dash(capsys):
     )
     assert ["one", "S1", "2", "0.250", *["0.500"] * 8] in shown
     assert ["other", "S1", "2", "0.250", *["1.000"] * 7, "-"] in shown
-
-
-def test_a_narrow_terminal_breaks_lines_instead_of_cutting_columns(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "30")
-    assert Console().width == 30
-    assert ["one", "S1", "2", "0.250", *["0.500"] * 8] in lines({"one": Result("EPDMS", stage(0.5))}, capsys)
 
 
 def test_drivers_of_two_dialects_share_no_table():

@@ -33,20 +33,12 @@ def test_good_ones_are_read(tmp_path):
     ("item", "error"),
     [
         ({"poses": GOOD[:7]}, "trajectories[0].poses: Expected 8 poses, at 0.5 to 4 s, but got 7."),
-        ({"poses": [*GOOD, GOOD[-1]]}, "but got 9."),
-        ({"poses": []}, "but got 0."),
         ({"poses": with_pose(2, [1.0, float("nan"), 0.0])}, "trajectories[0].poses[2]: Expected finite numbers"),
-        ({"poses": with_pose(7, [float("inf"), 0.0, 0.0])}, "trajectories[0].poses[7]: Expected finite numbers"),
         ({"poses": with_pose(1, [1.0, 0.0])}, "Expected numbers of the shape [3], but got the shape [2]"),
-        ({"poses": with_pose(1, ["1", "2", "3"])}, "Expected numbers of the shape [3]"),
-        ({"poses": with_pose(1, [1.0, None, 0.0])}, "Expected numbers of the shape [3]"),
-        ({"poses": with_pose(1, [[1.0], [0.0], [0.0]])}, "but got the shape [3, 1]"),
         ({"poses": with_pose(1, [10**400, 0.0, 0.0])}, "poses[1]: Expected"),
         ({"poses": "forward"}, "Expected a list, but got 'forward'"),
-        ({"poses": None}, "Expected a list, but got None"),
         ({"pose": GOOD}, "Expected a field 'poses', but got none. Did you mean 'pose'?"),
         (GOOD, "Expected an object"),
-        ("straight", "Expected an object"),
     ],
 )
 def test_malformed_ones_say_why_and_dont_stop_the_others(tmp_path, item, error):
@@ -72,10 +64,8 @@ def test_teleporting_is_an_error_that_can_be_scored(tmp_path):
     ("content", "error"),
     [
         ("{", "Expected JSON"),
-        ("[]", "Expected an object"),
         ('{"trajectory": []}', "Did you mean 'trajectory'?"),
         ('{"trajectories": []}', "trajectories: Expected at least one trajectory"),
-        ('{"trajectories": 5}', "trajectories: Expected a list, but got 5"),
     ],
 )
 def test_a_file_that_is_none_names_itself(tmp_path, content, error):

@@ -102,12 +102,6 @@ def test_every_field_round_trips() -> None:
     assert scene_to_json(read(content())) == content()
 
 
-def test_a_file_round_trips(tmp_path: Path) -> None:
-    path = tmp_path / "small.scene.json"
-    write_scene(read(content()), path)
-    assert scene_to_json(read_scene(path)) == content()
-
-
 def test_images_are_looked_for_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever one is, and also when the scene has been written elsewhere."""
     (tmp_path / "scenes").mkdir()
@@ -121,21 +115,6 @@ def test_images_are_looked_for_from_the_folder_of_the_file(tmp_path: Path, monke
     }
     write_scene(scene, "b.scene.json")
     assert read_scene("b.scene.json").cameras == scene.cameras
-
-
-@pytest.mark.parametrize(
-    ("cameras", "message"),
-    [
-        (["0.jpg"], "cameras: Expected an object, but got"),
-        ({"CAM_F0": "0.jpg"}, "cameras.CAM_F0: Expected a list, but got '0.jpg'"),
-        ({"CAM_F0": ["0.jpg", None]}, r"cameras.CAM_F0\[1\]: Expected a text, but got None"),
-    ],
-)
-def test_cameras_that_are_no_lists_of_paths(tmp_path: Path, cameras: Any, message: str) -> None:
-    path = tmp_path / "a.scene.json"
-    path.write_text(json.dumps(content() | {"cameras": cameras}))
-    with pytest.raises(SceneError, match=rf"a.scene.json: {message}"):
-        read_scene(path)
 
 
 def test_optional_fields_may_be_missing() -> None:
@@ -192,45 +171,19 @@ def changed(*path: Any, value: Any) -> dict[str, Any]:
 
 
 WRONG: list[tuple[tuple[Any, ...], Any, str]] = [
-    (("name",), 3, r"name: Expected a text, but got 3"),
     (("scene_type",), "real", r"scene_type: Expected one of original, synthetic"),
     (("map",), ..., r"Expected a field 'map', but got none"),
-    (("map", "lanes"), {}, r"map\.lanes: Expected a list"),
     (("map", "lanes", 1, "id"), "a", r"map\.lanes\[1\]\.id: Expected every id once"),
-    (("map", "lanes", 0, "roadblock"), "q", r"map\.lanes\[0\]\.roadblock: Expected an id that the map has"),
     (("map", "lanes", 0, "polygon"), [[0, 0], [1, 1]], r"map\.lanes\[0\]\.polygon: Expected at least 3 points"),
-    (("map", "lanes", 0, "centerline"), [[0, 0]], r"map\.lanes\[0\]\.centerline: Expected at least 2 points"),
     (("map", "lanes", 0, "centerline", 1), [0, 0, 0], r"map\.lanes\[0\]\.centerline: Expected numbers of the shape"),
     (("map", "lanes", 0, "outgoing", 0), "q", r"map\.lanes\[0\]\.outgoing\[0\]: Expected an id"),
-    (("map", "lanes", 0, "connector"), 0, r"map\.lanes\[0\]\.connector: Expected true or false"),
-    (("map", "lanes", 0, "speed_limit"), "fast", r"map\.lanes\[0\]\.speed_limit: Expected numbers"),
-    (("map", "lanes", 0, "speed_limit"), [], r"map\.lanes\[0\]\.speed_limit: Expected"),
-    (("map", "roadblocks", 0, "lanes", 0), "q", r"map\.roadblocks\[0\]\.lanes\[0\]: Expected an id"),
     (("map", "intersections", 0, "polygon", 0, 0), math.nan, r"intersections\[0\]\.polygon: Expected finite"),
-    (("route", 1), "q", r"route\[1\]: Expected an id that the map has, but got 'q'"),
-    (("ego",), [], r"ego: Expected at least the state at t = 0"),
-    (("ego", 3, "t"), 0.5, r"ego: Expected ascending times that end with t = 0"),
     (("ego", 1, "t"), -1.5, r"ego: Expected ascending"),
-    (("ego", 0, "t"), -1e6, r"ego: Expected times from -10 on"),
     (("ego", 0, "t"), True, r"ego\[0\]\.t: Expected numbers of the shape \[\], but got True"),
-    (("ego", 0, "pose"), [0, 0], r"ego\[0\]\.pose: Expected numbers of the shape \[3\], but got the shape \[2\]"),
-    (("ego", 0, "velocity", 0), None, r"ego\[0\]\.velocity: Expected numbers"),
-    (("ego", 2, "acceleration"), ..., r"ego\[2\]: Expected a field 'acceleration'"),
     (("human_trajectory", 7), ..., r"human_trajectory: Expected numbers of the shape \[8, 3\]"),
-    (("human_trajectory", 0, 0), math.inf, r"human_trajectory: Expected finite numbers"),
-    (("agents", 1, "token"), "car", r"agents\[1\]\.token: Expected every id once"),
     (("agents", 0, "type"), "tank", r"agents\[0\]\.type: Expected one of vehicle, pedestrian"),
-    (("agents", 0, "width"), 0, r"agents\[0\].*greater than 0"),
-    (("agents", 0, "states"), [], r"agents\[0\]\.states: Expected states at ascending times"),
     (("agents", 0, "states", 1, 0), -1.5, r"agents\[0\]\.states: Expected states at ascending times"),
-    (("traffic_lights", 0, "red", 0), "q", r"traffic_lights\[0\]\.red\[0\]: Expected an id"),
-    (("traffic_lights", 1, "t"), 0.0, r"traffic_lights: Expected ascending times"),
-    (("overrides", "pdm_trajectory", 0), ..., r"overrides\.pdm_trajectory: Expected numbers of the shape \[41, 3\]"),
-    (("overrides", "centerline"), [[0, 0]], r"overrides\.centerline: Expected at least 2 points"),
-    (("log",), 2021, r"log: Expected a text"),
     (("cameras", "CAM_F0", 1), 3, r"cameras\.CAM_F0\[1\]: Expected a text, but got 3"),
-    (("previous",), ["before"], r"previous: Expected a text"),
-    (("follow_ups",), "after", r"follow_ups: Expected a list"),
     (("follow_ups", 0), None, r"follow_ups\[0\]: Expected a text"),
 ]
 
@@ -246,24 +199,15 @@ def test_misspelled_fields_have_a_hint() -> None:
     misspelled["human_trajektory"] = misspelled.pop("human_trajectory")
     with pytest.raises(SceneError, match="Did you mean 'human_trajectory'"):
         read(misspelled)
-    misspelled = content()
-    misspelled["agent"] = misspelled.pop("agents")
-    with pytest.raises(SceneError, match="Did you mean 'agents'"):
-        read(misspelled)
 
 
 def test_files_that_are_no_json(tmp_path: Path) -> None:
     with pytest.raises(SceneError, match="No such file"):
         read_scene(tmp_path / "none.scene.json")
-    (tmp_path / "a.scene.json").write_text('{"name": ')
-    with pytest.raises(SceneError, match="Expected JSON"):
-        read_scene(tmp_path / "a.scene.json")
-    (tmp_path / "b.scene.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SceneError, match="Expected JSON"):
-        read_scene(tmp_path / "b.scene.json")
-    (tmp_path / "c.scene.json").write_text("[" * 100_000)
-    with pytest.raises(SceneError, match="Expected JSON"):
-        read_scene(tmp_path / "c.scene.json")
+    for content in (b'{"name": ', b"\xff\xfe\x00", b"[" * 100_000):
+        (tmp_path / "a.scene.json").write_bytes(content)
+        with pytest.raises(SceneError, match="Expected JSON"):
+            read_scene(tmp_path / "a.scene.json")
     with pytest.raises(SceneError):
         read_scene(tmp_path)
 

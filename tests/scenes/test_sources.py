@@ -96,15 +96,8 @@ def test_one_file(tmp_path: Path) -> None:
 def test_errors_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="which has none"):
         SceneFiles(tmp_path).scenes("train")
-    with pytest.raises(UserError, match="which has none"):
-        SceneFiles(tmp_path / "nowhere").scenes("train")
-    with pytest.raises(UserError, match="val_share"):
-        SceneFiles(tmp_path, val_share=0.6, test_share=0.5)
     (tmp_path / "broken.scene.json").write_text("[]")
     with pytest.raises(SceneError, match=r"broken\.scene\.json: top level: Expected an object"):
-        SceneFiles(tmp_path).scenes("train")
-    write(tmp_path, "broken", log=3)
-    with pytest.raises(SceneError, match=r"broken\.scene\.json: log: Expected a text"):
         SceneFiles(tmp_path).scenes("train")
 
 
@@ -130,11 +123,6 @@ def test_parts_of_training_share_no_log(logs: set[str], cut: float, data: Any) -
     assert set(in_part(some, (0.0, cut))) == set(first) & some
 
 
-def test_parts_have_about_their_share() -> None:
-    logs = [f"2021.05.12.{number}" for number in range(5000)]
-    assert len(in_part(logs, (0.88, 1.0))) == pytest.approx(600, abs=70)
-
-
 def test_training_takes_its_part_and_the_held_out_logs_stay(tmp_path: Path) -> None:
     for i in range(20):
         write(tmp_path, f"scene{i}", log=f"log{i}")
@@ -144,7 +132,7 @@ def test_training_takes_its_part_and_the_held_out_logs_stay(tmp_path: Path) -> N
     assert first[1:] == second[1:] == whole[1:]
     assert first[0] and second[0]
     assert sorted(first[0] + second[0]) == sorted(whole[0])
-    with pytest.raises(UserError, match=r"`train_part` to be two ascending numbers in \[0, 1\], but got 0.5 and 0.5"):
+    with pytest.raises(UserError, match="train_part"):
         SceneFiles(tmp_path, train_part=(0.5, 0.5))
     with pytest.raises(UserError, match="together at most 1"):
         SceneFiles(tmp_path, val_share=0.5, test_share=0.6)

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.simulation.interpolation import in_ego, in_scene
-from lightning_cgrpo.scenes.cameras.camera_views import CAMERAS, CameraViews
+from lightning_cgrpo.scenes.cameras.camera_views import CameraViews
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
@@ -80,26 +79,12 @@ def test_format_is_configuration():
     assert [part["type"] for part in blind[0]["content"]] == ["text"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"frames": 0}, "`frames` to be positive, but got 0"),
-        ({"height": -1}, "`height` to be positive"),
-        ({"frame_interval": float("nan")}, "`frame_interval` to be positive"),
-        (
-            {"cameras": ("CAM_L3",)},
-            "`cameras` to be of CAM_F0, CAM_L0, CAM_R0, .*CAM_B0, but got 'CAM_L3'. Did you mean",
-        ),
-    ],
-)
-def test_formats_that_cannot_be(arguments, message):
-    with pytest.raises(UserError, match=message):
-        PromptFormat(**arguments)
-
-
-def test_frames_that_the_scene_does_not_know():
-    with pytest.raises(UserError, match=r"a time from -1.5 to 0, .* but got -2, try fewer frames"):
+def test_frames_and_cameras_that_the_scene_does_not_know():
+    with pytest.raises(UserError, match="try fewer frames"):
         messages(crossing(), PromptFormat(frames=5))
+    for wrong in ({"frames": 0}, {"cameras": ("CAM_L3",)}):
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            PromptFormat(**wrong)
 
 
 def test_history_is_smooth_and_in_the_egos_frame():
@@ -122,12 +107,6 @@ def test_a_short_history_is_what_is_known():
     for kept, points in ((2, 3), (1, 1)):
         short = replace(ego, times=ego.times[-kept:], poses=ego.poses[-kept:])
         assert len(history(replace(scene, ego=short))) == points
-
-
-def test_in_ego_is_the_inverse():
-    poses = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    scene = moved(straight_road(), 30.0, 4.0, 0.7)
-    torch.testing.assert_close(in_ego(scene.ego.poses[-1], in_scene(scene.ego.poses[-1], poses)), poses)
 
 
 def test_an_intent_follows_from_the_route_where_the_scene_has_none():
@@ -184,27 +163,11 @@ def test_camera_images_are_shown_where_there_are_some(photographed):
         assert (image == color).all()
 
 
-def test_all_of_navsims_cameras_can_be_shown(photographed):
-    form = PromptFormat(frames=1, cameras=tuple(CAMERAS), height=8, width=16)
-    assert sorted(form.cameras) == sorted(f"CAM_{name}" for name in ("F0", "L0", "L1", "L2", "R0", "R1", "R2", "B0"))
-    (system, user), rear = messages(crossing(), form), replace(form, cameras=("CAM_B0",), system=False)
-    labels = [part["text"].removesuffix(" view, t=0.0s") for part in user["content"][:-1] if part["type"] == "text"]
-    assert len(set(labels)) == 8
-    assert all(f"the {label} view" in system["content"][0]["text"] for label in labels)
-    label, image, _ = parts(photographed, rear)
-    assert label["text"] == "rear view, t=0.0s"
-    assert (image["image"] == (150, 200, 7)).all()
-
-
 def test_missing_images_are_named(photographed, tmp_path):
     with pytest.raises(SceneError, match=r"cameras.CAM_R0: Expected 4 paths, .* but got none"):
         parts(photographed)
-    front = PromptFormat(cameras=("CAM_F0",), frame_interval=0.4)
-    with pytest.raises(SceneError, match=r"cameras.CAM_F0: Expected an image at -0.8 s, but got images at \[-1.5"):
-        parts(photographed, front)
+    with pytest.raises(SceneError, match="an image at"):
+        parts(photographed, PromptFormat(cameras=("CAM_F0",), frame_interval=0.4))
     (tmp_path / "CAM_F0_3.png").write_bytes(b"no image")
-    with pytest.raises(SceneError, match=r"cameras.CAM_F0: Expected an image, but got .*CAM_F0_3.png"):
+    with pytest.raises(SceneError, match="Expected an image, but got"):
         parts(photographed, PromptFormat(cameras=("CAM_F0",)))
-    few = replace(photographed, cameras={"CAM_F0": ["a.png"]})
-    with pytest.raises(SceneError, match=r"Expected 4 paths, .* but got \['a.png'\]"):
-        parts(few, PromptFormat(cameras=("CAM_F0",)))
