@@ -192,7 +192,7 @@ def _phases(module: Any, network: Any, setting: Setting) -> dict[str, Parts]:
     """Bytes by phase: rollout, training, and the critic's training."""
     from lightning_cgrpo.modules.supervised import SupervisedFineTuning
 
-    policy, learned = module.policy, getattr(module, "learned", None)
+    policy, estimator = module.policy, getattr(module, "critic_advantages", None)
     always = standing(network, module, setting)
     if getattr(module, "needs_reference", False) and getattr(policy, "lora", None) is None:
         always["reference"] = setting.share(nbytes(network))
@@ -205,9 +205,9 @@ def _phases(module: Any, network: Any, setting: Setting) -> dict[str, Parts]:
     phases = {"rollout": rollout, "training": training}
     if isinstance(module, SupervisedFineTuning):
         del phases["rollout"]
-    if learned is not None:
-        critic = critic_network(learned.critic, len(module.objective.component_names), setting)
-        always |= {f"critic's {name}": size for name, size in standing(critic, learned, setting).items()}
+    if estimator is not None:
+        critic = critic_network(estimator.critic, len(module.objective.component_names), setting)
+        always |= {f"critic's {name}": size for name, size in standing(critic, estimator, setting).items()}
         phases["critic's training"] = training_parts(critic, setting)
     return {phase: {name: size for name, size in (always | parts).items() if size} for phase, parts in phases.items()}
 
