@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +15,24 @@ from torch.nn.functional import linear, pad
 
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.host import on_host
+from lightning_cgrpo.policies.comparison import choose
+from lightning_cgrpo.policies.continuation import (
+    Continuation,
+    PaddedContinuation,
+    SharedContinuation,
+    SingleContinuation,
+)
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.policy import PolicyOutput, Reference
 from lightning_cgrpo.policies.pretrained import (
     SET_BY_POLICY,
     LoRA,
     at_least_float32,
-    checkpointed_layers,
-    enable_checkpointing,
     in_float32,
+    load_pretrained,
     origin,
-    read,
+    recomputable_layers,
+    recompute_activations,
     stop_tokens,
     with_adapters,
     write,
@@ -34,11 +41,9 @@ from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.policies.shared_prefix.attention import Attend, PackedAttention, no_mask
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
 from lightning_cgrpo.policies.shared_prefix.log_probs import linear_log_probs
-from lightning_cgrpo.policies.shared_prefix.support import agrees, prepare
 from lightning_cgrpo.policies.text_policy import TextPolicy
 from lightning_cgrpo.policies.token_log_probs import token_log_probs
-from lightning_cgrpo.rollout import NO_INPUTS, Examples, Rollouts
-from lightning_cgrpo.rollout import read as read_steps
+from lightning_cgrpo.rollout import NO_INPUTS, Examples, Rollouts, read
 
 if TYPE_CHECKING:
     from transformers import DynamicCache
@@ -92,8 +97,10 @@ class CausalLMPolicy(TextPolicy):
         self.gradient_checkpointing, self.share_prompts = gradient_checkpointing, share_prompts
         self.stop_tokens: tuple[int, ...] = ()
         self._arguments: frozenset[str] = frozenset()
-        self._plain_output = False
-        self._checkpointed: list[nn.Module] = []
+        # Set by `choose`, see `Computation`.
+        self.pads = self.caches = True
+        self.projects = False
+        """Logits come from hidden states in chunks, not from transformers at once."""
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: Any, **options: Any) -> CausalLMPolicy:
@@ -108,23 +115,18 @@ class CausalLMPolicy(TextPolicy):
         self._read_once()
         stops = stop_tokens(self.model, self.tokenizer)
         padding = self.tokenizer.pad_token_id
-        known = padding is not None and padding < self.model.get_input_embeddings().num_embeddings
-        self.pad_token = padding if known else stops[0]
+        embedded = padding is not None and padding < self.model.get_input_embeddings().num_embeddings
+        self.pad_token = padding if embedded else stops[0]
         self._arguments = frozenset(inspect.signature(self.network.forward).parameters)
         if self.gradient_checkpointing:
-            self._checkpointed = enable_checkpointing(self.model)
+            recompute_activations(self.model)
         if self.lora is not None:
             self.model = with_adapters(self.model, self.lora)
         if self.float32_head:
             in_float32(self.network)
         self.train(self.training)
-        if self.share_prompts:
-            reason = prepare(self.network, self.packed_log_probs, self.whole_log_probs, self.illustrated)
-            self.shares_prompts = reason is None
-            if reason is not None:
-                self._report_unshared(reason)
-        if not self.shares_prompts:
-            self._plain_output = agrees(self.network, self.padded_log_probs, self.whole_log_probs, self.illustrated)
+        if (warning := choose(self, self.share_prompts)) is not None:
+            rank_zero_warn(warning)
         self.stop_tokens = stops  # last, so that a failed load is repeated
 
     def _read_once(self) -> None:
@@ -135,20 +137,12 @@ class CausalLMPolicy(TextPolicy):
                 rank_zero_info(f"Starting weights: {self.origin}.")
 
     def _read(self) -> None:
-        self.model, self.tokenizer = read(self.name, self.dtype, **self.model_init_kwargs)
-
-    def _report_unshared(self, reason: str) -> None:
-        rank_zero_warn(
-            f"Each answer is computed with its own copy of the prompt, because {reason} ('{self.name}'). Results are "
-            "as exact, but slower."
-        )
+        self.model, self.tokenizer = load_pretrained(self.name, self.dtype, **self.model_init_kwargs)
 
     def train(self, mode: bool = True) -> CausalLMPolicy:
         super().train(mode)
         if self.model is not None:
             self.model.eval()
-        for layer in self._checkpointed:
-            layer.training = True  # transformers checkpoints by this flag; sublayers stay in eval mode
         return self
 
     @property
@@ -164,10 +158,27 @@ class CausalLMPolicy(TextPolicy):
 
     # --- tokens to probabilities
 
-    def new_cache(self) -> DynamicCache:
+    def new_cache(self) -> DynamicCache | None:
+        """Transformers' cache; None if generation has none."""
         from transformers import DynamicCache
 
+        if not self.caches:
+            return None
+        if self._cache_argument is None:
+            raise TypeError("its forward takes no cache")
         return DynamicCache(config=self.model.config)
+
+    @property
+    def _cache_argument(self) -> str | None:
+        return next((name for name in ("past_key_values", "cache_params") if name in self._arguments), None)
+
+    def continuation(
+        self, prompts: Sequence[list[int]], group_size: int, longest: int, inputs: Mapping[str, Tensor] = NO_INPUTS
+    ) -> Continuation:
+        """Next-token logits for G answers of at most `longest` tokens to each of B prompts."""
+        if self.shares_prompts:
+            return SharedContinuation(self, prompts, group_size, longest, inputs)
+        return (PaddedContinuation if self.pads else SingleContinuation)(self, prompts, group_size, inputs)
 
     def row_positions(self, ids: Tensor, mask: Tensor, prompts: PaddedPrompts | None) -> Tensor:
         """Positions ``[N, S]`` (``[A, N, S]`` with images, of A axes) of the tokens of padded rows ``[N, S]``."""
@@ -193,31 +204,21 @@ class CausalLMPolicy(TextPolicy):
         """
         if positions is None:
             positions = CausalLMPolicy.row_positions(self, ids, mask, prompts)[:, -ids.shape[1] :]
-        optional = {"position_ids": positions} if states else {"position_ids": positions, "logits_to_keep": keep}
-        with self._checkpointing(cache is None and torch.is_grad_enabled()):
-            output = (self.network.base_model if states else self.model)(
-                input_ids=ids,
-                attention_mask=mask.long(),
-                past_key_values=cache,
-                use_cache=cache is not None,
-                **{name: value for name, value in optional.items() if name in self._arguments},
-            )
+        given: dict[str, Any] = {"input_ids": ids, "use_cache": cache is not None}
+        if self._cache_argument is not None:
+            given[self._cache_argument] = cache
+        if self.pads:  # otherwise transformers counts positions
+            given |= {"attention_mask": mask.long(), "position_ids": positions}
+        if not states:
+            given["logits_to_keep"] = keep
+        output = (self.network.base_model if states else self.model)(
+            **{name: value for name, value in given.items() if name in self._arguments}
+        )
         rows: Tensor = output.last_hidden_state if states else output.logits
         return rows[:, -keep:]
 
-    @contextmanager
-    def _checkpointing(self, wanted: bool) -> Iterator[None]:
-        """Context: activations are recomputed only if `wanted`, because transformers would then ignore a cache."""
-        for layer in self._checkpointed:
-            layer.training = wanted
-        try:
-            yield
-        finally:
-            for layer in self._checkpointed:
-                layer.training = True  # for the backward pass
-
     def layers(self) -> list[nn.Module]:
-        return checkpointed_layers(self.model)
+        return recomputable_layers(self.model)
 
     def placeholder(self) -> Examples:
         token = torch.tensor([[self.stop_tokens[0]]], device=self.device)
@@ -234,18 +235,19 @@ class CausalLMPolicy(TextPolicy):
         """Log-probabilities and entropies ``[N, T]``, at least float32; 0 in columns without a token."""
         if self.shares_prompts:
             return self.packed_log_probs(examples)
-        return (self.padded_log_probs if self._plain_output else self.whole_log_probs)(examples)
+        return (self.padded_log_probs if self.projects else self.whole_log_probs)(examples)
 
     def packed_log_probs(self, examples: Examples) -> PolicyOutput:
         """`forward` with each prompt computed once."""
         return self._projected(examples, *self.packed_states(examples))
 
     def padded_log_probs(self, examples: Examples) -> PolicyOutput:
-        """`forward` with a padded row per answer, its prompt included."""
-        states, actions, own = self._before_answers(examples, states=True)
+        """`forward` with a row per answer, its prompt included."""
+        states, actions = self._before_answers(examples, states=True)
+        mask = on_host(examples.mask)[0]
         rows, places = (
-            mask.flatten().nonzero()[:, 0].to(states.device, non_blocking=True)
-            for mask in (own[:, : actions.shape[1]], own)
+            steps.flatten().nonzero()[:, 0].to(states.device, non_blocking=True)
+            for steps in (mask[:, : actions.shape[1]], mask)
         )
         return self._projected(examples, states.flatten(0, 1)[rows], places)
 
@@ -271,9 +273,9 @@ class CausalLMPolicy(TextPolicy):
         group, mask, prompt_mask = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
         order = group.argsort(stable=True)
         prompts, group = torch.unique(group[order], return_inverse=True)
-        own = mask[order]
-        taken = read_steps(own)  # with the world's tokens, which are context
-        fed = taken & (taken.cumsum(-1) < taken.sum(-1, keepdim=True))  # all but the last token of each answer
+        chosen = mask[order]  # tokens of the policy
+        context = read(chosen)  # with the world's tokens
+        fed = context & (context.cumsum(-1) < context.sum(-1, keepdim=True))  # all but the last token of each answer
         cells = order[:, None] * mask.shape[1] + torch.arange(mask.shape[1], device="cpu")  # of the answers' tokens
 
         def there(index: Tensor) -> Tensor:
@@ -283,34 +285,40 @@ class CausalLMPolicy(TextPolicy):
         inputs = {name: tensor[rows] for name, tensor in examples.shared.items()}
         prompt_ids, _ = inputs.pop("prompt_ids"), inputs.pop("prompt_mask")
         prompt_mask = prompt_mask[prompts]
-        read = prompt_ids.flatten()[there(prompt_mask.flatten().nonzero()[:, 0])]
+        tokens = prompt_ids.flatten()[there(prompt_mask.flatten().nonzero()[:, 0])]
         lengths, actions = prompt_mask.sum(-1), examples.actions.flatten()
-        positions = self.prompt_positions(read, lengths, inputs)
-        layout = Layout.of(lengths, taken.sum(-1), group, positions, actions.device)
-        ids = torch.cat([read, actions[there(cells[fed])]])
+        positions = self.prompt_positions(tokens, lengths, inputs)
+        layout = Layout.of(lengths, context.sum(-1), group, positions, actions.device)
+        ids = torch.cat([tokens, actions[there(cells[fed])]])
         hidden = self.hidden(ids, layout.position_ids, PackedAttention(layout), inputs)
-        predictors = (
-            layout.predictors if bool(own[taken].all()) else layout.predictors[there(own[taken].nonzero()[:, 0])]
-        )
-        return hidden[predictors], there(cells[own])
+        predictors = layout.predictors
+        if not bool(chosen[context].all()):
+            predictors = predictors[there(chosen[context].nonzero()[:, 0])]
+        return hidden[predictors], there(cells[chosen])
 
     def padded_logits(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """Logits ``[N, steps, V]`` and tokens ``[N, steps]`` of the answers, up to the longest."""
-        return self._before_answers(examples, states=False)[:2]
+        return self._before_answers(examples, states=False)
 
-    def _before_answers(self, examples: Examples, states: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits or hidden states before the answers' tokens ``[N, steps]``, the tokens, and their mask on the CPU."""
-        group, own, prompt_seen = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
-        seen = read_steps(own)
+    def _before_answers(self, examples: Examples, states: bool) -> tuple[Tensor, Tensor]:
+        """Logits or hidden states before the answers' tokens ``[N, steps]``, and the tokens."""
+        if not self.pads and len(examples) > 1:
+            rows = [self._before_answers(examples[row : row + 1], states) for row in range(len(examples))]
+            steps = max(tokens.shape[1] for _, tokens in rows)
+            return (
+                torch.cat([pad(part, (0, 0, 0, steps - part.shape[1])) for part, _ in rows]),
+                torch.cat([pad(tokens, (0, steps - tokens.shape[1])) for _, tokens in rows]),
+            )
+        group, mask, prompt_seen = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
+        seen = read(mask)
         steps, width = max(int(seen.sum(-1).max()), 1), int(prompt_seen[group].sum(-1).max())
         # `cat` copies the rollout's tensors, which may have been made under inference mode.
-        rows = examples.shared["prompt_ids"][examples.group][:, -width:]
-        ids = torch.cat([rows, examples.actions[:, :steps]], 1)
+        tokens = examples.shared["prompt_ids"][examples.group][:, -width:]
+        ids = torch.cat([tokens, examples.actions[:, :steps]], 1)
         mask = torch.cat([prompt_seen[group][:, -width:], seen[:, :steps]], 1).to(ids.device, non_blocking=True)
         prompts = PaddedPrompts.of(examples, group, width)
         positions = self.row_positions(ids[:, :-1], mask[:, :-1], prompts)
-        found = self.logits(ids[:, :-1], mask[:, :-1], steps, None, positions, prompts, states)
-        return found, ids[:, -steps:], own
+        return self.logits(ids[:, :-1], mask[:, :-1], steps, None, positions, prompts, states), ids[:, -steps:]
 
     def illustrated(self, ids: Tensor, draw: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """Made-up prompts ``[B, S]`` with further inputs drawn for the comparison at loading; {} for text alone."""
@@ -324,14 +332,13 @@ class CausalLMPolicy(TextPolicy):
         self, ids: Tensor, positions: Tensor, attend: Attend, inputs: Mapping[str, Tensor] = NO_INPUTS
     ) -> Tensor:
         """Last hidden states ``[S, D]`` of a packed row of tokens ``ids [S]`` (`Layout`), at positions ``[A, S]``."""
-        with self._checkpointing(torch.is_grad_enabled()):
-            output = self.network.base_model(
-                input_ids=ids[None],
-                attention_mask=no_mask(ids.device),
-                position_ids=positions,
-                use_cache=False,
-                **{PACKED: attend},
-            )
+        output = self.network.base_model(
+            input_ids=ids[None],
+            attention_mask=no_mask(ids.device),
+            position_ids=positions,
+            use_cache=False,
+            **{PACKED: attend},
+        )
         states: Tensor = output.last_hidden_state[0]
         return states
 

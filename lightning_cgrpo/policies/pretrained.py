@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
 
 from lightning_cgrpo.errors import UserError, first_line, installing
 from lightning_cgrpo.hub import hub_answers
@@ -22,7 +25,7 @@ NO_PEFT = f"Expected peft to be installed for lora, but it is not, try {installi
 PACKAGED = Path(__file__).parents[1] / "models"
 PREFIX = "packaged:"
 SET_BY_POLICY = frozenset({"dtype", "torch_dtype", "attn_implementation", "use_safetensors", "trust_remote_code"})
-"""Arguments of `from_pretrained` that `read` sets."""
+"""Arguments of `from_pretrained` that `load_pretrained` sets."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class LoRA:
     seed: int | None = None
 
 
-def read(
+def load_pretrained(
     name: str,
     dtype: str | None,
     kind: str = "AutoModelForCausalLM",
@@ -71,9 +74,8 @@ def read(
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": path is not None}
         if check is not None:
             check(AutoConfig.from_pretrained(source, **options, **revision), name)
-        # sdpa, because eager attention gives NaN for left padding in float64.
         model = getattr(transformers, kind).from_pretrained(
-            source, dtype=dtype or "auto", attn_implementation="sdpa", use_safetensors=True, **options, **further
+            source, dtype=dtype or "auto", use_safetensors=True, **options, **further
         )
         tokenizer = AutoTokenizer.from_pretrained(source, **options, **revision)
     except UserError:
@@ -98,7 +100,7 @@ def read(
     return model, tokenizer
 
 
-def _read_adapters(folder: Path, dtype: str | None, *how: Any, **further: Any) -> tuple[Any, Any]:
+def _read_adapters(folder: Path, dtype: str | None, *choice: Any, **further: Any) -> tuple[Any, Any]:
     try:
         from peft import PeftConfig, PeftModel
     except ImportError:
@@ -110,7 +112,7 @@ def _read_adapters(folder: Path, dtype: str | None, *how: Any, **further: Any) -
     if not (folder / "adapter_model.safetensors").is_file():
         raise UserError(f"Expected '{folder}' to hold adapter_model.safetensors, but there is no such file.")
     try:
-        model, tokenizer = read(str(config.base_model_name_or_path), dtype, *how, **further)
+        model, tokenizer = load_pretrained(str(config.base_model_name_or_path), dtype, *choice, **further)
     except UserError as error:
         raise UserError(
             f"The model of the adapters in '{folder}' can't be read, try another base_model_name_or_path in "
@@ -181,9 +183,9 @@ def directory(name: str, revision: str | None = None) -> Path | None:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     if name.startswith(PREFIX):
-        known = sorted(folder.name for folder in PACKAGED.iterdir())
-        if name.removeprefix(PREFIX) not in known:
-            raise FileNotFoundError(f"the package has the models {', '.join(PREFIX + model for model in known)}")
+        models = sorted(folder.name for folder in PACKAGED.iterdir())
+        if name.removeprefix(PREFIX) not in models:
+            raise FileNotFoundError(f"the package has the models {', '.join(PREFIX + model for model in models)}")
         return PACKAGED / name.removeprefix(PREFIX)
     path = Path(name).expanduser()
     if path.is_dir():
@@ -206,8 +208,7 @@ def origin(name: str, revision: str | None = None) -> Origin:
 
     folder = Path(name).expanduser()
     if not (folder / ADAPTERS).is_file():
-        found = directory(name, revision)
-        folder = found or Path(snapshot_download(name, revision=revision, local_files_only=True))
+        folder = directory(name, revision) or Path(snapshot_download(name, revision=revision, local_files_only=True))
     return Origin(name, str(folder.resolve()), fingerprint(folder))
 
 
@@ -269,23 +270,27 @@ def _float32_product(head: Any, given: tuple[Tensor], output: Tensor) -> Tensor:
         return linear(given[0], head.weight, head.bias)
 
 
-def checkpointed_layers(model: Any) -> list[nn.Module]:
+def recomputable_layers(model: Any) -> list[nn.Module]:
     """Layers of decoder and vision tower that can recompute their activations."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     return [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
 
 
-def enable_checkpointing(model: Any) -> list[nn.Module]:
-    """Make layers recompute their activations while their flag `training` is set; returns the layers."""
-    model.activation_checkpointing_enable({"use_reentrant": False})
-    layers = checkpointed_layers(model)
-    for layer in layers:
-        # The flag would switch on dropout in the layer itself (OPT).
-        for name, value in vars(layer).items():
-            if "dropout" in name and isinstance(value, float):
-                setattr(layer, name, 0.0)
-    return layers
+def recompute_activations(model: Any) -> None:
+    """Make layers recompute their activations in the backward pass.
+
+    Transformers would do it for layers in training mode, whose dropout would then act.
+    """
+    for layer in recomputable_layers(model):
+        layer.forward = MethodType(_recomputed, layer)  # a copy of the layer has a method of its own
+
+
+def _recomputed(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    forward = partial(type(layer).forward, layer)
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
 
 def with_adapters(model: Any, lora: LoRA) -> Any:

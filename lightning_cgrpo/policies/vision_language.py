@@ -15,7 +15,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
-from lightning_cgrpo.policies.pretrained import LoRA, read
+from lightning_cgrpo.policies.pretrained import LoRA, load_pretrained
 from lightning_cgrpo.policies.sharding import in_shards
 from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.policies.shared_prefix.attention import Attend, no_mask
@@ -87,10 +87,10 @@ class VisionLanguagePolicy(CausalLMPolicy):
     def _read(self) -> None:
         from transformers import AutoImageProcessor
 
-        self.model, self.tokenizer = read(self.name, self.dtype, "AutoModelForImageTextToText", family_of)
+        self.model, self.tokenizer = load_pretrained(self.name, self.dtype, "AutoModelForImageTextToText", family_of)
         # A directory of adapters has its own settings, which determine the tokens of an image.
-        own = Path(self.name).expanduser() / "preprocessor_config.json"
-        source = own.parent if own.is_file() else self.network.name_or_path
+        folder = Path(self.name).expanduser()
+        source = folder if (folder / "preprocessor_config.json").is_file() else self.network.name_or_path
         self.image_processor = AutoImageProcessor.from_pretrained(source, backend="pil")
         self.family.bound(self.image_processor, self.min_pixels, self.max_pixels)
 
@@ -154,18 +154,17 @@ class VisionLanguagePolicy(CausalLMPolicy):
         host, grids = on_host(ids, inputs["grids"])
         for row, grid in zip(host.split(lengths.tolist()), grids, strict=True):
             kinds = (row == self.image_token).int()
-            found, _ = self.network.model.get_rope_index(row[None], kinds[None], image_grid_thw=grid[grid.prod(-1) > 0])
-            positions.append(found[:, 0])
+            axes, _ = self.network.model.get_rope_index(row[None], kinds[None], image_grid_thw=grid[grid.prod(-1) > 0])
+            positions.append(axes[:, 0])
         return torch.cat(positions, 1).to(ids.device, non_blocking=True)
 
     def hidden(
         self, ids: Tensor, positions: Tensor, attend: Attend, inputs: Mapping[str, Tensor] = NO_INPUTS
     ) -> Tensor:
-        with self._checkpointing(torch.is_grad_enabled()):
-            embedded, deep = self._embedded(ids[None], ids[None] == self.image_token, inputs)
-            states = self._states(
-                embedded, no_mask(ids.device), positions[:, None], use_cache=False, **deep, **{PACKED: attend}
-            )
+        embedded, deep = self._embedded(ids[None], ids[None] == self.image_token, inputs)
+        states = self._states(
+            embedded, no_mask(ids.device), positions[:, None], use_cache=False, **deep, **{PACKED: attend}
+        )
         return states[0]
 
     def row_positions(self, ids: Tensor, mask: Tensor, prompts: PaddedPrompts | None) -> Tensor:
@@ -176,8 +175,9 @@ class VisionLanguagePolicy(CausalLMPolicy):
         kinds = (rows == self.image_token).int()
         kinds[:, prompts.width :] = 0  # a placeholder in an answer is an ordinary token
         images = grids[grids.prod(-1) > 0]
-        found: Tensor = self.network.model.get_rope_index(rows, kinds, image_grid_thw=images, attention_mask=seen)[0]
-        return found.to(ids.device, non_blocking=True)
+        positions: Tensor
+        positions, _ = self.network.model.get_rope_index(rows, kinds, image_grid_thw=images, attention_mask=seen)
+        return positions.to(ids.device, non_blocking=True)
 
     def logits(
         self,
@@ -196,12 +196,11 @@ class VisionLanguagePolicy(CausalLMPolicy):
         if prompts is not None:
             inputs, group = prompts.inputs, prompts.group
             places[:, prompts.width :] = False
-        with self._checkpointing(cache is None and torch.is_grad_enabled()):
-            embedded, deep = self._embedded(ids, places, inputs, group)
-            positions = positions if positions.dim() == 3 else positions[None]
-            rows = self._states(
-                embedded, mask.long(), positions, past_key_values=cache, use_cache=cache is not None, **deep
-            )[:, -keep:]
+        embedded, deep = self._embedded(ids, places, inputs, group)
+        positions = positions if positions.dim() == 3 else positions[None]
+        rows = self._states(
+            embedded, mask.long(), positions, past_key_values=cache, use_cache=cache is not None, **deep
+        )[:, -keep:]
         # The layer itself, because a critic replaces it.
         return rows if states else self.network.get_output_embeddings()(rows)
 

@@ -9,11 +9,7 @@ from torch import Tensor
 
 from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.pretrained import at_least_float32
-from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
-from lightning_cgrpo.policies.shared_prefix.layout import Layout
-from lightning_cgrpo.policies.shared_prefix.rotation import JointRotation
 from lightning_cgrpo.rollout import NO_INPUTS
 from lightning_cgrpo.samplers.engine import Completions, Replies, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.token_sampling import min_p, penalized, sample, top_k, top_p
@@ -62,12 +58,8 @@ class TransformersEngine(RolloutEngine):
             choose = _Choice(policy, sampling)
             if log_probs is not None:
                 choose.seen = _occurring(policy, some).repeat_interleave(group_size, 0)
-            steps: _Shared | _Padded
-            if policy.shares_prompts:
-                steps = _Shared(policy, some, group_size, longest, some_inputs)
-            else:
-                steps = _Padded(policy, some, group_size, some_inputs)
-            logits = steps.read().repeat_interleave(group_size, 0)
+            continuation = policy.continuation(some, group_size, longest, some_inputs)
+            logits = continuation.read().repeat_interleave(group_size, 0)
             for step in range(longest):
                 chosen = choose(logits, draws[:, step], step)
                 replied = None if world is None else world.replied[rows, step]
@@ -92,7 +84,7 @@ class TransformersEngine(RolloutEngine):
                         kept, index = running, running.to(device, non_blocking=True)
                         rows, draws, chosen, going_on = rows[index], draws[index], chosen[index], going_on[index]
                         choose.seen = None if choose.seen is None else choose.seen[index]
-                logits = steps.next(kept, chosen)
+                logits = continuation.next(kept, chosen)
             truncated[rows] = going_on
         sampled = written if world is None else written & ~world.replied
         shape = len(prompts), group_size, longest
@@ -186,80 +178,3 @@ class _Choice:
                 "or a half-precision model overflowed, try a smaller learning rate, or float32 or bfloat16 weights."
             )
         return goes_on.nonzero()[:, 0]
-
-
-class _Shared:
-    """Logits of growing answers, with one copy of each prompt's keys and values."""
-
-    def __init__(
-        self,
-        policy: CausalLMPolicy,
-        prompts: list[list[int]],
-        group_size: int,
-        longest: int,
-        inputs: Mapping[str, Tensor],
-    ) -> None:
-        self.policy, self.inputs = policy, inputs
-        device = policy.device
-        tokens = torch.tensor([token for prompt in prompts for token in prompt], device="cpu")
-        lengths = torch.tensor([len(prompt) for prompt in prompts], device="cpu")
-        self.tokens = tokens.to(device, non_blocking=True)
-        self.ends = (lengths.cumsum(0) - 1).to(device, non_blocking=True)
-        nothing = lengths[:0]
-        positions = policy.prompt_positions(self.tokens, lengths, inputs)
-        self.layout = Layout.of(lengths, nothing, nothing, positions, device)
-        self.decoding = Decoding(self.layout, group_size, longest - 1)  # the last token is never read
-        self.positions = self.layout.following.repeat_interleave(group_size) - 1
-        self.rotation = JointRotation(policy.network)
-
-    def read(self) -> Tensor:
-        """Logits ``[B, V]`` after the prompts."""
-        hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding, self.inputs)
-        return self.policy.project(hidden[self.ends])
-
-    def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
-        """Append ``tokens [R]`` to R answers, and return the next logits ``[R, V]``.
-
-        Args:
-            kept: ascending rows ``[R]`` of the last call that go on, on the CPU; None for all.
-        """
-        if kept is not None:
-            self.decoding.keep(kept)
-            self.positions = self.positions[kept.to(self.positions.device, non_blocking=True)]
-        self.decoding.advance()
-        self.positions += 1
-        with self.rotation:
-            hidden = self.policy.hidden(tokens, self.positions[None], self.decoding)
-        return self.policy.project(hidden)
-
-
-class _Padded:
-    """`_Shared` with transformers' cache: a copy of the prompt for each answer."""
-
-    def __init__(
-        self, policy: CausalLMPolicy, prompts: list[list[int]], group_size: int, inputs: Mapping[str, Tensor]
-    ) -> None:
-        self.policy, self.group_size = policy, group_size
-        self.ids, self.mask = policy.padded(prompts)
-        self.cache = policy.new_cache()
-        every = torch.arange(len(prompts), device=self.ids.device)
-        self.prompts = PaddedPrompts(inputs, every, self.ids.shape[1]) if inputs else None
-        self.positions = policy.row_positions(self.ids, self.mask, self.prompts)
-
-    def read(self) -> Tensor:
-        logits = self.policy.logits(self.ids, self.mask, 1, self.cache, self.positions, self.prompts)[:, 0]
-        # The axes have different positions in an image.
-        last = self.positions.amax(-1).view(-1, len(self.ids)).amax(0)
-        self.positions = last.repeat_interleave(self.group_size)[:, None]
-        self.cache.batch_repeat_interleave(self.group_size)
-        self.mask = self.mask.repeat_interleave(self.group_size, 0)
-        return logits
-
-    def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
-        if kept is not None:
-            kept = kept.to(self.mask.device, non_blocking=True)
-            self.mask, self.positions = self.mask[kept], self.positions[kept]
-            self.cache.batch_select_indices(kept)
-        self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), 1)], 1)
-        self.positions = self.positions + 1
-        return self.policy.logits(tokens[:, None], self.mask, 1, self.cache, self.positions)[:, 0]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 NAME = "apply_rotary_pos_emb"
 
@@ -16,25 +16,23 @@ NAME = "apply_rotary_pos_emb"
 class JointRotation:
     """Context: the network's attention rotates queries and keys of one row together, rounded as transformers rounds.
 
-    Attention of transformers looks its function up by name in its own file and takes no other function. Therefore, the
-    context replaces the name, unless the function differs from Llama's. Other threads, which call the same name, get
-    transformers' numbers too.
+    Transformers' attention calls the function `NAME` of its own file. The context replaces this function in files
+    whose function gives the numbers of Llama's. Other threads, which call the same name, get the same numbers.
     """
 
     def __init__(self, network: nn.Module) -> None:
-        files = {type(module).__module__ for module in network.modules()}
-        found: dict[str, Any] = {file: getattr(sys.modules.get(file), NAME, None) for file in files}
+        files = [sys.modules[name] for name in {type(module).__module__ for module in network.modules()}]
         # Kept here, because the name may hold another context's function when this context begins.
-        self._functions = {file: function for file, function in found.items() if _is_llamas(function)}
+        self._functions = {file: getattr(file, NAME) for file in files if _is_llamas(getattr(file, NAME, None))}
         self._signed: tuple[Tensor | None, Tensor] = None, torch.zeros(0)
 
     def __enter__(self) -> None:
         for file in self._functions:
-            setattr(sys.modules[file], NAME, self.rotated)
+            setattr(file, NAME, self.rotated)
 
     def __exit__(self, *error: object) -> None:
         for file, function in self._functions.items():
-            setattr(sys.modules[file], NAME, function)
+            setattr(file, NAME, function)
 
     def rotated(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
         """Rotated queries and keys; arguments are those of transformers' function.
@@ -44,11 +42,11 @@ class JointRotation:
             cos: ``[1, S, D]``.
         """
         if len(q) > 1:  # a padded pass in another thread
-            rotated: tuple[Tensor, Tensor] = next(iter(self._functions.values()))(q, k, cos, sin, unsqueeze_dim)
+            rotated: tuple[Tensor, Tensor] = apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)
             return rotated
         half = sin.shape[-1] // 2
-        of, signed = self._signed
-        if sin is not of:  # one tensor for all layers
+        latest, signed = self._signed
+        if sin is not latest:  # one tensor for all layers
             signed = torch.cat([-sin[..., :half], sin[..., half:]], -1)
             self._signed = sin, signed
         # A vector twice in a row holds the vector with exchanged halves.
@@ -62,12 +60,11 @@ class JointRotation:
 
 @cache
 def _is_llamas(function: Any) -> bool:
-    """Check that a function computes what transformers' function for Llama computes, by the same lines."""
-    from transformers.models.llama import modeling_llama
-
-    llamas = modeling_llama.apply_rotary_pos_emb, modeling_llama.rotate_half
+    """Compare the results of a function with those of transformers' function for Llama, bit for bit."""
+    draw = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, heads, 3, 8, generator=draw) for heads in (4, 2))
+    cos, sin = (torch.randn(1, 3, 8, generator=draw) for _ in range(2))
     try:
-        own = function, function.__globals__["rotate_half"]
-        return [*map(inspect.getsource, own)] == [*map(inspect.getsource, llamas)]
-    except (AttributeError, KeyError, OSError, TypeError):  # no function of a file
+        return all(map(torch.equal, function(q, k, cos, sin), apply_rotary_pos_emb(q, k, cos, sin)))
+    except (TypeError, ValueError, RuntimeError):  # another function, or none
         return False

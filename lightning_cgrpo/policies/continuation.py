@@ -1,0 +1,149 @@
+"""Next-token logits of growing answers: with shared prompts, in padded rows, or prompt by prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
+from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
+from lightning_cgrpo.policies.shared_prefix.layout import Layout
+from lightning_cgrpo.policies.shared_prefix.rotation import JointRotation
+
+
+class Continuation(Protocol):
+    """G answers to each of B prompts, which grow by a token at a time."""
+
+    def read(self) -> Tensor:
+        """Logits ``[B, V]`` after the prompts."""
+
+    def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
+        """Append ``tokens [R]`` to R answers, and return the next logits ``[R, V]``.
+
+        Args:
+            kept: ascending rows ``[R]`` of the last call that go on, on the CPU; None for all.
+        """
+
+
+# The policy of all classes is a `CausalLMPolicy`, which imports this file.
+
+
+class SharedContinuation:
+    """One copy of each prompt's keys and values.
+
+    Args:
+        longest: most tokens of an answer.
+        inputs: further inputs of the prompts, ``[B, ...]``.
+    """
+
+    def __init__(
+        self, policy: Any, prompts: Sequence[list[int]], group_size: int, longest: int, inputs: Mapping[str, Tensor]
+    ) -> None:
+        self.policy, self.inputs = policy, inputs
+        device = policy.device
+        tokens = torch.tensor([token for prompt in prompts for token in prompt], device="cpu")
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device="cpu")
+        self.tokens = tokens.to(device, non_blocking=True)
+        self.ends = (lengths.cumsum(0) - 1).to(device, non_blocking=True)
+        nothing = lengths[:0]
+        positions = policy.prompt_positions(self.tokens, lengths, inputs)
+        self.layout = Layout.of(lengths, nothing, nothing, positions, device)
+        self.decoding = Decoding(self.layout, group_size, longest - 1)  # the last token is never read
+        self.positions = self.layout.following.repeat_interleave(group_size) - 1
+        self.rotation = JointRotation(policy.network)
+
+    def read(self) -> Tensor:
+        hidden = self.policy.hidden(self.tokens, self.layout.position_ids, self.decoding, self.inputs)
+        logits: Tensor = self.policy.project(hidden[self.ends])
+        return logits
+
+    def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
+        if kept is not None:
+            self.decoding.keep(kept)
+            self.positions = self.positions[kept.to(self.positions.device, non_blocking=True)]
+        self.decoding.advance()
+        self.positions += 1
+        with self.rotation:
+            hidden = self.policy.hidden(tokens, self.positions[None], self.decoding)
+        logits: Tensor = self.policy.project(hidden)
+        return logits
+
+
+class PaddedContinuation:
+    """Transformers' cache, with a copy of the prompt for each answer; without a cache, each token reads the whole row.
+
+    Args:
+        inputs: further inputs of the prompts, ``[B, ...]``.
+    """
+
+    def __init__(
+        self, policy: Any, prompts: Sequence[list[int]], group_size: int, inputs: Mapping[str, Tensor]
+    ) -> None:
+        self.policy, self.group_size = policy, group_size
+        self.ids, self.mask = policy.padded(prompts)
+        self.cache = policy.new_cache()
+        every = torch.arange(len(prompts), device=self.ids.device)
+        self.prompts = PaddedPrompts(inputs, every, self.ids.shape[1]) if inputs else None
+        self.positions = policy.row_positions(self.ids, self.mask, self.prompts)
+
+    def read(self) -> Tensor:
+        logits = self._logits(self.ids, self.prompts)
+        # The axes have different positions in an image.
+        last = self.positions.amax(-1).view(-1, len(self.ids)).amax(0)
+        self.positions = last[:, None]
+        self._select(torch.arange(len(self.ids), device=self.ids.device).repeat_interleave(self.group_size))
+        return logits
+
+    def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
+        if kept is not None:
+            self._select(kept.to(self.mask.device, non_blocking=True))
+        self.mask = torch.cat([self.mask, self.mask.new_ones(len(tokens), 1)], 1)
+        self.positions = self.positions + 1
+        if self.cache is not None:
+            return self._logits(tokens[:, None])
+        self.ids = torch.cat([self.ids, tokens[:, None]], 1)
+        self.positions = self.policy.row_positions(self.ids, self.mask, None)
+        return self._logits(self.ids)
+
+    def _logits(self, ids: Tensor, prompts: PaddedPrompts | None = None) -> Tensor:
+        logits: Tensor = self.policy.logits(ids, self.mask, 1, self.cache, self.positions, prompts)
+        return logits[:, 0]
+
+    def _select(self, rows: Tensor) -> None:
+        self.ids, self.mask, self.positions = self.ids[rows], self.mask[rows], self.positions[rows]
+        if self.cache is not None:
+            self.cache.reorder_cache(rows)
+
+
+class SingleContinuation:
+    """Each prompt with its answers in rows of its own, which have no padding."""
+
+    def __init__(
+        self, policy: Any, prompts: Sequence[list[int]], group_size: int, inputs: Mapping[str, Tensor]
+    ) -> None:
+        self.parts = [
+            PaddedContinuation(policy, [prompt], group_size, {name: t[row : row + 1] for name, t in inputs.items()})
+            for row, prompt in enumerate(prompts)
+        ]
+        self.sizes = [group_size] * len(prompts)
+
+    def read(self) -> Tensor:
+        return torch.cat([part.read() for part in self.parts])
+
+    def next(self, kept: Tensor | None, tokens: Tensor) -> Tensor:
+        rows: list[Tensor | None] = [None] * len(self.parts)
+        if kept is not None:
+            counts = torch.tensor(self.sizes, device="cpu")
+            ends = counts.cumsum(0)
+            part = torch.bucketize(kept, ends, right=True)
+            going_on = part.unique().tolist()
+            self.parts, self.sizes = (
+                [self.parts[number] for number in going_on],
+                part.unique(return_counts=True)[1].tolist(),
+            )
+            rows = list((kept - (ends - counts)[part]).split(self.sizes))
+        pieces = zip(self.parts, rows, tokens.split(self.sizes), strict=True)
+        return torch.cat([part.next(some, new) for part, some, new in pieces])

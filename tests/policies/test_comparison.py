@@ -1,0 +1,144 @@
+"""Loading chooses a computation that agrees with transformers, for every kind of model, or refuses the model."""
+
+import pytest
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.comparison import Sample
+from lightning_cgrpo.rollout import Rollouts
+from lightning_cgrpo.samplers.engine import Sampling
+from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
+from tests.policies.causal_families import build
+
+
+@pytest.fixture
+def fast_products():
+    """As the command line sets products on a GPU."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def test_the_comparison_has_full_precision(directory, monkeypatch, fast_products):
+    during, compare = [], Sample.difference
+
+    def spy(*args, **options):
+        during.append(torch.get_float32_matmul_precision())
+        return compare(*args, **options)
+
+    monkeypatch.setattr(Sample, "difference", spy)
+    policy = CausalLMPolicy(str(directory))
+    policy.load()
+    assert policy.shares_prompts
+    assert during == ["highest"]
+    assert torch.get_float32_matmul_precision() == "high"
+
+
+def test_a_failing_pass_is_replaced_and_named(directory, monkeypatch, fast_products):
+    def fail(*_):
+        raise TypeError("a fault")
+
+    monkeypatch.setattr(CausalLMPolicy, "packed_log_probs", fail)
+    policy = CausalLMPolicy(str(directory))
+    with pytest.warns(match=r"fails when prompts are shared \(a fault\)"):
+        policy.load()
+    assert not policy.shares_prompts
+    assert policy.network.config._attn_implementation == "sdpa"
+    monkeypatch.setattr(torch.nn.Embedding, "forward", fail)
+    for _ in range(2):  # the second load is no success either
+        with pytest.raises(UserError, match="a fault"):
+            CausalLMPolicy.from_model(policy.model, policy.tokenizer)
+    assert torch.get_float32_matmul_precision() == "high"
+
+
+# A family, how it is computed, and the reason.
+FAMILIES = [
+    ("qwen2", "shared", ""),
+    ("gemma2", "padded", "sliding_attention"),
+    ("gpt_oss", "padded", "sliding_attention"),
+    ("bloom", "padded", "cannot replace the attention"),
+    ("deepseek_v3", "padded", "values of another width than keys"),
+    ("diffllama", "padded", "generation would differ"),
+    ("qwen3_5_text", "padded", "linear_attention"),
+    ("mamba", "single", "in padded rows"),
+    ("rwkv", "uncached", "takes no cache"),
+]
+
+
+@pytest.mark.parametrize(("family", "expected", "reason"), FAMILIES)
+def test_trains_and_samples_as_transformers_computes(family, expected, reason, directory, tmp_path):
+    """From a saved directory, beside unpadded and uncached passes of transformers, on prompts of different lengths."""
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model = build(family)
+    model.generation_config = transformers.GenerationConfig(eos_token_id=2)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    policy = CausalLMPolicy(str(tmp_path), temperature=0.8)
+    if expected == "shared":
+        policy.load()
+    else:
+        with pytest.warns(match=reason):
+            policy.load()
+    assert computation(policy) == expected
+    check(policy, AutoModelForCausalLM.from_pretrained(tmp_path).eval())
+
+
+def computation(policy):
+    if policy.shares_prompts:
+        return "shared"
+    return "padded" if policy.pads else "single" if policy.caches else "uncached"
+
+
+def check(policy, exact, atol=1e-4):
+    """Greedy tokens, and log-probabilities of ragged answers."""
+    prompts = [[5, 6, 7], [8, 9, 10, 11, 12, 13, 14, 15, 16]]
+    greedy = Sampling(max_new_tokens=5, top_k=1)
+    completions = TransformersEngine().generate(policy, prompts, 2, greedy, torch.full((2, 2, 5), 0.5))
+    ids, prompt_mask = policy.padded(prompts)
+    actions, mask = completions.tokens, completions.mask
+    actions[:, 1], mask[:, 1, 3:] = torch.arange(20, 30).view(2, 5), False
+    mask[:, 1, :3] = True
+    with torch.no_grad():
+        output = policy(policy.examples(Rollouts(actions, mask, {"prompt_ids": ids, "prompt_mask": prompt_mask})))
+        for row, prompt in enumerate(prompts):
+            for column in range(2):
+                answer = actions[row, column][mask[row, column]]
+                logits = exact(torch.tensor([[*prompt, *answer.tolist()]])).logits[0, len(prompt) - 1 : -1].float()
+                if column == 0:
+                    allowed = logits.index_fill(-1, torch.tensor([policy.pad_token]), -torch.inf)
+                    assert allowed.argmax(-1).tolist() == answer.tolist()
+                log_probs = (logits / policy.temperature).log_softmax(-1).gather(-1, answer[:, None])[:, 0]
+                torch.testing.assert_close(
+                    output.log_probs[2 * row + column][: len(answer)], log_probs, rtol=0, atol=atol
+                )
+
+
+def test_a_model_that_reads_later_tokens_is_refused(tokenizer):
+    with pytest.raises(UserError, match="depend on earlier tokens alone"):
+        CausalLMPolicy.from_model(build("bert"), tokenizer)
+
+
+def test_dropout_from_the_configuration_stays_off_under_checkpointing(tokenizer):
+    """Falcon reads it from the configuration while its layer trains; no layer does."""
+    config = transformers.FalconConfig(
+        vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, hidden_dropout=0.5, eos_token_id=2
+    )
+    model = transformers.FalconForCausalLM(config)
+    policy = CausalLMPolicy.from_model(model, tokenizer, gradient_checkpointing=True)
+    policy.train()
+    actions = torch.arange(8).view(1, 2, 4)
+    prompts = {"prompt_ids": torch.tensor([[5, 6]]), "prompt_mask": torch.ones(1, 2, dtype=torch.bool)}
+    examples = policy.examples(Rollouts(actions, torch.ones_like(actions, dtype=torch.bool), prompts))
+    reference = policy.reference()(examples).log_probs
+    torch.testing.assert_close(policy(examples).log_probs, reference, rtol=0, atol=1e-6)
+
+
+def test_dropout_that_nobody_can_switch_off_is_refused(tokenizer):
+    model = build("qwen2")
+    model.lm_head.register_forward_pre_hook(lambda _, given: torch.nn.functional.dropout(given[0], 0.5))
+    with pytest.raises(UserError, match="would differ"):
+        CausalLMPolicy.from_model(model, tokenizer)
