@@ -243,8 +243,7 @@ class CausalLMPolicy(TextPolicy):
 
     def padded_log_probs(self, examples: Examples) -> PolicyOutput:
         """`forward` with a row per answer, its prompt included."""
-        states, actions = self._before_answers(examples, states=True)
-        mask = on_host(examples.mask)[0]
+        states, actions, mask = self._before_answers(examples, states=True)
         rows, places = (
             steps.flatten().nonzero()[:, 0].to(states.device, non_blocking=True)
             for steps in (mask[:, : actions.shape[1]], mask)
@@ -298,16 +297,17 @@ class CausalLMPolicy(TextPolicy):
 
     def padded_logits(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """Logits ``[N, steps, V]`` and tokens ``[N, steps]`` of the answers, up to the longest."""
-        return self._before_answers(examples, states=False)
+        return self._before_answers(examples, states=False)[:2]
 
-    def _before_answers(self, examples: Examples, states: bool) -> tuple[Tensor, Tensor]:
-        """Logits or hidden states before the answers' tokens ``[N, steps]``, and the tokens."""
+    def _before_answers(self, examples: Examples, states: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits or hidden states before the answers' tokens ``[N, steps]``, the tokens, and their mask on the CPU."""
         if not self.pads and len(examples) > 1:
             rows = [self._before_answers(examples[row : row + 1], states) for row in range(len(examples))]
-            steps = max(tokens.shape[1] for _, tokens in rows)
+            steps = max(tokens.shape[1] for _, tokens, _ in rows)
             return (
-                torch.cat([pad(part, (0, 0, 0, steps - part.shape[1])) for part, _ in rows]),
-                torch.cat([pad(tokens, (0, steps - tokens.shape[1])) for _, tokens in rows]),
+                torch.cat([pad(part, (0, 0, 0, steps - part.shape[1])) for part, *_ in rows]),
+                torch.cat([pad(tokens, (0, steps - tokens.shape[1])) for _, tokens, _ in rows]),
+                on_host(examples.mask)[0],
             )
         group, mask, prompt_seen = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])
         seen = read(mask)
@@ -315,10 +315,11 @@ class CausalLMPolicy(TextPolicy):
         # `cat` copies the rollout's tensors, which may have been made under inference mode.
         tokens = examples.shared["prompt_ids"][examples.group][:, -width:]
         ids = torch.cat([tokens, examples.actions[:, :steps]], 1)
-        mask = torch.cat([prompt_seen[group][:, -width:], seen[:, :steps]], 1).to(ids.device, non_blocking=True)
+        present = torch.cat([prompt_seen[group][:, -width:], seen[:, :steps]], 1).to(ids.device, non_blocking=True)
         prompts = PaddedPrompts.of(examples, group, width)
-        positions = self.row_positions(ids[:, :-1], mask[:, :-1], prompts)
-        return self.logits(ids[:, :-1], mask[:, :-1], steps, None, positions, prompts, states), ids[:, -steps:]
+        positions = self.row_positions(ids[:, :-1], present[:, :-1], prompts)
+        rows = self.logits(ids[:, :-1], present[:, :-1], steps, None, positions, prompts, states)
+        return rows, ids[:, -steps:], mask
 
     def illustrated(self, ids: Tensor, draw: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """Made-up prompts ``[B, S]`` with further inputs drawn for the comparison at loading; {} for text alone."""

@@ -62,8 +62,8 @@ class JointRotation:
 def _is_llamas(function: Any) -> bool:
     """Compare the results of a function with those of transformers' function for Llama, bit for bit."""
     draw = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(1, heads, 3, 8, generator=draw) for heads in (4, 2))
-    cos, sin = (torch.randn(1, 3, 8, generator=draw) for _ in range(2))
+    q, k = (torch.randn(1, heads, 3, 8, generator=draw, device="cpu") for heads in (4, 2))
+    cos, sin = (torch.randn(1, 3, 8, generator=draw, device="cpu") for _ in range(2))
     try:
         return all(map(torch.equal, function(q, k, cos, sin), apply_rotary_pos_emb(q, k, cos, sin)))
     except (TypeError, ValueError, RuntimeError):  # another function, or none
