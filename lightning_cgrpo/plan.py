@@ -237,14 +237,14 @@ def training_parts(network: Any, setting: Setting) -> Parts:
 
 def gathered(network: Any, setting: Setting, layers: int | None = None) -> Parts:
     """FSDP2's whole weights: everything in a rollout, in a pass `layers` layers and all that is in no layer."""
-    from lightning_cgrpo.policies.pretrained import checkpointed_layers
+    from lightning_cgrpo.policies.pretrained import recomputable_layers
 
     def size(parameters: Iterable[Any]) -> int:
         return sum(2 * p.numel() if setting.mixed else p.nbytes for p in parameters)
 
     if not setting.sharded:
         return {}
-    total, sizes = size(network.parameters()), [size(layer.parameters()) for layer in checkpointed_layers(network)]
+    total, sizes = size(network.parameters()), [size(layer.parameters()) for layer in recomputable_layers(network)]
     return {"gathered weights": total if layers is None else total - sum(sorted(sizes)[:-layers])}
 
 

@@ -302,11 +302,11 @@ class CausalLMPolicy(TextPolicy):
     def _before_answers(self, examples: Examples, states: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Logits or hidden states before the answers' tokens ``[N, steps]``, the tokens, and their mask on the CPU."""
         if not self.pads and len(examples) > 1:
-            rows = [self._before_answers(examples[row : row + 1], states) for row in range(len(examples))]
-            steps = max(tokens.shape[1] for _, tokens, _ in rows)
+            parts = [self._before_answers(examples[row : row + 1], states) for row in range(len(examples))]
+            steps = max(tokens.shape[1] for _, tokens, _ in parts)
             return (
-                torch.cat([pad(part, (0, 0, 0, steps - part.shape[1])) for part, *_ in rows]),
-                torch.cat([pad(tokens, (0, steps - tokens.shape[1])) for _, tokens, _ in rows]),
+                torch.cat([pad(row, (0, 0, 0, steps - row.shape[1])) for row, *_ in parts]),
+                torch.cat([pad(tokens, (0, steps - tokens.shape[1])) for _, tokens, _ in parts]),
                 on_host(examples.mask)[0],
             )
         group, mask, prompt_seen = on_host(examples.group, examples.mask, examples.shared["prompt_mask"])

@@ -15,7 +15,7 @@ from lightning_cgrpo.policies.shared_prefix.support import obstacle, output_obst
 from lightning_cgrpo.rollout import Examples
 
 LENGTHS, ANSWERS = (5, 7), (4, 2, 3, 4)
-"""Tokens of the made-up prompts, before images, and of two answers to each. Images begin at the third token of a row."""
+"""Tokens of the made-up prompts and of two answers to each. Images are put before the third token of a row."""
 
 
 @dataclass(frozen=True)
