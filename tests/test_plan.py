@@ -155,7 +155,7 @@ def test_the_cache_is_that_of_a_rollout(directory, monkeypatch, shared):
             held.append(sum(sum(t.nbytes for t in (of.keys, of.values) if t is not None) for of in self.layers))
             return result
 
-    monkeypatch.setattr("lightning_cgrpo.samplers.transformers_engine.Decoding", Spy)
+    monkeypatch.setattr("lightning_cgrpo.policies.continuation.Decoding", Spy)
     monkeypatch.setattr("transformers.DynamicCache", Cache)
     policy.load()
     prompts = torch.randint(5, 200, (2, 50)).tolist()
