@@ -6,7 +6,8 @@ import asyncio
 import functools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -30,13 +31,21 @@ class JSONClient:
         timeout: seconds until a request fails, from its start to the answer's last byte.
         server: what the server is, for errors.
         key: a secret, sent as a bearer token.
+        remedies: what to try, by a part of the server's message.
     """
 
-    def __init__(self, address: str, timeout: float, server: str, key: str | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        timeout: float,
+        server: str,
+        key: str | None = None,
+        remedies: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         expect(address.startswith(("http://", "https://")), "address", "a URL with http:// or https://", address)
         expect(timeout > 0, "timeout", "greater than 0", timeout)
         self.address = address.rstrip("/")
-        self.timeout, self.server = timeout, server
+        self.timeout, self.server, self.remedies = timeout, server, remedies
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
 
     def get(self, path: str) -> dict[str, Any]:
@@ -129,8 +138,8 @@ class JSONClient:
         except (ValueError, LookupError, TypeError, RecursionError):
             message = _start(text)
         kind = _PassingError if code in BUSY else UserError
-        hint = ", try VLLM_SERVER_DEV_MODE=1 before `vllm serve`" if code == 404 and not path.startswith("/v1") else ""
-        return kind(f"Expected {self.address}{path} to accept the request, but got {code} ({message}){hint}.")
+        remedy = next((f", try {remedy}" for part, remedy in self.remedies.items() if part in message), "")
+        return kind(f"Expected {self.address}{path} to accept the request, but got {code} ({message}){remedy}.")
 
 
 class _PassingError(UserError):

@@ -280,6 +280,58 @@ def test_weights_that_do_not_arrive_are_noticed(engine, served, policy):
     assert served.version == "incomplete"
 
 
+def test_an_output_layer_that_is_not_pushed_is_noticed(engine, served, policy):
+    """A copy of a tied layer, as in vLLM's CPU kernels: zeros do not reach it, and the gap is far below half a nat."""
+    generate(engine, policy)
+    model, reload_weights, zero = served.engine.model, served.engine.reload_weights, served.engine.zero
+    head = copy.deepcopy(model.lm_head.weight)
+
+    def without_head(function):
+        def call(*args, **kwargs):
+            function(*args, **kwargs)
+            model.lm_head.weight = copy.deepcopy(head)
+
+        return call
+
+    served.engine.reload_weights, served.engine.zero = without_head(reload_weights), without_head(zero)
+    change(policy, 1e-3)
+    generate(engine, policy)
+    with torch.no_grad():
+        policy.model.get_input_embeddings().weight.mul_(1.05)
+    with pytest.raises(UserError, match=r"a layer keeps its old weights.*tie_word_embeddings is false"):
+        generate(engine, policy)
+    assert served.version == "incomplete"
+
+
+def test_a_server_of_another_dtype_is_named(served, policy):
+    served.engine.faulty = lambda tokens, log_probs, reason: (
+        tokens,
+        [value and value - 0.02 for value in log_probs],
+        reason,
+    )
+    with pytest.warns(UserWarning, match="differ by 0.02 per token .* --dtype float32"):
+        generate(VLLMServer(served.address), policy, rows=(0,))
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("CPU Generator does not use offset", "--no-enable-chunked-prefill"),
+        ("EngineCore encountered an issue. See stack trace", "--no-enable-chunked-prefill"),
+        ("Call to collective_rpc method failed: shapes", "serving the policy's model"),
+        ("expected m1 and m2 to have the same dtype", "--dtype float32"),
+    ],
+)
+def test_known_faults_of_servers_come_with_a_remedy(served, policy, message, remedy):
+    def fails(*_):
+        raise RuntimeError(message)
+
+    served.engine.reload_weights = lambda weights_path: fails()
+    with pytest.raises(UserError, match=remedy) as error:
+        generate(VLLMServer(served.address), policy, rows=(0,))
+    assert str(error.value).isprintable()
+
+
 @pytest.mark.parametrize("backend", ["nccl", "ipc"])
 def test_a_server_without_weight_transfer(directory, policy, backend):
     fake = FakeServer(directory)

@@ -29,6 +29,16 @@ from lightning_cgrpo.samplers.vllm.requests import (
 )
 from lightning_cgrpo.samplers.vllm.weights import PROBE_TOKENS, check_agreement, check_finite, version
 
+REMEDIES = {
+    "does not use offset": "`vllm serve` with --no-enable-chunked-prefill",
+    "EngineCore": "the last lines of the server's log, because its engine died; on a CPU, seeded requests need "
+    "`vllm serve` with --no-enable-chunked-prefill",
+    "EngineDead": "the last lines of the server's log, because its engine died, and start the server anew",
+    "collective_rpc": "serving the policy's model, and a folder of FolderPush that the server sees",
+    "Not Found": "VLLM_SERVER_DEV_MODE=1 before `vllm serve`",
+    "dtype": "`vllm serve` with --dtype float32",
+}
+"""What to try, by parts of vLLM's messages."""
 IN_BETWEEN = "incomplete"
 """Version of the weights during a push, and of a server that sleeps."""
 
@@ -57,11 +67,12 @@ class VLLMServer(RolloutEngine):
         timeout: float = 600.0,
         sleeps: bool = False,
     ) -> None:
-        self.client = JSONClient(address, timeout, "a vLLM server")
+        self.client = JSONClient(address, timeout, "a vLLM server", remedies=REMEDIES)
         self.push: WeightPush = FolderPush() if push is None else push
         self.sleeps = sleeps
         self._where = f"the vLLM server at {self.client.address}"
-        self._version, self._agreed = "", False
+        self._version = ""
+        self._first_gap: float | None = None  # of log-probabilities after the first push
 
     @torch.no_grad()
     def generate(
@@ -115,8 +126,8 @@ class VLLMServer(RolloutEngine):
         if int(all_sum(torch.full((1,), stale, dtype=torch.int64, device=policy.device))):
             self._push(policy, first)
             if first:
-                self._check(policy)
-                self._agreed = True
+                gap = self._check(policy)
+                self._first_gap = gap if self._first_gap is None else self._first_gap
                 self._name(wanted)
             _meet(policy)
         self._version = wanted
@@ -133,7 +144,7 @@ class VLLMServer(RolloutEngine):
             if first:
                 if self.sleeps:
                     self.client.post("/wake_up?tags=weights", {})
-                if self._agreed:
+                if self._first_gap is not None:
                     # The check notices zeros where weights do not arrive, and might not notice weights one update old.
                     # Not at first, because a layer of zeros hides that the server has another model.
                     self.client.post("/weight_checker", {"action": "reset"})
@@ -164,7 +175,8 @@ class VLLMServer(RolloutEngine):
         _meet(policy)
         self._version = ""
 
-    def _check(self, policy: CausalLMPolicy) -> None:
+    def _check(self, policy: CausalLMPolicy) -> float:
+        """The gap between the server's log-probabilities and the policy's."""
         prompt = [policy.stop_tokens[0]]
         probe = parameters(policy, Sampling(PROBE_TOKENS), seed=0) | {"stop_token_ids": []}
         forced = {"prompt": prompt, **probe, "max_tokens": 1, "allowed_token_ids": prompt}
@@ -174,7 +186,7 @@ class VLLMServer(RolloutEngine):
                 f"Expected {self._where} to give log-probabilities of what it samples from, but got others, try `vllm "
                 f"serve` with --logprobs-mode {LOGPROBS_MODE}."
             )
-        check_agreement(policy, prompt, free, self._where)
+        return check_agreement(policy, prompt, free, self._where, self._first_gap)
 
     def _served(self) -> str:
         return str(self.client.get("/weight_info").get("weight_version"))

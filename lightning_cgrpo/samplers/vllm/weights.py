@@ -6,6 +6,7 @@ import hashlib
 import math
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
@@ -13,11 +14,16 @@ from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import written_tensors
 from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.rollout import Rollouts
-from lightning_cgrpo.samplers.vllm.requests import Turn
+from lightning_cgrpo.samplers.vllm.requests import ROUNDING, Turn
 
 PROBE_TOKENS = 16
 TOLERANCE = 0.5
 """Largest mean difference of log-probabilities in nats. bfloat16 rounding stays below 0.1, a wrong layer exceeds 1."""
+
+GROWTH = 4.0
+"""Largest ratio of two mean differences over `PROBE_TOKENS` that rounding explains."""
+OTHER_DTYPE = 5e-3
+"""Mean difference in nats of a server in half precision; float32 gives 1e-5."""
 
 
 @torch.no_grad()
@@ -52,24 +58,44 @@ def named_weights(policy: CausalLMPolicy) -> dict[str, Tensor]:
     return written_tensors(policy.model, named if is_sharded(policy) else None)
 
 
-def check_agreement(policy: CausalLMPolicy, prompt: list[int], answer: Turn, where: str) -> None:
-    """Raise an error if vLLM's log-probabilities of an answer differ from the policy's.
+def check_agreement(
+    policy: CausalLMPolicy, prompt: list[int], answer: Turn, where: str, first_gap: float | None
+) -> float:
+    """Compare vLLM's log-probabilities of an answer with the policy's; returns the mean difference in nats.
 
     vLLM ignores layers missing in the checkpoint.
+
+    Args:
+        first_gap: after the first push; None for the first push.
+
+    Raises:
+        UserError: the difference exceeds `TOLERANCE`, or has grown since the first push.
     """
     ids, mask = policy.padded([prompt])
     actions = torch.tensor([[answer.tokens]], device=policy.device)
     rollouts = Rollouts(actions, torch.ones_like(actions, dtype=torch.bool), {"prompt_ids": ids, "prompt_mask": mask})
     with torch.no_grad():
         computed = policy(policy.examples(rollouts)).log_probs[0].double().cpu()
-    difference = float((computed - torch.tensor(answer.log_probs, dtype=torch.float64)).abs().mean())
-    if not math.isfinite(difference):
+    gap = float((computed - torch.tensor(answer.log_probs, dtype=torch.float64)).abs().mean())
+    if not math.isfinite(gap):
         raise FloatingPointError(
-            f"Expected finite log-probabilities from {where} and '{policy.name}', but got NaN or infinity, because a "
+            f"Expected finite log-probabilities from '{policy.name}', but got NaN or infinity, because a "
             "half-precision model overflowed, try bfloat16 or float32 for it."
         )
-    if difference > TOLERANCE:
+    if gap > TOLERANCE:
         raise UserError(
             f"Expected {where} to agree with '{policy.name}', but got log-probabilities that differ by "
-            f"{difference:.2g} per token after the weights were pushed, try serving the policy's model."
+            f"{gap:.2g} per token after the weights were pushed, try serving the policy's model."
         )
+    if first_gap is not None and gap > GROWTH * first_gap + ROUNDING:
+        raise UserError(
+            f"Expected {where} to take all pushed weights, but log-probabilities differ by {gap:.2g} per token after "
+            f"this push and by {first_gap:.2g} after the first, because a layer keeps its old weights, such as a tied "
+            "output layer in vLLM's CPU build, try a model whose tie_word_embeddings is false, or a server on a GPU."
+        )
+    if first_gap is None and gap > OTHER_DTYPE and policy.output_weight.dtype is torch.float32:
+        rank_zero_warn(
+            f"Log-probabilities of {where} differ by {gap:.2g} per token from the policy's in float32, as in another "
+            "dtype. The loss corrects the difference. Start `vllm serve` with --dtype float32 to avoid it."
+        )
+    return gap
