@@ -105,9 +105,10 @@ class ConversationSampler(GenerationSampler):
     def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         answers = len(prompts) * group_size
         environments = self._environments(answers)
-        prompts = self._observed(prompts, environments, group_size)
+        template = self.template(policy)
+        prompts = self._observed(prompts, environments, group_size, template)
         talks = [self._conversation(environments[row : row + 1]) for row in range(answers)]
-        world = World(self.template(policy), talks, self.max_turns, self.time_limit)
+        world = World(template, talks, self.max_turns, self.time_limit)
         rollouts = self.generated(policy, prompts, group_size, noise, world)
         self._finish(world, rollouts)
         info: dict[str, list[Any]] = {
@@ -148,7 +149,9 @@ class ConversationSampler(GenerationSampler):
         with UserCode("environment_factory"):
             return self._factory()
 
-    def _observed(self, prompts: PromptGroups, environments: Sequence[Any], group_size: int) -> PromptGroups:
+    def _observed(
+        self, prompts: PromptGroups, environments: Sequence[Any], group_size: int, template: ChatTemplate
+    ) -> PromptGroups:
         """The prompts with the texts of the environments' resets added to the last message.
 
         Raises:
@@ -168,7 +171,7 @@ class ConversationSampler(GenerationSampler):
                 )
             if first is not None:
                 *before, last = asked[number]
-                asked[number] = [*before, {**last, "content": last["content"] + first}]
+                asked[number] = [*before, {**last, "content": last["content"] + template.harmless(first)}]
         return PromptGroups(prompts.index, {**prompts.columns, "prompt": asked})
 
     def _finish(self, world: World, rollouts: Rollouts) -> None:

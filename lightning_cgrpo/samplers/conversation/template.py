@@ -97,6 +97,10 @@ class ChatTemplate:
         tokens = self._ids(self._text([*before, *marked], True))[len(self._until_stop(before)) :]
         return tokens if room is None or len(tokens) <= room else None
 
+    def harmless(self, text: str) -> str:
+        """A text for a prompt, with a space in each control token."""
+        return self._control.sub(lambda match: f"{match[0][:1]} {match[0][1:]}", text)
+
     def _control_tokens(self) -> list[str]:
         """Texts of the tokens that structure conversations: special ones, stop tokens, and those of the template."""
         added = {int(number): token for number, token in self.tokenizer.added_tokens_decoder.items()}
