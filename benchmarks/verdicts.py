@@ -66,7 +66,8 @@ def false_certificates(threshold: float, correlation: float, repetitions: int = 
         rate = total / (PROMPTS * ANSWERS)
         squares = ((counts - rate * ANSWERS) ** 2).sum()
         error = math.sqrt(PROMPTS / (PROMPTS - 1) * squares) / (PROMPTS * ANSWERS)
-        clustered = ClusteredRate(rate, error or None, PROMPTS, PROMPTS * ANSWERS)
+        affected = int((counts > 0).sum()), int((counts < ANSWERS).sum())
+        clustered = ClusteredRate(rate, error or None, PROMPTS, PROMPTS * ANSWERS, *affected)
         certified["clustered"] += clustered.bounds(LEVEL)[1] <= threshold
         # Many checkpoints of the same rate: the luckiest on validation is certified there, or on new prompts.
         certified["selected"] += draw.binomial(PROMPTS, threshold, CANDIDATES).min() <= single

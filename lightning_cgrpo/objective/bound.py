@@ -23,6 +23,7 @@ class Bound:
         kind: of what is bounded, a rate in [0, 1] or a mean in its signal's unit.
         direction: side on which the threshold lies.
         threshold: in the user's orientation; None if the behavior is measured alone.
+        range: least and greatest value of a mean's signal, beyond which no interval reaches.
 
     Example:
         >>> bound = Bound("rate", "at_least", 0.99)
@@ -33,6 +34,7 @@ class Bound:
     kind: Literal["rate", "mean"] = "rate"
     direction: Literal["at_most", "at_least"] = "at_most"
     threshold: float | None = None
+    range: tuple[float, float] | None = None
 
     @property
     def key(self) -> str:
@@ -71,7 +73,8 @@ class Bound:
 
     def shown_interval(self, least: float, largest: float) -> tuple[float, float]:
         """The interval in the user's orientation, from an interval of the rate of violation."""
-        return (self.shown(largest), self.shown(least)) if self.lower else (least, largest)
+        low, high = (self.shown(largest), self.shown(least)) if self.lower else (least, largest)
+        return (low, high) if self.range is None else (max(low, self.range[0]), min(high, self.range[1]))
 
     def met(self, shown: float) -> bool:
         """True if a rate or mean in the user's orientation keeps the threshold."""

@@ -40,7 +40,7 @@ class Constraint:
         at_least: lowest rate, in [0, 1], of a wanted behavior.
         mean_at_most: highest mean of a signal, in the signal's own unit.
         mean_at_least: lowest mean.
-        range: least and greatest value of a mean's signal, which `certify` needs.
+        range: least and greatest value of a mean's signal, which `certify` needs, and intervals stay within.
         role: ``constrain`` gives a multiplier; ``monitor`` only logs the rate.
         signal: the task's signal; by default the constraint's name.
         violated_above: larger values of a number are violations; `at_least` then bounds the rate of the other values.
@@ -79,7 +79,8 @@ class Constraint:
         for key in BOUNDS:
             if (threshold := getattr(self, key)) is not None:
                 kind: Literal["rate", "mean"] = "mean" if key.startswith("mean") else "rate"
-                return Bound(kind, "at_least" if key.endswith("at_least") else "at_most", threshold)
+                span = None if self.range is None else (self.range[0], self.range[1])
+                return Bound(kind, "at_least" if key.endswith("at_least") else "at_most", threshold, span)
         return Bound()
 
     def threshold(self, update: int, notches: int = 0) -> float:

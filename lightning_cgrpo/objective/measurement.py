@@ -117,6 +117,8 @@ def moments(constraints: Iterable[str], rows: Mapping[str, Tensor]) -> dict[str,
     for name in constraints:
         violations, opportunities = rows[f"violations/{name}"], rows[f"opportunities/{name}"]
         scalars[f"observed/{name}"] = (opportunities > 0).sum()
+        scalars[f"violating/{name}"] = (violations > 0).sum()
+        scalars[f"clean/{name}"] = (violations < opportunities).sum()
         scalars[f"violations squared/{name}"] = violations.square().sum()
         scalars[f"violations by opportunities/{name}"] = (violations * opportunities).sum()
         scalars[f"opportunities squared/{name}"] = opportunities.square().sum()
@@ -131,7 +133,7 @@ def clustered_rates(
     Args:
         means: names of the constraints that bound means.
     """
-    rates = {}
+    rates: dict[str, ClusteredRate] = {}
     for name in constraints:
         violations, opportunities = sums[f"violations/{name}"], sums[f"opportunities/{name}"]
         prompts = int(sums[f"observed/{name}"])
@@ -148,7 +150,11 @@ def clustered_rates(
         # What rounding leaves of a sum of zeros is no spread.
         spread = (mean or 0 < rate < 1) and prompts > 1 and squares > 1e-12 * scale
         error = math.sqrt(prompts / (prompts - 1) * squares) / opportunities if spread else None
-        rates[name] = (ClusteredMean if mean else ClusteredRate)(rate, error, prompts, opportunities)
+        if mean:
+            rates[name] = ClusteredMean(rate, error, prompts, opportunities)
+        else:
+            affected = int(sums[f"violating/{name}"]), int(sums[f"clean/{name}"])
+            rates[name] = ClusteredRate(rate, error, prompts, opportunities, *affected)
     return rates
 
 

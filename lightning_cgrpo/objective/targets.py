@@ -55,7 +55,8 @@ class Targets(nn.Module):
         self.in_force = torch.tensor([c.bound.violation(value) for c, value in thresholds], dtype=torch.float64)
         aimed = self.in_force.clone()
         if self.aim is not None and bool(self.rates.any()):
-            aimed[self.rates] = self.aim(self.in_force[self.rates])
+            subsets = [constraint.where for constraint in self.constraints if not constraint.bound.of_mean]
+            aimed[self.rates] = self.aim(self.in_force[self.rates], subsets)
         self.aimed = aimed
         left = 1 - margin / math.sqrt(1 + update) * ((1 - aimed) / aimed).clamp(max=1)
         self.targets = torch.where(self.rates, left * aimed, aimed)

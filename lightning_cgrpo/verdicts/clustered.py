@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
-from lightning_cgrpo.verdicts.binomial import lower_bound, upper_bound
+from lightning_cgrpo.verdicts.binomial import upper_bound
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,16 @@ class ClusteredRate:
         standard_error: clustered by prompt; None if all prompts agree.
         prompts: with opportunities.
         opportunities: of all prompts.
+        violating: prompts with any violation; None takes all to be.
+        clean: prompts with any opportunity without a violation.
     """
 
     rate: float
     standard_error: float | None
     prompts: int
     opportunities: float
+    violating: int | None = None
+    clean: int | None = None
 
     @property
     def effective(self) -> float:
@@ -41,17 +45,28 @@ class ClusteredRate:
     def bounds(self, level: float) -> tuple[float, float]:
         """One-sided lower and upper bounds, each of confidence 1 - `level`.
 
-        Clopper-Pearson with the effective sample size, reduced for few prompts (Korn and Graubard, *Confidence
-        intervals for proportions with small expected number of positive counts estimated from survey data*, 1998).
-        Approximate: if only two or three prompts are expected to violate, the upper bound of confidence 0.975 misses
-        in up to 6 % of evaluations. Certificates use one answer per prompt, and exact bounds.
+        Clopper-Pearson with the effective sample size, reduced because the standard error is an estimate (Korn and
+        Graubard, *Confidence intervals for proportions with small expected number of positive counts estimated from
+        survey data*, 1998). Only prompts with violations tell how much of a prompt violates, so their number less one
+        is the degrees of freedom of the upper bound. The upper bound is at most that of copies, whose rate is the share
+        of violating prompts. Approximate: in simulations, a bound of confidence 0.975 misses in up to 3.5 % of
+        evaluations, and one of 0.95 in up to 6 %. Certificates use one answer per prompt, and exact bounds.
         """
+        return 1 - self._upper(1 - self.rate, self.clean, level), self._upper(self.rate, self.violating, level)
+
+    def _upper(self, rate: float, violating: int | None, level: float) -> float:
+        prompts = float(self.prompts)
+        affected = prompts if violating is None else min(float(violating), prompts)
+        # Prompts with more opportunities may count more than their share.
+        copies = max(rate * prompts, affected)
+        of_copies = upper_bound(copies, prompts, level)
+        if affected < 2 and violating is not None:
+            return of_copies
         size = self.effective
-        if self.standard_error and self.prompts > 1 and size > 1 and self.opportunities > 1:
-            many, few = (stdtrit(freedom, 1 - level) for freedom in (self.opportunities - 1, self.prompts - 1))
+        if self.standard_error and affected > 1 and size > 1 and self.opportunities > 1:
+            many, few = (stdtrit(freedom, 1 - level) for freedom in (self.opportunities - 1, affected - 1))
             size *= float(many / few) ** 2
-        violations = self.rate * size
-        return lower_bound(violations, size, level), upper_bound(violations, size, level)
+        return min(upper_bound(rate * size, size, level), of_copies)
 
 
 @dataclass(frozen=True)

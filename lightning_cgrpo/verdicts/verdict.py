@@ -81,7 +81,9 @@ class Verdict:
 
     Args:
         rate: observed; None without opportunities.
-        lower: the rate's lower bound, and `upper` its upper bound, of the confidence that Holm's method asks.
+        lower: the rate's lower bound. The lower bounds of all constraints hold together with the confidence, as do the
+            upper bounds.
+        upper: the rate's upper bound; of a certified constraint the threshold, unless all are certified.
         needed: prompts that would decide with 80 % probability, if the rate were the observed rate; None if decided,
             or if no number would.
     """
@@ -97,21 +99,37 @@ def verdicts(counts: Mapping[str, Counts], confidence: float) -> dict[str, Verdi
     """A verdict on each constraint.
 
     The probability of any false certificate is at most 1 - `confidence`, over all constraints together (Holm). The same
-    holds for any false refutation.
+    holds for any false refutation. Bounds are simultaneous (Guilbaud, *Simultaneous confidence regions corresponding to
+    Holm's step-down procedure*, 2008): a bound at the level of a step of Holm's would hold for its constraint alone.
     """
+    alpha = 1 - confidence
     pairs = [of.p_values() for of in counts.values()]
-    met, missed = (holm_levels(p_values, 1 - confidence) for p_values in _columns(pairs))
-    found = {}
+    met, missed = (holm_levels(p_values, alpha) for p_values in _columns(pairs))
+    made = {}
     for (name, of), (certified, above), (refuted, below) in zip(counts.items(), met, missed, strict=True):
         violations, opportunities = of.totals
-        lower, upper = of.bounds(below, above)
+        lower, upper = of.bounds(_joint_level(missed, below, alpha), _joint_level(met, above, alpha))
+        if certified:
+            upper = min(upper, of.threshold) if all_rejected(met) else of.threshold
+        if refuted:
+            lower = max(lower, of.threshold) if all_rejected(missed) else of.threshold
         rate = violations / opportunities if opportunities else None
         needed = None
         if not certified and not refuted and rate is not None:
             needed = of.needed(above if rate <= of.threshold else below)
         decision: Decision = "certified" if certified else "refuted" if refuted else "undecided"
-        found[name] = Verdict(decision, rate, lower, upper, needed)
-    return found
+        made[name] = Verdict(decision, rate, lower, upper, needed)
+    return made
+
+
+def all_rejected(tests: Sequence[tuple[bool, float]]) -> bool:
+    """True if every test of `holm_levels` rejects."""
+    return all(rejected for rejected, _ in tests)
+
+
+def _joint_level(tests: Sequence[tuple[bool, float]], level: float, alpha: float) -> float:
+    """The level of a bound: Bonferroni's if all tests reject, else that at which Holm's steps ended."""
+    return alpha / len(tests) if all_rejected(tests) else level
 
 
 def overall(decisions: Sequence[Decision]) -> Decision:
@@ -143,7 +161,7 @@ def fewest_for_all(thresholds: Sequence[float], confidence: float) -> int | None
 
     def enough(prompts: int) -> bool:
         p_values = [binomial.p_value_met(0, prompts, threshold) for threshold in thresholds]
-        return all(rejected for rejected, _ in holm_levels(p_values, 1 - confidence))
+        return all_rejected(holm_levels(p_values, 1 - confidence))
 
     return least(enough, math.inf)
 

@@ -78,9 +78,12 @@ def test_the_verdict_and_the_status_follow_from_answers_to_new_prompts(lava, sta
     violations, opportunities = sampled()
     found = look["constraints"]["lava"]
     assert found["rate"] == pytest.approx(violations.sum() / opportunities.sum())
-    # Holm: the battery, which never runs down, is certified first, and refutes nothing.
-    side, bound, level = ("low", ratio.lower_bound, 0.025) if status == 3 else ("high", ratio.upper_bound, 0.05)
-    assert found[side] == pytest.approx(bound(violations, opportunities, 20, level))
+    # Holm: the battery, which never runs down, is certified first, and refutes nothing. The threshold is the bound of a
+    # refuted constraint beside another; if all are certified, Bonferroni's.
+    expected = {0: ratio.upper_bound(violations, opportunities, 20, 0.025), 3: lava}.get(
+        status, ratio.upper_bound(violations, opportunities, 20, 0.05)
+    )
+    assert found["low" if status == 3 else "high"] == pytest.approx(expected)
     out = " ".join(capsys.readouterr().out.split())
     assert decision.upper() in out and "60 new prompts, one answer to each" in out and "a policy gets one look" in out
 

@@ -244,7 +244,8 @@ def test_sums_by_loops() -> None:
     assert 0 < len(applies) < 12
     lava_count = sum(signals["lava"].count[at].item() for at in answers)
     steps = sum(int(rollouts.mask[at].sum()) for at in answers)
-    families = ("observed", "violations squared", "violations by opportunities", "opportunities squared")
+    families = ("observed", "violating", "clean", "violations squared", "violations by opportunities")
+    families = (*families, "opportunities squared")
     assert {name: value for name, value in sums.items() if name.partition("/")[0] not in families} == {
         "answers": 12,
         "steps": steps,
@@ -283,7 +284,7 @@ def test_agreeing_prompts_have_rates_without_standard_error() -> None:
     rows = {"violations/x": torch.full((3,), 2.0).double(), "opportunities/x": torch.full((3,), 3.0).double()}
     added = {name: row.sum() for name, row in rows.items()} | moments(["x"], rows)
     sums = {name: value.item() for name, value in added.items()}
-    assert clustered_rates(["x"], sums)["x"] == ClusteredRate(pytest.approx(2 / 3), None, 3, 9.0)
+    assert clustered_rates(["x"], sums)["x"] == ClusteredRate(pytest.approx(2 / 3), None, 3, 9.0, 3, 3)
     none = {name: value * 0 for name, value in sums.items()}
     assert clustered_rates(["x"], none) == {}
 
