@@ -58,6 +58,7 @@ setup(
         "matplotlib>=3.11",
         "numpy>=2.0",
         "omegaconf>=2.4",
+        "packaging>=26.0",
         "rich>=15.0",
         "scipy>=1.17",
         "shapely>=2.2",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(ValueError):
@@ -25,8 +26,16 @@ def expect(holds: bool, name: str, what: str, value: object) -> None:
 
 
 def installing(extra: str) -> str:
-    """The pip command that installs an extra from a checkout; there is no release yet."""
-    return f'pip install -e ".[{extra}]"'
+    """The pip command that installs an extra: of a checkout, or what an installed wheel requires; no index has it."""
+    if (Path(__file__).parents[1] / "setup.py").is_file():
+        return f'pip install -e ".[{extra}]"'
+    from importlib import metadata
+
+    from packaging.requirements import Requirement
+
+    requirements = [Requirement(text) for text in metadata.requires("lightning_cgrpo") or ()]
+    needed = [one for one in requirements if one.marker is not None and one.marker.evaluate({"extra": extra})]
+    return "pip install " + " ".join(f'"{one.name}{one.specifier}"' for one in needed)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -73,6 +73,10 @@ class PromptLoader:
     def __len__(self) -> int:
         return self.batches
 
+    def prompts(self, batches: float) -> int:
+        """Number of prompts of this process in the first batches."""
+        return sum(len(share) for number, share in enumerate(self._shares()) if number < batches)
+
     def state_dict(self) -> dict[str, Any]:
         """Empty: only marks the loader as resumable for Lightning; `start` gives the position."""
         return {}

@@ -108,7 +108,8 @@ def _read_jsonl(file: Path) -> Iterator[Record]:
                 continue
             where = f"{file}:{number}"
             try:
-                values = json.loads(line.decode())
+                # Editors on Windows begin a file with a byte order mark.
+                values = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"), object_pairs_hook=_unique)
             except UnicodeDecodeError as error:
                 byte = f"byte 0x{line[error.start]:02x} at offset {error.start}"
                 raise RecordError(f"{where}: Expected UTF-8, but got {byte}.") from None
@@ -117,6 +118,14 @@ def _read_jsonl(file: Path) -> Iterator[Record]:
             if not isinstance(values, dict):
                 raise RecordError(f"{where}: Expected a JSON object, but got a {type(values).__name__}.")
             yield Record(values, where)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key '{next(key for key in keys if keys.count(key) > 1)}' twice")
+    return values
 
 
 def _read_parquet(file: Path) -> Iterator[Record]:

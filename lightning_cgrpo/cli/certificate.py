@@ -34,8 +34,6 @@ def look(config: Config, objective: Objective, prompts: int | None, confidence: 
     Raises:
         UserError: there are too few prompts, or signals that give no verdict; nothing is shown of the answers.
     """
-    if prompts is not None:
-        check_prompts(objective, prompts, confidence)
     callbacks = {name: value for name, value in (config.get("callbacks") or {}).items() if name in KEPT}
     # Loggers and limits of the run would write, or cut, what the certificate counts.
     trainer = {**(config.get("trainer") or {}), "logger": False, "limit_test_batches": None, "fast_dev_run": False}
@@ -65,8 +63,11 @@ def decided(objective: Objective) -> dict[str, Constraint]:
     return {name: of for name, of in objective.constrained.items() if name not in policy_signals or of.range}
 
 
-def check_prompts(objective: Objective, prompts: int, confidence: float) -> None:
+def check_prompts(objective: Objective, prompts: int, confidence: float, available: int | None = None) -> None:
     """Refuse a look that could certify nothing, because it would be the only look.
+
+    Args:
+        available: prompts that the data has; None if the data generates any number.
 
     Raises:
         ConfigError: too few prompts, or a threshold that no number of prompts certifies.
@@ -84,10 +85,13 @@ def check_prompts(objective: Objective, prompts: int, confidence: float) -> None
             )
     fewest = fewest_for_all(list(thresholds.values()), confidence)
     if fewest is not None and prompts < fewest:
+        more = f"--prompts {fewest} or more"
+        if available is not None and available < fewest:
+            more = f"data with {fewest} or more test prompts, instead of {available}"
         raise ConfigError(
             f"Expected at least {fewest} prompts, because fewer can't certify "
             f"{' and '.join(thresholds)} with confidence {confidence:g} even without a violation, but got {prompts}, "
-            f"try --prompts {fewest} or more."
+            f"try {more}."
         )
 
 
@@ -130,9 +134,13 @@ class _Look(CommandLine):
             )
         datamodule.prepare_data()
         datamodule.setup("test")
+        whole, _ = datamodule.certification(None)
+        if datamodule.source("test").endless:
+            check_prompts(objective, prompts or len(whole), confidence)
+        else:
+            check_prompts(objective, min(prompts or len(whole), len(whole)), confidence, available=len(whole))
         source, self.source = datamodule.certification(prompts)
         self.count, self.longest = len(source), model.sampler.longest
-        check_prompts(objective, self.count, confidence)
         for name, constraint in decided(objective).items():
             _range(name, constraint, self.longest)
         model.eval_group_size = 1

@@ -81,14 +81,14 @@ def _certificate(
         "prompts": prompts,
     }
     first = rank_zero_only.rank == 0  # type: ignore[attr-defined]
-    found = recorded(checkpoint.parent, policy, question)
+    earlier = recorded(checkpoint.parent, policy, question)
     once = f"Recorded in {checkpoint.parent / FILE}: a policy gets one look."
     if left := [name for name in objective.constrained if name not in decided(objective)]:
         once += f" Not certified, because they have no range: {', '.join(left)}."
-    if found is not None:
+    if earlier is not None:
         if first:
-            show(found, f"Nothing was sampled, because the look was taken on {found['at'][:10]}. {once}")
-        return found if first else None
+            show(earlier, f"Nothing was sampled, because the look was taken on {earlier['at'][:10]}. {once}")
+        return earlier if first else None
     seen = look(config, objective, prompts, confidence or CONFIDENCE)
     if not first:
         return None
@@ -99,12 +99,9 @@ def _certificate(
         "question": question | {"confidence": confidence or CONFIDENCE, "prompts": seen["prompts"]},
         **seen,
     }
-    # Another command may have looked meanwhile; the first look counts.
-    before = recorded(checkpoint.parent, policy, question)
-    if before is None:
-        record(checkpoint.parent, policy, certificate)
-    show(before or certificate, once)
-    return before or certificate
+    certificate = record(checkpoint.parent, policy, question, certificate)
+    show(certificate, once)
+    return certificate
 
 
 def _objective(config: Config) -> Objective:

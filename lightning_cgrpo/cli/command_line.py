@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Any
 
 import torch
 import yaml
 from jsonargparse import ArgumentError
 from jsonargparse.typing import PositiveInt
+from lightning.fabric.utilities.data import AttributeDict
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
-from lightning_cgrpo.cli.configuration import Config, ConfigError
+from lightning_cgrpo.cli.configuration import Config, ConfigError, Resolved
+from lightning_cgrpo.cli.environment import EnvironmentValues
 from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.cli.run_files import RunFiles
@@ -36,6 +40,7 @@ class CommandLine(LightningCLI):
 
     def __init__(self, subcommand: str, config: Config, flags: list[str]) -> None:
         self._chosen, self._given, self._flags = subcommand, config, flags
+        self._environment = config.environment if isinstance(config, Resolved) else EnvironmentValues({}, {})
         super().__init__(
             LightningModule,
             LightningDataModule,
@@ -45,6 +50,7 @@ class CommandLine(LightningCLI):
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             save_config_callback=RunFiles,
+            save_config_kwargs={"environment": self._environment},
             # DataModules deal prompts to processes themselves and keep groups together.
             trainer_defaults={"use_distributed_sampler": False},
         )
@@ -70,12 +76,24 @@ class CommandLine(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         try:
             if self._flags:
-                shown = f"--config={yaml.safe_dump(self._given, sort_keys=False)}"
-                self.config = parser.parse_args([self._chosen, shown, *self._flags])
+                shown = f"--config={yaml.safe_dump(dict(self._given), sort_keys=False)}"
+                with self._printed():
+                    self.config = parser.parse_args([self._chosen, shown, *self._flags])
             else:  # faster than from text
                 self.config = parser.parse_object({"subcommand": self._chosen, self._chosen: self._given})
         except ArgumentError as error:
             raise ConfigError(explain(error)) from error
+
+    @contextmanager
+    def _printed(self) -> Iterator[None]:
+        """Print what is printed inside, as ``--print_config`` does, with the interpolations of the environment."""
+        text = io.StringIO()
+        try:
+            with redirect_stdout(text) if self._environment else nullcontext():
+                yield
+        finally:
+            prints = any(flag.startswith("--print_config") for flag in self._flags)
+            print(self._environment.hidden_yaml(text.getvalue()) if prints else text.getvalue(), end="")
 
     def _parse_ckpt_path(self) -> None:
         """Skip Lightning's search for hyperparameters: our checkpoints hold none."""
@@ -85,6 +103,10 @@ class CommandLine(LightningCLI):
             super().instantiate_classes()
         except (ArgumentError, ValueError, TypeError, MisconfigurationException) as error:
             raise ConfigError(explain(error)) from error
+        for part in (self.model, self.datamodule):
+            # Loggers write the hyperparameters that a user's own class keeps.
+            if self._environment and part is not None and part.hparams:
+                part._hparams_initial = AttributeDict(self._environment.hidden(dict(part.hparams_initial)))
 
     def _run_subcommand(self, subcommand: str) -> None:
         try:

@@ -1,7 +1,7 @@
 """Configuration files and overrides become one plain configuration, without importing torch or Lightning.
 
 A later layer changes single values of earlier layers. A new `class_path` drops the old class's `init_args`.
-Interpolations ``${a.b}`` are resolved last, so they follow overrides.
+Interpolations ``${a.b}`` are resolved last, so they follow overrides; what a run writes keeps ``${oc.env:NAME}``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lightning_cgrpo.cli.environment import EnvironmentValues
 from lightning_cgrpo.errors import UserError, did_you_mean
 
 PACKAGED = Path(__file__).parents[1] / "configs"
@@ -79,12 +80,23 @@ def stacked(layers: Iterable[Layer]) -> Config:
     return config
 
 
-def build(layers: Iterable[Layer]) -> Config:
+class Resolved(dict[str, Any]):
+    """A configuration without interpolations; `environment` knows which values came from environment variables."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(_resolve(config))
+        self.environment = EnvironmentValues(config, self)
+
+
+def build(layers: Iterable[Layer]) -> Resolved:
     """Merge layers and resolve interpolations."""
+    return Resolved(stacked(layers))
+
+
+def _resolve(config: Config) -> Config:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    config = stacked(layers)
     try:
         resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except OmegaConfBaseException as error:
@@ -210,7 +222,9 @@ def _parse_value(key: str, text: str) -> Any:
     try:
         # OmegaConf's YAML reads 1e-3 as a number.
         return OmegaConf.to_container(OmegaConf.create(f"value: {text}"), resolve=False)["value"]  # type: ignore[call-overload,index]
-    except yaml.YAMLError:
+    except yaml.YAMLError as error:
+        if "duplicate key" in str(error):
+            raise ConfigError(f"The value of '{key}' can't be read: {_one_line(error)}.") from error
         return text
     except OmegaConfBaseException as error:
         raise ConfigError(f"The value of '{key}' can't be read: {_one_line(error)}.") from error

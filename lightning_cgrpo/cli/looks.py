@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from lightning_cgrpo.cli.configuration import ConfigError
@@ -40,18 +41,18 @@ def recorded(folder: Path, policy: str, question: Mapping[str, Any]) -> Certific
     Raises:
         ConfigError: the earlier look asked another question, because a second look would have a chance of its own.
     """
-    found = _read(folder).get(policy)
-    if found is None:
+    earlier = _read(folder).get(policy)
+    if earlier is None:
         return None
     for name, asked in question.items():
-        before = found["question"][name]
+        before = earlier["question"][name]
         if asked is not None and _given(asked) != _given(before):
             raise ConfigError(
                 f"Expected one look at a checkpoint, but got a second with other {name}, after the verdict "
-                f"'{found['decision']}' in '{folder / FILE}', try the same {name}"
+                f"'{earlier['decision']}' in '{folder / FILE}', try the same {name}"
                 f"{f', {before},' if isinstance(before, (int, float)) else ''} or another checkpoint."
             )
-    return found
+    return earlier
 
 
 def _given(settings: Any) -> Any:
@@ -61,10 +62,18 @@ def _given(settings: Any) -> Any:
     return settings
 
 
-def record(folder: Path, policy: str, certificate: Certificate) -> None:
-    """Write a certificate beside the others of a folder."""
-    looks = _read(folder) | {policy: certificate}
-    write_whole(folder / FILE, json.dumps(looks, indent=2) + "\n")
+def record(folder: Path, policy: str, question: Mapping[str, Any], certificate: Certificate) -> Certificate:
+    """Write a certificate beside the others of a folder, unless another command has looked meanwhile.
+
+    Returns:
+        The certificate of the first look.
+    """
+    # Two commands may certify two policies of a folder at a time.
+    with FileLock(folder / f".{FILE}.lock"):
+        if (first := recorded(folder, policy, question)) is not None:
+            return first
+        write_whole(folder / FILE, json.dumps(_read(folder) | {policy: certificate}, indent=2) + "\n")
+    return certificate
 
 
 def _read(folder: Path) -> dict[str, Certificate]:

@@ -16,6 +16,7 @@ from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lightning_cgrpo.callbacks.run_folder import run_folder
+from lightning_cgrpo.cli.environment import EnvironmentValues
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.output import write_whole
 
@@ -31,6 +32,14 @@ class RunFiles(SaveConfigCallback):
 
     Evaluations and failed starts leave no folder. ``weights.json`` identifies a pretrained policy's weights.
     """
+
+    def __init__(self, *arguments: Any, environment: EnvironmentValues, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.environment = environment
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        for key in [key for key in checkpoint if key.endswith("hyper_parameters")]:
+            checkpoint[key] = self.environment.hidden(checkpoint[key])
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         if stage != "fit":
@@ -82,7 +91,7 @@ class RunFiles(SaveConfigCallback):
         folder.mkdir(parents=True, exist_ok=True)
         # The parser has validated this configuration, and doing so again takes most of the time of saving.
         text = self.parser.dump(self.config, skip_unset=False, skip_validation=True)
-        write_whole(folder / self.config_filename, text)
+        write_whole(folder / self.config_filename, self.environment.hidden_yaml(text))
         origin = pl_module.policy.origin
         if origin is not None:
             write_whole(folder / "weights.json", json.dumps(asdict(origin)) + "\n")

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.checkpoints.files import LAST, best_of, is_remote, newest, put_back
-from lightning_cgrpo.cli.configuration import Config, ConfigError, Layer, get, is_class, read, short_class, stacked
+from lightning_cgrpo.cli.configuration import (
+    Config,
+    ConfigError,
+    Layer,
+    Resolved,
+    get,
+    is_class,
+    read,
+    short_class,
+    stacked,
+)
 from lightning_cgrpo.cli.method import Method, method_of, seed_of
 
 CHECKPOINTS = "checkpoints"
@@ -197,7 +207,7 @@ def configuration_beside(checkpoint: str | Path) -> Config | None:
     """The configuration of a checkpoint's run; None if missing or unreadable."""
     path = Path(checkpoint).parent.parent / "config.yaml"
     try:
-        return read(path) if not is_remote(checkpoint) and path.is_file() else None
+        return Resolved(read(path)) if not is_remote(checkpoint) and path.is_file() else None
     except ConfigError:
         return None
 

@@ -8,7 +8,6 @@ import io
 import json
 import os
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,11 @@ INSTRUCTION = (
 KEY = "OPENAI_API_KEY"
 TRIES = 3
 """Requests for a text that fits, each with another seed."""
+BATCH = 32
+"""Scenes asked for at a time; an interruption loses so many texts at most."""
+TIMEOUT = 600.0
+"""Seconds for a request."""
+COMPLETIONS = "/v1/chat/completions"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -49,56 +53,38 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--instruction", metavar="FILE", type=Path, help="a text with {trajectory}, which replaces the instruction"
     )
-    parser.add_argument("--at_once", metavar="N", type=int, default=16, help="requests at a time (default: 16)")
     parser.add_argument("--max_tokens", metavar="N", type=int, default=512, help="longest text (default: 512)")
-    parser.add_argument(
-        "--timeout", metavar="S", type=float, default=300.0, help="seconds for a request (default: 300)"
-    )
-    given, rest = parser.parse_known_args(argv)
-    instruction = INSTRUCTION if given.instruction is None else given.instruction.read_text(encoding="utf-8")
+    options, rest = parser.parse_known_args(argv)
+    instruction = INSTRUCTION if options.instruction is None else options.instruction.read_text(encoding="utf-8-sig")
     for holds, what, value in (
-        (given.at_once >= 1, "--at_once to be at least 1", given.at_once),
-        (given.out.suffix == ".jsonl", "--out to be a .jsonl file", given.out),
-        ("{trajectory}" in instruction, "--instruction to be a text with {trajectory}", given.instruction),
+        (options.out.suffix == ".jsonl", "--out to be a .jsonl file", options.out),
+        ("{trajectory}" in instruction, "--instruction to be a text with {trajectory}", options.instruction),
     ):
         if not holds:
             raise ConfigError(f"Expected {what}, but got {value}.")
     config, _ = read_arguments("think", rest)
-    writer = _Writer(
-        JSONClient(given.server, given.timeout, "a server of chat completions", os.environ.get(KEY)),
-        given.writer,
-        instruction,
-        given.max_tokens,
-    )
-    _write(_demonstrations(config), writer, given.out, given.at_once)
+    client = JSONClient(options.server, TIMEOUT, "a server of chat completions", os.environ.get(KEY))
+    request = {"model": options.writer, "max_tokens": options.max_tokens}
+    _write(_demonstrations(config), client, request, instruction, options.out)
 
 
-class _Writer:
-    """Asks the server for the thoughts on one demonstration."""
+def _messages(prompt: Sequence[dict[str, Any]], instruction: str, trajectory: str) -> list[dict[str, Any]]:
+    """A scene's prompt, with the instruction at the end of its last message."""
+    asked = {"type": "text", "text": instruction.replace("{trajectory}", trajectory)}
+    *before, last = [_sent(message) for message in prompt]
+    return [*before, {**last, "content": [*last["content"], asked]}]
 
-    def __init__(self, client: JSONClient, model: str, instruction: str, max_tokens: int) -> None:
-        self.client, self.model, self.instruction, self.max_tokens = client, model, instruction, max_tokens
 
-    def __call__(self, prompt: Sequence[dict[str, Any]], trajectory: str) -> str | None:
-        """The text, or None if no try gave one without brackets."""
-        from lightning_cgrpo.tasks.driving.thoughts import readable
+def _text(reply: dict[str, Any], client: JSONClient) -> str | None:
+    """The text of a reply, or None if it has brackets or was cut off."""
+    from lightning_cgrpo.tasks.driving.thoughts import readable
 
-        asked = {"type": "text", "text": self.instruction.replace("{trajectory}", trajectory)}
-        *before, last = [_sent(message) for message in prompt]
-        messages = [*before, {**last, "content": [*last["content"], asked]}]
-        request = {"model": self.model, "messages": messages, "max_tokens": self.max_tokens}
-        for seed in range(TRIES):
-            reply = self.client.post("/v1/chat/completions", {**request, "seed": seed}, again=True)
-            try:
-                choice = reply["choices"][0]
-                text = str(choice["message"]["content"] or "").strip()
-            except (LookupError, TypeError):
-                raise UserError(
-                    f"Expected choices with messages from {self.client.address}, but got {str(reply)[:200]}."
-                ) from None
-            if text and choice.get("finish_reason") != "length" and readable(text):
-                return text
-        return None
+    try:
+        choice = reply["choices"][0]
+        text = str(choice["message"]["content"] or "").strip()
+    except (LookupError, TypeError):
+        raise UserError(f"Expected choices with messages from {client.address}, but got {str(reply)[:200]}.") from None
+    return text if text and choice.get("finish_reason") != "length" and readable(text) else None
 
 
 def _sent(message: dict[str, Any]) -> dict[str, Any]:
@@ -135,43 +121,34 @@ def _demonstrations(config: Config) -> DrivingDemonstrations:
     return data.demonstrations()
 
 
-def _write(source: DrivingDemonstrations, writer: _Writer, out: Path, at_once: int) -> None:
+def _write(
+    source: DrivingDemonstrations, client: JSONClient, request: dict[str, Any], instruction: str, out: Path
+) -> None:
     """Append a line for each scene that has none."""
     import torch
-    from rich.progress import Progress
+    from rich.progress import track
 
     written = _continued(out)
+    missing = [number for number in range(len(source)) if source.scene(number).name not in written]
     left_out: list[str] = []
-    with Progress(transient=True) as bar, out.open("a", encoding="utf-8") as file, ThreadPoolExecutor(at_once) as pool:
-        shown = bar.add_task("Thoughts", total=len(source))
-        running: dict[Future[str | None], str] = {}
-
-        def finish(some: set[Future[str | None]]) -> None:
-            for future in some:
-                scene, text = running.pop(future), future.result()
-                if text is None:
-                    left_out.append(scene)
-                else:
-                    file.write(json.dumps({"scene": scene, "text": text}, ensure_ascii=False) + "\n")
-                    file.flush()
-                    written.add(scene)
-                bar.advance(shown)
-
-        try:
-            for number in range(len(source)):
-                if written and source.scene(number).name in written:
-                    bar.advance(shown)
-                    continue
-                columns = source.groups(torch.tensor([number])).columns
-                running[pool.submit(writer, columns["prompt"][0], columns["completion"][0])] = columns["scene"][0].name
-                if len(running) >= at_once:
-                    finish(wait(running, return_when=FIRST_COMPLETED).done)
-            while running:
-                finish(wait(running, return_when=FIRST_COMPLETED).done)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    print(f"{out}: thoughts on {len(written)} scenes.")
+    with out.open("a", encoding="utf-8") as file:
+        for first in track(range(0, len(missing), BATCH), "Thoughts", transient=True):
+            columns = source.groups(torch.tensor(missing[first : first + BATCH])).columns
+            asked = {
+                scene.name: _messages(prompt, instruction, completion)
+                for scene, prompt, completion in zip(
+                    columns["scene"], columns["prompt"], columns["completion"], strict=True
+                )
+            }
+            for seed in range(TRIES):
+                bodies = [{**request, "messages": messages, "seed": seed} for messages in asked.values()]
+                for scene, reply in zip(list(asked), client.post_all(COMPLETIONS, bodies), strict=True):
+                    if (text := _text(reply, client)) is not None:
+                        file.write(json.dumps({"scene": scene, "text": text}, ensure_ascii=False) + "\n")
+                        del asked[scene]
+                file.flush()
+            left_out += asked
+    print(f"{out}: thoughts on {len(_continued(out))} scenes.")
     if left_out:
         raise UserError(
             f"Expected texts without brackets, within --max_tokens, on all scenes, but got none on {len(left_out)} of "

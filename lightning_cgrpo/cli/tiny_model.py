@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from lightning_cgrpo.policies.tiny.text import make_tiny_model
 
     try:
-        texts = given.texts and given.texts.read_text(encoding="utf-8").splitlines()
+        texts = given.texts and given.texts.read_text(encoding="utf-8-sig").splitlines()
         path = make_tiny_model(given.directory, texts, given.hidden_size, given.layers, seed=given.seed)
     except (OSError, ValueError) as error:
         parser.error(str(error))

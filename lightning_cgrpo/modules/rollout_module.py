@@ -23,6 +23,7 @@ from lightning_cgrpo.objective.subsets import check_columns
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.precision import cast_once
 from lightning_cgrpo.policies.sharding import is_sharded, unsharded
+from lightning_cgrpo.prompt_source import PromptLoader
 from lightning_cgrpo.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers.sampler import Sampler
@@ -83,6 +84,7 @@ class RolloutModule(ManualOptimization):
         self.latest_rates: dict[str, ClusteredRate] = {}
         self._metrics: dict[str, Tensor] = {}
         self._checks_monitors = False
+        self._measured = 0
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Monitoring callbacks may read metrics before the next log. Times would differ between equal runs.
@@ -182,6 +184,7 @@ class RolloutModule(ManualOptimization):
     ) -> ScoredPrompts:
         rollouts = self.sample(prompts, group_size, stream, update)
         signals, faults = self.score(prompts, rollouts)
+        self._measured += len(prompts.index)
         if sums is not None:
             policy_signals, policy_faults = isolate_faults(self.policy_signals(rollouts))
             signals, faults = {**signals, **policy_signals}, {**faults, **policy_faults}
@@ -197,9 +200,14 @@ class RolloutModule(ManualOptimization):
         return self._sums[split]
 
     def on_validation_epoch_start(self) -> None:
+        self._measured = 0
         self._sums["val"].clear()
 
+    def on_predict_epoch_start(self) -> None:
+        self._measured = 0
+
     def on_test_epoch_start(self) -> None:
+        self._measured = 0
         self._splits_of_test()
         for split in TEST_SPLITS:
             self._sums[split].clear()
@@ -234,13 +242,32 @@ class RolloutModule(ManualOptimization):
         return self.measure(prompts, self.eval_group_size, Stream.PREDICT, 0)
 
     def on_validation_epoch_end(self) -> None:
+        trainer = self.trainer
+        limits = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
+        self._check_measured(trainer.val_dataloaders, limits)
         self._finish_evaluation("val")
         if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
             check_monitors(self.trainer, self.objective, validated=True)
 
+    def on_predict_epoch_end(self) -> None:
+        self._check_measured(self.trainer.predict_dataloaders, self.trainer.num_predict_batches)
+
     def on_test_epoch_end(self) -> None:
+        self._check_measured(self.trainer.test_dataloaders, self.trainer.num_test_batches)
         for split in self._splits_of_test():
             self._finish_evaluation(split)
+
+    def _check_measured(self, loaders: Any, limits: Sequence[float]) -> None:
+        """Raise a `UserError` unless all prompts were measured: a StopIteration ends Lightning's loop silently."""
+        loaders = list(loaders.values()) if isinstance(loaders, Mapping) else loaders
+        loaders = loaders if isinstance(loaders, list) else [loaders]
+        if all(isinstance(loader, PromptLoader) for loader in loaders):
+            promised = sum(loader.prompts(limit) for loader, limit in zip(loaders, limits, strict=False))
+            if self._measured != promised:
+                raise UserError(
+                    f"Expected to measure {promised} prompts, but got {self._measured}, try without callbacks of your "
+                    "own: one of them raised StopIteration, which ends an evaluation."
+                )
 
     def _finish_evaluation(self, split: str) -> None:
         evaluation = self._sums[split].evaluation(self.objective)

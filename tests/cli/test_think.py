@@ -63,7 +63,7 @@ def serve(monkeypatch):
 
 def think(server, out, *further):
     address = f"http://127.0.0.1:{server.server_port}"
-    main(["think", *CONFIG, "--server", address, "--writer", "large", "--out", str(out), "--at_once", "2", *further])
+    main(["think", *CONFIG, "--server", address, "--writer", "large", "--out", str(out), *further])
 
 
 def scenes(out: Path) -> list[str]:
@@ -101,19 +101,21 @@ def test_an_interrupted_command_continues(serve, tmp_path):
 
 
 def test_a_busy_server_is_asked_again_and_unfit_texts_too(serve, tmp_path):
-    said = [(429, "slow down"), (200, "At [1.0, 2.0]."), (200, ""), (200, "Gently.")]
-    server, out = serve(lambda number: said[number] if number < 4 else (200, "On.")), tmp_path / "thoughts.jsonl"
-    think(server, out, "--at_once", "1")
-    assert json.loads(out.read_text().splitlines()[0])["text"] == "Gently."
-    assert [request["seed"] for request in server.requests] == [0, 0, 1, 2, 0, 0]
+    """Three scenes: the server is busy once, then one scene gets a bracket, and an empty text at the second seed."""
+    said = [(429, "slow down"), (200, "At [1.0, 2.0]."), (200, "On."), (200, "On."), (200, ""), (200, "Gently.")]
+    server, out = serve(lambda number: said[number]), tmp_path / "thoughts.jsonl"
+    think(server, out)
+    assert [json.loads(line)["text"] for line in out.read_text().splitlines()] == ["On.", "On.", "Gently."]
+    assert [request["seed"] for request in server.requests] == [0, 0, 0, 0, 1, 2]
 
 
 def test_scenes_without_a_fit_text_are_counted(serve, tmp_path):
-    server, out = serve(lambda number: (200, "(I turn)") if number < 3 else (200, "On.")), tmp_path / "thoughts.jsonl"
+    server = serve(lambda number: (200, "(I turn)") if number < 1 or number > 2 else (200, "On."))
+    out = tmp_path / "thoughts.jsonl"
     with pytest.raises(UserError, match="got none on 1 of 3 in 3 tries each"):
-        think(server, out, "--at_once", "1")
+        think(server, out)
     assert len(scenes(out)) == 2
-    think(server, out)
+    think(serve(lambda number: (200, "On.")), out)
     assert len(scenes(out)) == 3
 
 
@@ -127,9 +129,8 @@ def test_wrong_arguments(serve, tmp_path):
     server = serve(lambda number: (200, "On."))
     instruction = tmp_path / "instruction.txt"
     instruction.write_text("Think.")
-    for arguments, words in ((["--instruction", str(instruction)], "a text with {trajectory}"), (["--at_once=0"], "1")):
-        with pytest.raises(UserError, match=words):
-            think(server, tmp_path / "thoughts.jsonl", *arguments)
+    with pytest.raises(UserError, match="a text with"):
+        think(server, tmp_path / "thoughts.jsonl", "--instruction", str(instruction))
     with pytest.raises(UserError, match="data with demonstrated drives, but got WordProblemsDataModule"):
         main(
             f"think -c configs/gsm8k.yaml --server http://127.0.0.1:{server.server_port} --writer a --out "

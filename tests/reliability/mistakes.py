@@ -214,7 +214,10 @@ MISTAKES: list[Mistake] = [
                           "init_args: {T_max: 2}}}"}),
     Mistake("observation_size_of_another_task", fit(*GRID, "--model.policy.observation_size=25"), "observation_size"),
     # Data files
-    Mistake("file_with_byte_order_mark", fit(*MINE), "UTF-8|utf-8|BOM", {**OWN, "prompts.jsonl": "\ufeff" + PROMPTS}),
+    Mistake("record_with_a_key_twice", fit(*MINE), "prompts.jsonl:1.*'wanted' twice",
+            {**OWN, "prompts.jsonl": PROMPTS.replace("{", '{"wanted": "no", ', 1)}),
+    Mistake("constraint_with_a_key_twice", fit(*GRID, "--model.objective.constraints.lava={at_most: 0.1, at_most: 0.2}"),
+            "constraints.lava.*at_most"),
     Mistake("record_without_its_column", fit(*MINE), "(column|field|record).*wanted",
             {**OWN, "prompts.jsonl": PROMPTS + '{"prompt": "Say no.", "want": "no"}\n' * 4}),
     Mistake("fewer_prompts_than_an_update", fit(*MINE, "--data.prompts_per_update=8"), "prompts_per_update", OWN),
