@@ -29,9 +29,9 @@ class EnvironmentValues:
         for place, text in _leaves(_resolved_but_for_the_environment(config)):
             value = values.get(place)
             if value != text and isinstance(text, str):
-                self._texts[place] = written = before[place] if isinstance(before.get(place), str) else text
+                self._texts[place] = before[place] if isinstance(before.get(place), str) else text
                 if isinstance(value, str) and len(value) >= SHORTEST:
-                    self._values[value] = written
+                    self._values[value] = text
 
     def __bool__(self) -> bool:
         return bool(self._texts)

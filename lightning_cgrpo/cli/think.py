@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_cgrpo.cli.configuration import Config, ConfigError, get
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.json_client import JSONClient
 
 if TYPE_CHECKING:
+    from lightning_cgrpo.json_client import JSONClient
     from lightning_cgrpo.tasks.driving.scene_prompts import DrivingDemonstrations
 
 INSTRUCTION = (
@@ -63,6 +63,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         if not holds:
             raise ConfigError(f"Expected {what}, but got {value}.")
     config, _ = read_arguments("think", rest)
+    # Imported here, because --help must not wait for torch.
+    from lightning_cgrpo.json_client import JSONClient
+
     client = JSONClient(options.server, TIMEOUT, "a server of chat completions", os.environ.get(KEY))
     request = {"model": options.writer, "max_tokens": options.max_tokens}
     _write(_demonstrations(config), client, request, instruction, options.out)

