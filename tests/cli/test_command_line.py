@@ -133,7 +133,7 @@ LAST = (
 )
 QUICK = {
     "fit -c configs/gridworld.yaml --trainer.max_step=3": "Did you mean 'max_steps'?",
-    "fit -c configs/gridworld.yaml --model.objective.constraints.lava.at_most=abc": "'lava' to be a number, but got",
+    "fit -c configs/gridworld.yaml --model.objective.constraints.lava.at_most=abc": "a number, but got 'abc'",
     "fit -c configs/gridworld.yaml --model.objective.constraints.lava.at_least=0.5": "at_most: 0.01 and at_least: 0.5",
     "fit -c configs/gridworld.yaml --model.objective.constraints.lava=0.1": "constraints.lava to be settings (at_most",
     "plan -c configs/gsm8k.yaml --model.polcy=x": "Did you mean 'policy'?",
