@@ -1,114 +1,31 @@
-"""The callback that moves the multipliers: alone with counts given to it, and in real training."""
+"""The dual's steps: alone with counts given to them, and in real training."""
 
-import io
 import math
-import warnings
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from torch import Tensor
 
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, EnvironmentSampler, ScalarizedAdvantages, ScalarizedRewards
 from lightning_cgrpo.callbacks import FixedWeights, LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.grpo.minibatches import Optimization
 from lightning_cgrpo.multipliers import (
     PID,
     AimForTest,
-    Controller,
-    DampedAscent,
     ExponentiatedGradient,
-    ProjectedAscent,
     ResilientSlack,
     SoftmaxAdam,
     StallDetector,
-    WeightBounds,
 )
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
-
-OBJECTIVE = Objective(
-    "goal",
-    {
-        "lava": Constraint(at_most=0.1),
-        "seen": Constraint(role="monitor", signal="battery"),
-        "safe": Constraint(at_least=0.7),
-    },
-)
-THRESHOLDS = [0.1, 0.3]
-
-
-def numbers(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-class Frozen(Controller):
-    """Does not move."""
-
-    def __init__(self, *weights: float) -> None:
-        super().__init__()
-        self.given = weights
-
-    @property
-    def weights(self) -> Tensor:
-        return self.fixed
-
-    def _allocate(self, size: int) -> None:
-        self.register_buffer("fixed", numbers(*self.given))
-
-    def _update(self, violations: Tensor, observed: Tensor) -> None:
-        pass
-
-
-class Recording(Frozen):
-    """Remembers what it was told."""
-
-    def _allocate(self, size: int) -> None:
-        super()._allocate(size)
-        self.told: list[tuple[list[float], list[bool]]] = []
-
-    def _update(self, violations: Tensor, observed: Tensor) -> None:
-        self.told.append((violations.tolist(), observed.tolist()))
-
-
-class Run:
-    """As much of a training run as the callback touches. Updates have counts, and nothing else: no reward."""
-
-    def __init__(self, callback: LagrangianCallback, objective: Objective = OBJECTIVE, done: int = 0) -> None:
-        self.callback = callback
-        self.logged: list[tuple[dict[str, float], int]] = []
-        logger = SimpleNamespace(log_metrics=lambda metrics, step: self.logged.append((metrics, step)))
-        weights = torch.zeros(len(objective.weight_names), dtype=torch.float64)
-        self.module = SimpleNamespace(
-            objective=objective, weights=weights, device=torch.device("cpu"), loggers=[logger], thresholds={}
-        )
-        steps = {"global_step": done, "log_every_n_steps": 1, "estimated_stepping_batches": 1_000}
-        self.trainer = SimpleNamespace(**steps, callbacks=[])
-        callback.setup(self.trainer, self.module, "fit")
-
-    def start(self, state: dict[str, Any] | None = None) -> "Run":
-        if state is not None:
-            self.callback.load_state_dict(state)
-        self.callback.on_train_start(self.trainer, self.module)
-        return self
-
-    def update(self, violations: list[float], opportunities: list[float]) -> list[float]:
-        self.trainer.global_step += 1
-        outputs = {"violations": numbers(*violations), "opportunities": numbers(*opportunities)}
-        self.callback.on_train_batch_end(self.trainer, self.module, outputs, None, 0)
-        return self.module.weights.tolist()
-
-
-def run(*arguments: Any, **named: Any) -> Run:
-    return Run(LagrangianCallback(*arguments, **named)).start()
-
-
-COUNTS = [([3, 2], [10, 4]), ([0, 1], [7, 9]), ([9, 0], [10, 1]), ([1, 5], [12, 6]), ([2, 2], [20, 4])]
+from tests.dual_run import COUNTS, THRESHOLDS, DualRun, Frozen, Recording, numbers, run, same, saved
+from tests.quiet import quiet_trainer
 
 
 def adam(counts: list[tuple[list[float], list[float]]], lr: float) -> Iterator[list[float]]:
@@ -196,16 +113,9 @@ class TestDualStep:
         objective = Objective("reward", {"lava": Constraint(at_most=0.9), "safe": Constraint(at_least=0.9)})
         controller = Recording(0.2, 0.3, 0.5)
         controller.margin = 1.0
-        running = Run(LagrangianCallback(controller), objective).start()
+        running = DualRun(LagrangianCallback(controller), objective).start()
         running.update([9, 1], [10, 10])
         assert controller.told[-1][0] == pytest.approx([0.9 - 0.8, 0.1])
-
-    def test_counts_of_one_step_do_not_leak_into_the_next(self) -> None:
-        controller = Recording(0.2, 0.3, 0.5)
-        running = run(controller)
-        running.update([10, 10], [10, 10])
-        running.update([0, 0], [1, 1])
-        assert controller.told[-1][0] == [-0.1, -0.3]
 
     def test_pools_the_counts_of_several_updates(self) -> None:
         """3 of 10 and then 0 of 90 is a rate of 0.03, not 0.15."""
@@ -220,17 +130,10 @@ class TestDualStep:
             running.update(*counts)
         assert len(controller.told) == 2 and controller.told[0] == controller.told[1]
 
-    def test_pooling_equals_one_update_with_all_the_counts(self) -> None:
-        pooled, single = run(SoftmaxAdam(), every_n_updates=5), run(SoftmaxAdam())
-        total = [[sum(c[i][k] for c in COUNTS) for k in range(2)] for i in range(2)]
-        for counts in COUNTS:
-            weights = pooled.update(*counts)
-        assert weights == single.update(*total)
-
     def test_a_single_constraint(self) -> None:
         """torchmetrics makes a scalar of one rate."""
         controller = Recording(0.5, 0.5)
-        running = Run(LagrangianCallback(controller), Objective("goal", {"lava": Constraint(at_most=0.25)})).start()
+        running = DualRun(LagrangianCallback(controller), Objective("goal", {"lava": Constraint(at_most=0.25)})).start()
         running.update([1], [2])
         running.update([0], [0])
         assert controller.told == [([0.25], [True])]
@@ -238,16 +141,12 @@ class TestDualStep:
     def test_drifts_are_shares_of_their_bound(self) -> None:
         controller = Recording(0.2, 0.3, 0.5)
         drifts = {"drift": Constraint(signal="kl", mean_at_most=0.05), "gap": Constraint(mean_at_most=0.4)}
-        running = Run(LagrangianCallback(controller), Objective("goal", drifts)).start()
+        running = DualRun(LagrangianCallback(controller), Objective("goal", drifts)).start()
         running.update([0.8, 3.0], [10, 10])  # means of 0.08 and 0.3
         assert controller.told == [([pytest.approx(0.6), pytest.approx(-0.25)], [True, True])]
 
-
-class TestNoOpportunity:
-    @pytest.mark.parametrize(
-        "make", [SoftmaxAdam, ExponentiatedGradient, ProjectedAscent, PID], ids=lambda make: make.__name__
-    )
-    def test_leaves_the_state_alone(self, make) -> None:
+    @pytest.mark.parametrize("make", [SoftmaxAdam, PID])
+    def test_without_opportunities_the_state_stays(self, make) -> None:
         running = run(make(), stall=StallDetector(weight=0.51, updates=5))
         for counts in COUNTS:
             running.update(*counts)
@@ -262,209 +161,10 @@ class TestNoOpportunity:
         running.update([0, 1], [0, 2])
         assert controller.told == [([0.0, 0.2], [False, True])]
 
-    def test_of_one_constraint_leaves_its_logit_alone(self) -> None:
-        running = run(SoftmaxAdam())
-        for counts in COUNTS:
-            running.update(*counts)
-        logits = [logit.item() for logit in running.callback.controller.logits]
-        running.update([0, 1], [0, 2])
-        after = [logit.item() for logit in running.callback.controller.logits]
-        assert after[1] == logits[1] and after[0] != logits[0] and after[2] != logits[2]
-
-
-class TestGuards:
-    def test_bounds_are_what_the_policy_sees(self) -> None:
-        bounds = WeightBounds(floor={"reward": 0.5}, cap={"safe": 0.1})
-        running = run(Frozen(0.2, 0.3, 0.5), bounds=bounds)
-        expected = [0.5, 0.4, 0.1]
-        assert running.module.weights.tolist() == pytest.approx(expected)
-        assert running.update(*COUNTS[0]) == pytest.approx(expected)
-        assert running.callback.controller.weights.tolist() == [0.2, 0.3, 0.5]
-
-    def test_bounds_on_an_unknown_name(self) -> None:
-        with pytest.raises(ValueError, match="Did you mean 'lava'"):
-            run(SoftmaxAdam(), bounds=WeightBounds(floor={"lavva": 0.1}))
-
-    def test_slack_gives_way_in_proportion_to_the_weight(self) -> None:
-        controller = Recording(0.2, 0.3, 0.5)
-        running = run(controller, slack=ResilientSlack(alpha=2.0))
-        running.update([5, 5], [10, 10])
-        assert controller.told[0][0] == pytest.approx([0.5 - 0.1 - 0.15, 0.5 - 0.3 - 0.25])
-        assert running.logged == [({"slack/lava": pytest.approx(0.15), "slack/safe": pytest.approx(0.25)}, 0)]
-
-    def test_slack_follows_the_controllers_own_weights(self) -> None:
-        controller = Recording(0.2, 0.3, 0.5)
-        running = run(controller, slack=ResilientSlack(alpha=2.0), bounds=WeightBounds(cap=0.4))
-        assert running.module.weights.tolist() != [0.2, 0.3, 0.5]
-        running.update([5, 5], [10, 10])
-        assert controller.told[0][0] == pytest.approx([0.5 - 0.1 - 0.15, 0.5 - 0.3 - 0.25])
-
-    def test_slack_is_logged_when_logging_is_due(self) -> None:
-        running = run(Frozen(0.2, 0.3, 0.5), slack=ResilientSlack())
-        running.trainer.log_every_n_steps = 2
-        for counts in COUNTS:
-            running.update(*counts)
-        assert [step for _, step in running.logged] == [0, 2, 4]
-
-    def test_a_stalled_constraint_is_named_once(self) -> None:
-        running = run(Frozen(0.01, 0.04, 0.95), stall=StallDetector(weight=0.9, updates=4))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            for _ in range(3):
-                running.update([0, 9], [10, 10])
-        with pytest.warns(UserWarning, match=r"Constraint 'safe' has had at least 90% of the weight") as caught:
-            for _ in range(20):
-                running.update([0, 9], [10, 10])
-        assert len(caught) == 1
-        message = str(caught[0].message)
-        # 9 of 10 are unsafe, so the rate of the wanted behavior is .1.
-        assert "may be infeasible. The last 2 updates reached a rate of 0.1, so try at_least: 0.1." in message
-
-    def test_another_objective_has_its_own_thresholds(self) -> None:
-        callback = LagrangianCallback()
-        for bound in (0.5, 0.01):
-            Run(callback, Objective("goal", {"lava": Constraint(at_most=bound)})).start()
-            assert callback.targets.in_force.tolist() == [bound]
-
-    def test_a_lowered_cap_is_told_when_it_falls(self) -> None:
-        running = run(DampedAscent(), stall=StallDetector(updates=50))
-        with pytest.warns(UserWarning, match="'lava' has had at least 90%") as caught:
-            for _ in range(150):
-                running.update([9, 0], [10, 10])
-        assert len(caught) == 1
-        with pytest.warns(UserWarning, match=r"'lava' has stalled at .* the cap is 5 now, instead of 10,") as caught:
-            for _ in range(150):
-                running.update([9, 0], [10, 10])
-        assert len(caught) == 1
-        assert running.callback.controller.caps.tolist() == [5, 10]
-
-    def test_progress_along_a_line_is_no_stall(self) -> None:
-        """The violation stays, because the threshold falls with the rate; so too in a resumed run."""
-        objective = Objective("goal", {"lava": Constraint(at_most=0.05, start=0.45, over=300)})
-        running = Run(LagrangianCallback(DampedAscent(), stall=StallDetector(updates=100)), objective).start()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            for update in range(301):
-                if update == 150:
-                    state = saved(running.callback)
-                    callback = LagrangianCallback(DampedAscent(), stall=StallDetector(updates=100))
-                    running = Run(callback, objective, done=update).start(state)
-                running.update([1000 * (objective.constraints["lava"].threshold(update) + 0.05)], [1000])
-            assert running.callback.controller.stall.count.tolist() == [0]
-        with pytest.warns(UserWarning, match="has had at least 90%"):
-            for _ in range(100):
-                running.update([100], [1000])
-
-    def test_the_proposed_threshold_is_looser_than_the_reached_rate(self) -> None:
-        running = run(Frozen(0.01, 0.95, 0.04), stall=StallDetector(weight=0.9, updates=4))
-        with pytest.warns(UserWarning, match=r"reached a rate of 0.417, so try at_most: 0.42\."):
-            for _ in range(4):
-                running.update([5, 0], [12, 10])
-
-    def test_the_bounded_and_the_own_weight_are_logged(self) -> None:
-        running = run(Frozen(0.2, 0.3, 0.5), bounds=WeightBounds(floor={"reward": 0.5}))
-        running.update(*COUNTS[0])
-        own = {"unbounded/reward": 0.2, "unbounded/lava": 0.3, "unbounded/safe": 0.5}
-        assert running.logged == [(own, 0)]
-        assert running.module.weights[0] == 0.5
-
-    def test_logits_do_not_wind_up_behind_bounds(self) -> None:
-        running = run(SoftmaxAdam(lr=0.05), bounds=WeightBounds(floor={"safe": 0.3}))
-        for _ in range(100):
-            running.update([1, 0], [10, 10])  # safe has slack
-        assert running.module.weights[2] == pytest.approx(0.3)
-        weights = [running.update([1, 9], [10, 10])[2] for _ in range(25)]
-        assert weights[-1] > 0.4
-
-    def test_bounds_that_do_not_bind_change_no_bit(self) -> None:
-        free, bounded = run(SoftmaxAdam()), run(SoftmaxAdam(), bounds=WeightBounds(floor=0.01))
-        for counts in COUNTS:
-            assert bounded.update(*counts) == free.update(*counts)
-
-    def test_progress_is_no_stall(self) -> None:
-        running = run(Frozen(0.01, 0.04, 0.95), stall=StallDetector(weight=0.9, updates=4))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            for violations in (9, 9, 7, 7, 6, 6, 4, 4):
-                running.update([0, violations], [10, 10])
-
-    def test_the_stall_detector_looks_past_bounds_and_slack(self) -> None:
-        guards = {"bounds": WeightBounds(cap=0.5), "slack": ResilientSlack(alpha=1.0)}
-        running = run(Frozen(0.01, 0.04, 0.95), stall=StallDetector(weight=0.9, updates=4), **guards)
-        with pytest.warns(UserWarning, match="Constraint 'safe'"):
-            for _ in range(4):
-                running.update([0, 9], [10, 10])
-
-
-def saved(callback: LagrangianCallback) -> dict[str, Any]:
-    """The callback's state, through a checkpoint file as Lightning reads it."""
-    file = io.BytesIO()
-    torch.save(callback.state_dict(), file)
-    file.seek(0)
-    state: dict[str, Any] = torch.load(file, weights_only=True)
-    return state
-
-
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    return bool(a == b)
-
-
-class TestCheckpoint:
-    @pytest.mark.parametrize(
-        "make", [SoftmaxAdam, ExponentiatedGradient, ProjectedAscent, PID], ids=lambda make: make.__name__
-    )
-    @pytest.mark.parametrize("stop", [1, 3, 4])
-    def test_continues_bit_for_bit(self, make, stop: int) -> None:
-        def fresh() -> LagrangianCallback:
-            return LagrangianCallback(make(), stall=StallDetector(weight=0.51, updates=3), every_n_updates=2)
-
-        original = Run(fresh()).start()
-        for counts in COUNTS[:stop]:
-            original.update(*counts)
-        # At odd updates, the counts of the last one wait for their dual step.
-        resumed = Run(fresh(), done=stop).start(saved(original.callback))
-        assert torch.equal(resumed.module.weights, original.module.weights)
-        for counts in [*COUNTS[stop:], *COUNTS]:
-            assert resumed.update(*counts) == original.update(*counts)
-        assert same(saved(resumed.callback), saved(original.callback))
-
-    def test_the_stall_detector_goes_on_counting(self) -> None:
-        def fresh() -> LagrangianCallback:
-            return LagrangianCallback(Frozen(0.01, 0.04, 0.95), stall=StallDetector(weight=0.9, updates=4))
-
-        original = Run(fresh()).start()
-        for _ in range(3):
-            original.update([0, 9], [10, 10])
-        resumed = Run(fresh(), done=3).start(saved(original.callback))
-        with pytest.warns(UserWarning, match="Constraint 'safe' has had"):
-            resumed.update([0, 9], [10, 10])
-
-    def test_loading_does_not_change_the_file(self) -> None:
-        original = run(SoftmaxAdam())
-        original.update(*COUNTS[0])
-        state, kept = saved(original.callback), saved(original.callback)
-        resumed = Run(LagrangianCallback(SoftmaxAdam()), done=1).start(state)
-        resumed.update(*COUNTS[1])
-        assert same(state, kept)
-
-
-class TestRefusals:
     def test_nothing_to_enforce(self) -> None:
         objective = Objective("goal", {"lava": Constraint(role="monitor")})
-        with pytest.raises(ValueError, match="Expected the objective to have a constraint with role: constrain"):
-            Run(LagrangianCallback(SoftmaxAdam()), objective)
-
-    def test_every_n_updates(self) -> None:
-        with pytest.raises(ValueError, match="Expected argument `every_n_updates` to be at least 1, but got 0"):
-            LagrangianCallback(SoftmaxAdam(), every_n_updates=0)
-
-    def test_impossible_counts(self) -> None:
-        with pytest.raises(ValueError, match="Expected counts with 0 <= violations <= opportunities"):
-            run(SoftmaxAdam()).update([math.nan, 0], [1, 1])
+        with pytest.raises(UserError, match="role: constrain"):
+            DualRun(LagrangianCallback(), objective)
 
 
 class Generous(GridworldTask):
@@ -504,21 +204,9 @@ def train(callback: Callback, updates: int, task: GridworldTask | None = None, e
         group_size=4,
     )
     watch = Watch()
-    trainer = Trainer(
-        accelerator="cpu",
-        max_steps=updates,
-        callbacks=[callback, watch],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-    )
     data = GridworldDataModule(prompts_per_update=4, train_prompts=64, size=5, lava=6)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*does not have many workers")
-        trainer.fit(module, data)
-    assert trainer.global_step == len(watch.weights) == updates
+    quiet_trainer(callback, watch, max_steps=updates).fit(module, data)
+    assert len(watch.weights) == updates
     return torch.cat([p.detach().flatten() for p in module.policy.parameters()]), watch
 
 

@@ -1,0 +1,116 @@
+"""Guards of the dual: bounds, slack, stalls and caps, as a run meets them."""
+
+import warnings
+
+import pytest
+
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.multipliers import DampedAscent, ResilientSlack, SoftmaxAdam, StallDetector, WeightBounds
+from lightning_cgrpo.objective.objective import Constraint, Objective
+from tests.dual_run import COUNTS, DualRun, Frozen, Recording, run, saved
+
+
+def test_bounds_are_what_the_policy_sees() -> None:
+    bounds = WeightBounds(floor={"reward": 0.5}, cap={"safe": 0.1})
+    running = run(Frozen(0.2, 0.3, 0.5), bounds=bounds)
+    expected = [0.5, 0.4, 0.1]
+    assert running.module.weights.tolist() == pytest.approx(expected)
+    assert running.update(*COUNTS[0]) == pytest.approx(expected)
+    assert running.callback.controller.weights.tolist() == [0.2, 0.3, 0.5]
+    assert running.logged == [({"unbounded/reward": 0.2, "unbounded/lava": 0.3, "unbounded/safe": 0.5}, 0)]
+
+
+def test_slack_follows_the_unbounded_weights_and_is_logged_when_due() -> None:
+    controller = Recording(0.2, 0.3, 0.5)
+    running = run(controller, slack=ResilientSlack(alpha=2.0), bounds=WeightBounds(cap=0.4))
+    assert running.module.weights.tolist() != [0.2, 0.3, 0.5]
+    running.trainer.log_every_n_steps = 2
+    for _ in range(5):
+        running.update([5, 5], [10, 10])
+    assert controller.told[0][0] == pytest.approx([0.5 - 0.1 - 0.15, 0.5 - 0.3 - 0.25])
+    assert [step for _, step in running.logged] == [0, 2, 4]
+    metrics, _ = running.logged[0]
+    assert metrics["slack/lava"] == pytest.approx(0.15) and metrics["slack/safe"] == pytest.approx(0.25)
+
+
+def test_a_stalled_constraint_is_named_once() -> None:
+    running = run(Frozen(0.01, 0.04, 0.95), stall=StallDetector(weight=0.9, updates=4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            running.update([0, 9], [10, 10])
+    with pytest.warns(UserWarning, match=r"Constraint 'safe' has had at least 90% of the weight") as caught:
+        for _ in range(20):
+            running.update([0, 9], [10, 10])
+    assert len(caught) == 1
+    message = str(caught[0].message)
+    # 9 of 10 are unsafe, so the rate of the wanted behavior is .1.
+    assert "may be infeasible. The last 2 updates reached a rate of 0.1, so try at_least: 0.1." in message
+
+
+def test_another_objective_has_its_own_thresholds() -> None:
+    callback = LagrangianCallback()
+    for bound in (0.5, 0.01):
+        DualRun(callback, Objective("goal", {"lava": Constraint(at_most=bound)})).start()
+        assert callback.targets.in_force.tolist() == [bound]
+
+
+def test_a_lowered_cap_is_told_when_it_falls() -> None:
+    running = run(DampedAscent(), stall=StallDetector(updates=50))
+    with pytest.warns(UserWarning, match="'lava' has had at least 90%") as caught:
+        for _ in range(150):
+            running.update([9, 0], [10, 10])
+    assert len(caught) == 1
+    with pytest.warns(UserWarning, match=r"'lava' has stalled at .* the cap is 5 now, instead of 10,") as caught:
+        for _ in range(150):
+            running.update([9, 0], [10, 10])
+    assert len(caught) == 1
+    assert running.callback.controller.caps.tolist() == [5, 10]
+
+
+def test_progress_along_a_line_is_no_stall() -> None:
+    """The violation stays, because the threshold falls with the rate; so too in a resumed run."""
+    objective = Objective("goal", {"lava": Constraint(at_most=0.05, start=0.45, over=300)})
+    running = DualRun(LagrangianCallback(DampedAscent(), stall=StallDetector(updates=100)), objective).start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for update in range(301):
+            if update == 150:
+                state = saved(running.callback)
+                callback = LagrangianCallback(DampedAscent(), stall=StallDetector(updates=100))
+                running = DualRun(callback, objective, done=update).start(state)
+            running.update([1000 * (objective.constraints["lava"].threshold(update) + 0.05)], [1000])
+        assert running.callback.controller.stall.count.tolist() == [0]
+    with pytest.warns(UserWarning, match="has had at least 90%"):
+        for _ in range(100):
+            running.update([100], [1000])
+
+
+def test_the_proposed_threshold_is_looser_than_the_reached_rate() -> None:
+    running = run(Frozen(0.01, 0.95, 0.04), stall=StallDetector(weight=0.9, updates=4))
+    with pytest.warns(UserWarning, match=r"reached a rate of 0.417, so try at_most: 0.42\."):
+        for _ in range(4):
+            running.update([5, 0], [12, 10])
+
+
+def test_logits_do_not_wind_up_behind_bounds() -> None:
+    running = run(SoftmaxAdam(lr=0.05), bounds=WeightBounds(floor={"safe": 0.3}))
+    for _ in range(100):
+        running.update([1, 0], [10, 10])  # safe has slack
+    assert running.module.weights[2] == pytest.approx(0.3)
+    weights = [running.update([1, 9], [10, 10])[2] for _ in range(25)]
+    assert weights[-1] > 0.4
+
+
+def test_bounds_that_do_not_bind_change_no_bit() -> None:
+    free, bounded = run(SoftmaxAdam()), run(SoftmaxAdam(), bounds=WeightBounds(floor=0.01))
+    for counts in COUNTS:
+        assert bounded.update(*counts) == free.update(*counts)
+
+
+def test_the_stall_detector_looks_past_bounds_and_slack() -> None:
+    guards = {"bounds": WeightBounds(cap=0.5), "slack": ResilientSlack(alpha=1.0)}
+    running = run(Frozen(0.01, 0.04, 0.95), stall=StallDetector(weight=0.9, updates=4), **guards)
+    with pytest.warns(UserWarning, match="Constraint 'safe'"):
+        for _ in range(4):
+            running.update([0, 9], [10, 10])

@@ -1,0 +1,48 @@
+"""Checkpoints of the dual: a resumed run has the weights of a run that never stopped."""
+
+import pytest
+import torch
+
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.multipliers import PID, ExponentiatedGradient, ProjectedAscent, SoftmaxAdam, StallDetector
+from tests.dual_run import COUNTS, DualRun, Frozen, run, same, saved
+
+
+@pytest.mark.parametrize(
+    "make", [SoftmaxAdam, ExponentiatedGradient, ProjectedAscent, PID], ids=lambda make: make.__name__
+)
+@pytest.mark.parametrize("stop", [1, 3, 4])
+def test_continues_bit_for_bit(make, stop: int) -> None:
+    def fresh() -> LagrangianCallback:
+        return LagrangianCallback(make(), stall=StallDetector(weight=0.51, updates=3), every_n_updates=2)
+
+    original = DualRun(fresh()).start()
+    for counts in COUNTS[:stop]:
+        original.update(*counts)
+    # At odd updates, the counts of the last one wait for their dual step.
+    resumed = DualRun(fresh(), done=stop).start(saved(original.callback))
+    assert torch.equal(resumed.module.weights, original.module.weights)
+    for counts in [*COUNTS[stop:], *COUNTS]:
+        assert resumed.update(*counts) == original.update(*counts)
+    assert same(saved(resumed.callback), saved(original.callback))
+
+
+def test_the_stall_detector_goes_on_counting() -> None:
+    def fresh() -> LagrangianCallback:
+        return LagrangianCallback(Frozen(0.01, 0.04, 0.95), stall=StallDetector(weight=0.9, updates=4))
+
+    original = DualRun(fresh()).start()
+    for _ in range(3):
+        original.update([0, 9], [10, 10])
+    resumed = DualRun(fresh(), done=3).start(saved(original.callback))
+    with pytest.warns(UserWarning, match="Constraint 'safe' has had"):
+        resumed.update([0, 9], [10, 10])
+
+
+def test_loading_does_not_change_the_file() -> None:
+    original = run(SoftmaxAdam())
+    original.update(*COUNTS[0])
+    state, kept = saved(original.callback), saved(original.callback)
+    resumed = DualRun(LagrangianCallback(SoftmaxAdam()), done=1).start(state)
+    resumed.update(*COUNTS[1])
+    assert same(state, kept)
