@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 
 import lightning_cgrpo.modules.constrained_grpo
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
@@ -17,6 +17,7 @@ from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from tests.memory import Memory
+from tests.quiet import quiet_trainer
 
 GROUPS, GROUP_SIZE = 4, 4
 OBJECTIVE = Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.05)})
@@ -56,18 +57,7 @@ def train(module, updates=3, multipliers=True, **options):
     """Returns the metrics by update, and the record."""
     memory, record = Memory(), Record()
     callbacks = [LagrangianCallback(SoftmaxAdam())] * multipliers + [record]
-    trainer = Trainer(
-        accelerator="cpu",
-        max_steps=updates,
-        logger=memory,
-        log_every_n_steps=1,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        callbacks=callbacks,
-        **options,
-    )
+    trainer = quiet_trainer(*callbacks, logger=memory, max_steps=updates, **options)
     trainer.fit(module, GridworldDataModule(GROUPS, train_prompts=100, size=5, lava=6))
     assert trainer.global_step == updates
     return memory.updates, record
@@ -246,7 +236,7 @@ def test_more_updates_than_the_schedule_has_are_refused_before_training():
     def schedule(optimizer):
         return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=2, cycle_momentum=False)
 
-    with pytest.raises(UserError, match=r"total_steps to be at least 3, .* got 2, try that, or trainer.max_steps=2"):
+    with pytest.raises(UserError, match="total_steps"):
         train(make(scheduler=schedule), updates=3)
     assert len(train(make(scheduler=schedule), updates=2)[0]) == 2
 
@@ -298,17 +288,6 @@ def test_without_callbacks_it_is_plain_grpo(monkeypatch):
     assert informative > 2, "the test must see groups with an advantage"
 
 
-def test_a_callback_s_weights_are_used_by_the_next_update():
-    """The advantages of an update are those of the multipliers before its dual step."""
-    _, record = train(make(), updates=2)
-    first = record.outputs[0]
-    signals, weights = first["signals"], torch.full((3,), 1 / 3)
-    values = torch.stack([signals["goal"].value, -signals["lava"].value, -signals["battery"].value])
-    std = values.std(-1, keepdim=True, correction=0)
-    z = torch.where(std > 0, (values - values.mean(-1, keepdim=True)) / std.clamp(min=1e-9), 0)
-    torch.testing.assert_close(first["advantages"], torch.einsum("j,jbg->bg", weights, z), rtol=1e-5, atol=1e-6)
-
-
 # ---------------------------------------------------------------------- precision
 
 
@@ -334,9 +313,7 @@ def test_a_precision_that_would_round_multipliers_is_refused(precision):
 
 def test_constraints_without_a_callback_that_weights_them_are_refused():
     """They would be ignored; and before anything is loaded."""
-    with pytest.raises(
-        UserError, match=r"weights the constraints \(lava, battery\), but got none, try Lagr.*role: monitor"
-    ):
+    with pytest.raises(UserError, match="LagrangianCallback"):
         train(make(), multipliers=False)
 
 

@@ -1,10 +1,8 @@
 """Groups that teach nothing are drawn again; what is measured of the policy stays what its first draw says."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from lightning_cgrpo import (
@@ -23,8 +21,8 @@ from lightning_cgrpo.modules.dynamic_sampling import chosen_prompts, redraw, wit
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
-from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from tests.quiet import quiet_trainer
 
 OBJECTIVE = Objective("goal", {"lava": Constraint(at_most=0.01)})
 
@@ -180,17 +178,7 @@ def train(redraws, updates=1, cost="sum"):
         redraws=redraws,
     )
     record = Record()
-    trainer = Trainer(
-        accelerator="cpu",
-        max_steps=updates,
-        logger=record,
-        log_every_n_steps=1,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        callbacks=[LagrangianCallback(SoftmaxAdam()), record],
-    )
+    trainer = quiet_trainer(LagrangianCallback(SoftmaxAdam()), record, logger=record, max_steps=updates)
     trainer.fit(module, GridworldDataModule(16, train_prompts=100, size=5, lava=2))
     return record, module
 
@@ -262,9 +250,3 @@ def test_processes_without_dull_groups_take_part_in_the_rounds(monkeypatch):
     signals = draw.score(prompts, rollouts)
     got, _, sampled = redraw(draw, varying(draw.objective), prompts, rollouts, signals, 3)
     assert [index for index, _ in draw.calls] == [[], [], []] and sampled == 0 and got is rollouts
-
-
-def test_wrong_argument():
-    with pytest.raises(ValueError, match="Expected argument `redraws` to be at least 0, but got -1"):
-        task = SimpleNamespace(signals={"x": "any"}, max_completion_tokens=None)
-        ConstrainedGRPO(None, GenerationSampler(8), task, Objective("x"), torch.optim.Adam, redraws=-1)

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from lightning.pytorch import LightningDataModule, Trainer  # noqa: E402
+from lightning.pytorch import LightningDataModule  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 from benchmarks.navsim.average import average  # noqa: E402
@@ -34,6 +33,7 @@ from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
 from lightning_cgrpo.prompt_source import PromptLoader  # noqa: E402
 from lightning_cgrpo.rollout import PromptGroups  # noqa: E402
 from lightning_cgrpo.tasks.functions.prompts import Prompts  # noqa: E402
+from tests.quiet import QUIET, quiet_trainer  # noqa: E402
 
 ROWS = [
     {"prompt": "1 + 1?\n", "answer": "2", "completion": "<think></think>\n<answer>2</answer>"},
@@ -73,17 +73,7 @@ def train(
         optimizer=lambda parameters: optimizer(parameters, lr=lr),
         **{"max_grad_norm": None, **options},
     )
-    trainer = Trainer(
-        accelerator="cpu",
-        precision=precision,
-        max_steps=updates,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=list(callbacks),
-        limit_val_batches=0,
-    )
+    trainer = quiet_trainer(*callbacks, precision=precision, max_steps=updates)
     trainer.fit(module, Data(rows))
     return trainer
 
@@ -231,7 +221,7 @@ def test_the_loss_of_a_conversation_is_of_the_assistants_tokens(directory):
 @pytest.mark.parametrize("wrong", [[], CHAT[:2], CHAT[1:], [CHAT[2], CHAT[2]]])
 def test_conversations_that_do_not_alternate_are_named(directory, wrong):
     groups = PromptGroups(torch.arange(1), {"prompt": [[{"role": "user", "content": "?"}]], "completion": [wrong]})
-    with pytest.raises(UserError, match="turns of the assistant with replies between them, but got roles"):
+    with pytest.raises(UserError, match="roles"):
         demonstrated(policy_of(directory), groups, SCHEMAS)
 
 
@@ -246,7 +236,7 @@ def test_a_users_reply_is_context(directory):
     written = "message['content'] }}"
     forgets = "(message['content'] if loop.last or message['role'] != 'assistant' else '') }}"
     policy.tokenizer.chat_template = policy.tokenizer.chat_template.replace(written, forgets)
-    with pytest.raises(UserError, match="writes earlier turns differently once the user replies"):
+    with pytest.raises(UserError, match="earlier turns"):
         demonstrated(policy, groups)
 
 
@@ -261,28 +251,16 @@ def test_demonstrations_end_with_the_end_token(directory):
 
 
 def test_what_cannot_be_learned_from_is_named(directory):
-    with pytest.raises(UserError, match=r"to have the column 'completion' for SupervisedFineTuning, but got .*, try"):
+    with pytest.raises(UserError, match="'completion'"):
         demonstrated(policy_of(directory), WordProblemsDataModule().source("val").groups(torch.arange(2)))
     long = {"prompt": ["ok", "long"], "completion": ["yes", "no " * 3000]}
-    with pytest.raises(UserError, match=r"fit into the 2048 positions .* but got \d+ tokens in prompt 11"):
+    with pytest.raises(UserError, match="prompt 11"):
         demonstrated(policy_of(directory), PromptGroups(torch.tensor([3, 11]), long))
-    with pytest.raises(ValueError, match="`micro_batch_size` to be at least 1, but got 0"):
-        train(policy_of(directory), micro_batch_size=0)
 
 
-def test_more_updates_than_the_schedule_has_are_refused_before_training(directory):
-    """OneCycleLR would raise in the last of them, and the model be lost."""
-    policy, before = policy_of(directory), policy_of(directory)
-    schedule = partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=2)
-    with pytest.raises(UserError, match=r"total_steps to be at least 3, .* got 2, try that, or trainer.max_steps=2"):
-        train(policy, updates=3, lr_scheduler=schedule)
-    assert torch.equal(parameters(policy), parameters(before))
-    assert train(policy, updates=2, lr_scheduler=schedule).global_step == 2
-
-
-QUIET = (
-    "--trainer.accelerator=cpu --threads=1 --trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
-    "--trainer.val_check_interval=2 --data.val_prompts=4 --data.eval_prompts=4"
+SHORT = (
+    f"{QUIET} --trainer.accelerator=cpu --threads=1 --trainer.val_check_interval=2 --data.val_prompts=4 "
+    "--data.eval_prompts=4"
 )
 
 
@@ -290,7 +268,7 @@ QUIET = (
 def test_the_shipped_recipe_runs(tmp_path, monkeypatch):
     """Two updates of configs/gsm8k_sft.yaml; what it writes is a policy."""
     monkeypatch.chdir(tmp_path)
-    main(["fit", *shlex.split(f"-c configs/gsm8k_sft.yaml {QUIET} --data.prompts_per_update=4 --trainer.max_steps=2")])
+    main(["fit", *shlex.split(f"-c configs/gsm8k_sft.yaml {SHORT} --data.prompts_per_update=4 --trainer.max_steps=2")])
     assert policy_of("models/word-problems") is not None
 
 
@@ -306,7 +284,7 @@ def test_a_run_that_goes_on_ends_with_the_same_model(tmp_path, monkeypatch):
 
     monkeypatch.setattr(SupervisedFineTuning, "training_step", counted)
     short = "--data.train_prompts=24 --data.prompts_per_update=4 --model.lr_scheduler.total_steps=6"
-    command = ["fit", *shlex.split(f"-c configs/navsim_sft.yaml {QUIET} {short}")]
+    command = ["fit", *shlex.split(f"-c configs/navsim_sft.yaml {SHORT} {short}")]
     for folder, more in (("whole", ()), ("parts", ("--trainer.max_steps=3",)), ("parts", ("--ckpt_path=last",))):
         main([*command, f"--trainer.logger.name={folder}", f"--callbacks.save.directory={folder}", *more])
     assert updates == [*range(6), *range(6)]
@@ -331,7 +309,7 @@ def test_the_drivers_recipe_is_four_runs_on_different_scenes(tmp_path, monkeypat
         step(self, prompts, batch_idx)
 
     monkeypatch.setattr(SupervisedFineTuning, "training_step", noted)
-    short = f"{QUIET} --data.prompts_per_update=2 --trainer.max_steps=1 --trainer.devices=1 --trainer.strategy=auto"
+    short = f"{SHORT} --data.prompts_per_update=2 --trainer.max_steps=1 --trainer.devices=1 --trainer.strategy=auto"
     ends = []
     for command, name in zip(commands, ("driver", "driver-2", "driver-3", "driver-4"), strict=True):
         if name == "driver-4":
@@ -355,7 +333,7 @@ def test_real_records_and_any_model(directory, shared_data, tmp_path, monkeypatc
     """The same recipe on GSM8K itself, from another model, in micro-batches."""
     monkeypatch.chdir(tmp_path)
     command = (
-        f"-c configs/gsm8k_sft.yaml {QUIET} --data=GSM8KDataModule --data.path={shared_data / 'gsm8k'} "
+        f"-c configs/gsm8k_sft.yaml {SHORT} --data=GSM8KDataModule --data.path={shared_data / 'gsm8k'} "
         f"--data.prompts_per_update=4 --model.policy=lightning_cgrpo.CausalLMPolicy --model.policy.model={directory} "
         "--model.micro_batch_size=2 --model.sampler.max_new_tokens=16 --callbacks.save.directory=tuned "
         "--trainer.max_steps=2 --data.val_prompts=4"

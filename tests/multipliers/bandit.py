@@ -1,19 +1,22 @@
-"""A bandit with two constrained behaviors: small enough to know its optimum, rich enough to tell controllers apart."""
+"""A bandit with two constrained behaviors: small enough to know its optimum, rich enough to tell controllers apart.
+
+The multipliers are moved by the training's own callback.
+"""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from scipy.optimize import linprog
 
+from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
-from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds, standard_units
+from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import Rollouts, Signal
-
-NAMES = ["reward", "first", "second"]
+from tests.dual_run import DualRun
 
 ENTROPY = 0.1
 """Weight of the policy's entropy. Without it the policy jumps from arm to arm, since the group's standardization leaves
@@ -72,37 +75,20 @@ class Outcome:
     reached: float | None
 
 
-@dataclass(frozen=True)
-class Trajectory:
-    """Every update of a run.
+class Listening(StallDetector):
+    """Keeps the constraint that it told of, and the violation that the constraint reached."""
 
-    Args:
-        rewards: ``[updates]`` mean reward.
-        rates: ``[updates, 2]`` measured rates.
-        weights: ``[updates, 3]`` weights of reward and constraints.
-        slack: ``[updates, 2]``.
-        stalled: the constraint that the detector told of, if any.
-        reached: the rate that it reached, as the detector measured it.
-    """
+    stalled: int | None = None
+    excess = 0.0
 
-    rewards: torch.Tensor
-    rates: torch.Tensor
-    weights: torch.Tensor
-    slack: torch.Tensor
-    stalled: int | None
-    reached: float | None
+    def update(self, *arguments: torch.Tensor) -> list[int]:
+        told = super().update(*arguments)
+        for self.stalled in told:
+            self.excess = self.reached[self.stalled].item()
+        return told
 
 
-def play(bandit: Bandit, controller: Controller, **how: Any) -> Outcome:
-    """Means over the last half of `train`."""
-    run = train(bandit, controller, **how)
-    half = len(run.rewards) // 2
-    rates, weights, slack = (tuple(part[half:].mean(0).tolist()) for part in (run.rates, run.weights, run.slack))
-    std = run.rates[half:].std(0).max().item()
-    return Outcome(run.rewards[half:].mean().item(), rates, weights, slack, std, run.stalled, run.reached)
-
-
-def train(
+def play(
     bandit: Bandit,
     controller: Controller,
     *,
@@ -113,35 +99,30 @@ def train(
     group: int = 16,
     lr: float = 1.0,
     seed: int = 0,
-) -> Trajectory:
+) -> Outcome:
     """Constrained GRPO with a softmax over the arms as policy, one gradient step an update.
 
     In the order of the training step: the advantages use the weights from before the update of the multipliers.
     """
     table = torch.tensor(bandit.arms)
-    thresholds = torch.tensor(bandit.thresholds, dtype=torch.float64)
-    objective = Objective(
-        "reward", {name: Constraint(at_most=d) for name, d in zip(NAMES[1:], bandit.thresholds, strict=True)}
-    )
+    first, second = bandit.thresholds
+    objective = Objective("reward", {"first": Constraint(at_most=first), "second": Constraint(at_most=second)})
+    detector = Listening()
+    dual = DualRun(LagrangianCallback(controller, bounds, slack, detector), objective).start()
     estimator = ScalarizedAdvantages()
     generator = torch.Generator().manual_seed(seed)
     logits = torch.zeros(len(table), requires_grad=True)
     optimizer = torch.optim.SGD([logits], lr=lr)
-    observed = torch.ones(2, dtype=torch.bool)
-    controller.setup(2)
-    detector, stalled, reached = StallDetector(), None, None
-    detector.setup(2)
-    if bounds is not None:
-        bounds.resolve(NAMES)
 
     history = []
     for _ in range(updates):
-        weights = controller.weights if bounds is None else bounds(controller.weights)
+        weights = dual.module.weights.clone()
         log_probs = logits.log_softmax(0)
         arms = torch.multinomial(log_probs.detach().exp(), prompts * group, True, generator=generator)
         arms = arms.view(prompts, group)
         drawn = torch.rand(prompts, group, 3, generator=generator) < table[arms]
-        signals = {name: Signal(value.float()) for name, value in zip(NAMES, drawn.unbind(-1), strict=True)}
+        names = ("reward", *objective.constraints)
+        signals = {name: Signal(value.float()) for name, value in zip(names, drawn.unbind(-1), strict=True)}
 
         rollouts = Rollouts(arms[..., None], torch.ones_like(drawn[..., :1]), {})
         advantages = estimator(rollouts, objective.components(signals), objective.component_weights(weights))
@@ -151,20 +132,18 @@ def train(
         loss.backward()
         optimizer.step()
 
+        loosened = torch.zeros(2) if slack is None else slack.slack(controller.weights)
         violations, opportunities = objective.violations(signals)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # stalls, which the detector keeps
+            dual.update(violations.tolist(), opportunities.tolist())
         rates = violations / opportunities
-        if bounds is not None:
-            controller.adopt(weights)
-        highest = controller.highest_weights
-        if bounds is not None:
-            highest = torch.minimum(highest, bounds.highest_weights())
-        for told in detector.update(weights, rates - thresholds, observed, highest):
-            stalled, reached = told, (detector.reached + thresholds)[told].item()
-        before = controller.weights
-        given = torch.zeros(2) if slack is None else slack.slack(before)
-        excess = rates - thresholds if slack is None else slack(rates - thresholds, before)
-        controller.step(excess / standard_units(thresholds) if controller.standard_units else excess, observed)
-        history.append(torch.cat([drawn[..., 0].double().mean()[None], rates, weights, given]))
+        history.append(torch.cat([drawn[..., 0].double().mean()[None], rates, weights, loosened]))
 
-    rewards, rates, weights, slack = torch.stack(history).split([1, 2, 3, 2], dim=1)
-    return Trajectory(rewards[:, 0], rates, weights, slack, stalled, reached)
+    half = torch.stack(history[updates // 2 :])
+    reward, *means = half.mean(0).tolist()
+    stalled = detector.stalled
+    reached = None if stalled is None else bandit.thresholds[stalled] + detector.excess
+    return Outcome(
+        reward, (*means[:2],), (*means[2:5],), (*means[5:],), half[:, 1:3].std(0).max().item(), stalled, reached
+    )

@@ -62,16 +62,16 @@ def flat(state: dict) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def own_state(controller: Controller, k: int) -> dict[str, torch.Tensor]:
+def state_of(controller: Controller, k: int) -> dict[str, torch.Tensor]:
     """A snapshot of what belongs to constraint k."""
-    own = {}
+    state = {}
     for name, tensor in flat(controller.state_dict()).items():
         if tensor.dim() == 1:
-            own[name] = tensor[k].clone()
+            state[name] = tensor[k].clone()
         elif str(k + 1) in name.split("."):
-            own[name] = tensor.clone()
-    assert own
-    return own
+            state[name] = tensor.clone()
+    assert state
+    return state
 
 
 def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
@@ -93,18 +93,6 @@ def test_resume_is_exact(make, after: int) -> None:
     run(resumed, steps[after:])
     assert torch.equal(resumed.weights, straight.weights)
     assert_same(flat(resumed.state_dict()), flat(straight.state_dict()))
-
-
-@each_controller
-def test_loaded_state_is_a_copy(make) -> None:
-    source = run(make(), batches(10))
-    state = source.state_dict()
-    before = copy.deepcopy(flat(state))
-    other = make()
-    other.setup(3)
-    other.load_state_dict(state)
-    run(other, batches(10, seed=1))
-    assert_same(flat(source.state_dict()), before)
 
 
 @each_controller
@@ -149,11 +137,11 @@ def test_weight_follows_violation(make) -> None:
 @each_controller
 def test_unobserved_constraint_keeps_its_state(make) -> None:
     controller = run(make(), batches(20))
-    before, others = own_state(controller, 1), own_state(controller, 0)
+    before, others = state_of(controller, 1), state_of(controller, 0)
     for _ in range(5):
         controller.step(torch.tensor([0.3, math.nan, -0.2]), torch.tensor([True, False, True]))
-    assert_same(own_state(controller, 1), before)
-    assert any(not torch.equal(tensor, others[name]) for name, tensor in own_state(controller, 0).items())
+    assert_same(state_of(controller, 1), before)
+    assert any(not torch.equal(tensor, others[name]) for name, tensor in state_of(controller, 0).items())
 
 
 @each_controller
@@ -203,7 +191,7 @@ def test_constraints_are_independent(name: str) -> None:
         for violations, observed in batches(50):
             if observed[k]:
                 alone.step(violations[k : k + 1], observed[k : k + 1])
-        assert_same(own_state(alone, 0), own_state(together, k))
+        assert_same(state_of(alone, 0), state_of(together, k))
 
 
 @each_controller
@@ -215,18 +203,8 @@ def test_setup(make) -> None:
     before = copy.deepcopy(flat(controller.state_dict()))
     controller.setup(3)
     assert_same(flat(controller.state_dict()), before)
-    with pytest.raises(ValueError, match="set up for 3 constraints"):
+    with pytest.raises(ValueError, match="3 constraints"):
         controller.setup(2)
-    with pytest.raises(ValueError, match="of 3 constraints"):
-        controller.step(torch.zeros(2), ALL[:2])
-
-
-@each_controller
-def test_no_constraints(make) -> None:
-    controller = make()
-    controller.setup(0)
-    controller.step(torch.zeros(0), torch.zeros(0, dtype=torch.bool))
-    assert controller.weights.tolist() == [1.0]
 
 
 @each_controller
@@ -240,32 +218,15 @@ def test_state_is_float64(make) -> None:
 @pytest.mark.parametrize(
     ("make", "argument"),
     [
-        (lambda: SoftmaxAdam(lr=0), "lr"),
         (lambda: SoftmaxAdam(lr=math.nan), "lr"),
-        (lambda: SoftmaxAdam(init=math.inf), "init"),
         (lambda: SoftmaxAdam(betas=(0.9, 1.0)), "betas"),
-        (lambda: ExponentiatedGradient(lr=-1), "lr"),
-        (lambda: ExponentiatedGradient(clip=0), "clip"),
-        (lambda: ExponentiatedGradient(bound=0), "bound"),
         (lambda: ExponentiatedGradient(bound=1, init=2), "init"),
-        (lambda: DampedAscent(gain=0), "gain"),
         (lambda: DampedAscent(time=math.inf), "time"),
-        (lambda: DampedAscent(smoothing=1), "smoothing"),
-        (lambda: DampedAscent(max_multiplier=0), "max_multiplier"),
         (lambda: DampedAscent(init=11), "init"),
-        (lambda: ProjectedAscent(lr=0), "lr"),
         (lambda: ProjectedAscent(max_multiplier=math.inf), "max_multiplier"),
-        (lambda: ProjectedAscent(init=-0.1), "init"),
-        (lambda: PID(kp=-1), "kp"),
         (lambda: PID(ki=0), "ki"),
-        (lambda: PID(kd=math.nan), "kd"),
-        (lambda: PID(max_multiplier=0), "max_multiplier"),
         (lambda: PID(smoothing=1), "smoothing"),
-        (lambda: NuPI(kp=-1), "kp"),
-        (lambda: NuPI(ki=0), "ki"),
         (lambda: NuPI(nu=1), "nu"),
-        (lambda: NuPI(max_multiplier=0), "max_multiplier"),
-        (lambda: NuPI(init=6), "init"),
     ],
 )
 def test_hyperparameters_are_checked(make, argument: str) -> None:

@@ -45,26 +45,3 @@ def test_reduces_to_multiplicative_weights() -> None:
         expected = expected * torch.cat([torch.ones(1), (0.7 * violations).exp()])
         expected /= expected.sum()
         assert torch.allclose(made.weights, expected, rtol=1e-12)
-
-
-def test_step_does_not_depend_on_the_weight() -> None:
-    """No attenuation: near 0 the logit moves as everywhere."""
-    middle, edge = controller(), controller(init=-4.9)
-    step(middle, 0.03, 0.03)
-    step(edge, 0.03, 0.03)
-    assert (edge.logits + 4.9).tolist() == pytest.approx(middle.logits.tolist())
-
-
-def test_clipped_violations_rise_alike() -> None:
-    made = controller(clip=0.05)
-    for _ in range(10):
-        step(made, 0.06, 0.9)
-    assert made.weights[1] == made.weights[2] > made.weights[0]
-
-
-def test_returns_from_the_bound_at_once() -> None:
-    made = controller(lr=1.0, clip=0.1, bound=1.0)
-    for _ in range(1000):
-        step(made, 0.5, -0.5)
-    step(made, -0.5, 0.5)
-    assert made.logits.tolist() == pytest.approx([0.9, -0.9])

@@ -100,29 +100,6 @@ class TestBounded:
         permuted = bounded(weights[order], floor[order], cap[order])
         assert torch.allclose(permuted, bounded(weights, floor, cap)[order], rtol=1e-9, atol=1e-12)
 
-    def test_identity_where_nothing_binds(self) -> None:
-        weights = tensor(0.1, 0.2, 0.7)
-        assert bounded(weights, tensor(0.1, 0.1, 0.1), tensor(0.7, 0.7, 0.7)) is weights
-
-    def test_does_not_change_its_input(self) -> None:
-        weights = tensor(0.0, 1.0)
-        bounded(weights, tensor(0.2, 0.2), tensor(1, 1))
-        assert weights.tolist() == [0.0, 1.0]
-
-    def test_ten_floors_of_a_tenth_are_feasible(self) -> None:
-        weights = torch.zeros(10, dtype=torch.float64)
-        weights[3] = 1
-        assert bounded(weights, tensor(*[0.1] * 10), torch.ones(10)).tolist() == pytest.approx([0.1] * 10)
-
-    def test_infeasible_bounds(self) -> None:
-        weights = tensor(0.2, 0.8)
-        with pytest.raises(ValueError, match=r"floors of all 2 weights to sum to 1 at most, but got 1.2"):
-            bounded(weights, tensor(0.6, 0.6), tensor(1, 1))
-        with pytest.raises(ValueError, match=r"caps of all 2 weights to sum to 1 at least, but got 0.8"):
-            bounded(weights, tensor(0, 0), tensor(0.4, 0.4))
-        with pytest.raises(ValueError, match=r"floor 0.5 and cap 0.4 for weight 1"):
-            bounded(weights, tensor(0, 0.5), tensor(1, 0.4))
-
 
 class TestWeightBounds:
     names = ("reward", "lava", "battery")
@@ -137,34 +114,22 @@ class TestWeightBounds:
         bounds.resolve(list(self.names))
         assert bounds(tensor(0, 0.1, 0.9)).tolist() == pytest.approx([0.3, 0.2, 0.5])
 
-    def test_no_bounds_by_default(self) -> None:
-        bounds = WeightBounds()
-        bounds.resolve(list(self.names))
-        weights = tensor(0, 0, 1)
-        assert bounds(weights) is weights
-
     def test_unknown_name(self) -> None:
-        with pytest.raises(ValueError, match=r"`floor` to name weights.*but got 'batery'\. Did you mean 'battery'"):
+        with pytest.raises(ValueError, match="Did you mean 'battery'"):
             WeightBounds(floor={"batery": 0.1}).resolve(list(self.names))
-        with pytest.raises(ValueError, match=r"`cap` to name weights.*but got 'zebra'."):
-            WeightBounds(cap={"zebra": 0.1}).resolve(list(self.names))
 
     def test_infeasible(self) -> None:
-        with pytest.raises(ValueError, match=r"floors of all 3 weights"):
+        with pytest.raises(ValueError, match="floors"):
             WeightBounds(floor=0.4).resolve(list(self.names))
-        with pytest.raises(ValueError, match=r"caps of all 3 weights"):
+        with pytest.raises(ValueError, match="caps"):
             WeightBounds(cap=0.3).resolve(list(self.names))
-        with pytest.raises(ValueError, match=r"for 'lava'"):
+        with pytest.raises(ValueError, match="'lava'"):
             WeightBounds(floor={"lava": 0.4}, cap=0.39).resolve(list(self.names))
 
     @pytest.mark.parametrize("arguments", [{"floor": -0.1}, {"cap": 1.5}, {"floor": {"reward": math.nan}}])
     def test_arguments_are_checked(self, arguments) -> None:
         with pytest.raises(ValueError, match=r"Expected argument `(floor|cap)` to be in"):
             WeightBounds(**arguments)
-
-    def test_names_come_first(self) -> None:
-        with pytest.raises(RuntimeError, match=r"Expected `resolve`"):
-            WeightBounds()(tensor(1))
 
     def test_highest_weights(self) -> None:
         bounds = WeightBounds(floor={"reward": 0.3, "lava": 0.2}, cap={"battery": 0.4})
@@ -174,24 +139,6 @@ class TestWeightBounds:
 
 class TestAntiWindup:
     """Unbounded logits continue from the bounded weights, so that a weight soon leaves its floor."""
-
-    def test_leaves_the_floor_at_once(self) -> None:
-        controller, bounds = SoftmaxAdam(lr=0.02), WeightBounds(floor={"first": 0.2})
-        controller.setup(2)
-        bounds.resolve(["reward", "first", "second"])
-        both = torch.tensor([True, True])
-
-        def update(*violations: float) -> float:
-            controller.adopt(bounds(controller.weights))
-            controller.step(tensor(*violations), both)
-            return bounds(controller.weights)[1].item()
-
-        for _ in range(200):
-            assert update(-0.1, 0.0) >= 0.2
-        assert controller.weights[1].item() < 0.2
-        rising = [update(0.1, 0.0) for _ in range(30)]
-        # Adam's momentum points down for some updates.
-        assert rising[15] > 0.2 and rising[29] > rising[15]
 
     def test_adopts_weights(self) -> None:
         controller = SoftmaxAdam()
@@ -268,15 +215,16 @@ class TestStallDetector:
     def test_noise_is_no_progress(self) -> None:
         assert 1 in self.feed(self.detector(updates=100), [0.3 + 0.1 * math.sin(t * t) for t in range(100)])
 
+    def test_silent_where_weights_are_shared_or_the_threshold_is_met(self) -> None:
+        assert set(self.feed(self.detector(), [0.3] * 50, self.balanced)) == {None}
+        assert set(self.feed(self.detector(), [0.0] * 30 + [-0.1] * 30)) == {None}
+
     def test_silent_while_it_improves(self) -> None:
         assert set(self.feed(self.detector(), [0.3 * 0.95**t for t in range(100)])) == {None}
 
     def test_tells_when_it_stops_improving(self) -> None:
         told = self.feed(self.detector(), [0.3 * 0.9 ** min(t, 20) for t in range(60)])
         assert [t for t, k in enumerate(told) if k == 1] == [29]
-
-    def test_silent_once_met(self) -> None:
-        assert set(self.feed(self.detector(), [0.0] * 30 + [-0.1] * 30)) == {None}
 
     def test_consecutive(self) -> None:
         made = self.detector()
@@ -310,9 +258,6 @@ class TestStallDetector:
         assert 1 in self.feed(made, [0.3, 0.3, 0.3, 0.3, 0.3, 0.28, 0.30, 0.32, 0.30, 0.30])
         assert made.reached.tolist() == pytest.approx([0, 0.3])
 
-    def test_silent_where_weights_are_shared(self) -> None:
-        assert set(self.feed(self.detector(), [0.3] * 50, self.balanced)) == {None}
-
     def test_resume_is_exact(self) -> None:
         made, file = self.detector(), io.BytesIO()
         self.feed(made, [0.3] * 7)
@@ -322,17 +267,7 @@ class TestStallDetector:
         resumed.load_state_dict(torch.load(file, weights_only=True))
         assert self.feed(resumed, [0.3] * 20) == self.feed(made, [0.3] * 20) == [None] * 2 + [1] + [None] * 17
 
-    def test_one_constraint_at_a_time(self) -> None:
-        made = self.detector()
-        self.feed(made, [0.3] * 10)
-        other = tensor(0.02, 0.95, 0.03)
-        assert [made.update(other, tensor(0.1, 0.3), self.both) for _ in range(10)] == [[]] * 9 + [[0]]
-
     @pytest.mark.parametrize("arguments", [{"weight": 0.5}, {"weight": 1.1}, {"updates": 1}, {"improvement": 1.0}])
     def test_arguments_are_checked(self, arguments) -> None:
         with pytest.raises(ValueError, match=f"Expected argument `{next(iter(arguments))}`"):
             StallDetector(**arguments)
-
-    def test_setup_comes_first(self) -> None:
-        with pytest.raises(RuntimeError, match=r"Expected `setup`"):
-            StallDetector().update(self.captured, tensor(0.1, 0.1), self.both)

@@ -4,11 +4,13 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from lightning_cgrpo.multipliers import (
     PID,
+    Controller,
     DampedAscent,
     ExponentiatedGradient,
     NuPI,
@@ -18,35 +20,28 @@ from lightning_cgrpo.multipliers import (
     WeightBounds,
     rounded_up,
 )
-from tests.multipliers.bandit import FEASIBLE, INFEASIBLE, Outcome, play
+from tests.multipliers.bandit import FEASIBLE, INFEASIBLE, Bandit, Outcome, play
 
-RUNS: dict[str, Callable[..., Outcome]] = {
-    "damped ascent": lambda **how: play(FEASIBLE, DampedAscent(), **how),
-    "softmax": lambda **how: play(FEASIBLE, SoftmaxAdam(), **how),
-    "softmax, lr .002": lambda **how: play(FEASIBLE, SoftmaxAdam(lr=0.002), **how),
-    "exponentiated gradient": lambda **how: play(FEASIBLE, ExponentiatedGradient(), **how),
-    "projected ascent": lambda **how: play(FEASIBLE, ProjectedAscent(), **how),
-    "PID": lambda **how: play(FEASIBLE, PID(), **how),
-    "nuPI": lambda **how: play(FEASIBLE, NuPI(), **how),
-    "infeasible: damped ascent": lambda **how: play(INFEASIBLE, DampedAscent(), **how),
-    "infeasible: softmax": lambda **how: play(INFEASIBLE, SoftmaxAdam(), **how),
-    "infeasible: softmax, floor .1": lambda **how: play(
-        INFEASIBLE, SoftmaxAdam(), bounds=WeightBounds(floor=0.1), **how
-    ),
-    "infeasible: softmax, slack": lambda **how: play(INFEASIBLE, SoftmaxAdam(), slack=ResilientSlack(2.0), **how),
-    "infeasible: EG, no clip, no bound": lambda **how: play(
-        INFEASIBLE, ExponentiatedGradient(clip=math.inf, bound=math.inf), **how
-    ),
-    "infeasible: EG, floor .1": lambda **how: play(
-        INFEASIBLE, ExponentiatedGradient(clip=0.05), bounds=WeightBounds(floor=0.1), updates=1500, **how
-    ),
-    "infeasible: EG, slack": lambda **how: play(INFEASIBLE, ExponentiatedGradient(), slack=ResilientSlack(2.0), **how),
-    "infeasible: projected ascent, cap 100": lambda **how: play(
-        INFEASIBLE, ProjectedAscent(max_multiplier=100.0), **how
-    ),
-    "infeasible: projected ascent, cap 5": lambda **how: play(INFEASIBLE, ProjectedAscent(max_multiplier=5.0), **how),
-    "infeasible: PID, cap 5": lambda **how: play(INFEASIBLE, PID(max_multiplier=5.0), **how),
-    "infeasible: nuPI, cap 5": lambda **how: play(INFEASIBLE, NuPI(max_multiplier=5.0), **how),
+FLOOR, SLACK = {"bounds": WeightBounds(floor=0.1)}, {"slack": ResilientSlack(2.0)}
+RUNS: dict[str, tuple[Bandit, Callable[[], Controller], dict[str, Any]]] = {
+    "damped ascent": (FEASIBLE, DampedAscent, {}),
+    "softmax": (FEASIBLE, SoftmaxAdam, {}),
+    "softmax, lr .002": (FEASIBLE, lambda: SoftmaxAdam(lr=0.002), {}),
+    "exponentiated gradient": (FEASIBLE, ExponentiatedGradient, {}),
+    "projected ascent": (FEASIBLE, ProjectedAscent, {}),
+    "PID": (FEASIBLE, PID, {}),
+    "nuPI": (FEASIBLE, NuPI, {}),
+    "infeasible: damped ascent": (INFEASIBLE, DampedAscent, {}),
+    "infeasible: softmax": (INFEASIBLE, SoftmaxAdam, {}),
+    "infeasible: softmax, floor .1": (INFEASIBLE, SoftmaxAdam, FLOOR),
+    "infeasible: softmax, slack": (INFEASIBLE, SoftmaxAdam, SLACK),
+    "infeasible: EG, no clip, no bound": (INFEASIBLE, lambda: ExponentiatedGradient(clip=math.inf, bound=math.inf), {}),
+    "infeasible: EG, floor .1": (INFEASIBLE, lambda: ExponentiatedGradient(clip=0.05), FLOOR | {"updates": 1500}),
+    "infeasible: EG, slack": (INFEASIBLE, ExponentiatedGradient, SLACK),
+    "infeasible: projected ascent, cap 100": (INFEASIBLE, lambda: ProjectedAscent(max_multiplier=100.0), {}),
+    "infeasible: projected ascent, cap 5": (INFEASIBLE, lambda: ProjectedAscent(max_multiplier=5.0), {}),
+    "infeasible: PID, cap 5": (INFEASIBLE, lambda: PID(max_multiplier=5.0), {}),
+    "infeasible: nuPI, cap 5": (INFEASIBLE, lambda: NuPI(max_multiplier=5.0), {}),
 }
 
 # Measured, means over 3 seeds: OMP_NUM_THREADS=1 python -m tests.multipliers.test_learning
@@ -79,8 +74,9 @@ def first_fast(*names: str) -> pytest.MarkDecorator:
 
 
 @functools.cache
-def outcome(name: str) -> Outcome:
-    return RUNS[name]()
+def outcome(name: str, seed: int = 0) -> Outcome:
+    bandit, controller, options = RUNS[name]
+    return play(bandit, controller(), seed=seed, **options)
 
 
 def test_optimum() -> None:
@@ -144,11 +140,10 @@ if __name__ == "__main__":
     import torch
 
     for run in RUNS:
-        results = [RUNS[run](seed=seed) for seed in range(3)]
+        results = [outcome(run, seed) for seed in range(3)]
         numbers = torch.tensor([[r.reward, *r.rates, *r.weights, *r.slack, r.std] for r in results]).mean(0)
         print(
             f"# {run:38}",
             *(f"{number:.3f}" for number in numbers),
             [r.stalled for r in results],
-            [r.reached for r in results],
         )

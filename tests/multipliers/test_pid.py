@@ -37,13 +37,6 @@ def test_steps_by_hand() -> None:
     assert step(made, 0.1) == pytest.approx(0.1 + 0.05 + 2 * 0.5)
 
 
-def test_smoothing_by_hand() -> None:
-    made = controller(kp=1.0, ki=0.5, kd=2.0, smoothing=0.75)
-    assert step(made, 0.2) == pytest.approx(0.2 + 0.1)  # the average starts at the first violation
-    smoothed = 0.75 * 0.2 + 0.25 * 0.6
-    assert step(made, 0.6) == pytest.approx(smoothed + 0.4 + 2 * (smoothed - 0.2))
-
-
 def test_equals_the_published_recursion_between_its_bounds() -> None:
     made = controller(kp=0.4, ki=0.1, kd=0.6)
     violations = random(100).tolist()

@@ -37,11 +37,3 @@ def test_reduces_to_fixed_weights_at_the_thresholds() -> None:
     for _ in range(10):
         step(made, 0.0, 0.0)
     assert made.weights.tolist() == [0.5, 0.25, 0.25]
-
-
-def test_is_linear_between_its_bounds() -> None:
-    once, twice = controller(init=1.0), controller(init=1.0)
-    step(once, 0.3, -0.1)
-    for _ in range(2):
-        step(twice, 0.15, -0.05)
-    assert torch.allclose(once.multipliers, twice.multipliers, rtol=1e-14)

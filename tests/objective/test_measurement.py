@@ -79,11 +79,6 @@ class TestIsolateFaults:
         assert all(signals[name] is given[name] for name in given)
         assert [int(count) for count in faults.values()] == [0, 0, 0]
 
-    def test_the_tasks_tensors_are_left_alone(self) -> None:
-        value, applicable = tensor([NAN, 1.0]), torch.tensor([[True, True]])
-        isolate_faults({"x": Signal(value, applicable=applicable)})
-        assert value[0, 0].isnan() and applicable.all()
-
 
 OBJECTIVE = Objective(
     {"goal": 1.0, "speed": 0.5},
@@ -184,21 +179,6 @@ class TestStandardErrors:
         assert evaluation.standard_errors["rate/polite"] == pytest.approx(expected)
         assert evaluation.standard_errors["rate/lava"] == evaluation.standard_errors["rate/seen"] > 0
 
-    def test_answers_that_repeat_others_of_their_prompt_make_nothing_more_precise(self) -> None:
-        signals, rollouts = batch(7)
-
-        def twice(tensor: torch.Tensor | None) -> torch.Tensor | None:
-            return None if tensor is None else torch.cat([tensor, tensor], 1)
-
-        doubled = {
-            name: Signal(twice(s.value), twice(s.count), twice(s.opportunities), twice(s.applicable))
-            for name, s in signals.items()
-        }
-        again = evaluated(doubled, Rollouts(twice(rollouts.actions), twice(rollouts.mask), {}))
-        once = evaluated(signals, rollouts)
-        assert again.standard_errors == pytest.approx(once.standard_errors, rel=1e-12)
-        assert again.metrics == pytest.approx(once.metrics) and again.answers == 2 * once.answers
-
     def test_they_are_how_much_evaluations_of_other_prompts_differ(self) -> None:
         """400 evaluations of 40 prompts, whose answers are alike: their spread, and the mean of their errors."""
         objective = Objective("x", {"x": Constraint(at_least=0.5)})
@@ -214,13 +194,6 @@ class TestStandardErrors:
         assert errors.mean().item() == pytest.approx(rates.std().item(), rel=0.1)
         # As if all 160 answers were independent it would be a third smaller.
         assert errors.mean().item() > 1.2 * math.sqrt(0.25 / 160)
-
-    def test_a_rate_that_is_the_same_everywhere_has_none(self) -> None:
-        """Rather than one of 0, as if it were known."""
-        signals, rollouts = batch(6)
-        signals["polite"] = Signal(torch.ones(6, 4))
-        evaluation = evaluated(signals, rollouts)
-        assert evaluation.metrics["rate/polite"] == 1 and "rate/polite" not in evaluation.standard_errors
 
     def test_a_single_prompt_has_none(self) -> None:
         signals, rollouts = batch(1)

@@ -27,15 +27,10 @@ class TestThresholds:
         assert wanted.bound.shown(complement) == pytest.approx(float(text), abs=1e-15)
         assert wanted.bound.met(wanted.bound.shown(complement))
 
-    def test_where_floats_differ(self) -> None:
-        assert 1 - 0.99 != 0.01
-        assert Constraint(at_least=0.99).bound.target == 0.01
-        assert Constraint(at_least=1).bound.target == 0.0
-        assert Constraint(at_least=0.0).bound.target == 1.0
-
-    def test_at_most_is_taken_as_it_is(self) -> None:
-        assert Constraint(at_most=0.1).bound.target == 0.1
-        assert type(Constraint(at_most=1).bound.target) is float
+    def test_ends_of_the_range(self) -> None:
+        assert Constraint(at_least=0.99).bound.target == 0.01 != 1 - 0.99
+        assert Constraint(at_least=1).bound.target == 0.0 and Constraint(at_least=0.0).bound.target == 1.0
+        assert not Constraint(at_most=0.1).bound.met(10_001 / 100_000)
 
     def test_without_bound(self) -> None:
         monitored = Constraint(role="monitor")
@@ -52,10 +47,6 @@ class TestThresholds:
             shown = constraint.bound.shown(violations / total)
             # Lightning's callback_metrics are float32.
             assert constraint.bound.met(shown) and constraint.bound.met(torch.tensor(shown).item())
-
-    def test_one_event_too_many_does_not(self) -> None:
-        assert not Constraint(at_most=0.1).bound.met(10_001 / 100_000)
-        assert not Constraint(at_least=0.9).bound.met(89_999 / 100_000)
 
 
 class TestViolations:
@@ -244,11 +235,6 @@ class TestObjective:
         assert got.dtype == torch.float64 and got.tolist() == [0.5, 0.25, 0.3, 0.2]
         single = Objective({"goal": 3.0}, {"lava": Constraint(at_most=0.1)})
         assert single.component_weights(weights[:2]).tolist() == [1.5, 0.3]
-
-    def test_component_weights_are_differentiable(self) -> None:
-        weights = torch.tensor([0.5, 0.3, 0.2], requires_grad=True)
-        (self.OBJECTIVE.component_weights(weights) * torch.tensor([1.0, 10, 100, 1000])).sum().backward()
-        assert weights.grad.tolist() == [6, 100, 1000]
 
     def test_violations_of_all_and_of_some(self) -> None:
         objective, signals = self.OBJECTIVE, self.signals
