@@ -104,12 +104,6 @@ class TestStandardization:
         others = torch.cat([z[:one], z[one + 1 :]])
         assert torch.all(others == others[0])
 
-    @pytest.mark.parametrize(("count", "size"), [(1, 4), (2, 4), (3, 8), (1, 16), (15, 16), (5, 64)])
-    def test_an_indicator_standardizes_to_the_root_of_the_odds(self, count: int, size: int) -> None:
-        z = z_of(*[1.0] * count, *[0.0] * (size - count))
-        assert z[0].item() == pytest.approx(math.sqrt((size - count) / count), rel=1e-6)
-        assert z[-1].item() == pytest.approx(-math.sqrt(count / (size - count)), rel=1e-6)
-
     @pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, -7.7, 1e8, 1e-8, 3e38, 1e-45])
     @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 64])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -157,12 +151,6 @@ class TestStandardization:
         z = z_of(offset + 0.01, offset, offset, offset)
         assert z.tolist() == pytest.approx([math.sqrt(3), *[-1 / math.sqrt(3)] * 3], rel=2e-2)
 
-    def test_moments_of_z(self) -> None:
-        values = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        z = group_statistics(components(values)).standardized
-        assert z.mean(-1).abs().max() < 1e-15
-        assert (z.std(-1, correction=0) - 1).abs().max() < 1e-14
-
 
 class TestInapplicable:
     @examples
@@ -206,11 +194,6 @@ class TestInapplicable:
         everywhere = torch.zeros_like(mask)
         nothing = estimator(ROLLOUTS, components([reward, cost], everywhere), weights)
         assert torch.equal(nothing, torch.zeros(2, 4, dtype=torch.float64))
-
-    @by_estimator
-    def test_a_single_applicable_answer_has_nothing_to_be_compared_with(self, estimator) -> None:
-        mask = torch.tensor([[[True, False, False]]])
-        assert estimator(ROLLOUTS, components([[[5.0, 1, 2]]], mask), torch.ones(1)).eq(0).all()
 
     def test_components_that_apply_to_different_answers(self) -> None:
         # Half of the answers have one component, half the other: S has a value for each of the eight.
@@ -265,14 +248,6 @@ class TestScalarizedAdvantages:
         got = ScalarizedAdvantages()(ROLLOUTS, components(data.values * scales), weights)
         # Scaling by a power of two rounds nowhere.
         assert torch.equal(got, ScalarizedAdvantages()(ROLLOUTS, data, weights))
-
-    @pytest.mark.parametrize("scale", [1e-3, 0.3, 17.0])
-    def test_does_not_see_any_scale(self, scale: float) -> None:
-        data = components([[[1.0, 0, 0, 3]], [[5.0, 1, 2, 2]]])
-        weights = torch.tensor([0.7, 0.3])
-        scaled = components(data.values * torch.tensor([1.0, scale])[:, None, None])
-        same = ScalarizedAdvantages()(ROLLOUTS, scaled, weights)
-        assert torch.allclose(same, ScalarizedAdvantages()(ROLLOUTS, data, weights), rtol=1e-6)
 
 
 class TestScalarizedRewards:
@@ -424,13 +399,6 @@ class TestGDPO:
         data, weights = batch
         assert np.allclose(GDPO()(ROLLOUTS, data, weights), oracle_gdpo(data, weights), rtol=1e-8, atol=1e-8)
 
-    def test_by_hand(self) -> None:
-        data = components([[[1.0, 0], [3, 3]]])
-        z = 0.5 / (math.sqrt(0.5) + 1e-4)
-        std = z * math.sqrt(2 / 3)  # Of (z, -z, 0, 0), a sample.
-        a = z / (std + 1e-4)
-        assert GDPO()(ROLLOUTS, data, torch.ones(1)).flatten().tolist() == pytest.approx([a, -a, 0, 0])
-
     def test_moments_are_those_of_all_processes(self, monkeypatch) -> None:
         """Each of two processes, given the other's sums, has its half of the whole batch's advantages."""
         values = torch.randn(1, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -463,8 +431,6 @@ class TestGDPO:
         for eps in (1e-9, 0.5):
             expected = oracle_gdpo(data, torch.ones(1), eps)
             assert np.allclose(GDPO(eps)(ROLLOUTS, data, torch.ones(1)), expected, rtol=1e-12)
-        with pytest.raises(ValueError, match="`eps` to be positive"):
-            GDPO(0.0)  # a group without variance would be 0 / 0
 
     @examples
     @given(batches(masked=True))
@@ -521,10 +487,10 @@ class TestEveryEstimator:
     @examples
     @given(batch=batches(masked=True), data=st.data())
     def test_the_order_of_the_answers_does_not_matter(self, estimator, batch, data) -> None:
-        given_, weights = batch
-        order = data.draw(st.permutations(range(given_.values.shape[-1])))
-        moved = Components(given_.values[..., order], given_.applicable[..., order])
-        expected = estimator(ROLLOUTS, given_, weights)[:, order]
+        answers, weights = batch
+        order = data.draw(st.permutations(range(answers.values.shape[-1])))
+        moved = Components(answers.values[..., order], answers.applicable[..., order])
+        expected = estimator(ROLLOUTS, answers, weights)[:, order]
         assert torch.allclose(estimator(ROLLOUTS, moved, weights), expected, rtol=1e-7, atol=1e-7)
 
     @pytest.mark.parametrize("seed", range(5))
@@ -546,16 +512,6 @@ class TestEveryEstimator:
         counts = wanted.violations(signals), unwanted.violations(negated)
         assert torch.equal(counts[0][0], counts[1][0]) and torch.equal(counts[0][1], counts[1][1])
         assert wanted.constraints["ok"].bound.target == unwanted.constraints["ok"].bound.target == 0.01
-
-    def test_shape_and_dtype(self, estimator) -> None:
-        for dtype in (torch.float32, torch.float64):
-            values = torch.rand(3, 4, 8, generator=torch.Generator().manual_seed(0), dtype=dtype)
-            # The module's weights are float64.
-            weights = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-            got = estimator(ROLLOUTS, components(values, dtype=dtype), weights)
-            assert (got.shape, got.dtype) == ((4, 8), dtype)
-            effective = estimator.effective_weights(group_statistics(components(values, dtype=dtype)), weights)
-            assert effective.shape == (3, 4)
 
     def test_gradients_of_the_weights_are_finite_where_groups_carry_no_signal(self, estimator) -> None:
         # One group varies, one doesn't, and in one S is constant though its components vary.

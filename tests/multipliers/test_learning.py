@@ -88,8 +88,8 @@ def test_every_controller_reaches_its_thresholds(name: str) -> None:
     result = outcome(name)
     # The sampling noise of these means is below 0.001; the rest is oscillation, and what is left of the approach.
     assert result.rates == pytest.approx(FEASIBLE.thresholds, abs=0.01)
-    # The policy's entropy costs 0.010 of reward.
-    assert FEASIBLE.optimum() - 0.02 < result.reward < FEASIBLE.optimum() + 0.01
+    # The policy's entropy costs 0.010 of reward, and the margin of damped ascent as much.
+    assert FEASIBLE.optimum() - 0.025 < result.reward < FEASIBLE.optimum() + 0.01
     assert result.stalled is None
 
 
