@@ -19,7 +19,7 @@ from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan
 from lightning_cgrpo.navsim.columns import COLUMNS, EXTENDED_COMFORT_WEIGHT, WEIGHTS
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
-from lightning_cgrpo.scenes.devkit.convert import agents_content, ego_content, plan_content
+from lightning_cgrpo.scenes.devkit.convert import agents_content, ego_content, plan_content, polygon_content
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.scene_file import scene_from_json
 
@@ -118,26 +118,34 @@ def cached_scene(cache: Any) -> CachedScene:
     """Convert a `MetricCache`.
 
     Every lane stands in a roadblock of its own, because a cache does not tell them.
+
+    Raises:
+        UserError: the cache has no plan of the expert.
     """
+    if not hasattr(cache, "trajectory"):
+        raise UserError(
+            "Expected metric caches with `trajectory`, the expert's plan, but got one without, as caches for training "
+            "are that only hold pdm_progress, try caches of the devkit's run_metric_caching.sh."
+        )
     areas, observation, now = cache.drivable_area_map, cache.observation, cache.ego_state
     red = [[token.removeprefix(RED) for token in tokens] for tokens, _ in observation._occupancy_maps_tl or []]
     road_map: dict[str, list[dict[str, Any]]] = {"roadblocks": [], "lanes": [], **{name: [] for name in AREAS.values()}}
 
     def add_lane(name: str, polygon: Any, connector: bool) -> None:
-        points, block = _points(polygon), f"block of {name}"
+        shape, block = polygon_content(polygon), f"block of {name}"
         links: dict[str, list[str]] = {"incoming": [], "outgoing": []}
-        road_map["roadblocks"].append({"id": block, "connector": True, "polygon": points, "lanes": [name], **links})
-        lane = {"id": name, "connector": connector, "roadblock": block, "polygon": points, "speed_limit": None}
-        road_map["lanes"].append({**lane, "centerline": points[:2], **links})
+        road_map["roadblocks"].append({"id": block, "connector": True, **shape, "lanes": [name], **links})
+        lane = {"id": name, "connector": connector, "roadblock": block, **shape, "speed_limit": None}
+        road_map["lanes"].append({**lane, "centerline": shape["polygon"][:2], **links})
 
     for token, kind, polygon in zip(areas.tokens, areas.map_types, areas._geometries, strict=True):
         if kind.name in LANES:
             add_lane(str(token), polygon, LANES[kind.name])
         elif kind.name == "ROADBLOCK":
-            block = {"id": str(token), "connector": False, "polygon": _points(polygon), "lanes": []}
+            block = {"id": str(token), "connector": False, **polygon_content(polygon), "lanes": []}
             road_map["roadblocks"].append({**block, "incoming": [], "outgoing": []})
         elif kind.name in AREAS:
-            road_map[AREAS[kind.name]].append({"id": str(token), "polygon": _points(polygon)})
+            road_map[AREAS[kind.name]].append({"id": str(token), **polygon_content(polygon)})
     lanes = {lane["id"] for lane in road_map["lanes"]}
     # Red connectors of the route may be further away than the cache's map.
     for names, (_, polygons) in zip(red, observation._occupancy_maps_tl or [], strict=True):
@@ -169,7 +177,3 @@ def cached_scene(cache: Any) -> CachedScene:
             tuple(rows[str(name)] for name in cache.route_lane_ids if str(name) in rows),
         ),
     )
-
-
-def _points(polygon: Any) -> list[list[float]]:
-    return [[float(x), float(y)] for x, y, *_ in polygon.exterior.coords][:-1]

@@ -24,7 +24,8 @@ class Points:
     """N polygons or polylines; the first (polygons) or last point (polylines) fills up a row."""
 
     xy: Tensor  # [N, V, 2]
-    counts: Tensor  # [N] int64, given points
+    counts: Tensor  # [N] int64, points without filling
+    holes: tuple[tuple[int, Tensor], ...] = ()  # rows of polygons with holes, and rings [v, 2]
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -33,10 +34,28 @@ class Points:
         """Row's points ``[count, 2]``, without filling."""
         return self.xy[row, : int(self.counts[row])]
 
+    def kept(self, mask: Tensor) -> Points:
+        """The rows of ``mask [N]`` bool."""
+        rows = (mask.cumsum(0) - 1).tolist()
+        holes = tuple((rows[row], ring) for row, ring in self.holes if mask[row])
+        return Points(self.xy[mask], self.counts[mask], holes)
+
+    def drawn(self) -> Points:
+        """Polygons as single rings, for drawing: seams, drawn forth and back, lead to the holes."""
+        if not self.holes:
+            return self
+        rings = [self[row] for row in range(len(self))]
+        for row, hole in self.holes:
+            turned = hole if _area(hole) * _area(self[row]) < 0 else hole.flip(0)
+            rings[row] = torch.cat([rings[row], rings[row][:1], turned, turned[:1]])
+        return Points.polygons(rings)
+
     @classmethod
-    def polygons(cls, rows: Sequence[Any]) -> Points:
-        """From arrays ``[v, 2]``; polygons may repeat their first point."""
-        return cls._filled(rows, 0)
+    def polygons(cls, rows: Sequence[Any], holes: Sequence[Sequence[Any]] = ()) -> Points:
+        """From arrays ``[v, 2]``; polygons may repeat their first point. `holes` are rings by row."""
+        rings = [(row, ring) for row, of_row in enumerate(holes) for ring in of_row]
+        filled = cls._filled(rows, 0)
+        return cls(filled.xy, filled.counts, tuple((row, torch.as_tensor(ring)) for row, ring in rings))
 
     @classmethod
     def polylines(cls, rows: Sequence[Any]) -> Points:
@@ -51,6 +70,12 @@ class Points:
             filled[:count] = row
             filled[count:] = row[filler]
         return cls(torch.from_numpy(xy), torch.tensor(counts, dtype=torch.int64))
+
+
+def _area(ring: Tensor) -> Tensor:
+    """Signed area of a ring ``[v, 2]``, twice."""
+    x, y = ring.unbind(1)
+    return (x * y.roll(-1) - y * x.roll(-1)).sum()
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def map_from_json(value: Field) -> RoadMap:
     return RoadMap(
         Lanes(
             tuple(lane_rows),
-            Points.polygons([lane["polygon"].points(3) for lane in lanes]),
+            _polygons(lanes),
             Points.polylines([lane["centerline"].points(2) for lane in lanes]),
             torch.tensor([lane["connector"].flag() for lane in lanes], dtype=torch.bool),
             torch.tensor([lane["roadblock"].row(block_rows) for lane in lanes], dtype=torch.int64),
@@ -114,7 +114,7 @@ def map_from_json(value: Field) -> RoadMap:
         ),
         Roadblocks(
             tuple(block_rows),
-            Points.polygons([block["polygon"].points(3) for block in roadblocks]),
+            _polygons(roadblocks),
             torch.tensor([block["connector"].flag() for block in roadblocks], dtype=torch.bool),
             tuple(block["lanes"].rows(lane_rows) for block in roadblocks),
             tuple(block["incoming"].rows(block_rows) for block in roadblocks),
@@ -126,9 +126,12 @@ def map_from_json(value: Field) -> RoadMap:
 
 def _areas(value: Field) -> Areas:
     areas = list(value)
-    return Areas(
-        tuple(numbers([area["id"] for area in areas])), Points.polygons([area["polygon"].points(3) for area in areas])
-    )
+    return Areas(tuple(numbers([area["id"] for area in areas])), _polygons(areas))
+
+
+def _polygons(items: Sequence[Field]) -> Points:
+    holes = [[ring.points(3) for ring in item.get("holes").or_else([])] for item in items]
+    return Points.polygons([item["polygon"].points(3) for item in items], holes)
 
 
 def _rounded(times: Tensor) -> Tensor:
@@ -234,7 +237,7 @@ def _map_to_json(road_map: RoadMap) -> dict[str, Any]:
             {
                 "id": name,
                 "connector": bool(blocks.connector[row]),
-                "polygon": blocks.polygons[row].tolist(),
+                **_polygon_to_json(blocks.polygons, row),
                 "lanes": _names(lanes.ids, blocks.lanes[row]),
                 "incoming": _names(blocks.ids, blocks.incoming[row]),
                 "outgoing": _names(blocks.ids, blocks.outgoing[row]),
@@ -246,7 +249,7 @@ def _map_to_json(road_map: RoadMap) -> dict[str, Any]:
                 "id": name,
                 "connector": bool(lanes.connector[row]),
                 "roadblock": blocks.ids[int(lanes.roadblock[row])],
-                "polygon": lanes.polygons[row].tolist(),
+                **_polygon_to_json(lanes.polygons, row),
                 "centerline": lanes.centerlines[row].tolist(),
                 "speed_limit": limits[row],
                 "incoming": _names(lanes.ids, lanes.incoming[row]),
@@ -255,12 +258,17 @@ def _map_to_json(road_map: RoadMap) -> dict[str, Any]:
             for row, name in enumerate(lanes.ids)
         ],
         **{
-            kind: [{"id": name, "polygon": areas.polygons[row].tolist()} for row, name in enumerate(areas.ids)]
+            kind: [{"id": name, **_polygon_to_json(areas.polygons, row)} for row, name in enumerate(areas.ids)]
             for kind, areas in zip(
                 AREAS, (road_map.intersections, road_map.carparks, road_map.drivable_areas), strict=True
             )
         },
     }
+
+
+def _polygon_to_json(polygons: Points, row: int) -> dict[str, Any]:
+    holes = [ring.tolist() for of_row, ring in polygons.holes if of_row == row]
+    return {"polygon": polygons[row].tolist(), **({"holes": holes} if holes else {})}
 
 
 def ego_to_json(*columns: Any) -> list[dict[str, Any]]:

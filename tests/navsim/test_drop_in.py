@@ -15,7 +15,9 @@ from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.drop_in import pdm_score, scorer_of
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, MOVING_TYPES
+from lightning_cgrpo.scenes.vehicle import corners
 from tests.navsim.devkit_scenes import candidates, scenes
+from tests.scenes.scenes import straight, straight_road
 
 SAMPLING = SimpleNamespace(num_poses=40, interval_length=0.1)
 REPLAY = type("LogReplayTrafficAgents", (), {})()
@@ -113,6 +115,45 @@ def test_a_scorer_over_caches_gives_the_scenes_scores(cases):
         assert torch.allclose(found.columns[name], expected.columns[name], rtol=0, atol=1e-9), name
     assert torch.allclose(found.pdm_score, expected.pdm_score, rtol=0, atol=1e-9)
     assert torch.allclose(found.states, expected.states, rtol=0, atol=1e-9)
+
+
+HOLES = [[20.0, -0.9], [20.0, -0.3], [24.0, -0.3], [24.0, -0.9]], [[30.0, -2.0], [31.0, -2.0], [30.0, -1.0]]
+"""Under the left corners of an ego that goes straight on, and between its corners."""
+
+
+def test_holes_of_polygons_are_off_the_road():
+    """Against shapely, corner by corner."""
+    scene = straight_road()
+    [plan] = Scorer([scene]).plans
+    cache = cache_of(scene, plan)
+    areas = cache.drivable_area_map
+    for row, kind in enumerate(areas.map_types):
+        if kind.name == "ROADBLOCK" and areas.tokens[row] == "east":
+            areas._geometries[row] = shapely.Polygon(areas._geometries[row].exterior, HOLES)
+    poses = torch.stack([straight(speed, left=left) for speed in (0.5, 4.0, 8.0, 13.0) for left in (-1.2, 0.0, 2.5)])
+    scores = scorer_of([cache], human_filter=False)(poses, torch.zeros(12, dtype=torch.int64))
+    shapes = [shape for shape, kind in zip(areas._geometries, areas.map_types, strict=True) if kind.name == "ROADBLOCK"]
+    on_road = shapely.contains_xy(np.array(shapes)[:, None], *corners(scores.states).reshape(-1, 2).T.numpy()).any(0)
+    expected = on_road.reshape(12, -1).all(1)
+    assert scores.columns["drivable_area_compliance"].bool().tolist() == expected.tolist()
+    filled = Scorer([scene], human_filter=False)(poses, torch.zeros(12, dtype=torch.int64))
+    assert 0 < expected.sum() < filled.columns["drivable_area_compliance"].sum()
+
+
+def test_repeated_vertices_and_caches_for_training():
+    scene = straight_road()
+    [plan] = Scorer([scene]).plans
+    cache, poses, row = cache_of(scene, plan), straight()[None], torch.zeros(1, dtype=torch.int64)
+    expected = scorer_of([cache])(poses, row).columns
+    areas = cache.drivable_area_map
+    twice = [np.repeat(shape.exterior.coords, 2, axis=0) for shape in areas._geometries]
+    areas._geometries = [shapely.Polygon(points) for points in twice]
+    found = scorer_of([cache])(poses, row).columns
+    assert all(torch.equal(found[name], column) for name, column in expected.items())
+    del cache.trajectory
+    cache.pdm_progress = 20.0
+    with pytest.raises(UserError, match="pdm_progress"):
+        scorer_of([cache])
 
 
 def test_pdm_score_has_the_devkits_signature_and_columns(cases):

@@ -15,6 +15,7 @@ from lightning_cgrpo.navsim.geometry.boxes import (
 from lightning_cgrpo.navsim.geometry.polygons import Polygons
 from lightning_cgrpo.navsim.geometry.polylines import Polylines
 from lightning_cgrpo.navsim.geometry.ranges import expand, starts
+from lightning_cgrpo.navsim.geometry.shapes import polygons as shapes
 from lightning_cgrpo.scenes.scene import Points
 
 FAR = np.array([333557.0, 4697225.0])
@@ -131,6 +132,30 @@ def test_boxes_touch_polygons_where_shapely_says_they_intersect():
     )
     assert 0.1 < expected.mean() < 0.9
     assert np.array_equal(found.numpy(), expected)
+
+
+def test_holes_are_outside_where_shapely_says_so():
+    """Of rings in the middle of stars; boxes inside a hole don't touch the polygon around it."""
+    rng = np.random.default_rng(7)
+    angles = np.sort(rng.uniform(0, 2 * np.pi, (20, 30)))
+    circle = np.stack([np.cos(angles), np.sin(angles)], -1)
+    rows, rings = circle * rng.uniform(6, 12, (20, 30, 1)) + 3, circle * rng.uniform(2, 4, (20, 30, 1)) + 3
+    small = 0.5 * circle[::-1, ::3] + 3  # a second one in some, in the way of nothing
+    holes = [[ring] if row % 3 else [ring + 0.2, small[row] - [5, 0]] for row, ring in enumerate(rings)]
+    holes[4] = []
+    points = Points.polygons(rows, holes)
+    polygons = Polygons.of([points.xy[:7], points.xy[7:]], points.holes)
+    places = torch.rand(20, 500, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 26 - 10
+    expected = shapes(points)
+    inside = polygons.contain(places, torch.arange(20))
+    within = [shapely.contains_xy(polygon, *at.numpy().T) for polygon, at in zip(expected, places, strict=True)]
+    valid = np.array([polygon.is_valid for polygon in expected])
+    assert valid.sum() > 10 and np.array_equal(inside.numpy()[valid], np.stack(within)[valid])
+    boxes = random_boxes(20 * 60, 9, spread=20) - 6
+    row = torch.arange(20).repeat_interleave(60)
+    touching = shapely.intersects(shapely.polygons(boxes.numpy()), expected[row.numpy()])
+    kept = valid[row.numpy()]
+    assert np.array_equal(polygons.touch_boxes(boxes, row).numpy()[kept], touching[kept])
 
 
 def test_a_box_within_a_polygon_touches_it_and_so_does_one_around_it():

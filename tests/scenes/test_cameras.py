@@ -158,6 +158,18 @@ def test_it_doesnt_matter_where_a_scene_is():
     assert (np.abs(far - images(scene)).max(-1) > 60).mean() < 0.01  # by rounding, some borders of pixels
 
 
+def test_a_hole_of_a_road_is_grass():
+    scene = straight_road()
+    hole = torch.tensor([[9.0, -3.0], [9.0, -0.5], [12.0, -0.5], [12.0, -3.0]], dtype=torch.float64)
+    blocks = scene.map.roadblocks
+    polygons = replace(blocks.polygons, holes=((0, hole),))
+    road_map = replace(scene.map, roadblocks=replace(blocks, polygons=polygons))
+    image = CameraViews(replace(scene, map=road_map), TALL, WIDE)()
+    for x, color in ((10.5, GRASS), (16.0, ROAD)):
+        column, row = pixel(x, 0.0)
+        assert near(image[int(row), int(column)], color, 10)
+
+
 def test_a_scene_without_anything_is_drawn():
     scene = straight_road()
     bare = replace(

@@ -52,7 +52,7 @@ def content() -> dict[str, Any]:
             ],
             "intersections": [{"id": "i", "polygon": beyond}],
             "carparks": [{"id": "c", "polygon": [[0.0, 2.0], [10.0, 2.0], [10.0, 7.0]]}],
-            "drivable_areas": [{"id": "d", "polygon": square}],
+            "drivable_areas": [{"id": "d", "polygon": square, "holes": [[[5.0, 0.0], [6.0, 0.0], [6.0, 1.0]]]}],
         },
         "route": ["r", "s"],
         "ego": [

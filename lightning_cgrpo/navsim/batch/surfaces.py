@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch
 from lightning_cgrpo.navsim.geometry.polygons import Polygons
+from lightning_cgrpo.navsim.geometry.shapes import polygons as shapes
 from lightning_cgrpo.navsim.route.road import MAP_RADIUS
 from lightning_cgrpo.navsim.simulation.timing import DT, EARLY, STEPS
 from lightning_cgrpo.scenes.scene import Lights, Points, Scene
@@ -44,12 +45,17 @@ class Surfaces:
     ) -> Surfaces:
         """Collect surfaces of S scenes with routes of lanes (rows of the map), relative to ``origin [S, 2]``."""
         layers: list[Tensor] = []
+        holes: list[tuple[int, Tensor]] = []
         tables, flags, red_tables, reds = [], [], [], []
         total = 0
         for scene, lanes, shift in zip(scenes, route_lanes, origin, strict=True):
             near, flag = _near(scene, lanes)
             red, closed = _red(scene)
-            layers += [(xy - shift).to(device, dtype) for xy in (*near, red)]
+            begin = total
+            for points in (*near, red):
+                layers.append((points.xy - shift).to(device, dtype))
+                holes += [(begin + row, (ring - shift).to(device, dtype)) for row, ring in points.holes]
+                begin += len(points)
             flags.append(flag)
             reds.append(closed)
             tables.append(torch.arange(len(flag)) + total)
@@ -59,12 +65,12 @@ class Surfaces:
             pad_sequence(rows, batch_first=True).to(device) for rows in (tables, flags, red_tables, reds)
         )
         lane, on_route, drivable, intersection = flag.unbind(-1)
-        polygons = Polygons.of(layers)
+        polygons = Polygons.of(layers, holes)
         return cls(polygons, table, lane, on_route, drivable, intersection, red_table, closed.transpose(1, 2))
 
 
-def _near(scene: Scene, route_lanes: Sequence[int]) -> tuple[list[Tensor], Tensor]:
-    """Polygons ``[n, V, 2]`` by layer, and flags ``[sum of n, 4]``: lane, on_route, drivable, intersection."""
+def _near(scene: Scene, route_lanes: Sequence[int]) -> tuple[list[Points], Tensor]:
+    """Polygons by layer, and flags ``[sum of n, 4]``: lane, on_route, drivable, intersection."""
     lanes, blocks = scene.map.lanes, scene.map.roadblocks
     areas = (scene.map.intersections, scene.map.carparks, scene.map.drivable_areas)
     crossings, carparks, drivable = (area.polygons for area in areas)
@@ -84,7 +90,7 @@ def _near(scene: Scene, route_lanes: Sequence[int]) -> tuple[list[Tensor], Tenso
         torch.stack([torch.as_tensor(flag).expand(len(polygons)) for flag in flags], 1)[keep]
         for polygons, keep, flags in layers
     ]
-    return [polygons.xy[keep] for polygons, keep, _ in layers], torch.cat(columns)
+    return [polygons.kept(keep) for polygons, keep, _ in layers], torch.cat(columns)
 
 
 def _touching(polygons: Points, patch: shapely.Polygon) -> Tensor:
@@ -93,19 +99,18 @@ def _touching(polygons: Points, patch: shapely.Polygon) -> Tensor:
         return torch.zeros(0, dtype=torch.bool)
     box = xy.new_tensor(patch.bounds)
     touching: Tensor = ((xy >= box[:2]) & (xy <= box[2:])).all(-1).any(-1)
-    unclear = (~touching & bounds_touch(bounds(xy), box)).nonzero()[:, 0].tolist()
-    for row in unclear:
-        touching[row] = bool(shapely.Polygon(polygons[row].numpy()).intersects(patch))
+    unclear = ~touching & bounds_touch(bounds(xy), box)
+    touching[unclear] = torch.from_numpy(shapely.intersects(shapes(polygons.kept(unclear)), patch))
     return touching
 
 
-def _red(scene: Scene) -> tuple[Tensor, Tensor]:
-    """Connectors of the mission's route that are red at some step: polygons ``[C, V, 2]``, red ``[C, 41]``."""
+def _red(scene: Scene) -> tuple[Points, Tensor]:
+    """Connectors of the mission's route that are red at some step: C polygons, red ``[C, 41]``."""
     lanes = scene.map.lanes
     mission = torch.isin(lanes.roadblock, torch.tensor(scene.route, dtype=torch.int64))
     red = red_at_steps(scene.lights).T & mission[:, None]
     ever = red.any(1)
-    return lanes.polygons.xy[ever], red[ever]
+    return lanes.polygons.kept(ever), red[ever]
 
 
 def red_at_steps(lights: Lights) -> Tensor:

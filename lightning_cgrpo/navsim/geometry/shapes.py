@@ -15,10 +15,12 @@ Shapes = npt.NDArray[np.object_]
 
 
 def polygons(points: Points) -> Shapes:
-    """``[N]`` polygons, without the padding."""
+    """``[N]`` polygons with their holes, without the padding."""
     closed = torch.arange(points.xy.shape[1]) <= points.counts[:, None]  # the first point again at the end
     rings = shapely.linearrings(points.xy[closed].numpy(), indices=closed.nonzero()[:, 0].numpy())
     made: Shapes = shapely.polygons(rings)
+    for row, ring in points.holes:
+        made[row] = shapely.Polygon(made[row].exterior, [*made[row].interiors, ring.numpy()])
     return made
 
 

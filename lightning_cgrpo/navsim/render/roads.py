@@ -86,6 +86,7 @@ def _when(red: Tensor, times: Tensor) -> str:
 
 
 def _fill(axes: Axes, view: View, polygons: Points, rows: Iterable[int], color: str, edge: str | None = None) -> None:
+    polygons = polygons.drawn()
     drawn = [polygon for polygon in (view.points(polygons[row]) for row in rows) if view.sees(polygon)]
     draw_polygons(axes, drawn, color, edgecolor=edge or color, linewidth=0.5, zorder=style.ROADS)
 

@@ -25,6 +25,7 @@ def layers(road_map: RoadMap, origin: Array) -> Iterator[tuple[Array, Color]]:
 
 
 def _near(origin: Array, polygons: Points, chosen: Array | bool = True) -> Array:
+    polygons = polygons.drawn()
     near: Array = (polygons.xy.numpy()[_rows(origin, polygons) & chosen] - origin).astype(np.float32)
     return near
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,7 @@ def _map(token: str, scenario: Any, layers: Any) -> dict[str, Any]:
             {
                 "id": name,
                 "connector": connector,
-                "polygon": _polygon(block),
+                **polygon_content(block.polygon),
                 "lanes": [str(lane.id) for lane in block.interior_edges],
                 "incoming": _known(block.incoming_edges, blocks),
                 "outgoing": _known(block.outgoing_edges, blocks),
@@ -150,7 +151,7 @@ def _map(token: str, scenario: Any, layers: Any) -> dict[str, Any]:
                 "id": name,
                 "connector": connector,
                 "roadblock": block,
-                "polygon": _polygon(lane),
+                **polygon_content(lane.polygon),
                 "centerline": [[float(state.x), float(state.y)] for state in lane.baseline_path.discrete_path],
                 "speed_limit": None if lane.speed_limit_mps is None else float(lane.speed_limit_mps),
                 "incoming": _known(lane.incoming_edges, lanes),
@@ -158,13 +159,20 @@ def _map(token: str, scenario: Any, layers: Any) -> dict[str, Any]:
             }
             for name, (lane, block, connector) in lanes.items()
         ],
-        "intersections": [{"id": str(area.id), "polygon": _polygon(area)} for area in near[layers.INTERSECTION]],
-        "carparks": [{"id": str(area.id), "polygon": _polygon(area)} for area in near[layers.CARPARK_AREA]],
+        "intersections": [{"id": str(area.id), **polygon_content(area.polygon)} for area in near[layers.INTERSECTION]],
+        "carparks": [{"id": str(area.id), **polygon_content(area.polygon)} for area in near[layers.CARPARK_AREA]],
     }
 
 
-def _polygon(item: Any) -> list[list[float]]:
-    return [[float(x), float(y)] for x, y, *_ in item.polygon.exterior.coords][:-1]
+def polygon_content(polygon: Any) -> dict[str, Any]:
+    """The fields `polygon` and `holes` of a shapely polygon, without repeated vertices."""
+    exterior, *holes = map(_vertices, (polygon.exterior, *polygon.interiors))
+    return {"polygon": exterior, **({"holes": holes} if holes else {})}
+
+
+def _vertices(ring: Any) -> list[list[float]]:
+    points = [[float(x), float(y)] for x, y, *_ in ring.coords]
+    return [point for point, following in pairwise(points) if point != following]
 
 
 def _known(edges: Any, among: dict[str, Any]) -> list[str]:
