@@ -123,8 +123,8 @@ class PromptDataModule(GroupDataModule):
                 )
             return train, val
         val = [train[index] for index in held_out(len(train), self.val_prompts)]
-        known = {_key(row) for row in val}
-        return [row for row in train if _key(row) not in known], val
+        held = {_key(row) for row in val}
+        return [row for row in train if _key(row) not in held], val
 
     @cached_property
     def _test(self) -> Rows:

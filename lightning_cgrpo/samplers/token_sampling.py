@@ -80,10 +80,10 @@ def sample(probabilities: Tensor, draws: Tensor) -> Tensor:
     blocks = torch.nn.functional.pad(probabilities, (BLOCK, -size % BLOCK)).unflatten(1, (-1, BLOCK))
     cumulative = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
     target = target * cumulative[:, -1]
-    found = _first_above(cumulative, target)[:, None]
-    block = found - 1
+    entry = _first_above(cumulative, target)[:, None]
+    block = entry - 1
     before = cumulative.gather(1, block)[:, 0]
-    inside = blocks.gather(1, found[..., None].expand(-1, -1, BLOCK))[:, 0].cumsum(-1, dtype=torch.float64)
+    inside = blocks.gather(1, entry[..., None].expand(-1, -1, BLOCK))[:, 0].cumsum(-1, dtype=torch.float64)
     # Rounding may lift the rest to the block's total or above, but the chosen entry must have a positive weight.
     rest = torch.minimum(target - before, inside[:, -1] * BELOW_ONE)
     return block[:, 0] * BLOCK + _first_above(inside, rest)

@@ -46,7 +46,7 @@ class TransformersEngine(RolloutEngine):
         tokens = torch.full((len(prompts) * group_size, longest), policy.pad_token, device=device)
         written = torch.zeros_like(tokens, dtype=torch.bool)
         truncated = torch.zeros(len(tokens), dtype=torch.bool, device=device)
-        world = None if reply is None else _World(reply, tokens)
+        world = None if reply is None else _Replies(reply, tokens)
         log_probs = torch.zeros_like(tokens, dtype=torch.float32) if sampling.repetition_penalty != 1 else None
         every_draw = draws.flatten(0, 1).to(device, non_blocking=True)
         at_once = max(len(prompts) if sampling.batch_size is None else sampling.batch_size // group_size, 1)
@@ -104,7 +104,7 @@ def _occurring(policy: CausalLMPolicy, prompts: list[list[int]]) -> Tensor:
     return seen.to(policy.device, non_blocking=True)
 
 
-class _World:
+class _Replies:
     """Writes the world's replies ahead into the answers' ``tokens [R, T]``; `replied` marks them."""
 
     def __init__(self, reply: Replies, tokens: Tensor) -> None:

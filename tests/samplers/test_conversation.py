@@ -24,7 +24,7 @@ from lightning_cgrpo.rollout import Examples, PromptGroups, read  # noqa: E402
 from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler  # noqa: E402
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate  # noqa: E402
 from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, schema  # noqa: E402
-from lightning_cgrpo.samplers.conversation.world import Conversation, World  # noqa: E402
+from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations  # noqa: E402
 from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
 from lightning_cgrpo.tasks.functions.task import FunctionTask  # noqa: E402
 
@@ -329,7 +329,7 @@ def test_errors_are_told_and_counted(policy, call, event, told):
     tools = {tool.__name__: tool for tool in (add, fail, hang, later, result, echo)}
     template = ChatTemplate(policy, TOOLS)
     talk = Conversation(tools)
-    world = World(template, [talk], None, time_limit=0.1)
+    world = Conversations(template, [talk], None, time_limit=0.1)
     tokens = [*template._ids(f"So <tool_call>{call}</tool_call>"), policy.tokenizer.eos_token_id]
     (reply,) = world([0], [tokens], 200)
     (turn,) = talk.turns
@@ -398,7 +398,7 @@ def test_limits_cut_conversations(policy):
     tokens = template._ids('<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>')
     for limits, room in (((1, None), 200), ((None, None), 3)):
         talk = Conversation({"add": add})
-        assert World(template, [talk], *limits)([0], [tokens], room) == [[]]
+        assert Conversations(template, [talk], *limits)([0], [tokens], room) == [[]]
         assert talk.cut and talk.messages[-1]["role"] == "assistant"
 
 

@@ -18,7 +18,7 @@ from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, read
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import Tool, methods, own_reward, schema
-from lightning_cgrpo.samplers.conversation.world import Conversation, World, event_kinds, event_signals
+from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations, event_kinds, event_signals
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.sampler import Noise
 from lightning_cgrpo.user_code import UserCode, called, imported
@@ -77,8 +77,8 @@ class ConversationSampler(GenerationSampler):
         if twice := sorted({name for name in self._names if self._names.count(name) > 1}):
             raise UserError(f"Expected tools of different names, but got '{twice[0]}' twice.")
         self._reward = next((type(first).__name__ for first in self._pool if hasattr(first, "get_reward")), None)
-        own: dict[str, SignalKind] = {} if self._reward is None else {self._reward: "any"}
-        self.signals: Mapping[str, SignalKind] = event_kinds(self._names) | own
+        reward: dict[str, SignalKind] = {} if self._reward is None else {self._reward: "any"}
+        self.signals: Mapping[str, SignalKind] = event_kinds(self._names) | reward
         self._template: ChatTemplate | None = None
 
     @cached_property
@@ -108,7 +108,7 @@ class ConversationSampler(GenerationSampler):
         template = self.template(policy)
         prompts = self._observed(prompts, environments, group_size, template)
         talks = [self._conversation(environments[row : row + 1]) for row in range(answers)]
-        world = World(template, talks, self.max_turns, self.time_limit)
+        world = Conversations(template, talks, self.max_turns, self.time_limit)
         rollouts = self.generated(policy, prompts, group_size, noise, world)
         self._finish(world, rollouts)
         info: dict[str, list[Any]] = {
@@ -174,7 +174,7 @@ class ConversationSampler(GenerationSampler):
                 asked[number] = [*before, {**last, "content": last["content"] + template.harmless(first)}]
         return PromptGroups(prompts.index, {**prompts.columns, "prompt": asked})
 
-    def _finish(self, world: World, rollouts: Rollouts) -> None:
+    def _finish(self, world: Conversations, rollouts: Rollouts) -> None:
         """Record the turns that the limit of tokens ended."""
         actions, mask = rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1)
         cut, actions, mask = on_host(rollouts.info["truncated"].flatten(), actions, mask)

@@ -42,7 +42,7 @@ class Conversation:
     hung: bool = False  # a tool or the user may still be running
 
 
-class World:
+class Conversations:
     """Replies to the policy's turns with the results of the tools that they call, or as the user; see `Replies`.
 
     Args:

@@ -30,8 +30,8 @@ class FolderPush(WeightPush):
         first = world()[0] == 0
         if first and self.folder is not None and not Path(self.folder).is_dir():
             raise UserError(f"Expected folder to exist, but got '{self.folder}', try creating the folder.")
-        own = tempfile.TemporaryDirectory(prefix="weights-", dir=self.folder) if first else nullcontext("")
-        with own as directory:
+        folder = tempfile.TemporaryDirectory(prefix="weights-", dir=self.folder) if first else nullcontext("")
+        with folder as directory:
             if first:
                 write(policy, directory)
 

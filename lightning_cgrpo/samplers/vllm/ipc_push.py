@@ -36,7 +36,7 @@ class IPCPush(WeightPush):
         gpu = self._gpu(policy.device)
         weights = {name: weight.contiguous() for name, weight in named_weights(policy).items()}
         every = gathered((gpu, [self._handle(weight) for weight in weights.values()]))
-        handles = [{gpu: own[number] for gpu, own in every} for number in range(len(weights))]
+        handles = [{gpu: of_gpu[number] for gpu, of_gpu in every} for number in range(len(weights))]
 
         def send(client: JSONClient) -> None:
             client.post("/init_weight_transfer_engine", {"init_info": {"packed": False}})

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, printable
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.samplers.engine import Completions, Replies, Sampling
 
@@ -25,21 +25,20 @@ ROUNDING = 1e-3
 
 @dataclass(frozen=True)
 class Turn:
-    """Sampled tokens of a request, with their log-probabilities; the `reason` of the end is "stop" or "length"."""
+    """Sampled tokens of a request, with their log-probabilities."""
 
     tokens: list[int]
     log_probs: list[float]
-    reason: str
 
 
 @dataclass
-class Answer:
+class GrowingAnswer:
     """An answer that grows by turns and replies to them."""
 
     prompt: list[int]
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)  # 0 for replies
-    own: list[bool] = field(default_factory=list)
+    sampled: list[bool] = field(default_factory=list)
     start: int = 0  # of the last turn
 
     @property
@@ -48,19 +47,19 @@ class Answer:
 
     def add(self, turn: Turn) -> None:
         self.start = len(self.tokens)
-        self._extend(turn.tokens, turn.log_probs, own=True)
+        self._extend(turn.tokens, turn.log_probs, sampled=True)
 
     def add_reply(self, tokens: list[int]) -> None:
-        self._extend(tokens, [0.0] * len(tokens), own=False)
+        self._extend(tokens, [0.0] * len(tokens), sampled=False)
 
-    def _extend(self, tokens: list[int], log_probs: list[float], own: bool) -> None:
+    def _extend(self, tokens: list[int], log_probs: list[float], sampled: bool) -> None:
         self.tokens += tokens
         self.log_probs += log_probs
-        self.own += [own] * len(tokens)
+        self.sampled += [sampled] * len(tokens)
 
 
 def replied(
-    policy: CausalLMPolicy, answers: Sequence[Answer], rows: Sequence[int], reply: Replies, length: int
+    policy: CausalLMPolicy, answers: Sequence[GrowingAnswer], rows: Sequence[int], reply: Replies, length: int
 ) -> list[int]:
     """Add replies to the turns of `rows` that ended with a stop token; return the rows that go on.
 
@@ -116,7 +115,9 @@ def parameters(policy: CausalLMPolicy, sampling: Sampling, seed: int, start: int
     }
 
 
-def completions(policy: CausalLMPolicy, answers: list[Answer], shape: tuple[int, int], length: int) -> Completions:
+def completions(
+    policy: CausalLMPolicy, answers: list[GrowingAnswer], shape: tuple[int, int], length: int
+) -> Completions:
     """Answers in the order (b, g) as tensors of `shape` (B, G) and `length` T."""
     tokens = torch.full((len(answers), length), policy.pad_token)
     mask = torch.zeros((len(answers), length), dtype=torch.bool)
@@ -126,7 +127,7 @@ def completions(policy: CausalLMPolicy, answers: list[Answer], shape: tuple[int,
         size = len(answer.tokens)
         tokens[row, :size] = torch.tensor(answer.tokens)
         log_probs[row, :size] = torch.tensor(answer.log_probs)
-        mask[row, :size] = torch.tensor(answer.own)
+        mask[row, :size] = torch.tensor(answer.sampled)
         truncated[row] = answer.tokens[-1] not in policy.stop_tokens
     device = policy.device
     return Completions(
@@ -141,9 +142,10 @@ def read_turn(policy: CausalLMPolicy, request: Mapping[str, Any], reply: Mapping
     """The turn in a server's reply; `where` names the server.
 
     Raises:
-        UserError: there is none, to the request's prompt, of the policy's tokens and with possible log-probabilities.
+        UserError: there is none that continues the request's prompt by the policy's tokens, within the length, with
+            possible log-probabilities.
     """
-    vocabulary = len(policy.output_weight)
+    length, stops, vocabulary = request["max_tokens"], request["stop_token_ids"], len(policy.output_weight)
     try:
         (choice,) = reply["choices"]
         if choice["prompt_token_ids"] != request["prompt"]:
@@ -156,6 +158,19 @@ def read_turn(policy: CausalLMPolicy, request: Mapping[str, Any], reply: Mapping
             f"Expected {where} to give the tokens and log-probabilities of an answer to the prompt's tokens, but got a "
             "reply without them, try vLLM 0.33."
         ) from None
+    size, stopped = len(tokens), [token in stops for token in tokens]
+    if reason == "length" and 1 <= size < length and not any(stopped):
+        raise UserError(
+            f"Expected {where} to have room for answers of {length} tokens, but got an answer cut after {size}, try a "
+            "larger max_model_len there, or a smaller max_new_tokens."
+        )
+    ended = size <= length and (any(stopped) or size == length)
+    if not ended or any(stopped[:-1]) or len(log_probs) != size or reason not in ("stop", "length"):
+        raise UserError(
+            f"Expected {where} to answer with at most {length} tokens, a log-probability for each, until a stop token, "
+            f"but got {size} tokens, {len(log_probs)} log-probabilities and the end '{printable(reason)}', "
+            "try vLLM 0.33."
+        )
     if unknown := [token for token in tokens if not 0 <= token < vocabulary]:
         raise UserError(
             f"Expected {where} to answer with the {vocabulary} tokens of '{policy.name}', but got token {unknown[0]}, "
@@ -166,26 +181,4 @@ def read_turn(policy: CausalLMPolicy, request: Mapping[str, Any], reply: Mapping
             f"Expected {where} to give log-probabilities of at most 0, but got {impossible[0]:g}, try `vllm serve` "
             "with --dtype bfloat16 or float32, because float16 overflows."
         )
-    return Turn(tokens, log_probs, reason)
-
-
-def check_turn(policy: CausalLMPolicy, turn: Turn, length: int, where: str) -> None:
-    """Check a turn of at most `length` tokens; `where` names the server.
-
-    Raises:
-        UserError: no tokens, too many, tokens after a stop token, or other numbers of log-probabilities.
-    """
-    size = len(turn.tokens)
-    stopped = [token in policy.stop_tokens for token in turn.tokens]
-    if turn.reason == "length" and 1 <= size < length and not any(stopped):
-        raise UserError(
-            f"Expected {where} to have room for answers of {length} tokens, but got an answer cut after {size}, try a "
-            "larger max_model_len there, or a smaller max_new_tokens."
-        )
-    ended = size <= length and (any(stopped) or size == length)
-    if not ended or any(stopped[:-1]) or len(turn.log_probs) != size or turn.reason not in ("stop", "length"):
-        raise UserError(
-            f"Expected {where} to answer with at most {length} tokens, a log-probability for each, until a stop token, "
-            f"but got {size} tokens, {len(turn.log_probs)} log-probabilities and the end '{turn.reason}', try vLLM "
-            "0.33."
-        )
+    return Turn(tokens, log_probs)

@@ -18,9 +18,8 @@ from lightning_cgrpo.samplers.vllm.folder_push import FolderPush
 from lightning_cgrpo.samplers.vllm.push import WeightPush
 from lightning_cgrpo.samplers.vllm.requests import (
     LOGPROBS_MODE,
-    Answer,
+    GrowingAnswer,
     Turn,
-    check_turn,
     completions,
     parameters,
     read_turn,
@@ -91,7 +90,7 @@ class VLLMServer(RolloutEngine):
                 "without an engine."
             )
         self._synchronize(policy)
-        answers = [Answer(prompt) for prompt in prompts for _ in range(group_size)]
+        answers = [GrowingAnswer(prompt) for prompt in prompts for _ in range(group_size)]
         rows, draws = list(range(len(answers))), draws.flatten(0, 1)
         while rows:  # a turn of each answer that goes on
             starts = [len(answers[row].tokens) for row in rows]
@@ -100,7 +99,6 @@ class VLLMServer(RolloutEngine):
                 for row, start, seed in zip(rows, starts, seeds(draws[rows, starts]), strict=True)
             ]
             for row, turn in zip(rows, self._turns(policy, requests), strict=True):
-                check_turn(policy, turn, sampling.max_new_tokens - len(answers[row].tokens), self._where)
                 answers[row].add(turn)
             rows = [] if reply is None else replied(policy, answers, rows, reply, sampling.max_new_tokens)
         served = self._served()

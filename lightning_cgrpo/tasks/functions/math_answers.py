@@ -44,6 +44,6 @@ def math_correct(completions: Sequence[Any], answer: Sequence[str], **_: Any) ->
             latex = text if "$" in text or r"\boxed" in text else f"${text}$"
             golds[text] = parse(latex, parsing_timeout=None)
         said = completion if isinstance(completion, str) else completion[-1]["content"]
-        found = parse(said, boxed_first, parsing_timeout=None)
-        correct.append(float(verify(golds[text], found, timeout_seconds=None)) if golds[text] else None)
+        formula = parse(said, boxed_first, parsing_timeout=None)
+        correct.append(float(verify(golds[text], formula, timeout_seconds=None)) if golds[text] else None)
     return correct

@@ -93,13 +93,13 @@ class FunctionTask(Task):
         # A process may have no prompts, which functions need not expect.
         outputs: Mapping[str, Any] = dict.fromkeys(self.functions, ())
         if len(prompts):
-            given = _arguments(prompts, rollouts)
-            given |= {
+            arguments = _arguments(prompts, rollouts)
+            arguments |= {
                 "trainer_state": self.trainer_state,
                 "log_extra": functools.partial(_add_column, rollouts),
                 "log_metric": self._log_metric,
             }
-            outputs = call_functions(self.functions, given, self.time_limit)
+            outputs = call_functions(self.functions, arguments, self.time_limit)
         return {
             **{name: self._signal(name, output, rollouts) for name, output in outputs.items()},
             **length_signals(rollouts, self.max_completion_tokens),
