@@ -1,8 +1,7 @@
 """Controllers of the multipliers on 26 bandits whose constrained optimum a linear program knows.
 
-    python -m benchmarks.duals                                    # all problems and controllers, three seeds
-    python -m benchmarks.duals --controllers DampedAscent --seeds 10
-    python -m benchmarks.duals --problems 2 3 --processes 1       # some problems, by number
+    python -m benchmarks.duals                 # all problems and controllers, three seeds: 15 minutes of CPU time
+    python -m benchmarks.duals --controllers DampedAscent --seeds 10 --problems 2 3
 
 A tabular softmax policy is trained by `ScalarizedAdvantages` and `LagrangianCallback`, as users train, with every
 default. Letters: X contexts, A arms, K constraints, T updates, B groups of G answers.
@@ -37,7 +36,7 @@ from torch import Tensor
 
 from lightning_cgrpo import multipliers
 from lightning_cgrpo.callbacks import LagrangianCallback
-from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages
+from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
 from lightning_cgrpo.multipliers import Controller
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import Rollouts, Signal
@@ -87,10 +86,7 @@ class Problem:
     @property
     def objective(self) -> Objective:
         kind, cost = "mean_at_most" if self.heavy else "at_most", "excess" if self.excess else "signal"
-        constraints = {
-            f"cost{k}": Constraint(cost=cost, **{kind: d})  # type: ignore[arg-type]
-            for k, d in enumerate(self.thresholds)
-        }
+        constraints = {f"cost{k}": Constraint(cost=cost, **{kind: d}) for k, d in enumerate(self.thresholds)}
         return Objective("reward", constraints)
 
     @property
@@ -112,12 +108,10 @@ class Problem:
 
     def bounds(self) -> tuple[float, float]:
         """Least reward of the safest policies (the least sum of excesses), and the greatest within the thresholds."""
-        contexts, arms = self.rewards.shape
-        rewards = self.rewards.ravel() / contexts
+        (contexts, arms), rewards = self.rewards.shape, self.rewards.ravel() / len(self.rewards)
         counted = self.violations()[: self.counted] / self.units[: self.counted, None, None] / contexts
         rows = counted.reshape(len(counted), -1)
-        shares = np.kron(np.eye(contexts), np.ones(arms))  # a context's probabilities sum to 1
-        ones = np.ones(contexts)
+        shares, ones = np.kron(np.eye(contexts), np.ones(arms)), np.ones(contexts)  # probabilities sum to 1
         best = linprog(-rewards, rows, np.zeros(len(rows)), shares, ones)
         assert best.success, "no policy meets the thresholds"
         total = rows.sum(0)
@@ -138,23 +132,33 @@ def drawn(seed: int, *shares: float, contexts: int = 8, arms: int = 6, constrain
     return Problem(rewards, costs, between(rewards, costs, *shares), **others)
 
 
-def between(rewards: Array, costs: Array, *shares: float) -> tuple[float, ...]:
+def between(rewards: Array, costs: Array, *shares: float, lengths: Array | None = None) -> tuple[float, ...]:
     """Thresholds at a share of the range from the least rates to the greedy policy's; one share serves all."""
-    greedy = np.take_along_axis(costs, rewards.argmax(-1)[None, :, None], -1)[..., 0].mean(-1)
-    least = costs.min(-1).mean(-1)
+    steps = np.ones_like(rewards) if lengths is None else lengths
+
+    def rate(cost: Array, arm: Array) -> float:
+        rows = np.arange(len(arm))
+        return float((cost * steps)[rows, arm].sum() / steps[rows, arm].sum())
+
+    greedy = np.array([rate(cost, rewards.argmax(-1)) for cost in costs])
+    least = np.array([rate(cost, cost.argmin(-1)) for cost in costs])
     return tuple((least + np.array(shares) * (greedy - least)).tolist())
 
 
-def rare(seed: int, thresholds: tuple[float, ...], safe: float, **settings: Any) -> Problem:
-    """Two arms are (almost) safe for the first constraint, at 0.6 and 0.5 of the best reward."""
+def rare(seed: int, thresholds: tuple[float, ...], safe: float, dear: float, **settings: Any) -> Problem:
+    """Two arms are (almost) safe for the first constraint, at 0.6 and 0.5 of the best reward; `dear` scales the rest.
+
+    The smaller the costs of the dear arms, the higher is the price that keeps the policy away from them.
+    """
     problem = drawn(seed, 0.35, constraints=len(thresholds), **settings)
     problem.rewards[:, :2] = problem.rewards.max(-1, keepdims=True) * (0.6, 0.5)
+    problem.costs[0] *= dear
     problem.costs[0, :, :2] = safe
     return replace(problem, thresholds=thresholds)
 
 
 def by_name() -> dict[str, Problem]:
-    """The 26 problems of the audit of November 2026, in its order."""
+    """The 26 problems of an audit in November 2026, in its order."""
     base, slack = drawn(9, 0.35), drawn(20, 0.35, updates=800)
     conflict, swap, pair = (drawn(seed, 0.35, constraints=1) for seed in (6, 19, 21))
     opposed = {"costs": np.concatenate([conflict.costs, 1 - 0.9 * conflict.costs]), "counted": 1}
@@ -163,15 +167,18 @@ def by_name() -> dict[str, Problem]:
     modes, mode_costs = (np.tile(row, (8, 1)) for row in ((0.5, 0.55, 0.8, 0.85, 0.9), (0.02, 0.03, 0.05, 0.5, 0.7)))
     dull = drawn(15, 0.35, contexts=20, constraints=1)
     dull.rewards[1:], dull.costs[:, 1:] = dull.rewards[1:, :1], dull.costs[:, 1:, :1]
-    steps = drawn(23, 0.35, constraints=1, lengths=np.random.default_rng(23).integers(2, 41, (8, 6)).astype(float))
+    # The safer an arm's steps, the longer are its answers, so that the arms of the least sum violate most often.
+    steps = drawn(23, 0.35, constraints=1)
+    lengths = np.round((40 * (steps.costs.min() / steps.costs[0]) ** 1.5).clip(2, 40))
+    steps = replace(steps, lengths=lengths, thresholds=between(steps.rewards, steps.costs, 0.35, lengths=lengths))
     uneven = drawn(26, 0.35, contexts=16, constraints=1, updates=800)
     low, span = np.where(np.arange(16)[:, None] < 8, 0.3, 0.01), np.where(np.arange(16)[:, None] < 8, 0.4, 0.04)
     uneven.costs[0] = low + span * (uneven.rewards - 0.1) / 0.8
     return {
         "8 constraints": drawn(1, 0.55, arms=20, constraints=8),
-        "threshold .001": rare(2, (0.001,), 0.0, prompts=8),
-        "threshold .0001": rare(3, (0.0001,), 0.0, prompts=8),
-        ".999 from .6": rare(4, (0.001, 0.6), 0.0002),
+        "threshold .001": rare(2, (0.001,), 0.0, 0.05, prompts=8),
+        "threshold .0001": rare(3, (0.0001,), 0.0, 0.05, prompts=8),
+        ".999 from .6": rare(4, (0.001, 0.6), 0.0002, 1.0),
         "one loose, one active": drawn(5, 0.9, 0.4),
         "conflict": replace(conflict, thresholds=(*conflict.thresholds, 0.02), **opposed),
         "active late": Problem(
@@ -188,7 +195,7 @@ def by_name() -> dict[str, Problem]:
         "costs share their draw": drawn(16, 0.3, 0.5, draws="shared"),
         "sparse reward": replace(base, rewards=0.02 * base.rewards),
         "noisy reward": replace(base, noise=3.0),
-        "costs swap": replace(swap, before=swap.costs[..., ::-1].copy(), updates=800),
+        "costs swap": replace(swap, before=swap.costs[..., [1, 0, 3, 2, 5, 4]], updates=800),
         "slack, then costs x 8": replace(slack, before=slack.costs / 8),
         "a pair .45 to .55": replace(pair, thresholds=(0.55, 0.55), **both),
         "heavy-tailed mean": drawn(22, 0.35, constraints=1, heavy=True),
@@ -203,11 +210,11 @@ def by_name() -> dict[str, Problem]:
 
 
 class Dual:
-    """The callback that users run, without a Trainer: the only place that knows how it is called."""
+    """The estimator and callback that users run, without a Trainer; the only place that knows their hooks."""
 
     def __init__(self, objective: Objective, controller: Controller, updates: int) -> None:
         count = 1 + len(objective.constrained)
-        self.objective = objective
+        self.objective, self.estimator = objective, ScalarizedAdvantages()
         self.module: Any = SimpleNamespace(
             objective=objective, weights=torch.full((count,), 1 / count, dtype=torch.float64), thresholds={},
             loggers=[], device=torch.device("cpu"),
@@ -219,10 +226,10 @@ class Dual:
         self.callback.setup(self.trainer, self.module, "fit")
         self.callback.on_train_start(self.trainer, self.module)
 
-    def advantages(self, estimator: AdvantageEstimator, rollouts: Rollouts, signals: dict[str, Signal]) -> Tensor:
+    def advantages(self, rollouts: Rollouts, signals: dict[str, Signal]) -> Tensor:
         """Advantages ``[B, G]`` by the weights so far; the signals then move the weights."""
         weights = self.objective.component_weights(self.module.weights)
-        advantages = estimator(rollouts, self.objective.components(signals), weights)
+        advantages = self.estimator(rollouts, self.objective.components(signals), weights)
         violations, opportunities = self.objective.violations(signals, self.objective.constrained)
         self.trainer.global_step += 1
         outputs: Any = {"violations": violations, "opportunities": opportunities, "measured": signals}
@@ -261,14 +268,13 @@ def answered(problem: Problem, costs: Tensor, rows: Tensor, arms: Tensor, draw: 
 def train(problem: Problem, controller: Controller, seed: int) -> Array:
     """The policies ``[T / 4, X, A]`` of the last quarter."""
     draw = torch.Generator().manual_seed(seed)
-    estimator = ScalarizedAdvantages()
     start = np.zeros_like(problem.rewards) if problem.start is None else problem.start
     logits = torch.from_numpy(start.copy()).requires_grad_()
     optimizer = torch.optim.Adam([logits], lr=problem.lr)
     dual, policies = Dual(problem.objective, controller, problem.updates), []
     for update in range(problem.updates):
-        early = problem.before is not None and update < problem.updates // 2
-        costs = torch.from_numpy(problem.before if early and problem.before is not None else problem.costs)
+        early = problem.before if update < problem.updates // 2 else None
+        costs = torch.from_numpy(problem.costs if early is None else early)
         log_probs = logits.log_softmax(-1)
         probs = log_probs.exp()
         policies.append(probs.detach().numpy().copy())
@@ -276,7 +282,7 @@ def train(problem: Problem, controller: Controller, seed: int) -> Array:
         arms = probs.detach()[contexts].multinomial(problem.answers, replacement=True, generator=draw)
         rows = contexts[:, None].expand_as(arms)
         rollouts = Rollouts(arms[..., None], torch.ones_like(arms[..., None], dtype=torch.bool), {})
-        advantages = dual.advantages(estimator, rollouts, answered(problem, costs, rows, arms, draw))
+        advantages = dual.advantages(rollouts, answered(problem, costs, rows, arms, draw))
         entropy = -(probs * log_probs).sum(-1)[contexts].mean()
         optimizer.zero_grad()
         (-(advantages * log_probs[rows, arms]).mean() - ENTROPY * entropy).backward()
@@ -293,7 +299,7 @@ def judged(name: str, controller: str, seed: int) -> dict[str, float]:
     safest, best = problem.bounds()
     reward = float((policies * problem.rewards).sum(-1).mean())
     excess = problem.excesses(policies)[:, : problem.counted].mean(0).max()
-    return {"excess": float(excess), "regret": (best - reward) / (best - safest)}
+    return {"excess": round(float(excess), 4), "regret": round((best - reward) / (best - safest), 4)}
 
 
 # ---------------------------------------------------------------------- the table
@@ -335,8 +341,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         middle = {key: median(score[key] for score in seeds) for key in ("excess", "regret")}
         feasible = middle["excess"] <= TOLERANCE
         results.setdefault(name, {})[controller] = {"feasible": feasible, **middle, "seeds": seeds}
-    out = options.out or (RESULTS if len(chosen) == len(names) else None)
-    if out is not None:
+    if out := options.out or (RESULTS if len(chosen) == len(names) else None):
         out.write_text(json.dumps(results, indent=1) + "\n")
     print(table(results, options.controllers))
 
