@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.errors import UserError
 from tests.forked import forked
 
 EVERY = 5
@@ -157,13 +158,42 @@ def test_a_critic_is_resumed(tmp_path, monkeypatch):
     main(["test", *arguments[1:], f"--ckpt_path=runs/resumed/version_0/checkpoints/step={EVERY}.ckpt"])
 
 
-def test_what_was_lost_would_be_noticed(tmp_path, monkeypatch):
-    """The comparison above can fail: a checkpoint without the callbacks' state is continued differently."""
+def test_float64_is_resumed(tmp_path, monkeypatch):
+    """Lightning loads weights before it converts the module, which would round them."""
     monkeypatch.chdir(tmp_path)
-    main([*ARGUMENTS, "--trainer.max_steps=10"])
+    arguments = [*ARGUMENTS, "--trainer.precision=64-true", "--trainer.max_steps=10"]
+    main(arguments)
+    main([*arguments, f"--ckpt_path=runs/resumed/version_0/checkpoints/step={EVERY}.ckpt"])
+    assert rows(tmp_path, 1, 0) == rows(tmp_path, 0, EVERY)
+    ours, theirs = (checkpoint(tmp_path, version, 10) for version in (1, 0))
+    assert all(value.dtype == torch.float64 for value in theirs["state_dict"].values() if value.is_floating_point())
+    assert_same_state(ours, theirs, 10)
+
+
+def test_a_checkpoint_without_a_part_of_the_state_is_refused_or_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main([*ARGUMENTS, "--trainer.max_steps=5"])
     path = Path(f"runs/resumed/version_0/checkpoints/step={EVERY}.ckpt")
-    incomplete = torch.load(path, weights_only=True)
-    del incomplete["callbacks"]["LagrangianCallback"]
-    torch.save(incomplete, "incomplete.ckpt")
-    main([*ARGUMENTS, "--trainer.max_steps=10", "--ckpt_path=incomplete.ckpt"])
-    assert rows(tmp_path, 1, 0) != rows(tmp_path, 0, EVERY)
+
+    def resume(**changes):
+        incomplete = torch.load(path, weights_only=True) | changes
+        torch.save({name: value for name, value in incomplete.items() if value is not None}, "incomplete.ckpt")
+        main([*ARGUMENTS, "--trainer.max_steps=10", "--ckpt_path=incomplete.ckpt"])
+
+    for part in ("callbacks", "optimizer_states", "loops"):
+        for value in (None, {}):
+            with pytest.raises(UserError, match=f"whole state of a run, but it lacks {part}"):
+                resume(**{part: value})
+    (optimizer,) = torch.load(path, weights_only=True)["optimizer_states"]
+    with pytest.warns(UserWarning, match="no state of the optimizer, which begins anew"):
+        resume(optimizer_states=[optimizer | {"state": {}}])
+    torch.save([1, 2], "incomplete.ckpt")
+    with pytest.raises(UserError, match="hold a run's state, but got a list"):
+        main([*ARGUMENTS, "--trainer.max_steps=10", "--ckpt_path=incomplete.ckpt"])
+    # The comparison of runs can fail: a checkpoint without multipliers is continued differently.
+    callbacks = torch.load(path, weights_only=True)["callbacks"]
+    resume(callbacks={name: state for name, state in callbacks.items() if name != "LagrangianCallback"})
+    main([*ARGUMENTS, "--trainer.max_steps=10", f"--ckpt_path={path}"])
+    versions = sorted(Path("runs/resumed").glob("version_*"), key=lambda folder: folder.stat().st_ctime)[-2:]
+    lost, whole = (int(folder.name.removeprefix("version_")) for folder in versions)
+    assert rows(tmp_path, lost, 0) != rows(tmp_path, whole, 0)

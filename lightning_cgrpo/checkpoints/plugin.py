@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,14 +63,13 @@ class CheckpointFiles(TorchCheckpointIO):
             )
         try:
             content = super().load_checkpoint(path, map_location, weights_only is not False)
-        except pickle.UnpicklingError as error:
-            raise UserError(
-                f"Expected '{path}' to be a checkpoint of tensors and plain containers, but got: {first_line(error)}"
-            ) from error
         except Exception as error:  # a damaged archive raises errors of all kinds
-            if is_remote(path):
-                raise
-            raise damaged(Path(path), first_line(error)) from error
+            # The file may have changed since its checksums were compared.
+            if not is_remote(path) and (problem := damage(Path(path))) is not None:
+                raise damaged(Path(path), problem) from error
+            raise UserError(
+                f"Expected '{path}' to be a checkpoint of tensors and plain containers, but got: {first_line(error)}."
+            ) from error
         if not isinstance(content, dict):
             raise UserError(f"Expected '{path}' to hold a run's state, but got a {type(content).__name__}.")
         return content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -19,7 +20,7 @@ from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import BOUNDS, Constraint
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.output import print_table
-from lightning_cgrpo.prompt_source import PromptLoader
+from lightning_cgrpo.prompt_source import PromptLoader, PromptSource
 from lightning_cgrpo.verdicts.verdict import Counts, fewest_for_all, overall, verdicts
 
 SPLIT = "certify"
@@ -63,7 +64,7 @@ def decided(objective: Objective) -> dict[str, Constraint]:
     return {name: of for name, of in objective.constrained.items() if name not in policy_signals or of.range}
 
 
-def check_prompts(objective: Objective, prompts: int, confidence: float, available: int | None = None) -> None:
+def check_prompts(objective: Objective, prompts: float, confidence: float, available: int | None = None) -> None:
     """Refuse a look that could certify nothing, because it would be the only look.
 
     Args:
@@ -90,9 +91,19 @@ def check_prompts(objective: Objective, prompts: int, confidence: float, availab
             more = f"data with {fewest} or more test prompts, instead of {available}"
         raise ConfigError(
             f"Expected at least {fewest} prompts, because fewer can't certify "
-            f"{' and '.join(thresholds)} with confidence {confidence:g} even without a violation, but got {prompts}, "
+            f"{' and '.join(thresholds)} with confidence {confidence:g} even without a violation, but got {prompts:g}, "
             f"try {more}."
         )
+
+
+def prompts_of(
+    datamodule: GroupDataModule, objective: Objective, prompts: int | None, confidence: float
+) -> tuple[PromptSource, str]:
+    """The prompts of a look, by `GroupDataModule.certification`, if they can certify the objective."""
+    whole, words = datamodule.certification(None)
+    available = None if datamodule.source("test").endless else len(whole)
+    check_prompts(objective, min(prompts or len(whole), available or math.inf), confidence, available)
+    return (whole, words) if prompts is None else datamodule.certification(prompts)
 
 
 class _Rows(Callback):
@@ -134,12 +145,7 @@ class _Look(CommandLine):
             )
         datamodule.prepare_data()
         datamodule.setup("test")
-        whole, _ = datamodule.certification(None)
-        if datamodule.source("test").endless:
-            check_prompts(objective, prompts or len(whole), confidence)
-        else:
-            check_prompts(objective, min(prompts or len(whole), len(whole)), confidence, available=len(whole))
-        source, self.source = datamodule.certification(prompts)
+        source, self.source = prompts_of(datamodule, objective, prompts, confidence)
         self.count, self.longest = len(source), model.sampler.longest
         for name, constraint in decided(objective).items():
             _range(name, constraint, self.longest)

@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -50,6 +49,21 @@ def test_a_write_that_fails_leaves_the_former_whole_and_nothing_else(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
     files.save_checkpoint(CONTENT, path)
     assert torch.equal(torch.load(path, weights_only=True)["state_dict"]["weight"], CONTENT["state_dict"]["weight"])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, OSError])
+def test_no_error_leaves_an_unfinished_file(tmp_path, monkeypatch, error):
+    """`Checkpoints` asks for a name that is unfinished already."""
+
+    def interrupted(content, file):
+        file.write(b"PK")
+        raise error
+
+    monkeypatch.setattr(torch, "save", interrupted)
+    for name in ("last.ckpt", "last.unfinished"):
+        with pytest.raises(UserError if error is OSError else error):
+            CheckpointFiles().save_checkpoint(CONTENT, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_has_the_name_before_it_is_on_the_disk(tmp_path, monkeypatch):
@@ -240,25 +254,39 @@ def test_a_damaged_newest_is_not_passed_over(tmp_path, monkeypatch):
 # ---------------------------------------------------------------------- reading
 
 
-def test_every_changed_weight_and_every_missing_end_is_noticed(tmp_path):
-    """torch loads a changed weight as it is."""
+def test_every_changed_bit_and_every_missing_end_is_noticed_or_harmless(tmp_path):
+    """torch loads a changed weight as it is, and fails in many ways where the archive's structure is changed."""
     whole, broken = tmp_path / "whole.ckpt", tmp_path / "broken.ckpt"
-    CheckpointFiles().save_checkpoint(CONTENT, whole)
+    content = {"state_dict": {"weight": torch.arange(30.0)}, "global_step": 3}
+    CheckpointFiles().save_checkpoint(content, whole)
     assert damage(whole) is None
-    raw = whole.read_bytes()
-    with zipfile.ZipFile(whole) as archive:
-        (weight,) = (entry for entry in archive.infolist() if entry.file_size == 12_000)
-    start = raw.index(CONTENT["state_dict"]["weight"].numpy().tobytes())
-    draw = random.Random(0)
-    for place in draw.sample(range(start, start + weight.file_size), 20):
-        content = bytearray(raw)
-        content[place] ^= 1 << draw.randrange(8)
-        broken.write_bytes(content)
-        assert "checksum" in damage(broken)
-    torch.load(broken, weights_only=True)
+    raw, draw, noticed = whole.read_bytes(), random.Random(0), 0
+    start = raw.index(content["state_dict"]["weight"].numpy().tobytes())
+    weight = range(start, start + 120)
+    for place in [*draw.sample(weight, 20), *draw.sample(range(len(raw)), 350)]:
+        changed = bytearray(raw)
+        changed[place] ^= 1 << draw.randrange(8)
+        broken.write_bytes(changed)
+        if damage(broken):
+            noticed += 1
+        else:
+            assert place not in weight
+            assert torch.equal(CheckpointFiles().load_checkpoint(broken)["state_dict"]["weight"], torch.arange(30.0))
+    assert noticed > 100
     for length in (0, 1, 100, len(raw) // 2, len(raw) - 1):
         broken.write_bytes(raw[:length])
         assert damage(broken)
+
+
+def test_a_checkpoint_that_can_not_be_read_in_the_end_names_the_whole_one(tmp_path, monkeypatch):
+    """Such as one that is damaged after it has been compared with its checksums."""
+    paths = [tmp_path / f"runs/run/version_{number}/checkpoints/last.ckpt" for number in (0, 1)]
+    for path in paths:
+        CheckpointFiles().save_checkpoint(CONTENT, path)
+    check_checkpoint(str(paths[1]))
+    paths[1].write_bytes(b"PK")
+    with pytest.raises(UserError, match=r"damaged .*version_0/checkpoints/last\.ckpt, the newest other"):
+        CheckpointFiles().load_checkpoint(paths[1])
 
 
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path, monkeypatch, capsys):

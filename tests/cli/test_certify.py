@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ import torch
 from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli import certificate
-from lightning_cgrpo.cli.looks import identity
-from lightning_cgrpo.datamodules import GridworldDataModule
+from lightning_cgrpo.cli.looks import identity, record
+from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.verdicts import ratio
 
@@ -169,15 +172,35 @@ def test_identity_is_that_of_weights_and_decoding():
 
 
 def test_what_can_decide_nothing_is_no_look():
-    message = refused("--prompts=100", 0.01)
-    assert (
-        message.startswith("Expected at least 299 prompts")
-        and "certify lava and battery with confidence 0.95 even without a violation, but got 100" in message
-    )
+    assert "at least 299 prompts" in refused("--prompts=100", 0.01)
     assert "allows no violation at all" in refused("--prompts=100", 0.0)
     assert "at least 1" in refused("--prompts=0") and "--confidence" in refused("--confidence=95")
     assert "try --prompts" in refused("", 0.01), "five test prompts are the default"
     assert not (FOLDER / "certificates.json").exists()
+
+
+@pytest.mark.parametrize("prompts", [None, 59, 4])
+def test_too_few_test_prompts_are_one_advice(tmp_path, prompts):
+    """Not more prompts than there are, and then again fewer."""
+    files = {name: write(tmp_path / f"{name}.jsonl", texts) for name, texts in (("train", "abcd"), ("test", "xyzu"))}
+    data = PromptDataModule(files["train"], 2, test_path=files["test"])
+    objective = Objective("goal", {"lava": Constraint(at_most=0.05)})
+    with pytest.raises(UserError, match=r"at least 59 prompts, .* data with 59 or more test prompts, instead of 4"):
+        certificate.prompts_of(data, objective, prompts, 0.95)
+
+
+def write(file, texts):
+    file.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    return str(file)
+
+
+def test_two_commands_at_a_time_record_both_policies(tmp_path):
+    """Each in a thread, as in a process: without a lock, one of them reads before the other writes."""
+    look = {"question": {}, "decision": "certified", "constraints": {}}
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: record(tmp_path, f"policy {number}", {}, look | {"at": number}), range(40)))
+    assert len(json.loads((tmp_path / "certificates.json").read_text())) == 40
+    assert record(tmp_path, "policy 3", {}, look | {"at": "later"})["at"] == 3, "the first look counts"
 
 
 def test_other_data_than_the_runs_own_is_refused():
@@ -232,18 +255,6 @@ def test_what_holds_on_the_validation_prompts_alone_is_refuted(capsys):
     with pytest.raises(SystemExit) as end:
         main(["certify", *SMALL, *shlex.split(only), "--ckpt_path=best", "--prompts=300"])
     assert end.value.code == 3 and "REFUTED" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_best_is_the_same_checkpoint_in_every_command(capsys):
-    (best,) = FOLDER.glob("step=*.ckpt")
-    for command in ("validate", "test", "predict"):
-        capsys.readouterr()
-        main([command, *SMALL, "--ckpt_path=best"])
-        assert str(best) in capsys.readouterr().out.splitlines()[0]
-    capsys.readouterr()
-    certify("--prompts=60")
-    assert str(best) in capsys.readouterr().out.splitlines()[0]
 
 
 RUN = """
