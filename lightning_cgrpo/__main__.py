@@ -48,13 +48,13 @@ options:
 examples:
   python -m lightning_cgrpo fit -c configs/gridworld.yaml --trainer.max_steps=1500
   python -m lightning_cgrpo fit -c configs/gridworld.yaml -c configs/ablations/gridworld/scalarized_rewards.yaml
-  python -m lightning_cgrpo fit -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
-  python -m lightning_cgrpo test -c configs/gridworld.yaml --ckpt_path=runs/gridworld/version_0/checkpoints/last.ckpt
-  python -m lightning_cgrpo certify -c configs/gridworld.yaml --ckpt_path=best --prompts 5000
+  python -m lightning_cgrpo fit -c configs/gridworld.yaml --ckpt_path=auto
+  python -m lightning_cgrpo test -c configs/gridworld.yaml
+  python -m lightning_cgrpo certify -c configs/gridworld.yaml --prompts 5000
   python -m lightning_cgrpo plan -c configs/paper/gsm8k_qwen2_5_1.5b.yaml --gpus 8
   python -m lightning_cgrpo study configs/studies/gsm8k.yaml
   python -m lightning_cgrpo report runs --out report
-  python -m lightning_cgrpo export -c configs/gsm8k.yaml --ckpt_path=last --out models/mine
+  python -m lightning_cgrpo export -c configs/gsm8k.yaml --out models/mine
   python -m lightning_cgrpo score --scenes cases --trajectories cases --out scores.json --render pictures
 """
 
