@@ -5,8 +5,8 @@ from importlib import metadata
 
 import pytest
 
-from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo import errors
+from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.errors import MissingExtraError, installing
 
 
