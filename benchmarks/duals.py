@@ -8,8 +8,7 @@ default. Letters: X contexts, A arms, K constraints, T updates, B groups of G an
 
 Excess: the largest rate above its threshold d_k in the last quarter, relative to min(d_k, 1 - d_k) (d_k of a mean).
 Feasible: an excess of at most 10 %. Regret: the share of the gain over the safest policy that the last quarter's policy
-misses; below 0, the policy gains from its excess. Rates and rewards are exact expectations of the policy. The table has
-medians over seeds, which benchmarks/results/duals.json keeps.
+misses; below 0, the policy gains from its excess. Rates are exact expectations; the table has medians over seeds.
 """
 
 from __future__ import annotations
@@ -230,7 +229,7 @@ class Dual:
         """Advantages ``[B, G]`` by the weights so far; the signals then move the weights."""
         weights = self.objective.component_weights(self.module.weights)
         advantages = self.estimator(rollouts, self.objective.components(signals), weights)
-        violations, opportunities = self.objective.violations(signals, self.objective.constrained)
+        violations, opportunities = self.objective.violations(signals)
         self.trainer.global_step += 1
         outputs: Any = {"violations": violations, "opportunities": opportunities, "measured": signals}
         self.callback.on_train_batch_end(self.trainer, self.module, outputs, None, 0)
