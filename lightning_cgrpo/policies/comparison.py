@@ -112,7 +112,7 @@ class Sample:
         Raises:
             UserError: transformers' pass fails.
         """
-        device, size = policy.device, policy.network.get_input_embeddings().num_embeddings
+        device, size = policy.device, len(policy.network.get_input_embeddings().weight)
         # Drawn on the CPU, because a generator draws on its own device alone, and the default device may be a GPU.
         draw = torch.Generator().manual_seed(0)
         ids = torch.randint(size, (2, max(LENGTHS)), generator=draw, device="cpu").to(device)

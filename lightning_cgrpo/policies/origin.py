@@ -21,9 +21,9 @@ class Origin:
 
 
 def fingerprint(folder: Path) -> str:
-    """12 hexadecimal digits from names and content of a directory's .safetensors files."""
+    """12 hexadecimal digits from names and content of a directory's .safetensors files, or of one file."""
     digest = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in sorted(folder.glob("*.safetensors")) if folder.is_dir() else [folder]:
         digest.update(file.name.encode())
         with file.open("rb") as content:
             digest.update(hashlib.file_digest(content, "sha256").digest())

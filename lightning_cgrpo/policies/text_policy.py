@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError, expect
@@ -42,6 +43,8 @@ class TextPolicy(Policy):
         self.model: Any = None
         self.tokenizer: Any = None
         self.pad_token = -1
+        # Packaged models were trained on texts, although their tokenizers have a chat template.
+        self._warns_of = {"two begin tokens": True, "no template": not model.startswith("packaged:")}
 
     @property
     def device(self) -> torch.device:
@@ -122,12 +125,32 @@ class TextPolicy(Policy):
         tokens: list[int] = self.tokenizer(text, add_special_tokens=isinstance(prompt, str)).input_ids
         if not tokens:
             raise UserError(f"Expected prompt {number} to have at least one token, but got an empty one.")
+        if isinstance(prompt, str):
+            self._compare_with_template(tokens, number)
         if self.max_prompt_tokens is not None and len(tokens) > self.max_prompt_tokens:
             raise UserError(
                 f"Expected prompts of at most {self.max_prompt_tokens} tokens, but got {len(tokens)} in prompt "
                 f"{number}, try a larger max_prompt_tokens, or leave the prompt out of the data."
             )
         return tokens
+
+    def _compare_with_template(self, tokens: list[int], number: int) -> None:
+        """Warn, each once, of a text with two begin tokens, and of a text without its model's chat template."""
+        begin = self.tokenizer.bos_token_id
+        if begin is not None and tokens[:2] == [begin, begin] and self._warns_of["two begin tokens"]:
+            self._warns_of["two begin tokens"] = False
+            rank_zero_warn(
+                f"Prompt {number} begins with two begin tokens, because its text holds {self.tokenizer.bos_token} and "
+                f"the tokenizer of '{self.name}' adds one. Try chat messages as prompts, or texts without it."
+            )
+        if self._warns_of["no template"] and self.tokenizer.chat_template is not None:
+            self._warns_of["no template"] = False  # one text is enough
+            special = {token for token, text in self.tokenizer.added_tokens_decoder.items() if text.special}
+            if not special.intersection(tokens[1:]):
+                rank_zero_warn(
+                    f"Prompt {number} is a text without the chat template of '{self.name}'. If the model is tuned for "
+                    "chat, try messages as prompts, such as [{'role': 'user', 'content': TEXT}]."
+                )
 
     def decode(self, actions: Tensor, mask: Tensor) -> list[str]:
         """Texts of N answers without special tokens."""

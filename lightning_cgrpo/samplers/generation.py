@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_cgrpo.distributed import gather_counts, world
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.prompt_source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
@@ -19,6 +21,8 @@ from lightning_cgrpo.samplers.sampler import Noise, Sampler
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
 
 CHECKED_AT_ONCE = 1_000
+ENDLESS = 20
+"""Rollouts without any end token before a warning."""
 
 
 class GenerationSampler(Sampler):
@@ -59,6 +63,7 @@ class GenerationSampler(Sampler):
         self.longest = max_new_tokens
         self.sampling = Sampling(max_new_tokens, min_new_tokens, top_p, top_k, min_p, repetition_penalty, batch_size)
         self.engine: RolloutEngine = TransformersEngine() if engine is None else engine
+        self._endless = 0
 
     def check(self, policy: CausalLMPolicy, source: PromptSource) -> None:
         """Raise a `UserError` unless all prompts of `source.rows` and `max_new_tokens` fit into the model's context.
@@ -91,6 +96,17 @@ class GenerationSampler(Sampler):
             "leaving them out of the data, or a smaller max_new_tokens."
         )
 
+    def _warn_of_endless(self, policy: CausalLMPolicy, truncated: Tensor) -> None:
+        """Warn once if no answer of `ENDLESS` rollouts in a row had an end token."""
+        self._endless = self._endless + 1 if len(truncated) and bool(truncated.all()) else 0
+        if self._endless == ENDLESS:
+            ends = ", ".join(policy.tokenizer.convert_ids_to_tokens(policy.stop_tokens))
+            rank_zero_warn(
+                f"No answer of the last {ENDLESS} rollouts ended before max_new_tokens, "
+                f"{self.sampling.max_new_tokens}, with one of the end tokens {ends}. Try a larger max_new_tokens, chat "
+                "messages as prompts, or a model whose generation_config.eos_token_id names the end of its answers."
+            )
+
     @torch.no_grad()
     def rollout(self, policy: CausalLMPolicy, prompts: PromptGroups, group_size: int, noise: Noise) -> Rollouts:
         return self.generated(policy, prompts, group_size, noise)
@@ -110,7 +126,9 @@ class GenerationSampler(Sampler):
             raise self._no_room(policy, len(too_long), len(tokens), too_long)
         draws = noise(group_size, self.sampling.max_new_tokens)
         answers = self.engine.generate(policy, tokens, group_size, self.sampling, draws, inputs, reply)
-        texts = policy.decode(answers.tokens.flatten(0, 1), answers.mask.flatten(0, 1))
+        written, kept, truncated = on_host(answers.tokens, answers.mask, answers.truncated)
+        texts = policy.decode(written.flatten(0, 1), kept.flatten(0, 1))
+        self._warn_of_endless(policy, truncated)
         prompt_ids, prompt_mask = policy.padded(tokens)
         return Rollouts(
             actions=answers.tokens,

@@ -1,6 +1,7 @@
 """Models are saved and loaded: whole, as adapters, from the cache of the hub, and never with code."""
 
 import copy
+import importlib.util
 import json
 import shutil
 import sys
@@ -35,6 +36,41 @@ def test_save_pretrained_round_trip(directory, tmp_path, lora):
     assert again.stop_tokens == policy.stop_tokens
     assert again.tokenizer("Tom has 3 pears.").input_ids == policy.tokenizer("Tom has 3 pears.").input_ids
     transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "lm_head"], ["embed_tokens"], ["embed_tokens", "lm_head"]])
+def test_merged_adapters_on_a_shared_weight_keep_the_logits(targets, directory, tmp_path):
+    """The output layer and the embeddings part, because one weight cannot hold the adapters of one of them."""
+    policy = CausalLMPolicy(str(directory), dtype="float64", lora=LoRA(rank=2, target_modules=targets))
+    policy.load()
+    assert policy.network.config.tie_word_embeddings
+    perturb(policy)
+    ids = torch.tensor([[5, 6, 7, 8]])
+    expected = policy.model(input_ids=ids).logits
+    policy.save_pretrained(tmp_path / "saved", merge=True)
+    merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype="auto")
+    torch.testing.assert_close(merged(input_ids=ids).logits, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(policy.model(input_ids=ids).logits, expected, rtol=0, atol=0)  # left as it was
+    with pytest.raises(UserError, match="no adapters on the weight"):  # vLLM ties both
+        written_tensors(policy.model)
+
+
+def test_adapters_on_a_weight_of_several_layers_are_not_merged(directory):
+    policy = CausalLMPolicy(str(directory), lora=LoRA(rank=2, target_modules=["q_proj"]))
+    policy._read_once()
+    one, other = (layer.self_attn.q_proj for layer in policy.network.model.layers)
+    other.weight = one.weight
+    policy.load()
+    with pytest.raises(UserError, match="whose weight other layers share"):
+        written_tensors(policy.model)
+
+
+def test_a_gguf_file_is_read_or_says_what_to_install(directory, tmp_path):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    installed = importlib.util.find_spec("gguf") is not None
+    with pytest.raises(UserError, match="Expected model to be" if installed else "pip install gguf"):
+        CausalLMPolicy(str(file)).load()
 
 
 def experts():

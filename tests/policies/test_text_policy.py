@@ -1,5 +1,7 @@
 """Prompts become tokens, and answers text."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -50,3 +52,20 @@ def test_variables_of_the_chat_template(policy, monkeypatch):
     plain = policy.tokenize([chat])
     monkeypatch.setattr(policy, "chat_template_kwargs", {"enable_thinking": True})
     assert policy.tokenize([chat]) == [policy.tokenizer("Hi think").input_ids] != plain
+
+
+def test_texts_that_disagree_with_the_chat_template_are_named_once(policy, monkeypatch):
+    """A rendered chat with its begin token, and a text without the template of a model that has one."""
+    begin = policy.tokenizer.convert_ids_to_tokens(0)
+    monkeypatch.setattr(policy, "_warns_of", dict.fromkeys(policy._warns_of, True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy.tokenize([[{"role": "user", "content": "Tom"}], "<|im_start|>user\nTom<|im_end|>\n"])
+        monkeypatch.setattr(policy, "_warns_of", dict.fromkeys(policy._warns_of, True))
+    with pytest.warns(match="without the chat template") as messages:
+        policy.tokenize(["Tom", "Tom"])
+    assert len(messages) == 1
+    policy.tokenizer.bos_token = begin
+    with pytest.warns(match=r"holds <\|endoftext\|>") as messages:
+        policy.tokenize([2 * begin + "Tom", 2 * begin + "Tom"])
+    assert len(messages) == 1

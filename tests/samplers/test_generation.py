@@ -12,7 +12,8 @@ from lightning_cgrpo.policies.shared_prefix.rotation import JointRotation  # noq
 from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
 from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
 from lightning_cgrpo.rollout import PromptGroups  # noqa: E402
-from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
+from lightning_cgrpo.samplers import transformers_engine  # noqa: E402
+from lightning_cgrpo.samplers.generation import ENDLESS, GenerationSampler  # noqa: E402
 from lightning_cgrpo.samplers.sampler import Sampler  # noqa: E402
 from lightning_cgrpo.samplers.token_sampling import min_p, sample, top_k, top_p  # noqa: E402
 from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY  # noqa: E402
@@ -359,6 +360,8 @@ def test_other_families(policy, family):
 
 
 class FakeTokenizer:
+    bos_token_id = chat_template = None
+
     def __init__(self, ids):
         self.ids = ids
 
@@ -431,3 +434,15 @@ def test_a_repetition_penalty_is_transformers_and_reports_its_log_probs(policy, 
                 changed += bool((expected - (logits[step] / policy.temperature).log_softmax(-1)[token]).abs() > 0.01)
     assert changed > 20
     assert GenerationSampler(8).rollout(policy, prompts, 3, noise_for(prompts)).sampling_log_probs is None
+
+
+def test_answers_that_never_end_are_named_once(policy, monkeypatch):
+    """The model's end token is another one than the tokenizer's and the generation configuration's."""
+    prompts = groups()
+    sampler = GenerationSampler(max_new_tokens=2)
+    monkeypatch.setattr(policy, "stop_tokens", (policy.pad_token,))  # never sampled, but for stop tokens
+    monkeypatch.setattr(transformers_engine._Choice, "__call__", lambda self, logits, *_: logits.argmax(-1) * 0 + 5)
+    with pytest.warns(match=r"end tokens <\|endoftext\|>\. Try a larger max_new_tokens") as messages:
+        for _ in range(ENDLESS + 1):
+            sampler.rollout(policy, prompts, 2, noise_for(prompts))
+    assert len([message for message in messages if "end tokens" in str(message.message)]) == 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lightning_cgrpo.errors import UserError, expect
 
@@ -48,8 +50,7 @@ class RewardModel:
             ).to(network.device)
             if bool((batch["attention_mask"].sum(-1) == 0).any()):
                 raise UserError(f"Expected a tokenizer that gives tokens from '{self.model}', but got none of a text.")
-            with torch.no_grad():
-                rewards += network(**batch).logits[:, 0].float().tolist()
+            rewards += _scores(network, batch).float().tolist()
         return rewards
 
     def __getstate__(self) -> dict[str, Any]:
@@ -75,8 +76,22 @@ class RewardModel:
                 )
             if tokenizer.pad_token is None:
                 tokenizer.pad_token = tokenizer.eos_token
-            # Classifiers find a text's last token by the padding.
-            network.config.pad_token_id = tokenizer.pad_token_id
             accelerator = torch.accelerator.current_accelerator(check_available=True)
             self._loaded = network.eval().to(self.device or accelerator or "cpu"), tokenizer
         return self._loaded
+
+
+@torch.no_grad()
+def _scores(network: Any, batch: Mapping[str, Tensor]) -> Tensor:
+    """Scores ``[N]`` of texts, at the last attended token of models that score tokens.
+
+    Transformers takes the last token that is not the padding token, which may be an end token of the text.
+    """
+    if not hasattr(network, "score"):  # encoders score their first token, or all tokens
+        scores: Tensor = network(**batch).logits[:, 0]
+        return scores
+    states = network.base_model(**batch).last_hidden_state
+    numbers = torch.arange(states.shape[1], device=states.device)
+    last = (batch["attention_mask"] * numbers).argmax(-1)
+    scores = network.score(states[torch.arange(len(states), device=states.device), last])[:, 0]
+    return scores
