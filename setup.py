@@ -13,7 +13,6 @@ EXTRAS = {
     "data": ["datasets>=5.2", "pyarrow>=26.0"],
     "math": ["math-verify>=0.9"],
     "gymnasium": ["gymnasium>=1.4", "minigrid>=3.2"],
-    "slurm": ["submitit>=1.5"],
     "wandb": ["wandb>=0.31"],
     "docs": ["mkdocs>=1.6", "mkdocs-material>=9.8", "mkdocstrings-python>=2.0"],
 }
@@ -22,7 +21,6 @@ EXTRAS["dev"] = [
     *EXTRAS["data"],
     *EXTRAS["math"],
     *EXTRAS["gymnasium"],
-    *EXTRAS["slurm"],
     *EXTRAS["wandb"],
     *EXTRAS["docs"],
     "build>=1.6",
@@ -52,7 +50,6 @@ setup(
         "accelerate>=1.15",  # without it, transformers reads no model under a default device, as Lightning sets one
         "filelock>=4.2",
         "httpx>=0.28",
-        "joblib>=1.6",
         "jsonargparse[signatures]>=4.53",
         "lightning>=2.6",
         "matplotlib>=3.11",

@@ -10,6 +10,7 @@ from lightning_cgrpo.callbacks.lagrangian import LagrangianCallback
 from lightning_cgrpo.callbacks.predictions import WritePredictions
 from lightning_cgrpo.callbacks.progress import ObjectiveProgressBar
 from lightning_cgrpo.callbacks.reference_sync import ReferenceSync
+from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.callbacks.sample_answers import SampleAnswers
 from lightning_cgrpo.callbacks.save_pretrained import SavePretrained
 from lightning_cgrpo.callbacks.tensorboard import EffectiveWeights, Pictures, TensorBoardLayout
@@ -27,6 +28,7 @@ __all__ = [
     "ObjectiveProgressBar",
     "Pictures",
     "ReferenceSync",
+    "RunSummary",
     "SampleAnswers",
     "SavePretrained",
     "TensorBoardLayout",

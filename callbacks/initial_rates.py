@@ -49,6 +49,7 @@ class InitialRates(Callback):
                 measured = pl_module.measure(prompts, size, Stream.INITIAL_RATES, number, sums)
                 best_answers.add(best_sums(objective, measured["signals"]))
         evaluation, best = sums.evaluation(objective), best_answers.rates(objective.means)
+        pl_module.evaluations["initial"] = evaluation
         metrics = dict(evaluation.metrics)
         for name, constraint in objective.bounded.items():
             if name in best:

@@ -14,12 +14,12 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from torch import Tensor
 
-from lightning_cgrpo.output import HISTOGRAMS
+from lightning_cgrpo.output import HISTOGRAMS, WEIGHT_BIN, WEIGHT_BINS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BUCKETS = 64
+EDGES = (np.arange(WEIGHT_BINS + 1) - 0.5) * WEIGHT_BIN
 
 
 class LogWriter(ABC):
@@ -34,7 +34,7 @@ class LogWriter(ABC):
 
     @abstractmethod
     def histogram(self, tag: str, values: Tensor, update: int) -> None:
-        """Write the distribution of values ``[N]``."""
+        """Write the distribution of effective weights ``[N]``; larger weights count in the last bin."""
 
 
 def writers(trainer: Trainer) -> Iterator[LogWriter]:
@@ -61,7 +61,7 @@ class _TensorBoard(LogWriter):
         self.writer.add_text(tag, text, update)
 
     def histogram(self, tag: str, values: Tensor, update: int) -> None:
-        self.writer.add_histogram(tag, values, update)
+        self.writer.add_histogram(tag, values.clamp(0, WEIGHT_BIN * (WEIGHT_BINS - 1)), update, bins=EDGES)
 
 
 class _Wandb(LogWriter):
@@ -102,10 +102,8 @@ class _Files(LogWriter):
         self._path(tag, update, "md").write_text(text, encoding="utf-8", errors="backslashreplace")
 
     def histogram(self, tag: str, values: Tensor, update: int) -> None:
-        array = values.double().cpu().numpy()
-        counts, edges = np.histogram(array, BUCKETS)
-        line = {"tag": tag, "step": update, "min": array.min(), "max": array.max()}
-        line |= {"limits": edges[1:].tolist(), "counts": counts.tolist()}
+        limited = values.double().cpu().numpy().clip(0, WEIGHT_BIN * (WEIGHT_BINS - 1))
+        line = {"tag": tag, "step": update, "counts": np.histogram(limited, EDGES)[0].tolist()}
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / HISTOGRAMS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

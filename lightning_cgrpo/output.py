@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
+SUMMARY = "summary.json"
+"""A run's summary in its folder."""
+SUMMARY_FORMAT = "lightning_cgrpo run 2"
 HISTOGRAMS = "histograms.jsonl"
 """File of histograms beside a CSV log: a line of JSON per tag and update."""
+WEIGHT_BIN, WEIGHT_BINS = 0.025, 81
+"""Bins of effective weights, centered at 0, 0.025 … 2, so that 0 and 1 are off the edges."""
 
 
 def print_table(table: Table) -> None:

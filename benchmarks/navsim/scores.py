@@ -46,11 +46,11 @@ def collect(logs: Path, collection: Path) -> Scores:
         collection: the collection's JSON file, updated here.
     """
     scores: Scores = json.loads(collection.read_text()) if collection.exists() else {}
-    for finished in sorted(logs.glob("*/finished.json")):
-        files = sorted(finished.parent.glob("*/scores.json"), key=lambda file: file.stat().st_mtime)
-        if files:
-            name = finished.parent.name.replace(",seed=", "_seed")
-            scores[name] = json.loads(files[-1].read_text())["drivers"]["policy"]
+    for summary in sorted(logs.glob("*/version_*/summary.json")):
+        file = summary.with_name("scores.json")
+        if json.loads(summary.read_text())["status"] == "finished" and file.exists():
+            name = summary.parents[1].name.replace(",seed=", "_seed")
+            scores[name] = json.loads(file.read_text())["drivers"]["policy"]
     collection.parent.mkdir(parents=True, exist_ok=True)
     collection.write_text(json.dumps(scores, indent=1) + "\n")
     return scores

@@ -20,9 +20,11 @@ from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
+from lightning_cgrpo.callbacks.run_summary import RunSummary
 from lightning_cgrpo.cli.configuration import Config, ConfigError, Resolved
 from lightning_cgrpo.cli.environment import EnvironmentValues
 from lightning_cgrpo.cli.messages import explain
+from lightning_cgrpo.cli.method import identity_of
 from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.cli.run_files import RunFiles
 from lightning_cgrpo.errors import first_line
@@ -41,6 +43,7 @@ class CommandLine(LightningCLI):
     def __init__(self, subcommand: str, config: Config, flags: list[str]) -> None:
         self._chosen, self._given, self._flags = subcommand, config, flags
         self._environment = config.environment if isinstance(config, Resolved) else EnvironmentValues({}, {})
+        self._identity = identity_of(config)  # before parsing changes the configuration
         super().__init__(
             LightningModule,
             LightningDataModule,
@@ -123,6 +126,8 @@ class CommandLine(LightningCLI):
         # Lightning refuses callbacks that a switch of the trainer turns off.
         off = tuple(kind for flag, kind in SWITCHES.items() if config.get(flag) is False)
         extra = [callback for callback in named.values() if callback is not None and not isinstance(callback, off)]
+        if self._chosen == "fit":
+            extra.append(RunSummary(self._identity))
         try:
             return self._instantiate_trainer(config, extra)
         except MisconfigurationException as error:

@@ -8,11 +8,8 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
-from lightning_cgrpo.cli.configuration import Config, get, is_class, short_class
+from lightning_cgrpo.cli.configuration import Config, Resolved, get, is_class, short_class
 from lightning_cgrpo.cli.key_check import constant_of
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.objective.constraint import Constraint
-from lightning_cgrpo.objective.objective import Objective
 
 MARK = "changes_learning"
 """A class whose body sets this to False only shows or saves, and is no part of a method."""
@@ -44,16 +41,14 @@ SEEDS = {"seed", "seed_everything"}
 PLACES = {"path", "model"}
 """Settings that name a folder or a hub's model: only the last part counts, because places differ between machines."""
 PRECISION = "32-true"
+LENGTH = ("max_steps", "max_epochs", "limit_train_batches")
+"""Trainer settings of a run's length."""
 
 Method = dict[str, Any]
 
 
-def method_of(config: Config, weights: str | None = None) -> Method:
-    """The parts of a resolved configuration that two runs of one method share.
-
-    Args:
-        weights: fingerprint of the policy's starting weights.
-    """
+def method_of(config: Config) -> Method:
+    """The parts of a resolved configuration that two runs of one method share."""
     parts: Method = {}
     for key in ("model", "data"):
         if (part := _reduced(config.get(key))) not in (None, {}):
@@ -72,9 +67,20 @@ def method_of(config: Config, weights: str | None = None) -> Method:
     precision = trainer.get("precision")
     if precision not in (None, PRECISION, 32, "32"):
         parts["precision"] = precision
-    if weights is not None:
-        parts["weights"] = weights
     return parts
+
+
+def identity_of(config: Config) -> dict[str, Any]:
+    """Method, seed and length of a run, from the configuration as given: without defaults of classes.
+
+    An option that no configuration names can therefore be added or removed without changing identities. Values of
+    environment variables stay interpolations, because they may be secrets.
+    """
+    if isinstance(config, Resolved):
+        config = config.environment.hidden(config)
+    trainer = config.get("trainer") or {}
+    length = {key: trainer[key] for key in LENGTH if trainer.get(key) is not None}
+    return {"method": method_of(config), "seed": seed_of(config), "length": length}
 
 
 def key_of(method: Mapping[str, Any]) -> str:
@@ -88,19 +94,6 @@ def seed_of(config: Config) -> int | None:
         if isinstance(seed, int) and not isinstance(seed, bool):
             return seed
     return None
-
-
-def constraints_of(method: Mapping[str, Any]) -> dict[str, Constraint] | None:
-    """The declared constraints; None if the objective can't be read."""
-    objective = get(method, "model.init_args.objective")
-    if isinstance(objective, Mapping) and isinstance(objective.get("init_args"), Mapping):
-        objective = objective["init_args"]
-    if not isinstance(objective, Mapping):
-        return None
-    try:
-        return Objective.declared(objective).constraints
-    except (UserError, TypeError):
-        return None
 
 
 @cache

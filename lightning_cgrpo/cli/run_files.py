@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import shutil
 from dataclasses import asdict
@@ -21,8 +20,6 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.output import write_whole
 
 WEIGHTS = "weights.json"
-PROGRESS_FILE = "LIGHTNING_CGRPO_PROGRESS"
-"""Environment variable: a file with a run's done and planned updates."""
 HEADER = b"# lightning"
 """First bytes of configurations that Lightning's parser saves."""
 
@@ -72,15 +69,6 @@ class RunFiles(SaveConfigCallback):
                 shutil.rmtree(logger.log_dir)
                 with contextlib.suppress(OSError):  # Other versions are in it.
                     Path(logger.log_dir).parent.rmdir()
-
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        file = os.environ.get(PROGRESS_FILE)
-        if file is None or not trainer.is_global_zero:
-            return
-        asked: float = trainer.max_steps
-        if asked < 0:
-            asked = (trainer.max_epochs or 0) * trainer.num_training_batches
-        write_whole(Path(file), f"{trainer.global_step} {asked if 0 < asked < math.inf else 0:.0f}\n")
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         folder = run_folder(trainer)

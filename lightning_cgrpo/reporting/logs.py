@@ -1,132 +1,96 @@
-"""TensorBoard's event files."""
+"""A run's logged values, from TensorBoard's event files or a CSV log."""
 
 from __future__ import annotations
 
+import csv
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from lightning_cgrpo.reporting.histogram import Buckets
-from lightning_cgrpo.reporting.series import FLOAT_DIGITS, Series, rounded
+from lightning_cgrpo.output import HISTOGRAMS, WEIGHT_BIN, WEIGHT_BINS
+from lightning_cgrpo.reporting.series import Array
 
-TRAINING = ("reward/", "rate/", "mean/", "threshold/", "multiplier/", "effective_weight/", "groups/informative/")
-FAULTS = "faults/"
-COLLAPSED = "policy/collapsed_since"
-"""Update at which the policy began to collapse; logged after detection."""
-EVALUATIONS = ("test/", "test_train/", "val/")
+TRAINING = ("reward/", "rate/", "mean/", "threshold/", "multiplier/", "effective_weight/")
+TESTS = ("test/", "test_train/")
 EFFECTIVE_WEIGHTS = "effective_weights/"
+METRICS = "metrics.csv"
 
 
-@dataclass(frozen=True)
-class EventsFile:
-    """One process's log.
+@dataclass
+class Log:
+    """Logged values.
+
+    Resumes are exact, so a value that two files hold for one update is the same value.
 
     Args:
-        started: seconds since 1970.
-        scalars: of training, by tag.
-        histograms: of effective weights, by component and update.
-        evaluations: time in seconds since 1970, and last value, by tag.
+        scalars: of training, by tag and update.
+        tests: values of the last test, by tag.
+        histograms: counts of groups ``[WEIGHT_BINS]`` by effective weight, by component and update.
     """
 
-    started: float
-    scalars: dict[str, Series] = field(default_factory=dict)
-    histograms: dict[str, dict[int, Buckets]] = field(default_factory=dict)
-    evaluations: dict[str, tuple[float, float]] = field(default_factory=dict)
+    scalars: dict[str, dict[int, float]] = field(default_factory=dict)
+    tests: dict[str, float] = field(default_factory=dict)
+    histograms: dict[str, dict[int, Array]] = field(default_factory=dict)
 
-    @property
-    def span(self) -> tuple[float, float] | None:
-        steps = [series.steps for series in self.scalars.values() if len(series)]
-        return (min(s[0] for s in steps), max(s[-1] for s in steps)) if steps else None
+    def add(self, folder: Path) -> None:
+        """Add all logs in a run's folder, the oldest first; a CSV log beside event files repeats them."""
+        events = sorted(folder.glob("*.tfevents.*"), key=lambda file: file.name)  # The names begin with the time.
+        # A CSVLogger removes the metrics that it finds, so tests log into folders of their own.
+        tables = sorted([*folder.glob(METRICS), *folder.glob(f"*/{METRICS}")], key=lambda file: file.stat().st_mtime)
+        self.tests = {}  # Tests in an earlier folder are tests of an earlier checkpoint.
+        for file in events or tables:
+            tests: dict[str, float] = {}
+            for tag, update, value in _events(file) if events else _rows(file):
+                if tag.startswith(EFFECTIVE_WEIGHTS):
+                    self.histograms.setdefault(tag.removeprefix(EFFECTIVE_WEIGHTS), {})[update] = value
+                elif tag.startswith(TRAINING) and np.isfinite(value):
+                    self.scalars.setdefault(tag, {})[update] = value
+                elif tag.startswith(TESTS) and np.isfinite(value):
+                    tests[tag] = value
+            self.tests = tests or self.tests
 
 
-@dataclass(frozen=True)
-class Log:
-    """A run's log, merged from its files."""
-
-    scalars: dict[str, Series]
-    histograms: dict[str, dict[int, Buckets]]
-    evaluations: dict[str, float]
-
-
-def read(path: Path) -> EventsFile:
-    """Read an events file, up to an unfinished record."""
+def _events(path: Path) -> Iterator[tuple[str, int, Any]]:
+    """Tag, update and value of each event, up to an unfinished record."""
     # TensorBoard's reader remarks on a missing TensorFlow, and works without.
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with path.open("rb"):
-        pass  # An unreadable file gets a clearer error here than in the reader.
     # 0 keeps all events; unused kinds keep one.
     keep = {"scalars": 0, "histograms": 0, "images": 1, "tensors": 1, "audio": 1, "compressedHistograms": 1}
     events = EventAccumulator(str(path), size_guidance=keep, purge_orphaned_data=False)
     events.Reload()
     tags = events.Tags()
-    scalars, evaluations = {}, {}
     for tag in tags["scalars"]:
-        if tag.startswith((*TRAINING, FAULTS, COLLAPSED)):
-            # The last of several values of a step counts.
-            values = {event.step: event.value for event in events.Scalars(tag) if np.isfinite(event.value)}
-            steps = sorted(values)
-            scalars[tag] = Series(np.array(steps, float), np.array([values[step] for step in steps], float))
-        elif tag.startswith(EVALUATIONS):
-            found = [(event.wall_time, event.value) for event in events.Scalars(tag) if np.isfinite(event.value)]
-            if found:
-                evaluations[tag] = max(found)
-    histograms: dict[str, dict[int, Buckets]] = {}
+        yield from ((tag, event.step, event.value) for event in events.Scalars(tag))
     for tag in tags["histograms"]:
-        if tag.startswith(EFFECTIVE_WEIGHTS):
-            histograms[tag.removeprefix(EFFECTIVE_WEIGHTS)] = {
-                event.step: Buckets(value.min, value.max, value.bucket_limit, value.bucket)
-                for event in events.Histograms(tag)
-                if (value := event.histogram_value).num
-            }
-    try:
-        started = events.FirstEventTimestamp()
-    except ValueError:  # The file is still empty.
-        started = path.stat().st_mtime
-    return EventsFile(started, scalars, histograms, evaluations)
+        for event in events.Histograms(tag):
+            counts = np.zeros(WEIGHT_BINS)
+            for limit, count in zip(event.histogram_value.bucket_limit, event.histogram_value.bucket, strict=True):
+                if count:
+                    counts[round(limit / WEIGHT_BIN - 0.5)] += count
+            yield tag, event.step, counts
 
 
-def merged(folders: Sequence[Sequence[EventsFile]]) -> Log:
-    """Merge the logs of a run's folders, each resumed from the previous folder.
-
-    From its first update on, a later file replaces earlier values. Only the last folder's evaluations count.
-    """
-    scalars: dict[str, list[Series]] = {}
-    histograms: dict[str, dict[int, Buckets]] = {}
-    for file in sorted((file for files in folders for file in files), key=attrgetter("started")):
-        if file.span is None:
+def _rows(path: Path) -> Iterator[tuple[str, int, Any]]:
+    """Tag, update and value of ``metrics.csv`` and of the histograms beside it; truncated lines are left out."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        for line in csv.DictReader(lines):
+            step = int(line.pop("step", None) or 0)
+            for tag, text in line.items():
+                try:
+                    yield tag, step, float(text)
+                except (TypeError, ValueError):
+                    continue
+    histograms = path.parent / HISTOGRAMS
+    for text in histograms.read_text(encoding="utf-8").splitlines() if histograms.is_file() else ():
+        try:
+            line = json.loads(text)
+        except ValueError:  # the last line of a killed run
             continue
-        first = file.span[0]
-        scalars = {tag: [series.between(-np.inf, first) for series in parts] for tag, parts in scalars.items()}
-        histograms = {name: {u: b for u, b in found.items() if u < first} for name, found in histograms.items()}
-        for tag, series in file.scalars.items():
-            scalars.setdefault(tag, []).append(series)
-        for component, updates in file.histograms.items():
-            histograms.setdefault(component, {}).update(updates)
-    return Log(
-        {tag: joined for tag, parts in scalars.items() if len(joined := _joined(parts))},
-        {component: dict(sorted(updates.items())) for component, updates in histograms.items() if updates},
-        _evaluations(folders[-1]),
-    )
-
-
-def _evaluations(files: Sequence[EventsFile]) -> dict[str, float]:
-    """Last value by tag; a later test removes ``test_train/`` values of earlier files."""
-    last: dict[str, tuple[float, float]] = {}
-    for file in sorted(files, key=attrgetter("started")):
-        if any(tag.startswith("test/") for tag in file.evaluations):
-            last = {tag: found for tag, found in last.items() if not tag.startswith("test_train/")}
-        for tag, found in file.evaluations.items():
-            last[tag] = max(found, last.get(tag, found))
-    return {tag: rounded(value, FLOAT_DIGITS) for tag, (_, value) in last.items()}
-
-
-def _joined(parts: Sequence[Series]) -> Series:
-    steps = np.concatenate([part.steps for part in parts])
-    order = np.argsort(steps, kind="stable")
-    return Series(steps[order], np.concatenate([part.values for part in parts])[order])
+        yield line["tag"], line["step"], np.array(line["counts"], float)

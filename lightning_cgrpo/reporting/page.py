@@ -1,69 +1,51 @@
-"""The report page."""
+"""The pages of a report: tables, and figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_cgrpo.reporting.collect import TaskRuns
-from lightning_cgrpo.reporting.runs import progress
-from lightning_cgrpo.reporting.tables import Table, markdown, plain
+from lightning_cgrpo.reporting.methods import MethodRuns
+from lightning_cgrpo.reporting.tables import Table, grid, markdown, plain
 
 CAPTIONS = {
     "curves": "Learning curves: mean over seeds, band ± 1 standard deviation; thresholds dashed.",
     "distribution": "Effective weights over the groups in which a component varies, pooled over seeds and the last "
     "part of training; the multiplier dashed.",
-    "phase": "Violation against multiplier, a path per seed.",
-    "informative": "Share of groups in which a component varies: the others teach nothing about it.",
     "sweep": "Fixed weights: final reward and rates over a weight.",
 }
 
-TITLES = {"final": "Final values", "control": "Control", "test": "Test"}
 
-
-@dataclass(frozen=True)
-class Section:
-    """A task's part of a report; its file names begin with `prefix`."""
-
-    task: TaskRuns
-    prefix: str
-    tables: Sequence[Table]
-    pictures: Sequence[Path]
-
-
-def page(sections: Sequence[Section], notes: Sequence[str]) -> str:
-    """The report in Markdown; `notes` concern the sources."""
-    if len(sections) == 1:
-        return "\n".join(["# Report", *_section(sections[0], "##", notes)]) + "\n"
-    lines = ["# Report", *_listed(notes)]
-    for section in sections:
-        lines += ["", f"## {plain(section.task.name)}", *_section(section, "###")]
-    return "\n".join(lines) + "\n"
-
-
-def _section(section: Section, level: str, notes: Sequence[str] = ()) -> Iterator[str]:
-    yield from ("", f"{level} What was read", "")
-    yield from ("| method | seeds | updates |", "|---|---|---|")
-    for method in section.task.methods:
+def report_page(methods: Sequence[MethodRuns], tables: Sequence[Table]) -> str:
+    """What was read, and all tables."""
+    rows = []
+    for method in methods:
         seeds = ", ".join("?" if run.seed is None else str(run.seed) for run in method.runs)
-        yield f"| {plain(method.label)} | {seeds} | {progress(method.runs)} |"
-    yield from _listed([*section.task.notes, *notes])
-    for table in section.tables:
-        yield from ("", f"{level} {TITLES[table.name]}", "", markdown(table).rstrip())
-    yield from ("", "Figures: `figures.md`, beside this page.")
+        rows.append([plain(method.label), seeds, method.progress])
+    notes = [f"- {plain(note)}" for method in methods for note in notes_of(method)]
+    parts = [grid("# Report\n\n## What was read", ["method", "seeds", "updates"], rows)]
+    parts += ["\n".join(notes) + "\n"] if notes else []
+    parts += [f"## {table.title}\n\n{markdown(table)}" for table in tables]
+    return "\n".join([*parts, "Figures: `figures.md`, beside this page.\n"])
 
 
-def figures_page(sections: Sequence[Section]) -> str:
+def figures_page(pictures: Sequence[Path]) -> str:
     """The figures with captions, on a page of their own: tables are committed, and figures redrawn."""
     lines = ["# Figures"]
-    for section in sections:
-        lines += ["", f"## {plain(section.task.name)}"] if len(sections) > 1 else []
-        for picture in section.pictures:
-            name = picture.stem.removeprefix(section.prefix)
-            lines += ["", f"![{picture.stem}]({picture.name})", "", CAPTIONS.get(name.partition("_")[0], name)]
+    for picture in pictures:
+        lines += ["", f"![{picture.stem}]({picture.name})", "", CAPTIONS[picture.stem.partition("_")[0]]]
     return "\n".join(lines) + "\n"
 
 
-def _listed(notes: Sequence[str]) -> list[str]:
-    return ["", *(f"- {note}" for note in notes)] if notes else []
+def notes_of(method: MethodRuns) -> Iterator[str]:
+    """Runs that did not finish, collapses and faults."""
+    for run in method.runs:
+        what, summary = f"{method.label}, seed {run.seed}", run.summary
+        if not run.finished:
+            error = f": {summary['error']}" if summary.get("error") else ""
+            yield f"{what}: {summary['status']} at {run.updates:,} updates{error}."
+        if summary.get("collapsed") is not None:
+            yield f"{what}: collapsed from update {summary['collapsed']:,.0f} on."
+        for name, count in summary["faults"].items():
+            kind = "optimizer steps were skipped" if name == "skipped_steps" else f"logged updates had faults of {name}"
+            yield f"{what}: {count:,} {kind}."

@@ -1,13 +1,16 @@
-"""Tables of final values and tests."""
+"""Tables of final values, tests and control."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
-from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.objective.standing import Standing, compared
-from lightning_cgrpo.reporting.runs import MethodRuns, Run
-from lightning_cgrpo.reporting.summary import ROUNDING, TOLERANCE, Statistic, statistic, tolerance, violation
+from lightning_cgrpo.reporting import measures
+from lightning_cgrpo.reporting.measures import NEAR_BEST, TOLERANCE, WINDOW, Statistic, statistic, violates
+from lightning_cgrpo.reporting.methods import MethodRuns, tag_of
+from lightning_cgrpo.reporting.runs import LAST, Run
 from lightning_cgrpo.reporting.tables import Cell, Column, Table
 
 REWARD = "reward/mean"
@@ -25,19 +28,14 @@ INTERVALS = (
     "Met, missed: how many seeds have the whole 95 % interval of the rate (prompts as clusters) on that side of the "
     "threshold; undecided: the interval has both sides; !: a seed missed."
 )
-Values = Callable[[Run], dict[str, float]]
+CONTROL = {"overshoot": 4, "oscillation": 4, "held": 2}
+"""Each constraint's measures of control, and their decimals."""
+Values = Callable[[Run], Mapping[str, float]]
 
 
 def measured(method: MethodRuns, tag: str, values: Values) -> Statistic | None:
     """A tag's statistic over a method's seeds."""
     return statistic([values(run).get(tag) for run in method.runs])
-
-
-def violates(value: Statistic | None, constraint: Constraint) -> bool:
-    """True if a mean rate violates its threshold by more than the tolerance; False without rate or threshold."""
-    if value is None or constraint.bound.threshold is None:
-        return False
-    return violation(value.mean, constraint) > tolerance(constraint) + ROUNDING
 
 
 def best_of(methods: Sequence[MethodRuns], values: Values) -> list[str]:
@@ -48,72 +46,111 @@ def best_of(methods: Sequence[MethodRuns], values: Values) -> list[str]:
         reward = measured(method, REWARD, values)
         if reward is None or not method.finished or (enforcing and not method.enforced):
             continue
-        rates = [(measured(method, c.tag(name), values), c) for name, c in method.enforced.items()]
-        if all(rate is not None and not violates(rate, constraint) for rate, constraint in rates):
-            bounds = frozenset(f"{name} {_bound(constraint)}" for name, constraint in method.enforced.items())
-            groups.setdefault(bounds, {})[method.label] = reward.mean
+        rates = [(measured(method, tag_of(name, bound), values), bound) for name, bound in method.enforced.items()]
+        if all(rate is not None and not violates(rate, bound) for rate, bound in rates):
+            declared = frozenset(f"{name} {_threshold(bound)}" for name, bound in method.enforced.items())
+            groups.setdefault(declared, {})[method.label] = reward.mean
     return [label for group in groups.values() for label, mean in group.items() if mean == max(group.values())]
 
 
-def final_table(methods: Sequence[MethodRuns], last: float) -> Table:
+def final_table(methods: Sequence[MethodRuns]) -> Table:
     """Values at the end of training."""
-    parts = 1 / last
-    share = f"1/{parts:.0f}" if abs(parts - round(parts)) < 1e-6 else f"{last:.0%}"
+    share = f"1/{1 / LAST:.0f}"
     caption = f"Mean ± standard deviation over seeds of the means over the last {share} of the updates. {RULE}"
     families = ("reward/", *MEASURED, "multiplier/", "effective_weight/")
-    return _values_table("final", caption, methods, lambda run: run.final, families)
+    return _values_table("Final values", caption, methods, lambda run: run.final, families)
 
 
 def test_table(methods: Sequence[MethodRuns]) -> Table | None:
     """Test values, if any; training prompts have a row below."""
-    tested, trained = _evaluated("test/"), _evaluated("test_train/")
+    tested, trained = tests_of("test/"), tests_of("test_train/")
     methods = [method for method in methods if any(tested(run) for run in method.runs)]
     if not methods:
         return None
-    beside = {TRAINING: trained} if any(trained(run) for method in methods for run in method.runs) else {}
+    runs = [run for method in methods for run in method.runs]
+    beside = any(trained(run) for run in runs)
     seen = f" Rows '{TRAINING}': the same policies' answers to prompts of training, never bold." if beside else ""
-    known = any(
-        tag.startswith(("rate_low/", "mean_low/")) for method in methods for run in method.runs for tag in tested(run)
+    known = any(tag.startswith(("rate_low/", "mean_low/")) for run in runs for tag in tested(run))
+    caption = f"Test: mean ± standard deviation over seeds.{seen}{f' {INTERVALS}' if known else ''} {RULE}"
+    families = ("reward/", *MEASURED, "rollout/")
+    return _values_table("Test", caption, methods, tested, families, trained)
+
+
+def tests_of(prefix: str) -> Values:
+    """A run's test on one set of prompts, such as ``test/``, by tag."""
+    return lambda run: {tag.removeprefix(prefix): v for tag, v in run.tests.items() if tag.startswith(prefix)}
+
+
+def control_table(methods: Sequence[MethodRuns]) -> Table:
+    """Learning speed, spread over seeds, and every enforced constraint's measures of control, by method."""
+    names = list(dict.fromkeys(name for method in methods for name in method.enforced))
+    best = [measured(method, REWARD, lambda run: run.final) for method in methods]
+    level = max((measures.near_best(value.mean) for value in best if value is not None), default=math.inf)
+    columns = [Column("time to reward", 0), Column("time to feasibility", 0), Column("reward spread", 3)]
+    columns += [Column(f"{name}: {measure}", digits) for name in names for measure, digits in CONTROL.items()]
+    rows = []
+    for method in methods:
+        seeds = [_control(run, method, names, level) for run in method.runs]
+        cells = [Cell(statistic(values)) for values in zip(*seeds, strict=True)]
+        rewards = method.series(REWARD)
+        apart = measures.spread(rewards)
+        cells.insert(2, Cell(None if apart is None else Statistic(apart, math.nan, len(rewards))))
+        rows.append((method.title, len(method.runs), cells))
+    where = f"at {level:.3g}, " if math.isfinite(level) else ""
+    caption = (
+        f"All of moving averages over {WINDOW} updates (a quarter of runs shorter than {4 * WINDOW}). Time to reward: "
+        f"first update with a reward {where}{NEAR_BEST:.0%} below the best final reward. Time to feasibility: first "
+        f"update at which the reward is reached and all enforced rates meet their thresholds (up to {TOLERANCE:.0%} of "
+        "the violations that are allowed) at once. Reward spread: standard deviation over seeds, averaged over "
+        "training. By constraint, over the second half of training: overshoot, the largest violation; oscillation, the "
+        "standard deviation around the rate's own mean; held, the share that meets the threshold (likewise)."
     )
-    intervals = f" {INTERVALS}" if known else ""
-    caption = f"Test: mean ± standard deviation over seeds.{seen}{intervals} {RULE}"
-    return _values_table("test", caption, methods, tested, ("reward/", *MEASURED, "rollout/"), beside)
+    return Table("Control", caption, columns, rows)
 
 
-def _evaluated(prefix: str) -> Values:
-    return lambda run: {tag.removeprefix(prefix): v for tag, v in run.evaluations.items() if tag.startswith(prefix)}
+def _control(run: Run, method: MethodRuns, names: Sequence[str], level: float) -> list[float | None]:
+    reward = measures.smooth(run, REWARD)
+    reached = reward.steps[reward.values >= level]
+    rates = {name: measures.smooth(run, tag_of(name, bound)) for name, bound in method.enforced.items()}
+    met = [measures.compliance(rates[name], bound) for name, bound in method.enforced.items()]
+    values = [float(reached[0]) if len(reached) else None, measures.together(met, reward, level) if met else None]
+    for name in names:
+        bound = method.enforced.get(name)
+        kept = None if bound is None else measures.second_half(rates[name], bound, run.updates)
+        values += [None] * len(CONTROL) if kept is None else kept
+    return values
 
 
 def _values_table(
-    name: str,
+    title: str,
     caption: str,
     methods: Sequence[MethodRuns],
     values: Values,
     families: Sequence[str],
-    beside: Mapping[str, Values] | None = None,
+    beside: Values | None = None,
 ) -> Table:
-    """A row per method; each kind of values `beside` adds a row below."""
-    found = list(dict.fromkeys(tag for method in methods for run in method.runs for tag in values(run)))
-    tags = [tag for family in families for tag in _ordered(found, family, methods)]
+    """A row per method; values `beside` add a row below."""
+    logged = list(dict.fromkeys(tag for method in methods for run in method.runs for tag in values(run)))
+    tags = [tag for family in families for tag in _ordered(logged, family, methods)]
     best = best_of(methods, values)
     columns = [Column(_title(tag, methods), _decimals(tag, methods, values)) for tag in tags]
     rows = []
     for method in methods:
         bold = method.label in best
         rows.append((method.title, len(method.runs), [_cell(tag, method, methods, values, bold) for tag in tags]))
-        for kind, others in (beside or {}).items():
-            if any(others(run) for run in method.runs):
-                cells = [_cell(tag, method, methods, others, False) for tag in tags]
-                rows.append((f"{method.title}, {kind}", len(method.runs), cells))
-    return Table(name, caption, columns, rows)
+        if beside is not None and any(beside(run) for run in method.runs):
+            cells = [_cell(tag, method, methods, beside, False) for tag in tags]
+            rows.append((f"{method.title}, {TRAINING}", len(method.runs), cells))
+    return Table(title, caption, columns, rows)
 
 
 def _cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], values: Values, best: bool) -> Cell:
     value = measured(method, tag, values)
-    constraint = method.enforced.get(tag.partition("/")[2]) if tag.startswith(MEASURED) else None
-    marked = constraint is not None and violates(value, constraint)
+    family, _, name = tag.partition("/")
+    bound = method.enforced.get(name) if tag.startswith(MEASURED) else None
+    marked = bound is not None and violates(value, bound)
     note = _note(tag, method, methods) if value is not None else ""
-    shown = [_standing(values(run), tag.partition("/")[2], constraint) for run in method.runs if constraint]
+    shown = [_standing(values(run), f"{family}_{{}}/{name}", bound) for run in method.runs if bound is not None]
     says = [standing.says for standing in shown if standing is not None]
     if says:
         # The intervals of the seeds decide, instead of the tolerance.
@@ -122,12 +159,10 @@ def _cell(tag: str, method: MethodRuns, methods: Sequence[MethodRuns], values: V
     return Cell(value, best and tag == REWARD, marked, note)
 
 
-def _standing(values: Mapping[str, float], name: str, constraint: Constraint) -> Standing | None:
+def _standing(values: Mapping[str, float], tag: str, bound: Bound) -> Standing | None:
     """The standing of a run's evaluation, which logs the interval of each rate."""
-    low, high = (values.get(f"{constraint.bound.kind}_{end}/{name}") for end in ("low", "high"))
-    if low is None or high is None:
-        return None
-    return compared(constraint.bound, low, high)
+    low, high = (values.get(tag.format(end)) for end in ("low", "high"))
+    return None if low is None or high is None else compared(bound, low, high)
 
 
 def _words(says: Sequence[str]) -> str:
@@ -137,7 +172,7 @@ def _words(says: Sequence[str]) -> str:
 
 
 def _ordered(tags: Sequence[str], family: str, methods: Sequence[MethodRuns]) -> list[str]:
-    order = ["mean", "reward", *(name for method in methods for name in method.constraints)]
+    order = ["mean", "reward", *(name for method in methods for name in method.bounds)]
 
     def rank(tag: str) -> int:
         name = tag.removeprefix(family)
@@ -150,33 +185,31 @@ def _title(tag: str, methods: Sequence[MethodRuns]) -> str:
     family, _, name = tag.partition("/")
     if tag == REWARD:
         return "reward"
-    if f"{family}/" not in MEASURED:
-        return f"{family.replace('_', ' ')} {name}"
-    bounds = _bounds(name, methods)
-    return f"{family} {name} {bounds.pop()}" if len(bounds) == 1 else f"{family} {name}"
+    thresholds = _thresholds(name, methods) if tag.startswith(MEASURED) else set()
+    return f"{family.replace('_', ' ')} {name}" + (f" {thresholds.pop()}" if len(thresholds) == 1 else "")
 
 
 def _note(tag: str, method: MethodRuns, methods: Sequence[MethodRuns]) -> str:
     """The rate's own threshold if thresholds differ, or "monitored"."""
-    family, _, name = tag.partition("/")
-    bounds = _bounds(name, methods)
-    if f"{family}/" not in MEASURED or not bounds:
+    name = tag.partition("/")[2]
+    thresholds = _thresholds(name, methods)
+    if not tag.startswith(MEASURED) or not thresholds:
         return ""
     if name not in method.enforced:
         return "monitored"
-    return _bound(method.enforced[name]) if len(bounds) > 1 else ""
+    return _threshold(method.enforced[name]) if len(thresholds) > 1 else ""
 
 
-def _bounds(name: str, methods: Sequence[MethodRuns]) -> set[str]:
-    return {_bound(method.enforced[name]) for method in methods if name in method.enforced}
+def _thresholds(name: str, methods: Sequence[MethodRuns]) -> set[str]:
+    return {_threshold(method.enforced[name]) for method in methods if name in method.enforced}
 
 
-def _bound(constraint: Constraint) -> str:
-    return f"{'≥' if constraint.bound.lower else '≤'} {constraint.bound.threshold:g}"
+def _threshold(bound: Bound) -> str:
+    return f"{'≥' if bound.lower else '≤'} {bound.threshold:g}"
 
 
 def _decimals(tag: str, methods: Sequence[MethodRuns], values: Values) -> int:
     if tag.startswith(("rate/", "multiplier/")):
         return 4
-    found = [abs(v.mean) for m in methods if (v := measured(m, tag, values)) is not None]
-    return 1 if max(found, default=0.0) >= 10 else 3
+    means = [abs(v.mean) for method in methods if (v := measured(method, tag, values)) is not None]
+    return 1 if max(means, default=0.0) >= 10 else 3

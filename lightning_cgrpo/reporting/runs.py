@@ -1,179 +1,187 @@
-"""Runs, grouped by method."""
+"""Runs: what a run's summary says, with its binned series, values at its end, tests and distributions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
 
-from lightning_cgrpo.cli.method import Method, constraints_of, key_of
-from lightning_cgrpo.objective.constraint import Constraint
-from lightning_cgrpo.reporting.histogram import pooled
-from lightning_cgrpo.reporting.logs import COLLAPSED, FAULTS, TRAINING, Log
-from lightning_cgrpo.reporting.series import Series, bin_width, binned, interval, moving_average, rounded
-from lightning_cgrpo.reporting.summary import final_values, last_part, window_of
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.objective.bound import Bound
+from lightning_cgrpo.output import SUMMARY, SUMMARY_FORMAT, write_whole
+from lightning_cgrpo.reporting.logs import Log
+from lightning_cgrpo.reporting.series import FLOAT_DIGITS, Array, Series, bin_width, binned, interval, rounded
 
 LAST = 1 / 8
 """Share of a run's updates averaged in final values."""
 DIGITS = 4
 """Significant digits of series and distributions."""
-HANDFUL = 10
-"""Bin widths assume at most this many times a running run's updates."""
-SKIPPED = "skipped_steps"
+NUMBERS = (int, NoneType)
+KEYS: dict[str, Any] = {
+    "name": str,
+    "status": str,
+    "seed": NUMBERS,
+    "method": dict,
+    "updates": int,
+    "asked": NUMBERS,
+    "faults": dict,
+}
+SAVED = ("final", "tests", "distributions", "width", "steps", "series")
+"""Keys of a saved run, beside the keys of its summary."""
 
-Identity = tuple[str, Any]
-"""A method's text with a seed; without a known seed, a folder."""
+Summary = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One method's run with one seed.
+    """One run.
 
     Args:
-        seed: None if unknown.
-        max_updates: requested; None if epochs decide.
-        series: binned training scalars, by tag.
+        series: training's means over bins of `width` updates, by tag.
         final: means over the last part of training, by tag.
-        distributions: the last part's shares ``[BINS]`` of groups by effective weight, by component.
-        evaluations: last values, by tag.
-        folders: log folders, as ``name/version_N``.
-        width: updates per bin.
-        pooled: share of the updates in `distributions`.
-        begins: first known update, if earlier updates are missing; else 0.
-        faults: logged updates with non-finite values, by signal; under ``skipped_steps``, skipped optimizer steps.
-        collapsed: update at which a collapse began, if any.
+        tests: values of the last test, by tag.
+        distributions: the last part's shares ``[WEIGHT_BINS]`` of groups by effective weight, by component.
     """
 
-    method: Method
-    seed: int | None
-    updates: int
-    max_updates: int | None
+    summary: Summary
     series: dict[str, Series]
     final: dict[str, float]
-    distributions: dict[str, list[float]]
-    evaluations: dict[str, float]
-    folders: tuple[str, ...]
-    width: float = 1.0
-    pooled: float = LAST
-    begins: int = 0
-    faults: dict[str, int] = field(default_factory=dict)
-    collapsed: int | None = None
+    tests: dict[str, float]
+    distributions: dict[str, Array]
+    width: float
 
-    def smooth(self, tag: str) -> Series:
-        """A tag's moving average over `window_of` updates."""
-        bins = self.series.get(tag, Series(np.zeros(0), np.zeros(0)))
-        average = moving_average(bins, self.width, window_of(self.updates))
-        # The last bin need not be full.
-        return Series(np.minimum(average.steps, self.updates), average.values)
+    @property
+    def seed(self) -> int | None:
+        return self.summary["seed"]  # type: ignore[no-any-return]
+
+    @property
+    def updates(self) -> int:
+        return int(self.summary["updates"])
 
     @property
     def finished(self) -> bool:
-        return self.max_updates is None or self.updates >= self.max_updates
+        return bool(self.summary["status"] == "finished")
 
-    @property
-    def identity(self) -> Identity:
-        return key_of(self.method), self.folders[0] if self.seed is None and self.folders else self.seed
+    def bounds(self, roles: Sequence[str] = ("constrain", "monitor")) -> dict[str, Bound]:
+        """The bounds of the constraints of some roles."""
+        declared = self.summary["constraints"]
+        keys = ("kind", "direction", "threshold")
+        return {name: Bound(*(one[k] for k in keys)) for name, one in declared.items() if one["role"] in roles}
 
 
-@dataclass(frozen=True)
-class MethodRuns:
-    """A method's runs, one per seed.
+def read_summary(path: Path) -> Summary | None:
+    """A summary or a saved run; None for other files.
 
-    Args:
-        others: further starts of the same seeds, for notes only.
+    Raises:
+        UserError: the file is damaged.
     """
-
-    label: str
-    method: Method
-    runs: list[Run]
-    constraints: dict[str, Constraint] = field(default_factory=dict)
-    others: list[Run] = field(default_factory=list)
-
-    @property
-    def enforced(self) -> dict[str, Constraint]:
-        return {name: c for name, c in self.constraints.items() if c.role == "constrain"}
-
-    @property
-    def tags(self) -> list[str]:
-        return list(dict.fromkeys(tag for run in self.runs for tag in run.series))
-
-    def series(self, tag: str) -> list[Series]:
-        return [run.series[tag] for run in self.runs if tag in run.series]
-
-    @property
-    def finished(self) -> bool:
-        return all(run.finished for run in self.runs)
-
-    @property
-    def title(self) -> str:
-        return self.label if self.finished else f"{self.label} ({progress(self.runs)})"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    if SUMMARY_FORMAT not in text[:100]:
+        return None
+    try:
+        record = json.loads(text)
+        wrong = [key for key, kind in KEYS.items() if not isinstance(record[key], kind)]
+        if wrong:
+            raise ValueError(f"its {wrong[0]} is {str(record[wrong[0]])[:40]!r}")
+        (saved_run(record) if "series" in record else Run(record, {}, {}, {}, {}, 1.0)).bounds()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"Expected '{path}' to be the summary of a run, but got a damaged file ({type(error).__name__}: {error})."
+        ) from None
+    return record  # type: ignore[no-any-return]
 
 
-def progress(runs: Sequence[Run]) -> str:
-    """Text of the updates done, and requested by unfinished runs."""
-    done = sorted({run.updates for run in runs})
-    text = f"{done[0]:,}" if len(done) == 1 else f"{done[0]:,} to {done[-1]:,}"
-    asked = max((run.max_updates or 0 for run in runs if not run.finished), default=0)
-    return f"{text} of {asked:,}" if asked else text
+def earlier_folder(folder: Path, summary: Summary) -> Path | None:
+    """The folder from which a run resumed."""
+    resumed = summary.get("resumed")
+    return None if resumed is None else (folder / resumed).resolve()
 
 
-def seeds_of(runs: Sequence[Run]) -> str:
-    """Text such as "seeds 0, 1"."""
-    seeds = ", ".join("?" if run.seed is None else str(run.seed) for run in runs)
-    return f"seed{'s' if len(runs) > 1 else ''} {seeds}"
-
-
-def run_of_log(
-    log: Log, method: Method, seed: int | None, max_updates: int | None, folders: tuple[str, ...], last: float = LAST
-) -> Run:
-    """Build a run from its log, rounded like saved runs."""
-    longest = max(log.scalars.values(), key=len, default=Series(np.zeros(0), np.zeros(0)))
-    spacing = interval(longest.steps)
-    end = max((series.steps[-1] for series in log.scalars.values()), default=-1.0)
-    updates = int(end + 1)
-    if updates:
-        # Updates between logged updates don't count as missing.
-        updates = int(end + spacing)
-        updates = min(updates, max_updates) if max_updates and max_updates > end else updates
+def read_run(folder: Path, summary: Summary) -> Run | None:
+    """A run from its summary, its logs, and the logs of the folders from which it resumed; None without updates."""
+    folders, before = [folder.resolve()], summary
+    while (earlier := earlier_folder(folders[0], before)) is not None and earlier not in folders:
+        folders.insert(0, earlier)
+        before = read_summary(earlier / SUMMARY) or {}
+    log = Log()
+    for place in folders:
+        log.add(place)
+    updates = int(summary["updates"])
+    scalars = {tag: _series(rows, updates) for tag, rows in log.scalars.items()}
+    scalars = {tag: series for tag, series in scalars.items() if len(series)}
+    if not scalars:
+        return None
+    spacing = interval(max(scalars.values(), key=len).steps)
     # A running run already has its final bins, unless it has only begun.
-    width = bin_width(min(max_updates or updates, HANDFUL * updates), spacing)
-    start = last_part(updates, last, end)
-    begins = min((series.steps[0] for series in log.scalars.values()), default=0.0)
-    scalars = {tag: series for tag, series in log.scalars.items() if tag.startswith(TRAINING)}
-    shares = {name: pooled(b for u, b in found.items() if u >= start) for name, found in log.histograms.items()}
+    width = bin_width(min(summary["asked"] or updates, 10 * updates), spacing)
+    start = min(updates * (1 - LAST), max(series.steps[-1] for series in scalars.values()))
+    last = {tag: series.between(start, np.inf) for tag, series in scalars.items()}
+    groups = {name: [row for u, row in rows.items() if start <= u < updates] for name, rows in log.histograms.items()}
     return Run(
-        method,
-        seed,
-        updates,
-        max_updates,
+        summary,
         {tag: binned(series, width).rounded(DIGITS) for tag, series in scalars.items()},
-        final_values(scalars, start),
-        {name: [rounded(share, DIGITS) for share in found.tolist()] for name, found in shares.items()},
-        log.evaluations,
-        folders,
+        {tag: rounded(series.mean(), FLOAT_DIGITS) for tag, series in last.items() if len(series)},
+        {tag: rounded(value, FLOAT_DIGITS) for tag, value in log.tests.items()},
+        {name: _shares(np.sum(rows, axis=0)) for name, rows in groups.items() if rows},
         width,
-        last,
-        int(begins) if begins > spacing else 0,
-        _faults(log.scalars),
-        int(log.scalars[COLLAPSED].values[-1]) if COLLAPSED in log.scalars else None,
     )
 
 
-def _faults(scalars: Mapping[str, Series]) -> dict[str, int]:
-    found = {tag.removeprefix(FAULTS): s.values for tag, s in scalars.items() if tag.startswith(FAULTS)}
-    return {name: int(v.sum() if name == SKIPPED else (v > 0).sum()) for name, v in found.items() if v.any()}
+def saved_run(record: Summary) -> Run:
+    """The run that `save` wrote."""
+    steps = np.array(record["steps"], float)
+    series = {}
+    for tag, row in record["series"].items():
+        values = np.array(row if isinstance(row, list) else [row] * len(steps), float)
+        known = ~np.isnan(values)
+        series[tag] = Series(steps[known], values[known])
+    shares = {name: np.array(row, float) for name, row in record["distributions"].items()}
+    return Run(record, series, record["final"], record["tests"], shares, record["width"])
 
 
-def constraints_of_runs(runs: Sequence[Run]) -> dict[str, Constraint]:
-    """A method's constraints; without a configuration, thresholds count as upper bounds."""
-    declared = constraints_of(runs[0].method)
-    if declared is not None:
-        return declared
-    return {
-        tag.removeprefix("threshold/"): Constraint(at_most=min(max(float(series.values[-1]), 0.0), 1.0))
-        for run in runs
-        for tag, series in run.series.items()
-        if tag.startswith("threshold/")
-    }
+def save(run: Run, path: Path) -> None:
+    """Write a run as JSON, a line per key and per series for readable differences."""
+    rows, steps = {}, np.unique(np.concatenate([np.zeros(0), *(s.steps for s in run.series.values())]))
+    for tag, series in run.series.items():
+        known = dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
+        row = [known.get(step) for step in steps.tolist()]
+        rows[tag] = row[0] if len(set(row)) == 1 else row
+    shares = {name: row[: row.nonzero()[0].max(initial=-1) + 1].tolist() for name, row in run.distributions.items()}
+    kept = {key: value for key, value in run.summary.items() if key not in SAVED}
+    values = {"final": run.final, "tests": run.tests, "distributions": shares}
+    lines = [
+        _line(key, value) for key, value in {**kept, **values, "width": run.width, "steps": steps.tolist()}.items()
+    ]
+    lines.append('"series":{\n' + ",\n".join(_line(tag, row) for tag, row in rows.items()) + "}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, "{" + ",\n".join(lines) + "}\n")
+
+
+def _series(rows: Mapping[int, float], updates: int) -> Series:
+    steps = sorted(step for step in rows if step < updates)
+    return Series(np.array(steps, float), np.array([rows[step] for step in steps], float))
+
+
+def _shares(counts: Array) -> Array:
+    return np.array([rounded(share, DIGITS) for share in counts / (counts.sum() or 1.0)])
+
+
+def _line(key: str, value: Any) -> str:
+    return f"{json.dumps(key)}:{json.dumps(_short(value), separators=(',', ':'))}"
+
+
+def _short(value: Any) -> Any:
+    """Whole numbers without ``.0``."""
+    if isinstance(value, Mapping):
+        return {key: _short(part) for key, part in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_short(part) for part in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -7,16 +7,18 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Generator, Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-from rich.console import Console
-
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.studies.display import Display, failure
-from lightning_cgrpo.studies.ledger import Ledger, begun, state
+from lightning_cgrpo.reporting.methods import MethodRuns
+from lightning_cgrpo.reporting.runs import save
+from lightning_cgrpo.studies.state import Results, check_distinct, progress, state, summary_of
 from lightning_cgrpo.studies.study import Run, Study, read_study
+
+MINUTE = 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -29,16 +31,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[2:] if argv is None else argv)
     given = _parser().parse_args(arguments)
     study = read_study(given.study)
-    results = given.results or study.logs
-    out = given.out or results / "report"
+    out = given.out or (given.results or study.logs) / "report"
     if out.exists() and not out.is_dir():
         raise UserError(f"Expected --out to be a folder, but '{out}' is a file.")
-    ledger = Ledger(results, out)
-    ledger.check(study.runs)
+    check_distinct(study.runs)
+    results = Results(given.results or study.logs, out)
     chosen = [run for run in study.runs if given.only in run.name]
     if not chosen:
         raise UserError(f"Expected --only to be a part of a run's name (see --list), but got '{given.only}'.")
-    todo = [run for run in chosen if not ledger.finished(run)]
+    todo = [run for run in chosen if not results.finished(run)]
     if given.list:
         for run in chosen:
             print(f"{run.name}: {'finished' if run not in todo else state(run)}")
@@ -47,25 +48,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     failed: list[str] = []
     if todo and not given.report:
         for run in todo:
-            begun(run)  # A folder with another run is told before anything is trained.
-        study.logs.mkdir(parents=True, exist_ok=True)
+            summary_of(run)  # A folder with another run is told before anything is trained.
         try:
-            with FileLock(study.logs / ".lock", timeout=0):
-                failed = train(study, todo, given.at_once, given.slurm)
-        except Timeout:
-            raise UserError(
-                f"Expected one training at a time in {study.logs}, but another process trains there, try --list."
-            ) from None
+            failed = train(study, todo)
         except KeyboardInterrupt:
             command = shlex.join(["python", "-m", "lightning_cgrpo", "study", *arguments])
             print(f"Stopped. Runs go on from their last checkpoints with the same command: {command}", file=sys.stderr)
             raise
-    finished = [run for run in study.runs if ledger.finished(run)]
+    finished = [run for run in study.runs if results.finished(run)]
     if finished:
-        from lightning_cgrpo.studies.page import write_report
-
-        write_report(finished, ledger, out)
-        ledger.write(finished)
+        report(finished, results, out)
     print(f"{len(finished)} of {len(study.runs)} runs are finished{f', {len(failed)} failed' if failed else ''}.")
     for error in failed:
         print(error, file=sys.stderr)
@@ -73,28 +65,63 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(1)
 
 
-def train(study: Study, runs: Sequence[Run], at_once: int | None, slurm: str | None) -> list[str]:
-    """Train runs, and return a line per failed run.
+def train(study: Study, runs: Sequence[Run]) -> list[str]:
+    """Train runs, and return a line per failed run."""
+    from lightning_cgrpo.studies.execution import OUTPUT, here
 
-    Args:
-        at_once: overrides the study's parallel runs.
-        slurm: settings of SLURM jobs; None trains here.
-    """
-    from lightning_cgrpo.studies.execution import Outcome, here, on_cluster
-
-    most = at_once or study.at_once
-    outcomes: Generator[Outcome, None, None]
-    if slurm is None:
-        outcomes = here(runs, study.after, most or _cores())
-    else:
-        outcomes = on_cluster(runs, study.after, most, slurm)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    outcomes = here(runs, study.after, study.at_once or cores)
     failed: list[str] = []
-    with Display(runs, Console()) as display, contextlib.closing(outcomes):
+    with telling(runs), contextlib.closing(outcomes):
         for run, error in outcomes:
-            display.end(run, error)
             if error is not None:
-                failed.append(failure(run, error))
+                failed.append(f"{run.name} failed: {error} (all output: {run.folder / OUTPUT})")
+            print(f"{run.name}: finished" if error is None else failed[-1], flush=True)
     return failed
+
+
+@contextlib.contextmanager
+def telling(runs: Sequence[Run], interval: float = MINUTE) -> Iterator[None]:
+    """Print the updates of all runs now and then."""
+    before, began, over = sum(progress(run)[0] for run in runs), time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        while not over.wait(interval):
+            print(progress_line(runs, before, time.monotonic() - began), flush=True)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def progress_line(runs: Sequence[Run], before: int, seconds: float) -> str:
+    """Updates done and asked of all runs, and the time left at the pace since `before` updates were done."""
+    found = [progress(run) for run in runs]
+    done, known = sum(updates for updates, _ in found), [asked for _, asked in found if asked]
+    if not known:
+        return f"{done:,} updates, {seconds / 60:.0f} min"
+    # Runs that have not begun are as long as the longest other run.
+    asked = sum(known) + (len(runs) - len(known)) * max(known)
+    left = f", {seconds / 60 * (asked - done) / (done - before):.0f} min left" if done > before else ""
+    return f"{done:,} of {asked:,} updates, {seconds / 60:.0f} min{left}"
+
+
+def report(runs: Sequence[Run], results: Results, out: Path) -> None:
+    """Write finished runs' report, and save the runs that have logs here."""
+    from lightning_cgrpo.reporting.command import write
+    from lightning_cgrpo.studies.comparison import sections
+
+    methods: dict[str, MethodRuns] = {}
+    for run in runs:
+        read = results.read(run)
+        methods.setdefault(run.variant, MethodRuns(run.variant, [])).runs.append(read)
+        if results.in_folder(run):
+            save(read, out / "runs" / f"{run.variant}_seed{run.seed}.json")
+    write(list(methods.values()), out, sections(list(methods.values())))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,22 +135,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="only name the runs and their state")
     parser.add_argument("--only", metavar="TEXT", default="", help="train runs whose name contains this")
     parser.add_argument("--report", action="store_true", help="train nothing, report what is finished")
-    parser.add_argument("--at_once", metavar="N", type=_positive, help="runs at a time (default: one per core)")
     parser.add_argument(
-        "--slurm", metavar="KEY=VALUE,…", help="train in jobs of SLURM, such as partition=gpu,time=60 (extra slurm)"
-    )
-    parser.add_argument(
-        "--results", metavar="DIR", type=Path, help="ledger and report of all sittings (default: runs/STUDY)"
+        "--results", metavar="DIR", type=Path, help="reports of all sittings, with their runs (default: runs/STUDY)"
     )
     parser.add_argument("--out", metavar="DIR", type=Path, help="where to write the report (default: RESULTS/report)")
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"Expected a positive number, but got '{text}'.")
-    return int(text)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

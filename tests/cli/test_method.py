@@ -1,4 +1,4 @@
-"""Which runs are of one method, and what methods are called."""
+"""Which runs are of one method."""
 
 import json
 import sys
@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from lightning_cgrpo import callbacks
-from lightning_cgrpo.cli.method import constraints_of, key_of, method_of, only_shows, seed_of
-from lightning_cgrpo.reporting.labels import labels_of, slug
+from lightning_cgrpo.cli.method import identity_of, key_of, method_of, only_shows, seed_of
 from tests.reporting.conftest import changed, fixed
 
 CONSTRAINTS = "model.init_args.objective.constraints"
@@ -101,65 +100,7 @@ def test_seed():
     assert seed_of({"seed_everything": None}) is None
 
 
-def test_constraints_in_both_orientations():
-    constraints = constraints_of(method_of(changed({f"{CONSTRAINTS}.lava.role": "monitor"})))
-    assert constraints["lava"].at_most == 0.1 and constraints["lava"].role == "monitor"
-    assert constraints["safe"].at_least == 0.8
-    assert constraints_of({}) is None
-    assert constraints_of(method_of(changed({f"{CONSTRAINTS}.lava.at_most": 7}))) is None
-
-
-def labels(*changes):
-    return labels_of([method_of(changed(change)) for change in changes])
-
-
-def test_labels_tell_what_differs():
-    loose, watched = {f"{CONSTRAINTS}.lava.at_most": 0.5}, {f"{CONSTRAINTS}.lava.role": "monitor"}
-    pid = {CONTROLLER: {"class_path": "lightning_cgrpo.multipliers.PID", "init_args": {"kp": 2, "ki": 1}}}
-    bounds = {"callbacks.multipliers.init_args.bounds": {"class_path": "WeightBounds", "init_args": {"floor": 0.05}}}
-    assert labels({}) == ["ScalarizedAdvantages"]
-    assert labels({}, REWARDS) == ["ScalarizedAdvantages", "ScalarizedRewards"]
-    assert labels(loose, watched) == ["lava at_most 0.5", "lava monitored"]
-    assert labels({}, {f"{CONSTRAINTS}.safe.at_least": 0.9}) == ["safe at_least 0.8", "safe at_least 0.9"]
-    costs = [{f"{CONSTRAINTS}.lava": {"at_most": 0.1, "cost": cost}} for cost in ("signal", "excess")]
-    assert labels(*costs) == ["lava at_most 0.1", "lava at_most 0.1 cost=excess"], "defaults are not named"
-    # The arguments of one class aren't compared with those of another.
-    assert labels({}, pid) == ["SoftmaxAdam", "PID"]
-    assert labels({}, {f"{CONTROLLER}.init_args.lr": 0.002}) == ["controller.lr=0.01", "controller.lr=0.002"]
-    assert labels({}, {"callbacks.multipliers": None}) == ["SoftmaxAdam", "no multipliers"]
-    assert labels(
-        {"callbacks.multipliers": fixed(reward=1.0, lava=0.05, safe=0.1)},
-        {"callbacks.multipliers": fixed(lava=0.1, safe=0.1)},
-    ) == ["fixed lava 0.05, safe 0.1", "fixed lava 0.1, safe 0.1"]
-    # What most of them share is left out.
-    assert labels({}, loose, pid, bounds, REWARDS) == [
-        "ScalarizedAdvantages",
-        "ScalarizedAdvantages, lava at_most 0.5",
-        "ScalarizedAdvantages, PID",
-        "ScalarizedAdvantages, WeightBounds",
-        "ScalarizedRewards",
-    ]
-    assert labels({}, pid, bounds, loose)[0] == "lava at_most 0.1, SoftmaxAdam"
-
-
-def test_weights_that_a_policy_began_from_make_a_method():
-    first, second, none = (method_of(changed(), weights) for weights in ("8c1f0a2b6d3e", "0a2b6d3e8c1f", None))
-    assert len({key_of(first), key_of(second), key_of(none)}) == 3
-    assert labels_of([first, second]) == ["weights=8c1f0a2b6d3e", "weights=0a2b6d3e8c1f"]
-    # Beside the multipliers, whose words are told as well.
-    pid = {CONTROLLER: {"class_path": "lightning_cgrpo.multipliers.PID"}}
-    assert labels_of([first, method_of(changed(pid), "8c1f0a2b6d3e"), none]) == [
-        "SoftmaxAdam, weights=8c1f0a2b6d3e",
-        "PID, weights=8c1f0a2b6d3e",
-        "SoftmaxAdam, without weights",
-    ]
-    assert labels_of([first, method_of(changed(pid), "8c1f0a2b6d3e")]) == ["SoftmaxAdam", "PID"]
-
-
-def test_labels_are_unique_and_make_names_of_files():
-    changes = [{}, REWARDS, {"data.init_args.lava": 3}, {"callbacks.own": {"class_path": "my.Callback"}}]
-    found = labels(*changes)
-    assert len(set(found)) == len(found)
-    assert "lava=3" in found[2] and "Callback" in found[3]
-    assert slug("ScalarizedRewards, lava at_most 0.05") == "scalarizedrewards-lava-at-most-0.05"
-    assert slug("λ?") == "run"
+def test_an_identity_has_seed_and_length_too():
+    same = identity_of(changed(seed=5))
+    assert (same["seed"], same["length"]) == (5, {"max_steps": 100}) and same["method"] == method_of(changed())
+    assert identity_of(changed({"trainer.max_steps": 7}))["length"] == {"max_steps": 7}

@@ -13,7 +13,6 @@ import lightning_cgrpo
 from lightning_cgrpo import ConstrainedGRPO
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.arguments import read_arguments
-from lightning_cgrpo.cli.run_files import PROGRESS_FILE
 from lightning_cgrpo.cli.run_folders import last_checkpoint
 from lightning_cgrpo.errors import UserError
 
@@ -266,17 +265,6 @@ def test_no_run_is_written_over():
     with pytest.raises(UserError, match=r"'runs/mine/version_0' holds one, try no trainer\.logger\.version"):
         main(["fit", *NAMED, version, "--model.optimizer.lr=0.1"])
     main(["fit", *NAMED, version, "--ckpt_path=last", "--trainer.max_steps=3"])  # in the same folder, on purpose
-
-
-def test_progress_is_replaced_and_never_half_written(tmp_path, monkeypatch):
-    """A reader who has opened the file before an update still reads the whole old file."""
-    path = tmp_path / "progress.txt"
-    path.write_text("0 2\n")
-    monkeypatch.setenv(PROGRESS_FILE, str(path))
-    with path.open() as reader:
-        main(["fit", *NAMED])
-        assert reader.read() == "0 2\n"
-    assert path.read_text() == "2 2\n" and list(tmp_path.glob(".progress*")) == []
 
 
 # ---------------------------------------------------------------------- in Python

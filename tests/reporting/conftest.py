@@ -1,12 +1,19 @@
-"""Made-up runs, written with TensorBoard's own writer."""
+"""Made-up runs: in memory, and as folders written with TensorBoard's own writer."""
 
 import copy
+import json
 from importlib import import_module
 
 import numpy as np
 import pytest
-import yaml
 from torch.utils.tensorboard import SummaryWriter
+
+from lightning_cgrpo.callbacks.log_writers import EDGES
+from lightning_cgrpo.cli.method import identity_of
+from lightning_cgrpo.output import SUMMARY, SUMMARY_FORMAT
+from lightning_cgrpo.reporting.methods import MethodRuns
+from lightning_cgrpo.reporting.runs import Run
+from lightning_cgrpo.reporting.series import Series
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +81,46 @@ def changed(changes=None, seed=0):
     return config
 
 
+def bounds(**declared):
+    """Constraints of a summary, from ``lava="at_most 0.01"`` or ``lava="mean at_most 3 monitor"``."""
+    constraints = {}
+    for name, text in declared.items():
+        words = text.split()
+        kind = words.pop(0) if words[0] == "mean" else "rate"
+        role = "monitor" if words[-1] == "monitor" else "constrain"
+        constraints[name] = {"kind": kind, "direction": words[0], "threshold": float(words[1]), "role": role}
+    return constraints
+
+
+def summary(constraints=None, seed=0, updates=100, asked=100, config=None, **more):
+    identity = identity_of(changed(seed=seed) if config is None else config)
+    return {
+        "format": SUMMARY_FORMAT,
+        "status": "finished" if updates == asked else "running",
+        "name": "gridworld",
+        **identity,
+        "weights": None,
+        "resumed": None,
+        "constraints": bounds(lava="at_most 0.1", safe="at_least 0.8") if constraints is None else constraints,
+        "updates": updates,
+        "asked": asked,
+        "answers": 64 * updates,
+        "faults": {},
+        **more,
+    }
+
+
+def made(series=None, final=None, tests=None, distributions=None, width=10.0, **about):
+    """A run in memory, with series ``[10]`` over 100 updates."""
+    steps = np.arange(10) * 10 + 5.0
+    known = {tag: Series(steps, np.array(values, float)) for tag, values in (series or {}).items()}
+    return Run(summary(**about), known, final or {}, tests or {}, distributions or {}, width)
+
+
+def method(label, *runs):
+    return MethodRuns(label, list(runs))
+
+
 def standard(updates):
     """Scalars by tag, as functions of the update: the rates come down to their thresholds at update 50."""
     return {
@@ -84,31 +131,27 @@ def standard(updates):
         "threshold/safe": lambda u: 0.8,
         **{f"multiplier/{name}": lambda u: 0.2 + 0.001 * u for name in ("reward", "lava", "safe")},
         **{f"effective_weight/{name}": lambda u: 0.4 for name in ("reward", "lava", "safe")},
-        **{f"groups/informative/{name}": lambda u: 0.5 for name in ("reward", "lava", "safe")},
     }
 
 
 @pytest.fixture
 def make_run(tmp_path):
-    """Writes a run's folder: ``make_run(path, changes, seed=…)``, and returns it. Histograms have an interval, or 0."""
+    """Writes a run's folder, and returns it."""
 
-    def make(
-        where, changes=None, seed=0, start=0, updates=100, scalars=None, evaluations=None, histograms=4, config=True
-    ):
+    def make(where, changes=None, seed=0, start=0, updates=100, asked=100, scalars=None, tests=None, **about):
         folder = tmp_path / where
         folder.mkdir(parents=True, exist_ok=True)
-        if config:
-            (folder / "config.yaml").write_text(yaml.safe_dump(changed(changes, seed)))
-        values = standard(100) if scalars is None else scalars
+        about = {"name": folder.parent.name, **about}
+        about = summary(config=changed(changes, seed), seed=seed, updates=updates, asked=asked, **about)
+        (folder / SUMMARY).write_text(json.dumps(about))
         # All events fit into the queue, because the writer's thread would take turns with this one for each otherwise.
         with SummaryWriter(str(folder), max_queue=10_000) as writer:
             for update in range(start, updates):
-                for tag, value in values.items():
+                for tag, value in (standard(100) if scalars is None else scalars).items():
                     writer.add_scalar(tag, value(update), update)
-                if histograms and values and update % histograms == 0:
-                    writer.add_histogram("effective_weights/lava", np.array([0.0, 1.0, 1.0, 0.0]), update)
-                    writer.add_histogram("effective_weights/reward", np.full(3, 0.3), update)
-            for tag, value in (evaluations or {}).items():
+                if update % 4 == 0:
+                    writer.add_histogram("effective_weights/lava", np.array([0.0, 1.0, 1.0, 0.0]), update, EDGES)
+            for tag, value in (tests or {}).items():
                 writer.add_scalar(tag, value, updates)
         return folder
 

@@ -1,65 +1,64 @@
-"""Reading events files, and several of them as one log."""
+"""What is read of a run's logs: resumed runs, tests, non-finite values, CSV."""
+
+import json
 
 import pytest
+from torch.utils.tensorboard import SummaryWriter
 
-from lightning_cgrpo.reporting.logs import merged, read
-
-
-def only(folder):
-    [file] = folder.glob("*tfevents*")
-    return file
-
-
-def test_reads_what_a_report_shows(make_run):
-    evaluations = {"test/reward/mean": 0.5, "val/rate/lava": 0.25, "time/rollout": 1}
-    folder = make_run("a", updates=3, evaluations=evaluations, histograms=1)
-    file = read(only(folder))
-    assert file.span == (0, 2)
-    assert file.scalars["reward/mean"].values == pytest.approx([0, 0.01, 0.02])
-    assert {tag: value for tag, (_, value) in file.evaluations.items()} == {
-        "test/reward/mean": 0.5,
-        "val/rate/lava": 0.25,
-    }
-    assert not any(tag.startswith("time/") for tag in file.scalars)
-    buckets = file.histograms["lava"][2]
-    assert (buckets.minimum, buckets.maximum) == (0, 1) and sum(buckets.counts) == 4
+from lightning_cgrpo.output import HISTOGRAMS, SUMMARY
+from lightning_cgrpo.reporting.logs import METRICS, Log
+from lightning_cgrpo.reporting.runs import read_run, read_summary
+from tests.reporting.conftest import summary
 
 
-def test_a_truncated_file_ends_where_it_ends(make_run, capfd):
-    path = only(make_run("a", updates=20))
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) * 2 // 3])
-    first, last = read(path).span
-    assert first == 0 and 5 < last < 19
-    path.write_bytes(whole[:30])
-    assert read(path).span is None
-    path.write_bytes(b"")
-    assert read(path).span is None
-    assert capfd.readouterr() == ("", "")
+def read(folder):
+    return read_run(folder, read_summary(folder / SUMMARY))
 
 
-def test_values_that_are_not_finite_are_left_out(make_run):
-    scalars = {"reward/mean": lambda u: float("nan") if u == 1 else u}
-    assert read(only(make_run("a", updates=3, scalars=scalars))).scalars["reward/mean"].steps.tolist() == [0, 2]
+def test_a_resumed_run_has_the_series_of_its_earlier_folders(make_run):
+    one = {"reward/mean": lambda u: u}
+    make_run("x/version_0", updates=60, scalars=one, tests={"test/reward/mean": 0.25})
+    make_run("x/version_1", start=40, updates=80, scalars={"reward/mean": lambda u: 2 * u}, resumed="../version_0")
+    last = make_run("x/version_2", start=80, updates=100, scalars=one, resumed="../version_1")
+    run = read(last)
+    values = run.series["reward/mean"].values
+    assert (values[39], values[40], values[79], values[80]) == (39, 80, 158, 80) and len(values) == 100
+    assert run.tests == {}, "a test of an earlier checkpoint is no test of this run"
 
 
-def test_a_resumed_run_goes_on_from_its_first_update(make_run):
-    """The second file goes on from update 6: the later updates of the first one were lost."""
-    scalars = {"reward/mean": lambda u: u, "rate/lava": lambda u: 1}
-    first = read(only(make_run("a", updates=10, scalars=scalars, histograms=1)))
-    second = read(only(make_run("b", start=6, updates=9, scalars={"reward/mean": lambda u: 100 + u}, histograms=1)))
-    for folders in ([[first], [second]], [[second, first]]):
-        log = merged(folders)
-        assert log.scalars["reward/mean"].steps.tolist() == list(range(9))
-        assert log.scalars["reward/mean"].values.tolist() == [0, 1, 2, 3, 4, 5, 106, 107, 108]
-        # Also where it logged less.
-        assert log.scalars["rate/lava"].steps.tolist() == [0, 1, 2, 3, 4, 5]
-        assert list(log.histograms["lava"]) == list(range(9))
+def test_updates_after_the_summary_are_left_out(make_run):
+    """A run resumed from an older checkpoint, which has not come as far as before."""
+    make_run("x/version_0", updates=60)
+    assert len(read(make_run("x/version_1", start=40, updates=50, resumed="../version_0")).series["reward/mean"]) == 50
 
 
-def test_evaluations_are_of_the_last_checkpoints(make_run):
-    """The first folder's test was of a checkpoint in the middle of training."""
-    first = read(only(make_run("a", updates=5, evaluations={"test/reward/mean": 0.5, "val/reward/mean": 0.25})))
-    second = read(only(make_run("b", start=5, updates=9, evaluations={"val/reward/mean": 0.75})))
-    assert merged([[first], [second]]).evaluations == {"val/reward/mean": 0.75}
-    assert merged([[first]]).evaluations == {"test/reward/mean": 0.5, "val/reward/mean": 0.25}
+def test_final_values_are_means_over_the_last_eighth(make_run):
+    run = read(make_run("x/version_0", scalars={"reward/mean": lambda u: u, "rate/lava": lambda u: float("nan")}))
+    assert run.final == {"reward/mean": pytest.approx((88 + 99) / 2)} and set(run.series) == {"reward/mean"}
+    shares = run.distributions["lava"]
+    assert (shares[0], shares[40], shares.sum()) == (0.5, 0.5, 1)
+
+
+def test_the_last_test_counts(make_run):
+    tests = [{"test/reward/mean": 0.5, "test_train/reward/mean": 1.0}, {"test/reward/mean": 0.75}]
+    folder = make_run("x/version_0", tests=tests[0])
+    with SummaryWriter(str(folder), filename_suffix=".later") as writer:
+        writer.add_scalar("test/reward/mean", 0.75, 50)
+    for file in folder.glob("*.later"):
+        file.rename(folder / "events.out.tfevents.9999999999.x.later")
+    assert read(folder).tests == tests[1]
+
+
+def test_a_csv_log(tmp_path):
+    folder = tmp_path / "version_0"
+    (folder / "test").mkdir(parents=True)
+    (folder / METRICS).write_text("step,reward/mean,rate/lava\n0,1.0,\n1,2.0,0.5\n2,inf,0.2\n3,4")
+    (folder / "test" / METRICS).write_text("step,test/reward/mean\n4,0.5\n")
+    line = {"tag": "effective_weights/lava", "step": 3, "counts": [0, 4]}
+    (folder / HISTOGRAMS).write_text(f'{json.dumps(line)}\n{{"tag": "half')
+    log = Log()
+    log.add(folder)
+    assert log.scalars == {"reward/mean": {0: 1, 1: 2, 3: 4}, "rate/lava": {1: 0.5, 2: 0.2}}
+    assert log.tests == {"test/reward/mean": 0.5} and log.histograms["lava"][3].tolist() == [0, 4]
+    (folder / SUMMARY).write_text(json.dumps(summary(updates=4, asked=4)))
+    assert read(folder).final["reward/mean"] == 4

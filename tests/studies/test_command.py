@@ -1,7 +1,6 @@
 """The command: a small study from its file to its report, interrupted, resumed, and with a run that fails."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -11,12 +10,13 @@ import traceback
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.__main__ import run as run_command
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.studies import processes
+from lightning_cgrpo.output import SUMMARY
+from lightning_cgrpo.reporting.runs import read_summary
+from lightning_cgrpo.studies import children
 from tests.forked import forked
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,7 @@ POPEN = subprocess.Popen
 
 
 class Forked:
-    """A run's process, forked from the study's in the place of a new interpreter; see `processes.Children.call`."""
+    """A run's process, forked from the study's in the place of a new interpreter; see `children.Children.call`."""
 
     def __init__(self, command, *, stdout, env, **_):
         assert command[:3] == [sys.executable, "-m", "lightning_cgrpo"]
@@ -81,10 +81,13 @@ class Forked:
             sys.stderr.flush()
             os._exit(status)
 
+    def wait(self):
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
 
 def study_with_forked_runs(*arguments):
     """The command with its errors in a file."""
-    processes.subprocess.Popen = Forked
+    children.subprocess.Popen = Forked
     with Path("errors.txt").open("w") as file, contextlib.redirect_stderr(file):
         main(["study", *arguments])
 
@@ -101,15 +104,18 @@ def test_from_the_file_to_the_report(tmp_path, monkeypatch, capsys):
     assert process.exitcode == 1 and "4 of 6 runs are finished, 2 failed." in out
     told = "failed: Expected argument `group_size` to be at least 2, but got 1. (all output: runs/mine/bad,seed="
     assert error.count(told) == 2
-    ledger = json.loads((tmp_path / "runs/mine/ledger.json").read_text())
-    assert set(ledger) == {f"{name},seed={seed}" for name in ("advantages", "rewards") for seed in range(2)}
-    assert all(record["updates"] == 2 and 0.1 < record["cpu_seconds"] < 600 for record in ledger.values())
-    assert all(50 < record["peak_mb"] < 50_000 for record in ledger.values())
+    saved = {path.stem: read_summary(path) for path in (tmp_path / "runs/mine/report/runs").iterdir()}
+    assert set(saved) == {f"{name}_seed{seed}" for name in ("advantages", "rewards") for seed in range(2)}
+    assert all(run["updates"] == 2 and 0.1 < run["cpu_seconds"] < 600 for run in saved.values())
+    assert all(run["answers"] == 128 and 50 < run["peak_mb"] < 50_000 for run in saved.values())
     page = (tmp_path / "runs/mine/report/report.md").read_text()
     assert "Differences to advantages, end of training" in page and "Differences to advantages, test" in page
     assert "| rewards | 2 | " in page and "| advantages | 2 | " in page.partition("## Cost")[2]
     main(["study", "mine.yaml", "--list"])
-    assert "bad,seed=0: failed at 0" in (listed := capsys.readouterr().out) and "advantages,seed=1: finished" in listed
+    assert (
+        "bad,seed=0: failed: Expected argument" in (listed := capsys.readouterr().out)
+        and "advantages,seed=1: finished" in listed
+    )
     # On another machine, with the results alone.
     (tmp_path / "runs").rename(tmp_path / "results")
     for folder in (tmp_path / "results/mine").glob("*seed=*"):
@@ -123,8 +129,8 @@ def test_from_the_file_to_the_report(tmp_path, monkeypatch, capsys):
 def test_an_interrupted_run_is_resumed(study, tmp_path):
     (tmp_path / "mine.yaml").write_text(STUDY.format(updates=UPDATES).replace("seeds: 2", "seeds: 1"))
     process = study("mine.yaml", "--only", "advantages")
-    progress = tmp_path / "runs/mine/advantages,seed=0/progress.txt"
-    while not progress.exists() or int(progress.read_text().split()[0] or 0) < 5:
+    folder = tmp_path / "runs/mine/advantages,seed=0"
+    while not any(folder.glob("version_0/checkpoints/last.ckpt")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
@@ -132,27 +138,22 @@ def test_an_interrupted_run_is_resumed(study, tmp_path):
     assert process.returncode == 130 and "study mine.yaml --only advantages" in error, (out, error)
     out, error = (process := study("mine.yaml", "--only", "advantages")).communicate(timeout=600)
     assert process.returncode == 0 and "1 of 2 runs are finished." in out, (out, error)
-    assert "Resuming from runs/mine/advantages,seed=0/version_0" in progress.with_name("output.txt").read_text()
-    record = json.loads((tmp_path / "runs/mine/report/runs/advantages_seed0.json").read_text())
-    assert record["updates"] == UPDATES and len(record["folders"]) == 2
-
-
-def test_one_process_trains_a_study_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").write_text(STUDY.format(updates=2))
-    (tmp_path / "runs/mine").mkdir(parents=True)
-    with FileLock("runs/mine/.lock"), pytest.raises(UserError, match="Expected one training at a time in runs/mine"):
-        main(["study", "mine.yaml"])
-    assert not list((tmp_path / "runs/mine").glob("*seed*"))
+    assert "Resuming from runs/mine/advantages,seed=0/version_0" in (folder / "output.txt").read_text()
+    first, second = (read_summary(folder / f"version_{n}" / SUMMARY) for n in range(2))
+    assert first["status"] == "interrupted" and (second["status"], second["resumed"]) == ("finished", "../version_0")
+    assert second["answers"] == 64 * UPDATES and second["cpu_seconds"] > first["cpu_seconds"]
+    record = read_summary(tmp_path / "runs/mine/report/runs/advantages_seed0.json")
+    assert record["updates"] == UPDATES and None not in record["series"]["reward/mean"]
 
 
 def test_errors_before_anything_is_trained(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(STUDY.format(updates=2))
     (tmp_path / "runs/mine/rewards,seed=1/version_0").mkdir(parents=True)
+    (tmp_path / "runs/mine/rewards,seed=1/version_0/config.yaml").write_text("")
     for arguments, complaint in {
-        ("mine.yaml",): "Expected 'runs/mine/rewards,seed=1' to hold the run of the same configuration",
-        ("mine.yaml", "--only", "nosuch"): "Expected --only to be a part of a run's name",
+        ("mine.yaml",): "'runs/mine/rewards,seed=1' to hold the run of the same configuration",
+        ("mine.yaml", "--only", "nosuch"): "--only",
         ("mine.yaml", "--out", "mine.yaml"): "Expected --out to be a folder",
         ("configs/studies/gsm8.yaml",): "Did you mean 'configs/studies/gsm8k.yaml'",
     }.items():

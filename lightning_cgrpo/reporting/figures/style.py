@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 from matplotlib.transforms import offset_copy
 
-from lightning_cgrpo.reporting.runs import MethodRuns
+from lightning_cgrpo.reporting.methods import MethodRuns
 from lightning_cgrpo.reporting.series import Array, Series, mean_and_std, on_common_steps
 
 ROWS = 6
@@ -57,7 +57,7 @@ def component_colors(methods: Sequence[MethodRuns]) -> dict[str, str]:
     tags = [tag for method in methods for tag in method.tags]
     rewards = list(dict.fromkeys(tag for tag in tags if tag.startswith("reward/") and tag != "reward/mean"))
     colors = {"reward": GREEN, **{name: REWARDS[(n + 1) % len(REWARDS)] for n, name in enumerate(rewards)}}
-    declared = [name for method in methods for name in method.constraints]
+    declared = [name for method in methods for name in method.bounds]
     seen = [tag.partition("/")[2] for tag in tags if tag.startswith(("rate/", "mean/"))]
     for n, name in enumerate(dict.fromkeys([*declared, *seen])):
         colors[name] = CONSTRAINTS[n % len(CONSTRAINTS)]

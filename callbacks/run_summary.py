@@ -1,0 +1,205 @@
+"""A run's summary: what ran, how it ended, and what was measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import resource
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+from lightning_cgrpo.callbacks.run_folder import run_folder
+from lightning_cgrpo.distributed import world
+from lightning_cgrpo.errors import first_line
+from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.objective.measurement import Evaluation
+from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.objective.standing import standing
+from lightning_cgrpo.output import SUMMARY, SUMMARY_FORMAT, write_whole
+
+END = 1 / 8
+"""Share of the updates over which the values at the end of training are means."""
+EVERY = 5.0
+"""Seconds between two writes."""
+SPENT = ("answers", "seconds", "cpu_seconds", "peak_mb")
+FAULTS, SKIPPED, COLLAPSED = "faults/", "skipped_steps", "policy/collapsed_since"
+
+Record = dict[str, Any]
+
+
+class RunSummary(Callback):
+    """Writes ``summary.json`` into the run's folder (docs/reporting.md lists its keys), for `report` and `study`.
+
+    The status is ``running``; at the end ``finished``, ``interrupted`` (by a signal, or before the asked updates
+    without early stopping) or ``failed``. A resumed run adds to the counts of its earlier part.
+
+    Args:
+        identity: settings, seed and length, by which equal runs are recognized; `fit` gives them.
+    """
+
+    changes_learning = False
+
+    def __init__(self, identity: Mapping[str, Any] | None = None) -> None:
+        self._began, self._written = time.monotonic(), 0.0
+        self._record: Record = {"method": {}, "length": {}, **(identity or {})}
+        self._scored: dict[float, Record] = {}
+        self._ends: deque[tuple[int, Mapping[str, float]]] = deque()
+        self._path: Path | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
+        self._path = run_folder(trainer) / SUMMARY
+        folder, before = _resumed(trainer)
+        self._spent = {key: before.get(key) or 0 for key in SPENT}
+        self._faults: Counter[str] = Counter(before.get("faults"))
+        constraints, origin = pl_module.objective.constraints, pl_module.policy.origin
+        known = self._record.get("seed")
+        self._record = {
+            "format": SUMMARY_FORMAT,
+            "status": "running",
+            "error": None,
+            "name": self._path.parent.parent.name if trainer.loggers else self._path.parent.name,
+            **self._record,
+            "seed": pl_module.seed if known is None else known,
+            "weights": None if origin is None else origin.fingerprint,
+            # Relative, so that folders may move together.
+            "resumed": os.path.relpath(folder, self._path.parent)
+            if before and folder.resolve() != self._path.parent.resolve()
+            else None,
+            "constraints": {name: {**vars(c.bound), "role": c.role} for name, c in constraints.items()},
+            "machine": machine(pl_module.device),
+            "measured": before.get("measured", {}),
+            "best": before.get("best"),
+        }
+        self._write(trainer, pl_module)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: RolloutModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if outputs:  # Supervised fine-tuning samples nothing.
+            self._spent["answers"] += len(batch) * pl_module.group_size * world()[1]
+        metrics, update = pl_module.latest_metrics, trainer.global_step
+        if metrics and (not self._ends or metrics is not self._ends[-1][1]):
+            faults = {tag.removeprefix(FAULTS): value for tag, value in metrics.items() if tag.startswith(FAULTS)}
+            self._faults.update({name: int(n) if name == SKIPPED else 1 for name, n in faults.items() if n > 0})
+            self._ends.append((update, metrics))
+            while self._ends[0][0] <= update * (1 - END):
+                self._ends.popleft()
+        if time.monotonic() - self._written > EVERY:
+            self._write(trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
+        if trainer.state.fn == "fit" and "val" in pl_module.evaluations and not trainer.sanity_checking:
+            last = measured(pl_module.objective, pl_module.evaluations["val"], trainer.global_step)
+            self._record["measured"]["last"] = last
+            score = trainer.callback_metrics.get(getattr(trainer.checkpoint_callback, "monitor", None) or "")
+            if score is not None:
+                self._scored.setdefault(float(score), last)  # of equal validations, the first has the checkpoint
+
+    def on_train_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
+        asked = _asked(trainer)
+        whole = asked is None or trainer.global_step >= asked or trainer.should_stop
+        self._write(trainer, pl_module, "finished" if whole else "interrupted")
+
+    def on_exception(self, trainer: Trainer, pl_module: RolloutModule, exception: BaseException) -> None:
+        if self._path is None:
+            return
+        wanted = isinstance(exception, (KeyboardInterrupt, SystemExit))
+        self._record["error"] = None if wanted else f"{type(exception).__name__}: {first_line(exception)}"
+        self._write(trainer, pl_module, "interrupted" if wanted else "failed")
+
+    def _write(self, trainer: Trainer, pl_module: RolloutModule, status: str = "running") -> None:
+        if not trainer.is_global_zero or self._path is None:
+            return
+        shown = self._record["measured"]
+        if "initial" in pl_module.evaluations:
+            shown.setdefault("before", measured(pl_module.objective, pl_module.evaluations["initial"], 0))
+        if self._ends:
+            shown["end"] = _end(pl_module.objective, self._ends)
+        callback: Any = trainer.checkpoint_callback
+        score = getattr(callback, "best_model_score", None)
+        if score is not None and callback.best_model_path and float(score) in self._scored:
+            shown["best"] = self._scored[float(score)]
+            checkpoint = os.path.relpath(callback.best_model_path, self._path.parent)
+            self._record["best"] = {"checkpoint": checkpoint, "monitor": callback.monitor, "score": float(score)}
+        usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        cpu = sum(one.ru_utime + one.ru_stime for one in usage)
+        peak = max(one.ru_maxrss for one in usage) / (2**20 if sys.platform == "darwin" else 2**10)
+        self._record |= {
+            "status": status,
+            "updates": trainer.global_step,
+            "asked": _asked(trainer),
+            "answers": self._spent["answers"] or None,
+            "seconds": round(self._spent["seconds"] + time.monotonic() - self._began, 1),
+            "cpu_seconds": round(self._spent["cpu_seconds"] + cpu, 1),
+            "peak_mb": round(max(self._spent["peak_mb"], peak)),
+            "faults": dict(self._faults),
+            "collapsed": pl_module.latest_metrics.get(COLLAPSED),
+        }
+        self._written = time.monotonic()
+        try:
+            write_whole(self._path, json.dumps(self._record, indent=1) + "\n")
+        except OSError as error:  # of a full disk, whose error in a checkpoint says more
+            rank_zero_warn(f"The summary '{self._path}' can't be written: {first_line(error)}.")
+
+
+def measured(objective: Objective, evaluation: Evaluation, update: int) -> Record:
+    """An evaluation's reward with its standard error, and each constraint's value with its interval."""
+    shown: Record = {}
+    for name, rate in evaluation.rates.items():
+        bound = objective.constraints[name].bound
+        interval = standing(bound, rate)
+        shown[name] = {"value": bound.shown(rate.rate), "low": interval.low, "high": interval.high}
+    reward, error = (found.get("reward/mean") for found in (evaluation.metrics, evaluation.standard_errors))
+    counts = {"update": update, "prompts": evaluation.prompts, "answers": evaluation.answers}
+    return {**counts, "reward": {"value": reward, "error": error}, "constraints": shown}
+
+
+def machine(device: torch.device) -> Record:
+    """This machine and its versions."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": models[0] if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "lightning")},
+    }
+
+
+def _resumed(trainer: Trainer) -> tuple[Path, Record]:
+    """The folder of the checkpoint's run, and its summary; {} without one."""
+    folder = Path(trainer.ckpt_path or "").parent.parent
+    try:
+        return folder, json.loads((folder / SUMMARY).read_text(encoding="utf-8")) if trainer.ckpt_path else {}
+    except (OSError, ValueError):
+        return folder, {}
+
+
+def _end(objective: Objective, logged: deque[tuple[int, Mapping[str, float]]]) -> Record:
+    """Means over the logged updates of the last part of training, as far as this process trained it."""
+
+    def mean(tag: str) -> Record:
+        values = [metrics[tag] for _, metrics in logged if tag in metrics]
+        return {"value": sum(values) / len(values) if values else None}
+
+    constraints = {name: mean(constraint.tag(name)) for name, constraint in objective.constraints.items()}
+    return {"update": logged[-1][0], "reward": mean("reward/mean"), "constraints": constraints}
+
+
+def _asked(trainer: Trainer) -> int | None:
+    """Updates to make; None if only time or a callback ends the run."""
+    total = trainer.estimated_stepping_batches
+    return int(total) if math.isfinite(total) else None

@@ -1,0 +1,91 @@
+"""What a run writes of itself: at its end, whatever the end, and when it is resumed."""
+
+import contextlib
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.cli.arguments import read_arguments
+from lightning_cgrpo.cli.method import identity_of
+
+SMALL = shlex.split(
+    "-c configs/gridworld.yaml --data.prompts_per_update=2 --data.train_prompts=16 --data.val_prompts=8 "
+    "--model.group_size=4 --model.policy.hidden=[8] --model.sampler.environment.max_steps=10 --trainer.max_steps=8 "
+    "--trainer.val_check_interval=4 --callbacks.checkpoints.every_n_train_steps=2 --callbacks.progress=null "
+    "--trainer.log_every_n_steps=1 --trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
+    "--callbacks.pictures=null"
+)
+ENDS = """
+from lightning.pytorch import Callback
+class Ends(Callback):
+    def __init__(self, how: str):
+        self.how = how
+    def on_train_batch_start(self, trainer, *_):
+        if trainer.global_step == 3:
+            if self.how == "stops":
+                trainer.should_stop = True
+            else:
+                raise dict(exits=SystemExit(0), interrupts=KeyboardInterrupt(), fails=OSError("no\\nroom"))[self.how]
+"""
+
+
+@pytest.fixture
+def fit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "ends.py").write_text(ENDS)
+
+    def run(*arguments, name="first"):
+        with contextlib.suppress(SystemExit, KeyboardInterrupt, OSError):
+            main(["fit", *SMALL, *arguments, f"--trainer.logger.name={name}"])
+        return json.loads(Path(f"runs/{name}/version_0/summary.json").read_text())
+
+    return run
+
+
+def ending(how):
+    return f"--callbacks.ends={{class_path: ends.Ends, init_args: {{how: {how}}}}}"
+
+
+def test_a_finished_run(fit):
+    summary = fit()
+    assert (summary["status"], summary["updates"], summary["asked"], summary["answers"]) == ("finished", 8, 8, 64)
+    config, _ = read_arguments("fit", SMALL)
+    assert {key: summary[key] for key in ("method", "seed", "length")} == identity_of(config)
+    lava = {"kind": "rate", "direction": "at_most", "threshold": 0.01, "role": "constrain"}
+    assert summary["constraints"]["lava"] == lava and summary["machine"]["torch"] and summary["error"] is None
+    assert summary["seconds"] > 0 and summary["cpu_seconds"] > 0 and 50 < summary["peak_mb"] < 50_000
+    measured = summary["measured"]
+    assert {stage: measured[stage]["update"] for stage in ("before", "last", "end")} == {
+        "before": 0,
+        "last": 8,
+        "end": 8,
+    }
+    assert measured["last"]["prompts"] == 8 and measured["best"]["update"] in (4, 8)
+    for stage in ("before", "last", "best"):
+        rate = measured[stage]["constraints"]["lava"]
+        assert 0 <= rate["low"] <= rate["value"] <= rate["high"] <= 1
+    [best] = Path("runs/first/version_0").glob("checkpoints/step=*.ckpt")
+    assert best.name == f"step={measured['best']['update']}.ckpt"
+    assert summary["best"]["checkpoint"] == f"checkpoints/{best.name}" and summary["best"]["monitor"] == "val/merit"
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [("exits", "interrupted"), ("interrupts", "interrupted"), ("fails", "failed"), ("stops", "finished")],
+)
+def test_the_status_says_how_a_run_ended(fit, how, status):
+    summary = fit(ending(how))
+    assert summary["status"] == status and summary["updates"] in (3, 4) and summary["asked"] == 8
+    assert summary["error"] == ("OSError: no" if how == "fails" else None)
+
+
+def test_a_resumed_run_adds_up(fit):
+    first = fit(ending("interrupts"))
+    second = fit("--ckpt_path=runs/first/version_0/checkpoints/last.ckpt", name="second")
+    assert (second["status"], second["updates"], second["resumed"]) == ("finished", 8, "../../first/version_0")
+    assert second["answers"] == first["answers"] + 8 * 6, "resumed at update 2"
+    assert second["seconds"] > first["seconds"] and second["measured"]["before"] == first["measured"]["before"]

@@ -1,0 +1,141 @@
+"""How a study knows its runs: by the identity that a run writes, here and in saved results."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lightning_cgrpo.cli.method import identity_of
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.output import SUMMARY
+from lightning_cgrpo.policies.pretrained import origin
+from lightning_cgrpo.reporting.runs import read_summary, save
+from lightning_cgrpo.studies.state import Results, check_distinct, identity, note, state, weights
+from lightning_cgrpo.studies.study import Run, configuration, read_study
+from tests.reporting.conftest import made, summary
+
+ROOT = Path(__file__).parents[2]
+COMMITTED = {
+    "gridworld": {
+        "gridworld": 30,
+        "gridworld_sweep": 108,
+        "gridworld_controllers": 24,
+        "gridworld_choices": 36,
+        "gridworld_critics": 10,
+        "duals_gridworld": 42,
+    },
+    "gsm8k": {"gsm8k": 21, "gsm8k_critics": 6, "constraints": 30, "thresholds_gsm8k": 9, "duals_gsm8k": 60},
+    "navsim": {"navsim": 21, "navsim_critics": 9, "navsim_schedules": 6, "navsim_scoring": 6, "duals_navsim": 42},
+    "calculator": {"calculator": 9},
+    "environments/cartpole": {"cartpole": 12},
+    "environments/pendulum": {"pendulum": 15},
+    "environments/minigrid_lava": {"minigrid_lava": 12},
+}
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    yield
+    for cached in (identity, configuration, weights):
+        cached.cache_clear()
+
+
+def make(*overrides, seed=0, updates=10, variant="a"):
+    given = ("-c", "configs/gridworld.yaml", f"--trainer.max_steps={updates}", *overrides)
+    return Run(variant, seed, given, "runs/mine")
+
+
+def begin(run, updates, status="running", version=0):
+    """What training leaves in the folder of a run."""
+    folder = run.folder / f"version_{version}"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("")
+    about = summary(config=configuration(run), updates=updates, asked=10)
+    (folder / SUMMARY).write_text(json.dumps({**about, "status": status}))
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [pytest.param(folder, marks=pytest.mark.slow if folder in ("gridworld", "gsm8k") else ()) for folder in COMMITTED],
+)
+def test_the_committed_results_are_finished_runs(folder):
+    """Each run of a shipped study is known by its settings and has its numbers, and there are no other runs."""
+    results, known = ROOT / "docs/results" / folder, set()
+    for name, count in COMMITTED[folder].items():
+        file = ROOT / "configs/studies" / f"{name}.yaml"
+        runs = read_study(str(file if file.is_file() else ROOT / "examples" / name / "study.yaml")).runs
+        there = Results(results, ROOT / "none")
+        assert [run.name for run in runs if not there.finished(run)] == [] and len(runs) == count
+        check_distinct(runs)
+        known |= {identity(run) for run in runs}
+    assert known == set(there.saved) and all(record["answers"] for record in there.saved.values())
+    assert all((path.parents[1] / "report.md").is_file() for path in results.glob("**/runs/*.json"))
+
+
+def test_an_identity_tells_learning_seed_and_length():
+    same = make("--callbacks.layout=null", "--trainer.enable_checkpointing=false", "--data.test_prompts=7")
+    assert identity(same) == identity(make()) == identity(replace(make(), variant="b", logs="elsewhere"))
+    others = [
+        make(seed=1),
+        make(updates=20),
+        make("--model.group_size=4"),
+        make("--callbacks.multipliers.controller=PID"),
+        make("--trainer.precision=bf16-mixed"),
+        make("--callbacks.own=lightning.pytorch.callbacks.EarlyStopping", "--callbacks.own.monitor=reward/mean"),
+        make("--trainer.max_steps=-1", "--trainer.max_epochs=1"),
+        make("--trainer.max_steps=-1", "--trainer.max_epochs=2"),
+    ]
+    assert len({identity(run) for run in [make(), *others]}) == len(others) + 1
+    with pytest.raises(UserError, match="'a' and 'b' do not"):
+        check_distinct([make(), replace(same, variant="b")])
+
+
+def test_other_weights_behind_the_same_name_make_another_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = Run("a", 0, ("-c", "configs/gsm8k.yaml", "--model.policy.model=mine"), "runs/mine")
+    (tmp_path / "mine").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "mine" / name).write_text(name)
+    first = identity(run)
+    assert origin("mine").fingerprint in first
+    (tmp_path / "mine/model.safetensors").write_text("others")
+    identity.cache_clear(), weights.cache_clear()
+    assert identity(run) != first
+    (tmp_path / "mine/config.json").unlink()
+    weights.cache_clear()
+    monkeypatch.setattr("lightning_cgrpo.policies.pretrained.hub_answers", lambda: True)
+    for model in ("mine", "nobody/nothing"):
+        with pytest.raises(UserError, match="Expected a model to start from"):
+            weights(model)
+
+
+def test_a_run_goes_from_open_to_finished(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run, results = make(), Results(tmp_path / "results", tmp_path / "report")
+    assert state(run) == "open"
+    run.folder.mkdir(parents=True)
+    note(run, error="no memory")
+    assert state(run) == "failed: no memory"
+    begin(run, 4)
+    assert state(run) == "failed at 4 of 10: no memory"
+    note(run)
+    assert state(run) == "interrupted at 4 of 10"
+    with pytest.raises(UserError, match=r"'runs/mine/a,seed=0' to hold the run of the same configuration"):
+        state(make(updates=20))
+    begin(run, 10, "finished", version=1)
+    assert state(run) == "trained, but not tested" and not results.finished(run)
+    note(run, done=True)
+    assert results.finished(run) and not results.finished(make(seed=1))
+
+
+def test_results_of_other_machines_count_whatever_the_variant_was_called(tmp_path):
+    run = make()
+    for name, reward in (("early", 0.25), ("late", 0.5)):
+        record = made(final={"reward/mean": reward}, config=configuration(run))
+        save(record, tmp_path / name / "runs" / "other_seed0.json")
+    there = Results(tmp_path, tmp_path / "late")
+    assert there.finished(run) and there.finished(make(variant="renamed")) and not there.finished(make(updates=20))
+    # The report's own runs come first: another study may have trained the variant with an older default.
+    assert there.read(run).final == {"reward/mean": 0.5} and Results(tmp_path, tmp_path).read(run).final != {}
+    assert identity_of(configuration(run))["method"] == read_summary(tmp_path / "late/runs/other_seed0.json")["method"]
