@@ -23,6 +23,7 @@ from lightning_cgrpo.callbacks.run_folder import run_folder
 from lightning_cgrpo.distributed import world
 from lightning_cgrpo.errors import first_line
 from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.standing import standing
@@ -76,7 +77,7 @@ class RunSummary(Callback):
             "resumed": os.path.relpath(folder, self._path.parent)
             if before and folder.resolve() != self._path.parent.resolve()
             else None,
-            "constraints": {name: {**vars(c.bound), "role": c.role} for name, c in constraints.items()},
+            "constraints": {name: _described(constraint) for name, constraint in constraints.items()},
             "machine": machine(pl_module.device),
             "measured": before.get("measured", {}),
             "best": before.get("best"),
@@ -151,6 +152,11 @@ class RunSummary(Callback):
             write_whole(self._path, json.dumps(self._record, indent=1) + "\n")
         except OSError as error:  # of a full disk, whose error in a checkpoint says more
             rank_zero_warn(f"The summary '{self._path}' can't be written: {first_line(error)}.")
+
+
+def _described(constraint: Constraint) -> Record:
+    shown = {key: getattr(constraint.bound, key) for key in ("kind", "direction", "threshold")}
+    return {**shown, "role": constraint.role}
 
 
 def measured(objective: Objective, evaluation: Evaluation, update: int) -> Record:
