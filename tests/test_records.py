@@ -112,13 +112,6 @@ def test_a_missing_path_is_named(tmp_path, path, monkeypatch):
     assert f"Expected a file or a folder at {path}" in str(error.value)
 
 
-def test_a_folder_with_two_files_of_the_split_is_refused(tmp_path):
-    write_jsonl(tmp_path / "train.jsonl")
-    write_parquet(tmp_path / "train.parquet")
-    with pytest.raises(RecordError, match=r"one file of the split 'train', but got train\.jsonl and train\.parquet"):
-        read_records(tmp_path)
-
-
 def test_a_name_is_loaded_by_the_datasets_library(tmp_path, monkeypatch):
     def load_dataset(name, subset, split):
         if split != "test":

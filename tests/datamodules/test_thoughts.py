@@ -69,12 +69,6 @@ def test_brackets_are_refused(tmp_path, text):
         WrittenThoughts(path)
 
 
-def test_two_texts_of_a_scene_are_refused(tmp_path):
-    path = write(tmp_path / "t.jsonl", *[{"scene": "a", "text": "fine"}] * 2)
-    with pytest.raises(UserError, match=r"t\.jsonl:2: Expected one text of a scene, but got another one of 'a'"):
-        WrittenThoughts(path)
-
-
 @given(st.text("[]()0,. x\n", min_size=1, max_size=30))
 def test_what_is_taken_can_be_read(tmp_path_factory, text):
     """With any trajectory."""

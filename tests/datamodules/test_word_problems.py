@@ -1,11 +1,7 @@
 """Word problems and their demonstrations as prompt groups."""
 
-from itertools import chain
-
-import pytest
 import torch
 
-from lightning_cgrpo import prompt_source
 from lightning_cgrpo.datamodules import WordProblemDemonstrationsDataModule, WordProblemsDataModule
 from lightning_cgrpo.tasks.gsm8k import score_completion
 from lightning_cgrpo.tasks.gsm8k.word_problems import problem
@@ -30,15 +26,6 @@ def test_splits():
     prompts = {split: everything(data.source(split)).columns["prompt"] for split in ("train", "val", "test")}
     assert [len(texts) for texts in prompts.values()] == [40, 20, 30]
     assert not {*prompts["train"]} & {*prompts["test"]}
-
-
-def test_order_depends_on_the_seed():
-    def batches(seed):
-        data = WordProblemsDataModule(prompts_per_update=4, train_prompts=20, seed=seed)
-        return [groups.index.tolist() for groups in data.train_dataloader()]
-
-    assert batches(0) == batches(0) != batches(1)
-    assert sorted(chain(*batches(0))) == list(range(20))
 
 
 def demonstrations(**changes):
@@ -69,22 +56,5 @@ def test_a_demonstration_follows_from_its_index():
     assert whole != other
 
 
-def test_a_resumed_run_goes_on(monkeypatch):
-    data = demonstrations()
-    monkeypatch.setattr(data, "_updates_done", lambda: 15)
-    assert [groups.index[0] for groups in data.train_dataloader()] == list(range(150, 200, 10))
-
-
 def test_evaluation_has_no_completions():
     assert set(everything(demonstrations(val_prompts=3).source("val")).columns) == {"prompt", "answer", "steps"}
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_processes_share_each_update(monkeypatch, size):
-    def batches(rank, size):
-        monkeypatch.setattr(prompt_source, "world", lambda: (rank, size))
-        return [groups.columns["completion"] for groups in demonstrations().train_dataloader()]
-
-    whole = batches(0, 1)
-    shares = [batches(rank, size) for rank in range(size)]
-    assert [list(chain(*parts)) for parts in zip(*shares, strict=True)] == whole

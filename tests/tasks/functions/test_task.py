@@ -9,7 +9,6 @@ import types
 import numpy as np
 import pytest
 import torch
-from jsonargparse import ArgumentParser
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
@@ -150,21 +149,6 @@ def test_asynchronous_functions_run_inside_a_running_loop_and_keep_theirs():
     assert len(loops) == 2 and loops[0] is loops[1]
 
 
-def test_an_exception_keeps_its_kind_and_names_the_signal():
-    async def late(prompts):
-        raise KeyError("late")
-
-    def early(prompts):
-        raise ZeroDivisionError("early")
-
-    with pytest.raises(KeyError) as error:
-        value(late)
-    assert error.value.__notes__ == ["Raised by the reward function of signal 'it'."]
-    with pytest.raises(ZeroDivisionError) as error:
-        FunctionTask({"slow": late, "it": early}).score(make_prompts(), make_rollouts())
-    assert error.value.__notes__ == ["Raised by the reward function of signal 'it'."]
-
-
 def test_what_a_function_requires_must_be_there():
     with pytest.raises(
         UserError, match=r"signal 'it' to ask for some of \['prompts', .*'answer', .*\].* requires \['anwser'\]"
@@ -198,11 +182,8 @@ def test_a_string_is_an_import_path(my_rewards):
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
-        (
-            "my_rewards.breif",
-            r"'my_rewards.breif', which can't be imported \(.*no attribute 'breif'\)",
-        ),
-        ("no_rewards.brief", r"can't be imported \(No module named 'no_rewards'\)"),
+        ("my_rewards.breif", "no attribute 'breif'"),
+        ("no_rewards.brief", "No module named 'no_rewards'"),
         ("brief", "can't be imported"),
         ("", "can't be imported"),
         ("my_rewards.number", "a function, but got 'my_rewards.number', which is 3"),
@@ -223,33 +204,6 @@ def test_names():
         FunctionTask({"it": len}, kinds={"that": "number"})
     with pytest.raises(ValueError, match="`max_completion_tokens` to be at least 1"):
         FunctionTask({}, max_completion_tokens=0)
-
-
-def test_configuration(my_rewards):
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--task", type=Task)
-    config = parser.parse_object(
-        {
-            "task": {
-                "class_path": "lightning_cgrpo.tasks.functions.FunctionTask",
-                "init_args": {
-                    "signals": {
-                        "brief": "my_rewards.brief",
-                        "liked": {
-                            "class_path": "lightning_cgrpo.tasks.functions.RewardModel",
-                            "init_args": {"model": "org/reward-model"},
-                        },
-                    },
-                    "kinds": {"brief": "indicator"},
-                },
-            }
-        }
-    )
-    task = parser.instantiate(config).task
-    assert task.signals["brief"] == "indicator" and task.signals["liked"] == "any"
-    assert task.functions["brief"] is sys.modules["my_rewards"].brief
-    assert isinstance(task.functions["liked"], RewardModel)
-    assert "brief: my_rewards.brief" in parser.dump(config)
 
 
 @pytest.fixture(scope="module")

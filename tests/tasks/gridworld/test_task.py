@@ -50,15 +50,3 @@ def test_rates_are_pooled(rollouts, rate, lava, battery):
     objective.check_signals(GridworldTask.signals)
     violations, opportunities = objective.violations(GridworldTask(rate=rate).score(PROMPTS, rollouts))
     assert (violations / opportunities).tolist() == [lava, battery]
-
-
-def test_by_default_costs_are_sums_and_rates_count_steps(rollouts):
-    """What ALGORITHM.md settles on, and what thresholds of 0.01 refer to."""
-    lava = GridworldTask().score(PROMPTS, rollouts)["lava"]
-    assert lava.value.tolist() == [[3, 1, 0]] and lava.counts()[1].tolist() == [[4, 2, 3]]
-
-
-@pytest.mark.parametrize(("arguments", "name"), [({"cost": "max"}, "cost"), ({"rate": "episode"}, "rate")])
-def test_refuses_unknown_options(arguments, name):
-    with pytest.raises(ValueError, match=f"`{name}` to be .* but got '{arguments[name]}'"):
-        GridworldTask(**arguments)

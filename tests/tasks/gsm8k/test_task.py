@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from lightning_cgrpo.objective.objective import Constraint, Objective, ObjectiveError
 from lightning_cgrpo.records import Record, RecordError
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.tasks.gsm8k import GSM8KTask, chat
@@ -57,24 +56,6 @@ def test_no_prompts():
     assert all(signal.value.shape == (0, 2) for signal in signals.values())
 
 
-def test_the_papers_objective_and_a_token_limit_fit(prompts, rollouts):
-    task = GSM8KTask(4)
-    objective = Objective(
-        "length",
-        {
-            "correctness": Constraint(at_least=0.75),
-            "format": Constraint(at_least=0.99),
-            "integer": Constraint(at_least=0.99),
-            "short": Constraint(at_most=0.1, signal="tokens", violated_above=3),
-        },
-    )
-    objective.check_signals(task.signals)
-    violations, opportunities = objective.violations(task.score(prompts, rollouts))
-    assert violations.tolist() == [3, 4, 2, 3] and opportunities.tolist() == [6] * 4
-    with pytest.raises(ObjectiveError, match="violated_above"):
-        Objective("length", {"tokens": Constraint(at_most=0.1)}).check_signals(task.signals)
-
-
 def test_refusals(prompts, rollouts):
     with pytest.raises(ValueError, match="`max_completion_tokens` to be at least 1, but got 0"):
         GSM8KTask(0)
@@ -103,11 +84,8 @@ def test_prompts():
         ({"answer": "#### 2"}, "Expected a field 'question'"),
         ({"question": "1 + 1?"}, "Expected a field 'answer'"),
         ({"question": "1 + 1?", "answer": "2"}, "to end in '#### <number>', but got ...'2'"),
-        (
-            {"question": "1 + 1?", "answer": "two ####"},
-            "Expected a number after the '####' of field 'answer', but got ''",
-        ),
-        ({"question": "1 + 1?", "answer": "#### two"}, "Expected a number after the '####'.* but got 'two'"),
+        ({"question": "1 + 1?", "answer": "two ####"}, "a number"),
+        ({"question": "1 + 1?", "answer": "#### two"}, "a number"),
     ],
 )
 def test_a_record_without_question_or_gold_is_named(values, problem):
