@@ -11,6 +11,7 @@ from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.prompt_source import PromptLoader, PromptSource, PromptSubset
 from lightning_cgrpo.randomness import Stream, generator, run_seed
+from lightning_cgrpo.user_code import UserCode
 
 Split = Literal["train", "val", "test"]
 SPLITS: dict[str, Split] = {"fit": "train", "validate": "val", "test": "test", "predict": "test"}
@@ -52,7 +53,8 @@ class GroupDataModule(LightningDataModule, ABC):
         """Prompts of a split; splits share no prompt. ``predict`` answers the test prompts."""
 
     def setup(self, stage: str) -> None:
-        self.source(SPLITS[stage])
+        with UserCode(f"{type(self).__name__}.source"):
+            self.source(SPLITS[stage])
 
     def train_dataloader(self) -> PromptLoader:
         return self._training(self.source("train"), self.seed)

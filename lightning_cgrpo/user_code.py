@@ -24,6 +24,7 @@ from lightning_cgrpo.errors import UserError, first_line
 
 _E = TypeVar("_E", bound=BaseException)
 _raised_by_signal: BaseException | None = None
+BY_SIGNAL = "raised_by_signal"
 
 
 class TimeLimitError(TimeoutError):
@@ -64,9 +65,11 @@ class UserCode:
         if self._notes_signals:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self._notes_signals = False
+        if getattr(error, BY_SIGNAL, False):
+            return
         if _raised_by_signal is not None and threading.current_thread() is threading.main_thread():
             noted, _raised_by_signal = _raised_by_signal, None
-            raise noted
+            raise noted  # the code caught it
         bends = not isinstance(error, Exception) or isinstance(error, (StopIteration, StopAsyncIteration))
         if error is None or not bends or (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
             return
@@ -80,6 +83,7 @@ def by_signal(error: _E) -> _E:
     """Note that a signal handler raises this exception, which passes through `UserCode`."""
     global _raised_by_signal
     _raised_by_signal = error
+    setattr(error, BY_SIGNAL, True)
     return error
 
 

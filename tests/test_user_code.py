@@ -218,7 +218,7 @@ def swallow():
 @pytest.mark.parametrize("time_limit", [None, 10.0])
 def test_a_real_interrupt_passes(function, time_limit):
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), UserCode("a task"), UserCode("a sampler"):
         called(function, {}, "mine", time_limit)
     assert signal.getsignal(signal.SIGINT) is before
     with pytest.raises(UserError):  # the note is gone

@@ -28,6 +28,7 @@ from lightning_cgrpo.cli.method import identity_of
 from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.cli.run_files import RunFiles
 from lightning_cgrpo.errors import first_line
+from lightning_cgrpo.user_code import UserCode
 
 SWITCHES = {"enable_progress_bar": ProgressBar, "enable_checkpointing": ModelCheckpoint}
 GRACE = 10.0
@@ -113,7 +114,8 @@ class CommandLine(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         try:
-            super()._run_subcommand(subcommand)
+            with UserCode(f"code that `{subcommand}` calls"):  # such as callbacks
+                super()._run_subcommand(subcommand)
         except BaseException:
             launcher = self.trainer.strategy.launcher
             if isinstance(launcher, _SubprocessScriptLauncher):  # Other launchers end their processes.
