@@ -90,15 +90,6 @@ def test_a_directory_takes_the_place_of_another(tmp_path):
         assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
 
 
-def test_what_a_killed_run_has_left_is_removed(tmp_path):
-    (tmp_path / "last.ckpt").touch()
-    (tmp_path / "last.unfinished").touch()
-    (tmp_path / "step=4.unfinished").mkdir()
-    (tmp_path / "step=4.unfinished" / "part").touch()
-    remove_unfinished(tmp_path)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["last.ckpt"]
-
-
 @pytest.mark.parametrize("kind", ["file", "directory", "former directory"])
 def test_what_another_run_is_writing_is_left(tmp_path, kind):
     """Also a directory that was written long ago, and has just given way."""

@@ -63,13 +63,6 @@ def test_help_lists_all_commands(capsys):
         assert all(f"\n  {name}" in text for name in (*RUNS, *TOOLS))
 
 
-def test_help_s_examples_name_files_that_exist(capsys):
-    main(["--help"])
-    named = [word for word in capsys.readouterr().out.split() if word.startswith("configs/") and word.endswith("l")]
-    assert len(named) >= 2
-    assert all((PACKAGED.parent / name).is_file() for name in named)
-
-
 @pytest.mark.parametrize(
     ("word", "hint"), [("fitt", "'fit'"), ("tets", "'test'"), ("train", "'fit'"), ("xyz", "Try --help")]
 )
@@ -297,14 +290,6 @@ def test_waiting_threads_sleep_unless_the_environment_says_otherwise(folder, giv
         capture_output=True, text=True, timeout=120, check=False, env=environment,
     )  # fmt: skip
     assert run.stderr.splitlines()[-1] == policy
-
-
-def test_a_callback_can_be_taken_out(folder):
-    """No pictures, which test_tensorboard.py sees where they are not taken out."""
-    fit("--trainer.max_steps=1 --callbacks.pictures=null")
-    events = EventAccumulator(str(next(Path().glob("runs/gridworld*/version_0"))))
-    events.Reload()
-    assert events.Tags()["images"] == [] and "reward/mean" in events.Tags()["scalars"]
 
 
 def test_what_the_trainer_switches_off_is_left_out(folder, capsys):

@@ -154,11 +154,6 @@ def test_what_surrounds_the_weights_survives(tmp_path, arguments):
     assert not (out / "adapter_config.json").exists()
 
 
-def test_the_dtype_is_that_of_training(tmp_path):
-    out = export("whole", tmp_path / "out", "--model.policy.dtype=float32")
-    close(logits(transformers.AutoModelForCausalLM.from_pretrained(out)), logits(sdpa(trained("whole"))))
-
-
 def test_the_policy_is_loaded_from_it(tmp_path):
     policy = trained("whole")
     again = loaded(export("whole", tmp_path / "out"), dtype=None)
@@ -249,12 +244,6 @@ def test_a_runs_own_configuration_is_enough(tmp_path, capsys):
     assert one == other
 
 
-def test_a_checkpoint_that_a_configuration_went_on_from_is_not_taken_for_the_last(tmp_path):
-    Path(tmp_path / "resumed.yaml").write_text("ckpt_path: earlier.ckpt\n")
-    main(["export", *run("whole"), "-c", str(tmp_path / "resumed.yaml"), "--out", str(tmp_path / "out")])
-    assert (tmp_path / "out" / "config.json").is_file()
-
-
 def refused(*arguments):
     with pytest.raises(UserError) as caught:
         main(["export", *arguments])
@@ -262,25 +251,18 @@ def refused(*arguments):
     return str(caught.value)
 
 
-def test_what_is_wrong_is_said_in_a_line(tmp_path):
-    out = f"--out={tmp_path / 'out'}"
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "config.json").touch()
-    assert "which has something in it" in refused(*run("whole"), f"--out={tmp_path / 'full'}")
-    assert "Expected a checkpoint runs/nobody/" in refused(*run("nobody"), out)
-    assert "There is no checkpoint 'no.ckpt'" in refused(*run("whole"), out, "--ckpt_path=no.ckpt")
-    assert "Did you mean 'group_size'?" in refused(*run("whole"), out, "--model.group_sise=2")
-    assert "Expected a configuration, but got none" in refused(out)
-    assert "Expected no --print_config for export" in refused(*run("whole"), out, "--print_config")
-    (tmp_path / "bad.ckpt").write_text("no checkpoint")
-    assert "bad.ckpt' to be a whole checkpoint" in refused(*run("whole"), out, f"--ckpt_path={tmp_path}/bad.ckpt")
-    assert "to be a whole checkpoint" in refused(*run("whole"), out, f"--ckpt_path={tmp_path}")
-    # A checkpoint of adapters, and a configuration without.
-    assert "weights of this configuration's policy, but 'model." in refused(*run("adapters"), out)
-    whole = Path("runs/whole/version_0/checkpoints/last.ckpt")
-    assert "a policy that is a language model, but got CategoricalMLP" in refused(
-        "-c", "configs/gridworld.yaml", f"--ckpt_path={whole}", out
-    )
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--out=tiny"], "which has something in it"),
+        (["--ckpt_path=no.ckpt"], "There is no checkpoint 'no.ckpt'"),
+        (["--ckpt_path=tiny"], "a whole checkpoint"),
+        (["--model.policy.lora.rank=2"], "weights of this configuration's policy, but 'model."),
+        (["--print_config"], "no --print_config for export"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(tmp_path, arguments, words):
+    assert words in refused(*run("whole"), f"--out={tmp_path / 'out'}", *arguments)
     assert not (tmp_path / "out").exists()
 
 
@@ -288,12 +270,8 @@ def test_another_models_checkpoint(tmp_path):
     make_tiny_model(tmp_path / "wider", hidden_size=64, layers=1)
     message = refused(*run("whole", tmp_path / "wider"), f"--out={tmp_path / 'out'}")
     assert "is [464, 32] there and [464, 64] here, try the configuration that the checkpoint was trained" in message
-
-
-def test_where_to_write_must_be_said(capsys):
-    with pytest.raises(SystemExit) as exit_:
-        main(["export", *run("whole")])
-    assert exit_.value.code == 2 and "--out" in capsys.readouterr().err
+    last = "--ckpt_path=runs/whole/version_0/checkpoints/last.ckpt"
+    assert "a language model" in refused("-c", "configs/gridworld.yaml", last, f"--out={tmp_path / 'out'}")
 
 
 @pytest.mark.parametrize("arguments", [("whole",), ("adapters", LORA), ("adapters", LORA, "--merge")])
@@ -311,50 +289,26 @@ def test_the_documents_example(tmp_path, monkeypatch, capsys, arguments):
 # ---------------------------------------------------------------------- adapters that can't be read
 
 
-@pytest.fixture
-def adapters(tmp_path):
-    policy = CausalLMPolicy("tiny", lora=LoRA(rank=2))
-    policy.load()
-    policy.save_pretrained(tmp_path / "adapters")
-    return tmp_path / "adapters"
-
-
-def unreadable(folder, **options):
-    with pytest.raises(UserError) as caught:
-        CausalLMPolicy(str(folder), **options).load()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def change(folder, **values):
     file = folder / "adapter_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
-def test_adapters_without_their_model(adapters):
-    change(adapters, base_model_name_or_path="/nowhere")
-    message = unreadable(adapters)
-    assert message.startswith(f"The model of the adapters in '{adapters}' can't be read, try another base_model_name")
-    assert "'/nowhere'" in message
+UNREADABLE = {
+    "adapters in '.*' can't be read, try another base_model_name": lambda folder: change(
+        folder, base_model_name_or_path="/nowhere"
+    ),
+    "to be LoRA, but got IA3": lambda folder: change(folder, peft_type="IA3"),
+    "to hold adapter_model.safetensors": lambda folder: (folder / "adapter_model.safetensors").unlink(),
+    "or a directory with adapters alone": lambda folder: shutil.copytree("tiny", folder, dirs_exist_ok=True),
+}
 
 
-def test_adapters_of_another_kind(adapters):
-    shutil.rmtree(adapters)
-    config = peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"])
-    peft.get_peft_model(initial(), config).save_pretrained(adapters, save_embedding_layers=False)
-    assert f"Expected the adapters in '{adapters}' to be LoRA, but got IA3" in unreadable(adapters)
-
-
-def test_adapters_without_weights(adapters):
-    (adapters / "adapter_model.safetensors").rename(adapters / "adapter_model.bin")
-    assert "to hold adapter_model.safetensors" in unreadable(adapters)
-
-
-def test_adapters_beside_a_model(adapters):
-    for name in ("config.json", "model.safetensors"):
-        shutil.copy(Path("tiny") / name, adapters)
-    assert "or a directory with adapters alone" in unreadable(adapters)
-
-
-def test_adapters_on_adapters(adapters):
-    assert "Expected a model without adapters for lora" in unreadable(adapters, lora=LoRA())
+@pytest.mark.parametrize("words", UNREADABLE)
+def test_adapters_that_can_not_be_read(tmp_path, words):
+    policy = CausalLMPolicy("tiny", lora=LoRA(rank=2))
+    policy.load()
+    policy.save_pretrained(tmp_path / "adapters")
+    UNREADABLE[words](tmp_path / "adapters")
+    with pytest.raises(UserError, match=words):
+        CausalLMPolicy(str(tmp_path / "adapters")).load()
