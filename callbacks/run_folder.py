@@ -15,5 +15,5 @@ def run_folder(trainer: Trainer) -> Path:
         first = trainer.loggers[0]
         version = first.version if isinstance(first.version, str) else f"version_{first.version}"
         folder = str(Path(first.save_dir or trainer.default_root_dir) / str(first.name) / version)
-    found: str = trainer.strategy.broadcast(folder)
-    return Path(found)
+    shared: str = trainer.strategy.broadcast(folder)
+    return Path(shared)

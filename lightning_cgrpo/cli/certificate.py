@@ -40,9 +40,9 @@ def look(config: Config, objective: Objective, prompts: int | None, confidence: 
     trainer = {**(config.get("trainer") or {}), "logger": False, "limit_test_batches": None, "fast_dev_run": False}
     line = _Look({**config, "trainer": trainer, "callbacks": callbacks}, objective, prompts, confidence)
     counts = {name: _counts(objective, name, line.rows, line.longest) for name in decided(objective)}
-    found = verdicts(counts, confidence)
+    judged = verdicts(counts, confidence)
     constraints = {}
-    for name, verdict in found.items():
+    for name, verdict in judged.items():
         constraint = objective.constrained[name]
         least, width = _range(name, constraint, line.longest)
         low, high = constraint.bound.shown_interval(least + width * verdict.lower, least + width * verdict.upper)
@@ -54,7 +54,7 @@ def look(config: Config, objective: Objective, prompts: int | None, confidence: 
             "high": high,
             "prompts_that_would_decide": verdict.needed,
         }
-    decision = overall([verdict.decision for verdict in found.values()])
+    decision = overall([verdict.decision for verdict in judged.values()])
     return {"decision": decision, "prompts": line.count, "source": line.source, "constraints": constraints}
 
 

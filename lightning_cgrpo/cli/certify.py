@@ -38,19 +38,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--prompts", metavar="N", type=int, help="prompts (default: as many as test prompts)")
     parser.add_argument("--confidence", metavar="P", type=float, help=f"over all constraints (default: {CONFIDENCE})")
     parser.add_argument("--out", metavar="FILE", type=Path, help="also write the verdicts to this JSON file")
-    given, rest = parser.parse_known_args(argv)
-    if given.prompts is not None and given.prompts < 1:
-        raise ConfigError(f"Expected --prompts to be at least 1, but got {given.prompts}.")
-    if given.confidence is not None and not 0.5 <= given.confidence < 1:
-        raise ConfigError(f"Expected --confidence from 0.5 to below 1, but got {given.confidence}, try 0.95.")
+    options, rest = parser.parse_known_args(argv)
+    if options.prompts is not None and options.prompts < 1:
+        raise ConfigError(f"Expected --prompts to be at least 1, but got {options.prompts}.")
+    if options.confidence is not None and not 0.5 <= options.confidence < 1:
+        raise ConfigError(f"Expected --confidence from 0.5 to below 1, but got {options.confidence}, try 0.95.")
     config, _ = read_arguments("certify", rest)
     objective = _objective(config)
     beginning = find_checkpoint("certify", config)
-    certificate = _certificate(config, beginning, objective, given.prompts, given.confidence)
+    certificate = _certificate(config, beginning, objective, options.prompts, options.confidence)
     if certificate is None:  # another process tells
         return
-    if given.out is not None:
-        given.out.write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
+    if options.out is not None:
+        options.out.write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
     if STATUS[certificate["decision"]]:
         sys.exit(STATUS[certificate["decision"]])
 

@@ -133,8 +133,8 @@ class CommandLine(LightningCLI):
         try:
             return self._instantiate_trainer(config, extra)
         except MisconfigurationException as error:
-            given = {key: config.get(key) for key in ("accelerator", "devices", "strategy", "precision")}
-            told = ", ".join(f"trainer.{key}={value}" for key, value in given.items() if value not in (None, "auto"))
+            settings = {key: config.get(key) for key in ("accelerator", "devices", "strategy", "precision")}
+            told = ", ".join(f"trainer.{key}={value}" for key, value in settings.items() if value not in (None, "auto"))
             raise ConfigError(f"The trainer can't be made with {told}: {first_line(error)}.") from error
 
 

@@ -110,18 +110,18 @@ def _resolve(config: Config) -> Config:
 
 def _check_callbacks(config: Config, layer: Config) -> None:
     """Refuse a misspelled name in `layer`, which would add another callback."""
-    known, names = config.get("callbacks"), layer.get("callbacks")
+    present, names = config.get("callbacks"), layer.get("callbacks")
     if isinstance(names, (list, str)):
         raise ConfigError(
             "Expected callbacks to be a mapping from names to callbacks, like {multipliers: {class_path: "
             f"LagrangianCallback}}}}, but got a {'list' if isinstance(names, list) else 'string'}."
         )
-    if not isinstance(known, Mapping) or not isinstance(names, Mapping):
+    if not isinstance(present, Mapping) or not isinstance(names, Mapping):
         return
     for name in map(str, names):
-        similar = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        similar = difflib.get_close_matches(name, present, n=1, cutoff=0.8)
         # A longer name, such as "checkpoints_best" beside "checkpoints", means another callback.
-        if similar and name not in known and not name.startswith(similar[0]):
+        if similar and name not in present and not name.startswith(similar[0]):
             raise ConfigError(
                 f"Unknown key '{name}' in callbacks. Did you mean '{similar[0]}'? (To add another callback, give it "
                 "a name that differs more.)"
@@ -137,8 +137,8 @@ def find(name: str) -> Path:
     if not path.is_absolute() and packaged.is_file():
         return packaged
     beside = sorted(map(str, path.parent.glob("*.yaml")))
-    known = beside + sorted(str("configs" / file.relative_to(PACKAGED)) for file in PACKAGED.rglob("*.yaml"))
-    raise ConfigError(f"There is no configuration file '{name}'.{did_you_mean(name, known)}")
+    files = beside + sorted(str("configs" / file.relative_to(PACKAGED)) for file in PACKAGED.rglob("*.yaml"))
+    raise ConfigError(f"There is no configuration file '{name}'.{did_you_mean(name, files)}")
 
 
 def read(path: Path) -> Config:

@@ -26,22 +26,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="what to write; must be new or empty")
     parser.add_argument("--merge", action="store_true", help="add adapters to the weights, and write those")
     parser.add_argument("--push_to_hub", metavar="REPOSITORY", help="upload DIR to this repository of the hub")
-    given, rest = parser.parse_known_args(argv)
+    options, rest = parser.parse_known_args(argv)
     config, _ = read_arguments("export", rest)
     beginning = find_checkpoint("export", config)
-    if given.out.exists() and (not given.out.is_dir() or any(given.out.iterdir())):
+    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
         raise UserError(
-            f"Expected --out to be a new or empty directory, but got '{given.out}', which has something in it, try "
+            f"Expected --out to be a new or empty directory, but got '{options.out}', which has something in it, try "
             "another name."
         )
     # Imported here, because --help and misspelled keys must not wait for torch.
     from lightning_cgrpo.policies.upload import open_repository, upload
 
-    if given.push_to_hub is not None:
-        open_repository(given.push_to_hub)
-    _export(config, beginning, given.out, given.merge)
-    if given.push_to_hub is not None:
-        upload(given.out, given.push_to_hub)
+    if options.push_to_hub is not None:
+        open_repository(options.push_to_hub)
+    _export(config, beginning, options.out, options.merge)
+    if options.push_to_hub is not None:
+        upload(options.out, options.push_to_hub)
 
 
 def _export(config: Config, beginning: str | None, directory: Path, merge: bool) -> None:

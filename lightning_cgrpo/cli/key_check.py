@@ -67,12 +67,12 @@ class Signature:
 
 def check_keys(config: Config, extra: tuple[str, ...] = ()) -> None:
     """Raise a `ConfigError` for an unknown key; `extra` are further allowed top-level keys."""
-    known = (*ROOT_KEYS, *extra)
+    allowed = (*ROOT_KEYS, *extra)
     for key in config:
-        if key not in known:
+        if key not in allowed:
             section = _section_of(key, config)
-            hint = f" It belongs under {section}: ({section}.{key})." if section else did_you_mean(key, known)
-            hint = hint or f" Known here: {', '.join(known)}."
+            hint = f" It belongs under {section}: ({section}.{key})." if section else did_you_mean(key, allowed)
+            hint = hint or f" Known here: {', '.join(allowed)}."
             raise ConfigError(f"Unknown key '{key}'.{hint}")
     seed = config.get("seed_everything")
     if isinstance(seed, int) and not 0 <= seed < 2**32:
@@ -185,8 +185,8 @@ def signature_of(class_path: str) -> Signature | None:
         fields = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
         bases = (signature_of(module.names.get(ast.unparse(base), "")) for base in node.bases)
         inherited = {name: parameter for base in bases if base for name, parameter in base.parameters.items()}
-        own = {ast.unparse(f.target): _parameter(f.annotation, module, f.value is None) for f in fields}
-        return Signature(inherited | own)
+        declared = {ast.unparse(f.target): _parameter(f.annotation, module, f.value is None) for f in fields}
+        return Signature(inherited | declared)
     unknown = any(ast.unparse(base) not in ("ABC", "object") for base in node.bases)
     return _base(module, node) or (None if unknown else Signature())
 
@@ -236,8 +236,8 @@ def _module(name: str) -> _Module | None:
         return None
     tree = ast.parse(file.read_bytes())
     names: dict[str, str] = {}
-    for known, path in _names(name, tree):
-        names.setdefault(known, path)
+    for alias, path in _names(name, tree):
+        names.setdefault(alias, path)
     classes: dict[str, ast.ClassDef] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
@@ -261,8 +261,8 @@ def _names(module: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
 def _locate(class_path: str) -> tuple[_Module, ast.ClassDef] | None:
     module_name, _, name = class_path.rpartition(".")
     if not module_name:
-        found = (_locate(f"{namespace}.{name}") for namespace in NAMESPACES)
-        return next((place for place in found if place is not None), None)
+        places = (_locate(f"{namespace}.{name}") for namespace in NAMESPACES)
+        return next((place for place in places if place is not None), None)
     module = _module(module_name)
     if module is None:
         return None

@@ -52,9 +52,9 @@ def _typed(lines: list[str]) -> str:
     wanted = re.fullmatch(r"Expected a <class '([\w.]+)'>(?:\. Got value: (.*))?", lines[0])
     if wanted is None:
         return lines[0]
-    given = (line.removeprefix("Given value: ").split(". Got value: ")[0] for line in lines if "Given value: " in line)
+    values = (line.removeprefix("Given value: ").split(". Got value: ")[0] for line in lines if "Given value: " in line)
     kind = WORDS.get(wanted[1].rpartition(".")[2], wanted[1])
-    return f"Expected {kind}, but got {wanted[2] or next(given, 'another value')}."
+    return f"Expected {kind}, but got {wanted[2] or next(values, 'another value')}."
 
 
 def of_the_disk(error: OSError) -> str | None:
@@ -78,12 +78,12 @@ def unexpected(error: Exception) -> str:
 
 
 def _place(error: BaseException) -> str:
-    own = [
+    frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((*LIBRARIES, "<"))
     ]
-    if not own:
+    if not frames:
         return ""
-    return f" ({Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name})"
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name})"
 
 
 def _class_names(key: str = "") -> list[str]:

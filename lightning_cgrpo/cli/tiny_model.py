@@ -20,13 +20,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--layers", type=int, default=2, help="number of layers")
     parser.add_argument("--seed", type=int, default=0, help="of the weights")
     parser.add_argument("--texts", metavar="FILE", type=Path, help="a text to train the tokenizer on, line by line")
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     # Imported here, because --help must not wait for torch.
     from lightning_cgrpo.policies.tiny.text import make_tiny_model
 
     try:
-        texts = given.texts and given.texts.read_text(encoding="utf-8-sig").splitlines()
-        path = make_tiny_model(given.directory, texts, given.hidden_size, given.layers, seed=given.seed)
+        texts = options.texts and options.texts.read_text(encoding="utf-8-sig").splitlines()
+        path = make_tiny_model(options.directory, texts, options.hidden_size, options.layers, seed=options.seed)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     size = sum(file.stat().st_size for file in path.iterdir())
