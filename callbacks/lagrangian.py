@@ -24,7 +24,6 @@ from lightning_cgrpo.multipliers import (
 )
 from lightning_cgrpo.objective.behavior_rate import BehaviorRate
 from lightning_cgrpo.objective.constraint import Constraint
-from lightning_cgrpo.objective.declaration import check_schedule
 from lightning_cgrpo.objective.targets import Targets
 from lightning_cgrpo.objective.units import Units, within_groups
 
@@ -46,9 +45,8 @@ class LagrangianCallback(WeightSetter):
         controller: by default `DampedAscent`.
         bounds: floors and caps of the policy's weights.
         slack: loosens infeasible targets.
-        stall: warns of likely infeasible constraints.
+        stall: finds likely infeasible constraints; by default with its own defaults.
         every_n_updates: updates with pooled counts per dual step.
-        standard_units: give the controller rates' violations in standard units; by default if it wants them.
         aim: tightens the targets of rates, so that the policy passes a test.
 
     Raises:
@@ -62,14 +60,13 @@ class LagrangianCallback(WeightSetter):
         slack: ResilientSlack | None = None,
         stall: StallDetector | None = None,
         every_n_updates: int = 1,
-        standard_units: bool | None = None,
         aim: AimForTest | None = None,
     ) -> None:
         expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
         self.controller: Controller = DampedAscent() if controller is None else controller
-        self.bounds, self.slack, self.stall, self.aim = bounds, slack, stall, aim
+        self.bounds, self.slack, self.aim = bounds, slack, aim
+        self.stall = StallDetector() if stall is None else stall
         self.every_n_updates = every_n_updates
-        self.standard_units = self.controller.standard_units if standard_units is None else standard_units
         self.constraints: dict[str, Constraint] = {}
         self.fitting, self._restored = True, False
 
@@ -79,8 +76,8 @@ class LagrangianCallback(WeightSetter):
         objective = pl_module.objective
         if not objective.constrained:
             raise UserError(
-                "Expected the objective to have a constraint with role: constrain for LagrangianCallback, but it has "
-                "none; remove the callback (plain GRPO) or add a constraint."
+                "Expected the objective to have a constraint with role: constrain, but it has none, try adding one, or "
+                "removing LagrangianCallback (plain GRPO)."
             )
         if self.constraints != objective.constrained:
             self.constraints = objective.constrained
@@ -88,10 +85,9 @@ class LagrangianCallback(WeightSetter):
             subsets = [constraint.where is not None for constraint in self.constraints.values()]
             self.rates = BehaviorRate(len(means), means, rare=subsets, sync_on_compute=False)
             self.targets = Targets(list(self.constraints.values()), self.aim)
-            self.units = Units(objective, self.standard_units)
+            self.units = Units(objective, self.controller.standard_units)
         self.controller.setup(len(self.constraints))
-        if self.stall is not None:
-            self.stall.setup(len(self.constraints))
+        self.stall.setup(len(self.constraints))
         if self.bounds is not None:
             self.bounds.resolve(objective.weight_names)
 
@@ -99,11 +95,10 @@ class LagrangianCallback(WeightSetter):
         updates = trainer.estimated_stepping_batches
         if self.every_n_updates > updates:
             raise UserError(
-                f"Expected every_n_updates to be at most the {updates} updates of this run, but got "
+                f"Expected every_n_updates to be at most {updates}, the updates of this run, but got "
                 f"{self.every_n_updates}, with which no multiplier would move."
             )
-        for name, constraint in self.constraints.items():
-            check_schedule(name, constraint, updates)
+        self.targets.check(self.constraints, updates)
         if trainer.global_step and not self._restored:
             rank_zero_warn(
                 f"The checkpoint has no multipliers: the run resumes at update {trainer.global_step} with those that "
@@ -114,7 +109,7 @@ class LagrangianCallback(WeightSetter):
             rank_zero_info(f"Aims for {aims}, so that a test {self.aim}.")
         # On the policy's device, because the processes' backend sums there.
         self.rates.to(pl_module.device)
-        self._hand_over(trainer, pl_module)
+        self.weight(pl_module, trainer.global_step)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: ConstrainedGRPO, outputs: UpdateOutput, batch: Any, batch_idx: int
@@ -126,7 +121,7 @@ class LagrangianCallback(WeightSetter):
             violations = self.compare(rates)
             self.control(rates, violations)
         self.targets.advance(trainer.global_step, self.controller.margin)
-        self._hand_over(trainer, pl_module)
+        self.weight(pl_module, trainer.global_step)
 
     # ------------------------------------------------------------------ the dual's step
 
@@ -149,46 +144,34 @@ class LagrangianCallback(WeightSetter):
 
     def compare(self, rates: Tensor) -> Tensor:
         """Violations ``[K]``: how far the rates exceed their targets, in each constraint's unit."""
-        targets, units = self.targets.targets, self.units.at(self.targets.in_force)
-        if self.slack is not None:
-            slack = self.slack.slack(self.controller.weights)
-            targets = targets + torch.where(self.units.means, units, 1) * slack
-        return self.units.clamped((rates - targets) / units)
+        return self.units.clamped((rates - self.targets.targets) / self.units.at(self.targets.in_force))
 
     def control(self, rates: Tensor, violations: Tensor) -> None:
-        """Step the controller, and warn of constraints that stall."""
-        observed, moved = ~violations.isnan(), self.targets.moved
-        weights = unbounded = self.controller.weights
-        highest = self.controller.highest_weights
+        """Step the controller; a constraint that stalls is told, and its cap lowered."""
+        observed, units = ~violations.isnan(), self.units.at(self.targets.in_force)
+        unbounded, saturation = self.controller.weights, self.controller.saturation
         if self.bounds is not None:
             weights = self.bounds(unbounded)
-            highest = torch.minimum(highest, self.bounds.highest_weights().to(highest))
+            saturation = torch.maximum(saturation, weights[1:] / self.bounds.highest_weights().to(weights))
             if weights is not unbounded:  # only then, because log and softmax round
                 self.controller.adopt(weights)
-        if self.stall is not None:
-            for k in self.stall.update(weights, rates - self.targets.targets, observed & ~moved, highest):
-                rank_zero_warn(self.targets.stalled(k, list(self.constraints)[k], self.stall))
-        caps = self.controller.caps
-        self.controller.step(violations, observed, moved)
-        self.targets.moved = torch.zeros_like(moved)
-        for name, before, cap in zip(self.constraints, caps.tolist(), self.controller.caps.tolist(), strict=True):
-            if cap < before:
-                rank_zero_warn(
-                    f"Constraint '{name}' has stalled at the cap of its multiplier: the cap is {cap:g} now, instead of "
-                    f"{before:g}, for the reward and other constraints."
-                )
+        excess = (rates - self.targets.aimed) / units  # without the margin, whose fall would look like progress
+        stalled = self.stall.update(saturation, excess, observed & ~self.targets.moved)
+        if stalled is not None:
+            name, relaxed = list(self.constraints)[stalled], self.controller.relax(stalled)
+            rank_zero_warn(self.targets.stalled(stalled, name, self.stall, units, relaxed))
+        self.targets.moved = torch.zeros_like(self.targets.moved)
+        if self.slack is not None:
+            violations = self.slack(violations, unbounded, units, self.units.means)
+        self.controller.step(violations, observed)
 
-    def weights(self) -> Tensor:
-        """Weights of reward and constraints ``[1 + K]`` float64, for the next update."""
+    def weight(self, pl_module: ConstrainedGRPO, update: int) -> None:
+        """Give the module the weights ``[1 + K]`` and the thresholds of an update."""
         weights = self.controller.weights
-        return weights if self.bounds is None else self.bounds(weights)
+        pl_module.weights.copy_(weights if self.bounds is None else self.bounds(weights))
+        pl_module.thresholds |= dict(zip(self.constraints, self.targets.thresholds(update), strict=True))
 
-    # ------------------------------------------------------------------ the module and its loggers
-
-    def _hand_over(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
-        pl_module.weights.copy_(self.weights())
-        thresholds = self.targets.thresholds(trainer.global_step)
-        pl_module.thresholds |= dict(zip(self.constraints, thresholds, strict=True))
+    # ------------------------------------------------------------------ logs and checkpoints
 
     def _log(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
         update, weights = trainer.global_step - 1, self.controller.weights
@@ -207,24 +190,19 @@ class LagrangianCallback(WeightSetter):
         for logger in pl_module.loggers if metrics else ():
             logger.log_metrics(metrics, step=update)
 
-    # ------------------------------------------------------------------ checkpoints
-
     @property
     def _parts(self) -> dict[str, nn.Module]:
         """The parts with a state, by their key in checkpoints."""
-        parts: dict[str, nn.Module] = {"controller": self.controller, "rates": self.rates}
+        parts: dict[str, nn.Module] = {"controller": self.controller, "rates": self.rates, "stall": self.stall}
         parts |= {"thresholds": self.targets} if self.targets.scheduled else {}
-        parts |= {"spread": self.units.deviation} if self.units.spreads else {}
-        return parts | ({} if self.stall is None else {"stall": self.stall})
+        return parts | ({"spread": self.units.deviation} if self.units.spreads else {})
 
     def state_dict(self) -> dict[str, Any]:
         state = {"names": list(self.constraints), "controller_class": type(self.controller).__name__}
         return state | {"moved": self.targets.moved} | {key: part.state_dict() for key, part in self._parts.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Raises:
-        UserError: other constraints or another controller.
-        """
+        """Raise a `UserError` if the checkpoint has other constraints or another controller."""
         if not self.fitting:
             return
         saved, name = state_dict["names"], type(self.controller).__name__
@@ -235,6 +213,8 @@ class LagrangianCallback(WeightSetter):
             )
         self._restored = True
         for key, part in self._parts.items():
-            if key in state_dict:
-                part.load_state_dict(state_dict[key])
+            # Versions before November 25, 2026 kept other sums of a stall, and some in the controller.
+            state = {n: value for n, value in state_dict.get(key, {}).items() if not n.startswith("stall.")}
+            if state and "first_half" not in state:
+                part.load_state_dict(state)
         self.targets.moved = state_dict.get("moved", self.targets.moved)

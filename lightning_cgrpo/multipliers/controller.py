@@ -30,8 +30,6 @@ class Controller(nn.Module, ABC):
     change them.
     """
 
-    moving: Tensor
-    """Constraints ``[K]`` bool with a new threshold in the current step."""
     multipliers: Tensor
     """lambda ``[K]`` >= 0, unless a subclass overrides `weights`."""
     size: int | None = None
@@ -59,13 +57,12 @@ class Controller(nn.Module, ABC):
                 "try a new controller."
             )
 
-    def step(self, violations: Tensor, observed: Tensor, moving: Tensor | None = None) -> None:
+    def step(self, violations: Tensor, observed: Tensor) -> None:
         """Respond to the rates of one batch.
 
         Args:
             violations: ``[K]``, rate of violation - threshold, or this difference in standard units.
             observed: ``[K]`` bool, constraints with any opportunity; the state of other constraints stays.
-            moving: ``[K]`` bool, constraints with a new threshold, whose violation says nothing of progress.
 
         Raises:
             ValueError: the violation of an observed constraint is not finite.
@@ -88,7 +85,6 @@ class Controller(nn.Module, ABC):
                 f"Expected finite violations where observed, but got {violations.tolist()}, because a rate or a "
                 "threshold is not a number, try to mark constraints without opportunities as not observed."
             )
-        self.moving = torch.zeros_like(observed) if moving is None else moving.to(observed)
         self._update(violations, observed)
 
     @property
@@ -100,17 +96,18 @@ class Controller(nn.Module, ABC):
         return normalized(self.multipliers)
 
     @property
-    def highest_weights(self) -> Tensor:
-        """``[K]``: each constraint's weight with its lambda at `max_multiplier` and the others unchanged."""
-        if self.max_multiplier == math.inf:
-            return torch.ones_like(self.weights[1:])
-        others = 1 + self.multipliers.sum() - self.multipliers
-        return self.caps / (self.caps + others)
+    def saturation(self) -> Tensor:
+        """``[K]`` in [0, 1]: each lambda's share of its cap; without caps, the constraint's share of the weight."""
+        return self.weights[1:] if self.max_multiplier == math.inf else self.multipliers / self.caps
 
     @property
     def caps(self) -> Tensor:
         """``[K]``: caps of the multipliers; a subclass may lower the cap of a stalled, likely infeasible constraint."""
         return torch.full_like(self.weights[1:], self.max_multiplier)
+
+    def relax(self, k: int) -> bool:
+        """Lower the cap of a stalled constraint until it is met, if the controller has caps; True if it does so."""
+        return False
 
     def adopt(self, weights: Tensor) -> None:
         """Continue from the weights ``[1 + K]`` that `WeightBounds` left, so that no state winds up behind bounds.

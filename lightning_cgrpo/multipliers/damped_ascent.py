@@ -9,7 +9,6 @@ from torch import Tensor
 
 from lightning_cgrpo.errors import expect
 from lightning_cgrpo.multipliers.controller import Controller
-from lightning_cgrpo.multipliers.guards import StallDetector
 
 
 class DampedAscent(Controller):
@@ -48,7 +47,6 @@ class DampedAscent(Controller):
     smoothed: Tensor
     started: Tensor
     relaxed: Tensor
-    stall: StallDetector
 
     def __init__(
         self,
@@ -87,17 +85,16 @@ class DampedAscent(Controller):
             self.register_buffer(name, torch.full((size,), value, dtype=torch.float64))
         for name in ("started", "relaxed"):
             self.register_buffer(name, torch.zeros(size, dtype=torch.bool))
-        self.stall = StallDetector()
-        self.stall.setup(size)
 
     @property
     def caps(self) -> Tensor:
         return torch.where(self.relaxed, self.integral.new_tensor(self.max_multiplier / 2), self.max_multiplier)
 
+    def relax(self, k: int) -> bool:
+        self.relaxed[k] = True
+        return True
+
     def _update(self, violations: Tensor, observed: Tensor) -> None:
-        counted = observed & ~self.moving
-        for stalled in self.stall.update(self.weights, violations, counted, self.highest_weights):
-            self.relaxed[stalled] = True
         low, high = math.log(self.min_multiplier), self.caps.log()
         previous = torch.where(self.started, self.smoothed, violations)
         smoothed = self.smoothing * previous + (1 - self.smoothing) * violations
@@ -114,5 +111,4 @@ class DampedAscent(Controller):
         self.smoothed = torch.where(observed, smoothed, self.smoothed)
         self.started = self.started | observed
         # Met, for example after the user has loosened the threshold.
-        met = self.relaxed & (self.smoothed <= 0)
-        self.relaxed, self.stall.told = self.relaxed & ~met, self.stall.told & ~met
+        self.relaxed = self.relaxed & (self.smoothed > 0)

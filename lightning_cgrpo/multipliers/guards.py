@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from lightning_cgrpo.errors import UserError, did_you_mean, expect
 
+SURE = 3.0
+"""Standard errors that make a violation, or progress, more than noise."""
 ROUNDING = 1e-9
 """Tolerance of sums of bounds, so that ten floors of 0.1 are feasible."""
 
@@ -158,71 +160,78 @@ class ResilientSlack:
     def slack(self, weights: Tensor) -> Tensor:
         return weights[1:] / self.alpha
 
-    def __call__(self, violations: Tensor, weights: Tensor) -> Tensor:
-        return violations - self.slack(weights).to(violations)
+    def __call__(self, violations: Tensor, weights: Tensor, units: Tensor, means: Tensor) -> Tensor:
+        """Violations ``[K]`` in `units`, less the slack: of a rate the rate, of a mean (`means`) its unit."""
+        return violations - self.slack(weights).to(violations) / torch.where(means, 1, units)
 
 
 class StallDetector(nn.Module):
-    """Reports once each constraint that keeps most of the weight it can have, without progress.
+    """Finds a constraint that keeps nearly all the weight it can have, violated and without progress.
 
-    A stalled, likely infeasible constraint kept at least `weight` of its highest weight for `updates` consecutive
-    observed updates. Its mean violation over the second half is positive, and less than `improvement` (relative) below
-    the first half's. `reached` is that mean: loosening the threshold by it makes the threshold what the policy reached.
+    A stalled, likely infeasible constraint kept at least `weight` of its cap for `updates` consecutive observed
+    updates. Its mean violation over the second half is above 0, and not below the first half's, each by `SURE` standard
+    errors. A feasible constraint of a high price is at its threshold on average, so it does not stall. Of several, the
+    worst stalls, because the others may be met once it gives way.
 
     Args:
-        weight: share of the highest weight, in (0.5, 1].
+        weight: share of the cap, in (0.5, 1].
     """
 
-    changes_learning = False
-
     count: Tensor
-    first_half: Tensor
-    second_half: Tensor
+    sums: Tensor
+    squares: Tensor
     told: Tensor
     reached: Tensor
 
-    def __init__(self, weight: float = 0.9, updates: int = 200, improvement: float = 0.05) -> None:
+    def __init__(self, weight: float = 0.9, updates: int = 200) -> None:
         super().__init__()
         expect(0.5 < weight <= 1, "weight", "in (0.5, 1]", weight)
-        expect(updates >= 2, "updates", "at least 2", updates)
-        expect(0 <= improvement < 1, "improvement", "in [0, 1)", improvement)
-        self.weight, self.updates, self.improvement = weight, updates, improvement
+        expect(updates >= 4, "updates", "at least 4", updates)
+        self.weight, self.updates = weight, updates
         self.size: int | None = None
 
     def setup(self, size: int) -> None:
         if self.size == size:
             return
         self.register_buffer("count", torch.zeros(size, dtype=torch.int64))
-        for name in ("first_half", "second_half", "reached"):
-            self.register_buffer(name, torch.zeros(size, dtype=torch.float64), persistent=name != "reached")
         self.register_buffer("told", torch.zeros(size, dtype=torch.bool))
+        for name in ("sums", "squares"):  # of the first and the second half
+            self.register_buffer(name, torch.zeros(2, size, dtype=torch.float64))
+        self.register_buffer("reached", torch.zeros(size, dtype=torch.float64), persistent=False)
         self.size = size
 
-    def update(self, weights: Tensor, violations: Tensor, observed: Tensor, highest: Tensor | None = None) -> list[int]:
-        """Add one update; return the indices of newly stalled constraints.
+    def update(self, saturation: Tensor, violations: Tensor, observed: Tensor) -> int | None:
+        """Add one update; return the index of a newly stalled constraint, whose mean violation is in `reached`.
 
         Args:
-            weights: ``[1 + K]`` of the policy.
-            highest: ``[K]`` highest weights that the constraints can have; by default 1.
+            saturation: ``[K]`` shares of the caps, see `Controller.saturation`.
             violations: ``[K]``, without slack.
             observed: ``[K]`` bool; an unobserved update neither counts nor ends a period.
         """
         if self.size is None:
             raise RuntimeError("Expected `setup` before `update`, but got no number of constraints yet.")
-        weights, violations = weights.to(self.first_half), violations.to(self.first_half)
+        saturation, violations = saturation.to(self.sums), violations.to(self.sums)
         observed = observed.to(self.count.device)
         half = self.updates // 2
-        highest = torch.ones_like(weights[1:]) if highest is None else highest.to(weights)
-        holds = observed & (weights[1:] >= self.weight * highest)
-        self.first_half += torch.where(holds & (self.count < half), violations, 0)
-        self.second_half += torch.where(holds & (self.count >= self.updates - half), violations, 0)
-        self.count += holds
+        holds = observed & (saturation >= self.weight)
+        added = torch.where(holds, violations, 0)
+        halves = torch.stack([self.count < half, self.count >= self.updates - half])
+        self.sums = self.sums + halves * added
+        self.squares = self.squares + halves * added.square()
+        self.count = self.count + holds
         complete = self.count == self.updates
-        enough = (1 - self.improvement) * self.first_half
-        stalled = complete & ~self.told & (self.second_half > 0) & (self.second_half >= enough)
-        self.reached = torch.where(stalled, self.second_half / max(half, 1), self.reached)
-        over = complete | (observed & ~holds)
-        for state in (self.count, self.first_half, self.second_half):
-            state.masked_fill_(over, 0)
-        self.told |= stalled
-        return [int(k) for k in stalled.nonzero()]
+        means = self.sums / half
+        variances = (self.squares / half - means.square()).clamp(min=0) / max(half - 1, 1)
+        violated = means[1] > SURE * variances[1].sqrt()
+        progress = means[0] - means[1] > SURE * variances.sum(0).sqrt()
+        stalled = complete & violated & ~progress & ~self.told
+        worst = int(torch.where(stalled, means[1], -torch.inf).argmax()) if bool(stalled.any()) else None
+        self.reached = means[1]
+        # A constraint that gives its weight back may stall again; the others start again beside the stalled.
+        self.told = self.told & (holds | ~observed)
+        if worst is not None:
+            self.told[worst] = True
+        over = complete | (observed & ~holds) | (worst is not None)
+        self.count = torch.where(over, 0, self.count)
+        self.sums, self.squares = torch.where(over, 0, self.sums), torch.where(over, 0, self.squares)
+        return worst

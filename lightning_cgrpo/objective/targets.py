@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lightning_cgrpo.multipliers import AimForTest, StallDetector, rounded_up
 from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.declaration import check_schedule
 
 HOLD = 10
 """Dual steps whose pooled rate must meet a threshold before it moves by a notch."""
@@ -43,6 +44,11 @@ class Targets(nn.Module):
         self.moved = torch.zeros(size, dtype=torch.bool)
         """Constraints with another threshold than in the last dual step."""
         self.enforce(0)
+
+    def check(self, names: Iterable[str], updates: float) -> None:
+        """Refuse a schedule that ends after the run."""
+        for name, constraint in zip(names, self.constraints, strict=True):
+            check_schedule(name, constraint, updates)
 
     def thresholds(self, update: int) -> list[float]:
         """The thresholds in force, in the user's orientation."""
@@ -95,14 +101,14 @@ class Targets(nn.Module):
             if not c.bound.of_mean
         )
 
-    def stalled(self, k: int, name: str, stall: StallDetector) -> str:
+    def stalled(self, k: int, name: str, stall: StallDetector, units: Tensor, relaxed: bool) -> str:
         """The warning of a stalled constraint, with a threshold that the policy has reached."""
         bound = self.constraints[k].bound
-        reached = float(self.targets[k] + stall.reached[k])
+        reached = float(self.aimed[k] + stall.reached[k] * units[k])
         easier = f"{bound.shown(reached):.3g}" if bound.of_mean else f"{bound.shown(rounded_up(reached)):g}"
         return (
             f"Constraint '{name}' has had at least {stall.weight:.0%} of the weight that it can have for "
             f"{stall.updates} updates, is still violated and doesn't get better: it may be infeasible. The last "
             f"{stall.updates // 2} updates reached a {bound.kind} of {bound.shown(reached):.3g}, so try {bound.key}: "
-            f"{easier}."
+            f"{easier}.{' Its multiplier is capped at half until it is met.' if relaxed else ''}"
         )

@@ -59,26 +59,26 @@ class TestDualStep:
             assert told == [v / n - d for v, n, d in zip(violations, opportunities, THRESHOLDS, strict=True)]
             assert observed == [True, True]
 
-    @pytest.mark.parametrize("asked", [True, None])
-    def test_standard_units(self, asked: bool | None) -> None:
-        """For a controller that wants them, or for any controller by an argument."""
+    def test_standard_units(self) -> None:
         controller = Recording(0.2, 0.3, 0.5)
-        controller.standard_units = asked is None
-        running = run(controller, standard_units=asked)
+        controller.standard_units = True
+        running = run(controller)
         running.update([3, 1], [10, 10])
         assert controller.told[-1][0] == pytest.approx([0.2 / 0.3, -0.2 / math.sqrt(0.21)])
 
     def test_standard_units_of_what_the_slack_leaves(self) -> None:
         controller = Recording(0.2, 0.3, 0.5)
-        running = run(controller, slack=ResilientSlack(alpha=2.0), standard_units=True)
+        controller.standard_units = True
+        running = run(controller, slack=ResilientSlack(alpha=2.0))
         running.update([3, 1], [10, 10])
         assert controller.told[-1][0] == pytest.approx([(0.2 - 0.15) / 0.3, (-0.2 - 0.25) / math.sqrt(0.21)])
 
     def test_aims_for_a_test(self, caplog) -> None:
         """The controller sees tighter thresholds, in units of the declared ones, and the aims are logged."""
         controller, aim = Recording(0.2, 0.3, 0.5), AimForTest(100, 0.9)
+        controller.standard_units = True
         with caplog.at_level("INFO"):
-            running = run(controller, aim=aim, standard_units=True)
+            running = run(controller, aim=aim)
         running.update([3, 1], [10, 10])
         lava, safe = aim(numbers(0.1, 0.3)).tolist()
         assert lava < 0.1 and safe < 0.3

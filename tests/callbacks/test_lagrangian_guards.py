@@ -1,5 +1,7 @@
 """Guards of the dual: bounds, slack, stalls and caps, as a run meets them."""
 
+import math
+import random
 import warnings
 
 import pytest
@@ -57,14 +59,34 @@ def test_another_objective_has_its_own_thresholds() -> None:
 
 def test_a_lowered_cap_is_told_when_it_falls() -> None:
     running = run(DampedAscent(), stall=StallDetector(updates=50))
-    with pytest.warns(UserWarning, match="'lava' has had at least 90%") as caught:
+    with pytest.warns(UserWarning, match=r"'lava' has had at least 90%.* capped at half until it is met") as caught:
         for _ in range(150):
             running.update([9, 0], [10, 10])
     assert len(caught) == 1
-    with pytest.warns(UserWarning, match=r"'lava' has stalled at .* the cap is 5 now, instead of 10,") as caught:
-        for _ in range(150):
-            running.update([9, 0], [10, 10])
-    assert len(caught) == 1
+    assert running.callback.controller.caps.tolist() == [5, 10]
+    while running.update([0, 0], [10, 10])[1] > 0.1:
+        pass
+    assert running.callback.controller.caps.tolist() == [10, 10], "once it is met, it has its cap again"
+
+
+def test_a_high_price_is_no_stall() -> None:
+    """A constraint on its threshold, with a multiplier that only noise lifts to its cap, keeps the cap."""
+    objective = Objective("goal", {"lava": Constraint(at_most=0.1)})
+    callback = LagrangianCallback(DampedAscent(init=9.5, margin=0.0), stall=StallDetector(updates=100))
+    running, draw = DualRun(callback, objective).start(), random.Random(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(1000):
+            callback.controller.integral.fill_(math.log(9.9))  # whatever its noise, the price stays
+            running.update([sum(draw.random() < 0.1 for _ in range(128))], [128])
+
+
+def test_one_of_two_gives_way() -> None:
+    """Thresholds that exclude each other: the more violated constraint loses weight, and the other keeps its cap."""
+    running = run(DampedAscent(), stall=StallDetector(updates=50))
+    with pytest.warns(UserWarning, match="'lava' has had"):
+        for _ in range(60):
+            running.update([9, 4], [10, 10])
     assert running.callback.controller.caps.tolist() == [5, 10]
 
 
@@ -80,7 +102,7 @@ def test_progress_along_a_line_is_no_stall() -> None:
                 callback = LagrangianCallback(DampedAscent(), stall=StallDetector(updates=100))
                 running = DualRun(callback, objective, done=update).start(state)
             running.update([1000 * (objective.constraints["lava"].threshold(update) + 0.05)], [1000])
-        assert running.callback.controller.stall.count.tolist() == [0]
+        assert running.callback.stall.count.tolist() == [0]
     with pytest.warns(UserWarning, match="has had at least 90%"):
         for _ in range(100):
             running.update([100], [1000])

@@ -14,7 +14,7 @@ from tests.dual_run import COUNTS, DualRun, Frozen, run, same, saved
 @pytest.mark.parametrize("stop", [1, 3, 4])
 def test_continues_bit_for_bit(make, stop: int) -> None:
     def fresh() -> LagrangianCallback:
-        return LagrangianCallback(make(), stall=StallDetector(weight=0.51, updates=3), every_n_updates=2)
+        return LagrangianCallback(make(), stall=StallDetector(weight=0.51, updates=4), every_n_updates=2)
 
     original = DualRun(fresh()).start()
     for counts in COUNTS[:stop]:

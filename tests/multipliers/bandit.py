@@ -81,11 +81,11 @@ class Listening(StallDetector):
     stalled: int | None = None
     excess = 0.0
 
-    def update(self, *arguments: torch.Tensor) -> list[int]:
-        told = super().update(*arguments)
-        for self.stalled in told:
-            self.excess = self.reached[self.stalled].item()
-        return told
+    def update(self, *arguments: torch.Tensor) -> int | None:
+        stalled = super().update(*arguments)
+        if stalled is not None and self.stalled is None:
+            self.stalled, self.excess = stalled, self.reached[stalled].item()
+        return stalled
 
 
 def play(
@@ -143,7 +143,10 @@ def play(
     half = torch.stack(history[updates // 2 :])
     reward, *means = half.mean(0).tolist()
     stalled = detector.stalled
-    reached = None if stalled is None else bandit.thresholds[stalled] + detector.excess
+    reached = None
+    if stalled is not None:
+        unit = dual.callback.units.at(dual.callback.targets.in_force)[stalled].item()
+        reached = bandit.thresholds[stalled] + detector.excess * unit
     return Outcome(
         reward, (*means[:2],), (*means[2:5],), (*means[5:],), half[:, 1:3].std(0).max().item(), stalled, reached
     )
