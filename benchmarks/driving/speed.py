@@ -24,6 +24,7 @@ from torch import Tensor
 from benchmarks.trl.measure import kilobytes
 from examples.scene_sources.argoverse2 import Argoverse2
 from lightning_cgrpo.navsim.columns import COLUMNS
+from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
@@ -86,8 +87,16 @@ def measure(name: str, scenes: Sequence[Scene], repeats: int) -> dict[str, float
         milliseconds[label] = times[-1]
         print("".join([f"  {label}".ljust(42), *(f"{each:8.2f}" for each in times), f"{memory(run):10.0f}"]))
         print(f"  preparing a scene: {prepared * 1e3:.1f} ms")
+    plans(scenes, repeats)
     compare(scenes, poses, row)
     return milliseconds
+
+
+def plans(scenes: Sequence[Scene], repeats: int) -> None:
+    """Print milliseconds a planned scene, of scenes alone and of 16 at once, as in an update."""
+    alone = least(lambda: [plan([scene]) for scene in scenes[:16]], repeats)
+    together = least(lambda: plan(scenes[:16]), repeats)
+    print(f"  planning a scene: {alone / 16 * 1e3:.1f} ms alone, {together / 16 * 1e3:.1f} ms of 16 at once")
 
 
 def compare(scenes: Sequence[Scene], poses: Tensor, row: Tensor) -> None:

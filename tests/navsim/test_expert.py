@@ -21,6 +21,7 @@ from lightning_cgrpo.navsim.geometry.lane_path import LanePath
 from lightning_cgrpo.navsim.route.lane_ahead import LaneAhead, lane_ahead, lane_sequence
 from lightning_cgrpo.navsim.route.road import Road
 from lightning_cgrpo.navsim.route.route import correct_route, search
+from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.scene_file import read_scene, scene_from_json, scene_to_json
 from tests.scenes.scenes import SPEED, agent, crossing, moved, straight_road
@@ -83,7 +84,9 @@ def test_light_that_will_be_red_is_not_known():
 
 
 def test_batch_is_the_same_as_one_by_one():
+    """Bit for bit, of maps and numbers of agents of all sizes."""
     scenes = [straight_road([agent("car", 25.0, -1.75)]), crossing(), straight_road(), crossing(red=False)]
+    scenes += GeneratedScenes(9).scenes("train")[:12]
     for alone, together in zip([plan([scene])[0] for scene in scenes], plan(scenes), strict=True):
         torch.testing.assert_close(together.trajectory, alone.trajectory, rtol=0, atol=0)
         torch.testing.assert_close(together.centerline, alone.centerline, rtol=0, atol=0)
@@ -281,7 +284,7 @@ def test_forecast_minds_the_nearest_of_each_type():
 def test_proposals_look_at_a_leader_of_their_own():
     scene = straight_road([agent("car", 20.0, -4.3, size=(4.0, 1.6))])  # in the way of the path on the right only
     road = Road(scene)
-    found = propose(LaneAhead(road, (0,), (0, 1), [0]), Forecast.of(road, (0, 1)))
+    [found] = propose([LaneAhead(road, (0,), (0, 1), [0])], [Forecast.of(road, (0, 1))])
     assert found.shape == (15, 41, 3)
     end = found[:, -1, 0].reshape(3, 5)
     np.testing.assert_allclose(end[0], end[2])

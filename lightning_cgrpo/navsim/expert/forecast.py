@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import shapely
@@ -17,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lightning_cgrpo.navsim.batch.agent_tracks import AgentTracks
 from lightning_cgrpo.navsim.batch.surfaces import red_at_steps
+from lightning_cgrpo.navsim.geometry.boxes import box_corners
 from lightning_cgrpo.navsim.geometry.lane_path import Array
 from lightning_cgrpo.navsim.geometry.shapes import Shapes, boxes
 from lightning_cgrpo.navsim.route.road import Road
@@ -70,25 +70,38 @@ class Forecast:
         moved = self.poses[:, None, :2] + self.drift[:, None] * seconds[:, None]
         return torch.cat([moved, self.poses[:, None, 2:].expand(-1, steps, 1)], 2)
 
-    @cached_property
-    def shapes(self) -> Shapes:
-        """Polygons ``[41, N + C]`` at each step: agents, then red connectors."""
-        moving = boxes(self.poses_at().transpose(0, 1), self.sizes)
-        return np.concatenate([moving, np.tile(self.red_polygons, (STEPS, 1))], axis=1)
+    def shapes(self, steps: Sequence[int]) -> Shapes:
+        """Polygons ``[T, N + C]`` at steps: agents, then red connectors."""
+        corners = box_corners(self.poses_at().transpose(0, 1), self.sizes)[list(steps)]
+        return np.concatenate([shapely.polygons(corners.numpy()), np.tile(self.red_polygons, (len(steps), 1))], axis=1)
 
-    def touching(self, areas: Shapes, step: int) -> list[np.ndarray]:
-        """For each area, indices in N + C of `shapes` that touch it and are not ignored, in the official order."""
-        tree = shapely.STRtree(self.shapes[step], NODE_CAPACITY)
-        area, row = tree.query(areas, predicate="intersects")
-        minded = ~self.ignored[row]
-        return [row[minded & (area == number)] for number in range(len(areas))]
+    def touching(self, areas: Shapes, shapes: Shapes) -> np.ndarray:
+        """``[M, 3]`` row and column of `shapes` and area, where a shape ``[T, N + C]`` touches an area, unless ignored.
 
-    def speeds_along(self, rows: np.ndarray, yaws: Array) -> Array:
-        """Speeds ``[P, n]`` in m/s of `shapes` ``rows [n]`` along directions ``yaws [P]``; NaN for red connectors."""
-        unknown = np.full(len(self.red_polygons), np.nan)
-        speeds, headings = (np.append(values, unknown)[rows] for values in (self.speeds, self.poses[:, 2]))
-        along: Array = speeds * np.cos(headings - yaws[:, None])
-        return along
+        Sorted by row and area; shapes that touch one area are in the order of the official tree.
+        """
+        low_x, low_y, high_x, high_y = np.moveaxis(shapely.bounds(shapes), -1, 0)
+        box = shapely.bounds(areas)[:, None, None]
+        near = (low_x <= box[..., 2]) & (box[..., 0] <= high_x) & (low_y <= box[..., 3]) & (box[..., 1] <= high_y)
+        area, row, column = np.nonzero(near & ~self.ignored)
+        shapely.prepare(areas)
+        hit = shapely.intersects(areas[area], shapes[row, column])
+        touching: np.ndarray = np.column_stack([row, area, column])[hit]
+        touching = touching[np.lexsort(touching.T[::-1])]
+        several = touching[1:][(touching[1:, :2] == touching[:-1, :2]).all(1)]
+        for number in np.unique(several[:, 0]):
+            tree = shapely.STRtree(shapes[number], NODE_CAPACITY)
+            for at in np.unique(several[several[:, 0] == number, 1]):
+                ordered = tree.query(areas[at], predicate="intersects")
+                touching[(touching[:, :2] == (number, at)).all(1), 2] = ordered[~self.ignored[ordered]]
+        return touching[:, [0, 2, 1]]
+
+    @property
+    def motion(self) -> Array:
+        """Speeds in m/s and headings ``[N + C, 2]`` of `shapes`; NaN for red connectors."""
+        unknown = np.full((len(self.red_polygons), 2), np.nan)
+        motion: Array = np.concatenate([np.column_stack([self.speeds, self.poses[:, 2]]), unknown])
+        return motion
 
 
 def as_traffic(forecasts: Sequence[Forecast], of_row: Tensor, steps: int = STEPS) -> TrafficRollouts:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,7 +62,7 @@ def plan(scenes: Sequence[Scene], choice: Choice = by_epdms) -> list[ExpertPlan]
 
 def _best(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast], choice: Choice) -> list[ExpertPlan]:
     pairs = list(zip(ahead, forecasts, strict=True))
-    proposals = torch.from_numpy(np.stack([propose(lanes, forecast) for lanes, forecast in pairs]))
+    proposals = torch.from_numpy(propose(ahead, forecasts))
     plans = [
         ExpertPlan(proposals[row, 0], torch.from_numpy(lanes.path.points), lanes.route_lanes)
         for row, lanes in enumerate(ahead)

@@ -1,16 +1,19 @@
-"""Proposals: paths at offsets from the centerline, at several speeds behind leaders.
+"""Proposals: paths at offsets from the centerline, at several speeds behind leaders; of many scenes at once.
 
 docs/navsim_score.md §12; officially pdm_generator.py and batch_idm_policy.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 import shapely
 import torch
 
 from lightning_cgrpo.navsim.expert.forecast import Forecast
-from lightning_cgrpo.navsim.geometry.lane_path import Array, LanePath
+from lightning_cgrpo.navsim.geometry.lane_path import Array, LanePaths
 from lightning_cgrpo.navsim.geometry.shapes import Shapes, boxes
 from lightning_cgrpo.navsim.route.lane_ahead import LaneAhead
 from lightning_cgrpo.navsim.simulation.timing import DT, STEPS
@@ -31,39 +34,71 @@ DECELERATION = 3.0
 EXPONENT = 10
 
 
-def propose(ahead: LaneAhead, forecast: Forecast) -> Array:
-    """``[15, 41, 3]`` rear-axle poses at 10 Hz in the scene's frame: all five speeds per offset, offset by offset."""
-    ego, limit = ahead.road.scene.ego, float(ahead.road.lanes.speed_limit[ahead.lanes[0]])
-    limit = FALLBACK_SPEED_LIMIT if np.isnan(limit) else limit
-    paths = [ahead.path.shifted(offset) if offset else ahead.path for offset in OFFSETS]
-    begins = [float(path.project(ahead.road.position)) for path in paths]
-    length = CORRIDOR_SECONDS * abs(limit * max(SPEED_LIMIT_FRACTIONS))
+def propose(ahead: Sequence[LaneAhead], forecasts: Sequence[Forecast]) -> Array:
+    """``[S, 15, 41, 3]`` rear-axle poses at 10 Hz in the scenes' frames: all five speeds per offset, offset by offset.
+
+    All S scenes are searched together, with the results of each alone.
+    """
+    places = [lanes.road.position for lanes in ahead for _ in OFFSETS]
+    limits = np.repeat([_limit(lanes) for lanes in ahead], len(OFFSETS))
+    single = [lanes.path.shifted(offset) if offset else lanes.path for lanes in ahead for offset in OFFSETS]
+    paths = LanePaths(single)
+    begins = shapely.line_locate_point(paths.lines, shapely.points(places))
+    ends = begins + CORRIDOR_SECONDS * np.abs(limits * max(SPEED_LIMIT_FRACTIONS))
     corridors = np.array(
-        [path.corridor(begin, begin + length, WIDTH / 2) for path, begin in zip(paths, begins, strict=True)]
+        [path.corridor(begin, end, WIDTH / 2) for path, begin, end in zip(single, begins, ends, strict=True)]
     )
-    targets = np.tile(np.array(SPEED_LIMIT_FRACTIONS) * limit, len(paths))
-    distances, speeds = np.repeat(begins, SPEEDS), np.full(PROPOSALS, float(ego.velocities[-1, 0]))
+    contacts = _contacts(paths, corridors, forecasts)
+    targets = np.array(SPEED_LIMIT_FRACTIONS) * limits[:, None]
+    distances = np.repeat(begins[:, None], SPEEDS, 1)
+    speeds = np.repeat([float(lanes.road.scene.ego.velocities[-1, 0]) for lanes in ahead], len(OFFSETS))[:, None]
     driven = [distances]
     # Of leaders: distance along the path, speed, length to subtract. Proposals brake before the first search.
-    leaders = np.zeros((3, PROPOSALS))
+    leaders: Array = np.zeros((3, *distances.shape))
     for step in range(1, STEPS):
         if step % LEADER_STEPS == 0:
-            _search(leaders, paths, corridors, distances, forecast, step)
+            leaders = _search(paths, distances, contacts[step // LEADER_STEPS - 1])
         ahead_at, leader_speeds, rears = leaders
         change = _acceleration(speeds, targets, ahead_at - distances - rears, leader_speeds)
         distances, speeds = distances + DT * speeds, speeds + DT * change
         driven.append(distances)
-    return _at(paths, np.stack(driven, 1))
+    poses = paths.at(np.stack(driven, 2).reshape(len(single), -1))
+    return poses.reshape(len(ahead), PROPOSALS, STEPS, 3)
 
 
-def _at(paths: list[LanePath], distances: Array) -> Array:
-    """Poses ``[15, ..., 3]`` at distances ``[15, ...]``."""
-    each = np.split(distances, len(paths))
-    return np.concatenate([path.at(along) for path, along in zip(paths, each, strict=True)])
+def _limit(lanes: LaneAhead) -> float:
+    limit = float(lanes.road.lanes.speed_limit[lanes.lanes[0]])
+    return FALLBACK_SPEED_LIMIT if np.isnan(limit) else limit
+
+
+class _Contacts(NamedTuple):
+    """M shapes in the corridors of paths at a step, by path."""
+
+    path: np.ndarray  # [M] int64
+    shapes: Shapes  # [M]
+    along: Array  # [M] meters of the shape's center along the path
+    motion: Array  # [M, 2] speed, heading
+
+
+def _contacts(paths: LanePaths, corridors: Shapes, forecasts: Sequence[Forecast]) -> list[_Contacts]:
+    """The contacts of each search, because the forecast does not depend on the ego."""
+    searched = range(LEADER_STEPS, STEPS, LEADER_STEPS)
+    tables, shapes, motions = [], [], []
+    for number, (forecast, areas) in enumerate(zip(forecasts, np.split(corridors, len(forecasts)), strict=True)):
+        at_steps = forecast.shapes(searched)
+        step, agent, area = forecast.touching(areas, at_steps).T
+        tables.append(np.column_stack([step, number * len(OFFSETS) + area]))
+        shapes.append(at_steps[step, agent])
+        motions.append(forecast.motion[agent])
+    table, flat, motion = np.concatenate(tables), np.concatenate(shapes), np.concatenate(motions)
+    step, path = table.T
+    along = shapely.line_locate_point(paths.lines[path], shapely.centroid(flat))
+    rows = [np.flatnonzero(step == number) for number in range(len(searched))]
+    return [_Contacts(path[some], flat[some], along[some], motion[some]) for some in rows]
 
 
 def _acceleration(speed: Array, target: Array, gap: Array, leader_speed: Array) -> Array:
-    """Accelerations ``[15]`` of the Intelligent Driver Model, in meters and seconds."""
+    """Accelerations ``[...]`` of the Intelligent Driver Model, in meters and seconds."""
     closing = speed * (speed - leader_speed) / (2 * np.sqrt(ACCELERATION * DECELERATION))
     wanted_gap = MIN_GAP + speed * HEADWAY + closing
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -73,49 +108,45 @@ def _acceleration(speed: Array, target: Array, gap: Array, leader_speed: Array) 
     return limited
 
 
-def _search(
-    leaders: Array,
-    paths: list[LanePath],
-    corridors: Shapes,
-    distances: Array,
-    forecast: Forecast,
-    step: int,
-) -> None:
-    """Write each proposal's leader into ``leaders [3, 15]``: distance along the path, speed, length to subtract.
+def _search(paths: LanePaths, distances: Array, contacts: _Contacts) -> Array:
+    """Leaders ``[3, P, 5]`` of proposals at ``distances [P, 5]``: distance along the path, speed, length to subtract.
 
     The leader is the nearest shape in the corridor and further along the path, else the path's end. Official quirks on
     each path: after a proposal without leader, half the ego's length stays subtracted for later proposals. Red lights
     and the path's end get the speed of the previous proposal's leader.
     """
-    shapes = forecast.shapes[step]
-    poses: Array | None = None  # [15, 3], if there are shapes ahead
-    for number, (path, rows) in enumerate(zip(paths, forecast.touching(corridors, step), strict=True)):
-        mine = slice(number * SPEEDS, (number + 1) * SPEEDS)
-        leaders[:, mine] = np.array([[path.line.length], [0.0], [LENGTH / 2]])
-        if not len(rows):
-            continue
-        along = path.project(shapely.get_coordinates(shapely.centroid(shapes[rows])))
-        is_ahead = along > distances[mine, None]
-        if not is_ahead.any():
-            continue
-        if poses is None:
-            poses = _at(paths, distances)
-            egos = _footprints(poses)
-        apart = np.where(is_ahead, shapely.distance(egos[mine, None], shapes[rows]), np.inf)
-        speeds = forecast.speeds_along(rows, poses[mine, 2])
-        speed = rear = 0.0
-        for proposal, gaps in enumerate(apart):
-            if np.isinf(gaps).all():
-                distance, rear = path.line.length, LENGTH / 2
-            else:
-                nearest = gaps.argmin()
-                distance = distances[mine][proposal] + gaps[nearest]
-                if not np.isnan(speeds[proposal, nearest]):
-                    speed = speeds[proposal, nearest]
-            leaders[:, mine][:, proposal] = distance, speed, rear
+    path = contacts.path
+    gaps = np.full((len(path), SPEEDS), np.inf)
+    shape, proposal = np.nonzero(contacts.along[:, None] > distances[path])
+    speeds: Array = np.full(distances.shape, np.nan)
+    nearest: Array = np.full(distances.shape, np.inf)
+    if len(shape):
+        poses = paths.at(distances)
+        egos = _footprints(poses)
+        gaps[shape, proposal] = shapely.distance(egos[path[shape], proposal], contacts.shapes[shape])
+        hit, first = np.unique(path, return_index=True)
+        nearest[hit] = np.minimum.reduceat(gaps, first)
+        # The first of equally near shapes, in the official order.
+        place = np.where(gaps == nearest[path], np.arange(len(path))[:, None], len(path))
+        leader = np.minimum.reduceat(place, first)
+        speed, heading = np.moveaxis(contacts.motion[leader], -1, 0)
+        speeds[hit] = speed * np.cos(heading - poses[hit, :, 2])
+    missing = np.isinf(nearest)
+    speeds[missing] = np.nan
+    ahead = np.where(missing, shapely.length(paths.lines)[:, None], distances + nearest)
+    rears = np.where(np.logical_or.accumulate(missing, 1), LENGTH / 2, 0.0)
+    kept = np.zeros(len(speeds))
+    for column in range(SPEEDS):
+        kept = speeds[:, column] = np.where(np.isnan(speeds[:, column]), kept, speeds[:, column])
+    return np.stack([ahead, speeds, rears])
 
 
 def _footprints(poses: Array) -> Shapes:
-    ahead = REAR_AXLE_TO_CENTER * np.column_stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])])
-    centers = np.column_stack([poses[:, :2] + ahead, poses[:, 2]])
-    return boxes(torch.from_numpy(centers), torch.tensor([LENGTH, WIDTH], dtype=torch.float64))
+    """``[P, 5]`` boxes of egos at rear-axle poses ``[P, 5, 3]``."""
+    forward = REAR_AXLE_TO_CENTER * np.stack([np.cos(poses[..., 2]), np.sin(poses[..., 2])], -1)
+    centers = np.concatenate([poses[..., :2] + forward, poses[..., 2:]], -1)
+    # A scene's proposals are a row of a wider tensor, because PyTorch rounds the ends of rows otherwise.
+    padded = torch.zeros(len(poses) // len(OFFSETS), PROPOSALS + 1, 3, dtype=torch.float64)
+    padded[:, :PROPOSALS] = torch.from_numpy(centers).view(-1, PROPOSALS, 3)
+    made = boxes(padded[:, :PROPOSALS], torch.tensor([LENGTH, WIDTH], dtype=torch.float64))
+    return made.reshape(len(poses), SPEEDS)

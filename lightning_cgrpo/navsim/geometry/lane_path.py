@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import shapely
 import shapely.ops
+import torch
 
 Array = npt.NDArray[np.float64]
 CORRIDOR_QUADRANT_SEGMENTS = 16
@@ -34,7 +35,7 @@ class LanePath:
         self.points = points
         self.headings = headings
         self.distances: Array = np.append(0.0, np.linalg.norm(np.diff(points, axis=0), axis=1)).cumsum()
-        self._poses = np.column_stack([points, np.unwrap(headings)])
+        self.poses = np.column_stack([points, np.unwrap(headings)])
 
     @classmethod
     def along(cls, lines: Sequence[Array]) -> LanePath:
@@ -56,16 +57,8 @@ class LanePath:
 
     def at(self, distances: Array) -> Array:
         """Poses ``[..., 3]`` at distances ``[...]``, clipped to the path."""
-        # A path that starts with the same point twice has no direction at 0.
-        kept = np.clip(distances, 1e-5, self.length)
-        high = np.searchsorted(self.distances, kept).clip(1, len(self.distances) - 1)
-        low = high - 1
-        span = self.distances[high] - self.distances[low]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            slope = (self._poses[high] - self._poses[low]) / span[..., None]
-            poses: Array = slope * (kept - self.distances[low])[..., None] + self._poses[low]
-        poses[..., 2] = wrap(poses[..., 2])
-        return np.nan_to_num(poses)
+        poses: Array = LanePaths([self]).at(np.reshape(distances, (1, -1))).reshape(*np.shape(distances), 3)
+        return poses
 
     def shifted(self, offset: float) -> LanePath:
         """Shift the path by ``offset`` meters to the left (negative: to the right)."""
@@ -81,3 +74,30 @@ class LanePath:
         else:
             part = shapely.ops.substring(self.line, start, end)
         return shapely.buffer(part, half_width, quad_segs=CORRIDOR_QUADRANT_SEGMENTS, cap_style="square")
+
+
+class LanePaths:
+    """P paths, asked together; rows are padded."""
+
+    def __init__(self, paths: Sequence[LanePath]) -> None:
+        self.last = np.array([len(path.points) - 1 for path in paths])
+        self.distances: Array = np.full((len(paths), self.last.max() + 1), np.inf)
+        self.poses: Array = np.zeros((*self.distances.shape, 3))
+        for row, path in enumerate(paths):
+            self.distances[row, : len(path.points)], self.poses[row, : len(path.points)] = path.distances, path.poses
+        self.lengths = np.array([path.length for path in paths])
+        self.lines = np.array([path.line for path in paths], dtype=object)
+
+    def at(self, distances: Array) -> Array:
+        """Poses ``[P, n, 3]`` at distances ``[P, n]``, clipped to the paths."""
+        # A path that starts with the same point twice has no direction at 0.
+        kept = np.clip(distances, 1e-5, self.lengths[:, None])
+        high = torch.searchsorted(torch.from_numpy(self.distances), torch.from_numpy(kept)).numpy()
+        high = high.clip(1, self.last[:, None])
+        row, low = np.arange(len(kept))[:, None], high - 1
+        begin, start = self.distances[row, low], self.poses[row, low]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            slope = (self.poses[row, high] - start) / (self.distances[row, high] - begin)[..., None]
+            poses: Array = slope * (kept - begin)[..., None] + start
+        poses[..., 2] = wrap(poses[..., 2])
+        return np.nan_to_num(poses)
