@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Literal
 
+import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.prompt_source import PromptLoader, PromptSource, PromptSubset
+from lightning_cgrpo.prompt_source import PromptLoader, PromptSource, PromptSubset, identities
 from lightning_cgrpo.randomness import Stream, generator, run_seed
 from lightning_cgrpo.user_code import UserCode
 
@@ -42,6 +44,7 @@ class GroupDataModule(LightningDataModule, ABC):
         self.prompts_per_update, self.eval_prompts, self._seed = prompts_per_update, eval_prompts, seed
         self.test_train_prompts = test_train_prompts
         self.worker = False  # for sources that take longer than a process
+        self._first: dict[float, int] | None = None  # of each prompt, by its identity
 
     @property
     def seed(self) -> int:
@@ -77,7 +80,7 @@ class GroupDataModule(LightningDataModule, ABC):
         """Prompts that neither train nor select policies, and words that say which.
 
         An endless source gives new prompts, which no test has used. Other sources give a random part of the test
-        prompts, without copies of training and validation prompts.
+        prompts, without copies of training and validation prompts, and without repeats.
 
         Args:
             count: number of prompts; None for as many as the test prompts.
@@ -93,16 +96,29 @@ class GroupDataModule(LightningDataModule, ABC):
         seen = self.seen_prompts(source)
         unused = [index for index in range(total) if index not in seen]
         left_out = f" without {len(seen):,} that trained or validated" if seen else ""
+        unseen, unused = len(unused), self._distinct(source, unused)
+        if repeats := unseen - len(unused):
+            left_out += f"{' and' if seen else ''} without {repeats:,} repeats"
         if not unused or (count is not None and count > len(unused)):
             advice = f"--prompts {len(unused)}, or more test prompts" if unused else "other test prompts"
             raise UserError(
-                f"Expected {count or 'some'} prompts that neither trained nor validated, but got {len(unused)}, of "
-                f"{total} test prompts{left_out}, try {advice}."
+                f"Expected {count or 'some'} different prompts that neither trained nor validated, but got "
+                f"{len(unused)}, of {total} test prompts{left_out}, try {advice}."
             )
         if count is None or count == len(unused):
             return PromptSubset(source, unused), f"the {len(unused):,} test prompts{left_out}"
         drawn = generator(self.seed, Stream.CERTIFY, total).permutation(len(unused))[:count]
         return PromptSubset(source, [unused[n] for n in drawn]), f"{count:,} of {total:,} test prompts{left_out}"
+
+    def _distinct(self, source: PromptSource, indices: Sequence[int]) -> list[int]:
+        """The first index of each prompt, because repeats of a prompt are no further evidence."""
+        if self._first is None:
+            self._first = {}
+            for start in range(0, len(indices), self.eval_prompts):
+                part = indices[start : start + self.eval_prompts]
+                for index, identity in zip(part, identities(source.groups(torch.tensor(part))).tolist(), strict=True):
+                    self._first.setdefault(identity, index)
+        return list(self._first.values())
 
     def seen_prompts(self, source: PromptSource) -> set[int]:
         """Indices of test prompts that are training or validation prompts, too; none where splits are disjoint."""

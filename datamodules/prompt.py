@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.datamodules.base import GroupDataModule, Split, check_at_least, evenly_spaced
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.prompt_source import PromptSource
+from lightning_cgrpo.prompt_source import PromptSource, identities
 from lightning_cgrpo.records import SUFFIXES, Record, read_records
+from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.functions.prompts import Prompts, columns
 
 Rows = list[dict[str, Any]]
@@ -94,8 +96,8 @@ class PromptDataModule(GroupDataModule):
 
     def seen_prompts(self, source: PromptSource) -> set[int]:
         train, val = self._train_and_val
-        seen = {_key(row) for row in (*train, *val)}
-        return {index for index, row in enumerate(source.rows or ()) if _key(dict(row)) in seen}
+        seen = {*_keys(train), *_keys(val)}
+        return {index for index, key in enumerate(_keys(source.rows or ())) if key in seen}
 
     @property
     def _has_validation(self) -> bool:
@@ -114,8 +116,8 @@ class PromptDataModule(GroupDataModule):
         train = self._read(self.path, "train")
         if self.val_path:
             val = self._read(self.val_path, "validation")
-            trained = {_key(row) for row in train}
-            shared = sum(_key(row) in trained for row in val)
+            trained = {*_keys(train)}
+            shared = sum(key in trained for key in _keys(val))
             if shared:
                 rank_zero_warn(
                     f"{shared} of the {len(val)} validation prompts are training prompts, too "
@@ -123,8 +125,8 @@ class PromptDataModule(GroupDataModule):
                 )
             return train, val
         val = [train[index] for index in held_out(len(train), self.val_prompts)]
-        held = {_key(row) for row in val}
-        return [row for row in train if _key(row) not in held], val
+        held = {*_keys(val)}
+        return [row for row, key in zip(train, _keys(train), strict=True) if key not in held], val
 
     @cached_property
     def _test(self) -> Rows:
@@ -147,5 +149,8 @@ def held_out(total: int, count: int) -> list[int]:
     return evenly_spaced(total, count)
 
 
-def _key(row: dict[str, Any]) -> str:
-    return json.dumps(row["prompt"], sort_keys=True, default=repr)
+def _keys(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The `identities` of the rows' prompts."""
+    asked = {"prompt": [row["prompt"] for row in rows]}
+    keys: list[float] = identities(PromptGroups(torch.arange(len(rows)), asked)).tolist()
+    return keys

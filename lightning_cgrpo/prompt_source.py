@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,3 +119,38 @@ class PromptSubset(PromptSource):
 
     def groups(self, index: Tensor) -> PromptGroups:
         return self.source.groups(self.index[index])
+
+
+def identities(prompts: PromptGroups) -> Tensor:
+    """Equal numbers ``[B]`` for prompts that a policy can't tell apart, float64 on the CPU.
+
+    A policy sees the column ``prompt``, with its images. Without this column, as for worlds, the prompt is all columns;
+    prompts without columns differ by their index.
+    """
+    if not prompts.columns:
+        return prompts.index.double().cpu()
+    columns = {"prompt": prompts.columns["prompt"]} if "prompt" in prompts.columns else prompts.columns
+    numbers = []
+    for row in range(len(prompts)):
+        digest = hashlib.blake2b(digest_size=8)
+        _digest({name: values[row] for name, values in columns.items()}, digest)
+        numbers.append(int.from_bytes(digest.digest()) >> 11)  # exact in float64, which collectives sum
+    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+
+
+def _digest(value: Any, digest: hashlib.blake2b) -> None:
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            digest.update(repr(key).encode("utf-8", "surrogatepass"))
+            _digest(value[key], digest)
+    elif isinstance(value, (list, tuple)):
+        digest.update(f"{len(value)} items".encode())
+        for item in value:
+            _digest(item, digest)
+    elif isinstance(value, (str, int, float, bool, type(None))):
+        digest.update(repr(value).encode("utf-8", "surrogatepass"))
+    else:
+        array = value.detach().cpu().double().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        known = array.dtype.kind != "O"
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data if known else pickle.dumps(value))

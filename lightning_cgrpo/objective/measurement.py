@@ -9,15 +9,20 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.distributed import all_sum_named, gathered
+from lightning_cgrpo.distributed import all_sum_named, gathered, world
 from lightning_cgrpo.host import on_host
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
-from lightning_cgrpo.rollout import Rollouts, Signal, Signals, over_steps
+from lightning_cgrpo.prompt_source import identities
+from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, Signals, over_steps
 from lightning_cgrpo.verdicts.clustered import ClusteredMean, ClusteredRate
 
 EVERY = "every threshold"
 """Name of the rate of prompts without an answer that meets the thresholds of all enforced constraints."""
+
+
+IDENTITY = "identity"
+"""Name of the `identities` among the sums of prompts."""
 
 
 def isolate_faults(signals: Signals) -> tuple[dict[str, Signal], dict[str, Tensor]]:
@@ -206,9 +211,10 @@ class RunningSums:
     def clear(self) -> None:
         self._batches = []
 
-    def add(self, sums: Mapping[str, Tensor]) -> None:
+    def add(self, sums: Mapping[str, Tensor], prompts: PromptGroups) -> None:
         """Add a batch's `prompt_sums` or `best_sums`."""
-        self._batches.append(sums)
+        device = next((values.device for values in sums.values()), None)
+        self._batches.append({IDENTITY: identities(prompts).to(device), **sums})
 
     def by_prompt(self) -> dict[str, Tensor]:
         """The sums of all prompts of all processes, ``[N]`` each, on the CPU. Collective."""
@@ -224,15 +230,27 @@ class RunningSums:
         return clustered_rates(names, total, means)
 
     def _rows(self) -> dict[str, Tensor]:
-        """The sums of this process's prompts, ``[N]`` each."""
+        """The sums of this process's prompts, ``[N]`` each; repeats of a prompt are added up. Collective."""
         first = self._batches[0] if self._batches else {}
-        return {name: torch.cat([batch[name] for batch in self._batches]).double() for name in first}
+        rows = {name: torch.cat([batch[name] for batch in self._batches]).double() for name in first}
+        if world()[1] > 1:
+            everywhere = [number for part in gathered(rows[IDENTITY].tolist() if rows else []) for number in part]
+            if len(set(everywhere)) < len(everywhere):  # The first process counts all.
+                device = None if not rows else rows[IDENTITY].device
+                rows = {name: values.to(device).double() for name, values in self.by_prompt().items()}
+                rows = rows if world()[0] == 0 else {name: values[:0] for name, values in rows.items()}
+        if not rows:
+            return {}
+        distinct, numbers = rows.pop(IDENTITY).unique(return_inverse=True)
+        if len(distinct) == len(numbers):
+            return rows
+        return {n: values.new_zeros(len(distinct)).index_add(0, numbers, values) for n, values in rows.items()}
 
     def evaluation(self, objective: Objective) -> Evaluation:
         r"""Metrics over all batches and processes. Collective.
 
-        Prompts, not answers, are independent samples. Prompt i has numerator a_i and denominator b_i. The clustered
-        standard error of a ratio r = Σ a_i / Σ b_i over n prompts (b_i > 0) is
+        Prompts, not answers, are independent samples; repeats of a prompt are one. Prompt i has numerator a_i and
+        denominator b_i. The clustered standard error of a ratio r = Σ a_i / Σ b_i over n prompts (b_i > 0) is
 
             sqrt(n / (n - 1) · Σ (a_i - r b_i)²) / Σ b_i
 

@@ -219,9 +219,19 @@ class TestCertification:
     def test_where_all_of_them_selected_there_is_nothing_to_certify_on(self, tmp_path):
         data = self.data(tmp_path, "hg", val_path=str(tmp_path / "validation.jsonl"))
         with pytest.raises(
-            UserError, match=r"Expected some prompts that neither trained nor validated, but got 0, of 2"
+            UserError, match=r"Expected some different prompts that neither trained nor validated, but got 0, of 2"
         ):
             data.certification(None)
+
+    def test_repeats_count_once_whatever_the_other_columns_say(self, tmp_path):
+        data = self.data(tmp_path, "xayx")
+        rows = [{"prompt": word, "answer": number} for number, word in enumerate("xayxxyz")]
+        (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        source, words = data.certification(None)
+        assert self.prompts(source) == ["x", "y", "z"]
+        assert words == "the 3 test prompts without 1 that trained or validated and without 3 repeats"
+        with pytest.raises(UserError, match="but got 3, of 7 test prompts"):
+            data.certification(4)
 
     def test_a_part_is_drawn_at_random_and_never_more_than_there_are(self, tmp_path):
         data = self.data(tmp_path, "qrstuvwxyz")
@@ -229,5 +239,5 @@ class TestCertification:
         drawn = self.prompts(source)
         assert words == "4 of 10 test prompts" and len(set(drawn)) == 4 and drawn != list("qrst")
         assert self.prompts(data.certification(4)[0]) == drawn
-        with pytest.raises(UserError, match=r"Expected 11 prompts .* but got 10, of 10 test prompts, try"):
+        with pytest.raises(UserError, match=r"Expected 11 different prompts .* but got 10, of 10 test prompts, try"):
             data.certification(11)

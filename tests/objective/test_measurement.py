@@ -24,7 +24,7 @@ from lightning_cgrpo.objective.measurement import (
     prompt_sums,
 )
 from lightning_cgrpo.objective.objective import Constraint, Objective
-from lightning_cgrpo.rollout import Rollouts, Signal
+from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
 
 NAN, INF = math.nan, math.inf
@@ -123,11 +123,14 @@ def evaluated(
     rollouts: Rollouts,
     cuts: tuple[int, ...] | None = None,
     objective: Objective = OBJECTIVE,
+    index: torch.Tensor | None = None,
 ) -> Evaluation:
-    """Measured in batches that end at `cuts`."""
+    """Measured in batches that end at `cuts`, of prompts that are equal if their index is."""
     running = RunningSums()
+    index = torch.arange(len(rollouts.mask)) if index is None else index
     for first, last in pairwise(cuts or (0, len(rollouts.mask))):
-        running.add(prompt_sums(objective, *rows(signals, rollouts, slice(first, last))))
+        part = slice(first, last)
+        running.add(prompt_sums(objective, *rows(signals, rollouts, part)), PromptGroups(index[part]))
     evaluation = running.evaluation(objective)
     running.clear()
     assert running.evaluation(objective) == Evaluation()
@@ -285,7 +288,7 @@ SUMS = {
 
 
 PROCESS = """\
-import dataclasses, importlib.util, json, sys
+import dataclasses, importlib.util, json, sys, torch
 import torch.distributed as dist
 path, store, rank, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
@@ -294,7 +297,9 @@ here = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(here)
 signals, rollouts = here.batch(5)
 share = slice(*[(0, 2), (2, 2), (2, 5)][rank])
-print(json.dumps(dataclasses.asdict(here.evaluated(*here.rows(signals, rollouts, share)))))
+for index in (torch.arange(5), torch.tensor([0, 1, 1, 2, 0])):
+    evaluation = here.evaluated(*here.rows(signals, rollouts, share), index=index[share])
+    print(json.dumps(dataclasses.asdict(evaluation)))
 """
 
 
@@ -303,14 +308,36 @@ def test_three_processes_of_which_one_has_no_prompts(tmp_path: Path) -> None:
     """Each gets the evaluation of all prompts, standard errors included."""
     command = [sys.executable, "-c", PROCESS, __file__, str(tmp_path / "store")]
     running = [subprocess.Popen([*command, str(rank), "3"], stdout=subprocess.PIPE) for rank in range(3)]
-    found = [json.loads(process.communicate(timeout=120)[0]) for process in running]
-    expected = evaluated(*batch(5))
-    for evaluation in found:
-        assert evaluation["metrics"] == pytest.approx(expected.metrics, rel=1e-12)
-        assert evaluation["standard_errors"] == pytest.approx(expected.standard_errors, rel=1e-12)
-        assert (evaluation["prompts"], evaluation["answers"]) == (5, 20)
-        for name, rate in evaluation["rates"].items():
-            assert ClusteredRate(**rate).bounds(0.05) == pytest.approx(expected.rates[name].bounds(0.05), rel=1e-9)
+    printed = [process.communicate(timeout=120)[0].splitlines() for process in running]
+    for number, index in enumerate((None, torch.tensor([0, 1, 1, 2, 0]))):
+        expected = evaluated(*batch(5), index=index)
+        assert (expected.prompts, expected.answers) == (5 if index is None else 3, 20)
+        for lines in printed:
+            evaluation = json.loads(lines[number])
+            assert evaluation["metrics"] == pytest.approx(expected.metrics, rel=1e-12)
+            assert evaluation["standard_errors"] == pytest.approx(expected.standard_errors, rel=1e-12)
+            assert (evaluation["prompts"], evaluation["answers"]) == (expected.prompts, expected.answers)
+            for name, rate in evaluation["rates"].items():
+                assert ClusteredRate(**rate).bounds(0.05) == pytest.approx(expected.rates[name].bounds(0.05), rel=1e-9)
+
+
+def test_repeats_of_a_prompt_are_one_prompt_with_more_answers() -> None:
+    signals, rollouts = batch(6)
+    apart = torch.tensor([0, 3, 1, 4, 2, 5])  # pairs of equal prompts, in different batches
+
+    def paired(tensor: torch.Tensor | None) -> torch.Tensor | None:
+        return None if tensor is None else torch.cat([tensor[:3], tensor[3:]], 1)
+
+    together = {n: Signal(*map(paired, (s.value, s.count, s.opportunities, s.applicable))) for n, s in signals.items()}
+    expected = evaluated(together, Rollouts(paired(rollouts.actions), paired(rollouts.mask), {}))
+    mixed = {n: Signal(*(None if t is None else t[apart] for t in (s.value, s.count, s.opportunities, s.applicable)))
+             for n, s in signals.items()}  # fmt: skip
+    repeated = evaluated(mixed, rows(signals, rollouts, apart)[1], (0, 2, 5, 6), index=apart % 3)
+    assert (repeated.prompts, repeated.answers) == (3, 24)
+    assert repeated.metrics == pytest.approx(expected.metrics, rel=1e-12)
+    assert repeated.standard_errors == pytest.approx(expected.standard_errors, rel=1e-12)
+    for name, rate in repeated.rates.items():
+        assert rate.bounds(0.05) == pytest.approx(expected.rates[name].bounds(0.05), rel=1e-9)
 
 
 class TestMetrics:
@@ -356,7 +383,8 @@ def test_no_other_choice_of_answers_comes_nearer_to_the_threshold() -> None:
         best = RunningSums()
         signals = {"lava": Signal(lava, count=lava, opportunities=steps), "polite": Signal(polite)}
         for half in (slice(0, 3), slice(3, 4)):
-            best.add(best_sums(objective, {n: s.mapped(lambda t, half=half: t[half]) for n, s in signals.items()}))
+            sums = best_sums(objective, {n: s.mapped(lambda t, half=half: t[half]) for n, s in signals.items()})
+            best.add(sums, PromptGroups(torch.arange(4)[half]))
         rates = best.rates(objective.means)
         choices = list(itertools.product(range(3), repeat=4))
         excess = [sum(float(lava[row, one] - 0.2 * steps[row, one]) for row, one in enumerate(c)) for c in choices]
@@ -369,5 +397,6 @@ def test_no_other_choice_of_answers_comes_nearer_to_the_threshold() -> None:
 
 def test_without_thresholds_there_is_nothing_to_reach() -> None:
     best = RunningSums()
-    best.add(best_sums(Objective("goal", {"lava": Constraint(role="monitor")}), {"lava": Signal(torch.zeros(2, 3))}))
+    monitored = Objective("goal", {"lava": Constraint(role="monitor")})
+    best.add(best_sums(monitored, {"lava": Signal(torch.zeros(2, 3))}), PromptGroups(torch.arange(2)))
     assert best.rates(()) == {}

@@ -130,7 +130,7 @@ def test_the_table_has_the_worst_subset_first() -> None:
     mask = torch.ones(3, 4, 2, dtype=torch.bool)
     rollouts = Rollouts(torch.zeros(3, 4, 2, dtype=torch.int64), mask, {})
     sums = RunningSums()
-    sums.add(prompt_sums(objective, objective.made(rows, asked), rollouts))
+    sums.add(prompt_sums(objective, objective.made(rows, asked), rollouts), asked)
     table = objective_table(objective, {"test": sums.evaluation(objective)}, "Test")
     names = [str(cell) for cell in table.columns[0].cells]
     assert [name for name in names if name.startswith("right")] == [
