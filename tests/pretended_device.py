@@ -78,6 +78,9 @@ class Pretended(Tensor):
     def __repr__(self, **options: Any) -> str:
         return f"Pretended({self.held})"
 
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return self.detach().clone().requires_grad_(self.requires_grad)  # because PyTorch's own reads the storage
+
     def tolist(self) -> Any:
         return self.cpu().tolist()  # because PyTorch's own refuses subclasses
 
