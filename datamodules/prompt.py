@@ -64,27 +64,13 @@ class PromptDataModule(GroupDataModule):
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
-        if stage == "fit":
-            self._check_files()
+        path = self.test_path or ""
+        if stage == "fit" and Path(path).suffix in SUFFIXES and not Path(path).expanduser().exists():
+            raise UserError(f"Expected a file at data.test_path={path}, but there is none (seen from {Path.cwd()}).")
         if stage == "fit" and not self._has_validation and self.trainer is not None:
             self.trainer.limit_val_batches = 0  # Lightning would warn of an empty loader
         if stage == "test" and self.test_train_prompts:
             self.source("train")
-
-    def _check_files(self) -> None:
-        """Refuse before training what the first update or the test would refuse."""
-        path = self.test_path
-        if path is not None and Path(path).suffix in SUFFIXES and not Path(path).expanduser().exists():
-            raise UserError(f"Expected a file at data.test_path={path}, but there is none (seen from {Path.cwd()}).")
-        if not self.val_prompts or self.val_path:
-            return
-        train, val = self._train_and_val
-        if len(train) < self.prompts_per_update:
-            raise UserError(
-                f"Expected at least {self.prompts_per_update} training prompts, for one update, but got {len(train)}, "
-                f"because data.val_prompts holds out {len(val)}, try a smaller data.val_prompts or "
-                "data.prompts_per_update."
-            )
 
     def source(self, split: Split) -> Prompts:
         if split == "val" and not self._has_validation:

@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ContextDecorator, ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, TypeVar
@@ -35,8 +35,8 @@ class UserCodeError(UserError):
     """User code raised what is no `Exception`, or would end a loop; the cause is what it raised."""
 
 
-class UserCode:
-    """Context in which code of the user runs, so that the code fails with an `Exception` or not at all.
+class UserCode(ContextDecorator):
+    """Context, or decorator, in which code of the user fails with an `Exception` or not at all.
 
     A StopIteration would end a loop over batches, and a SystemExit the run, without a word. These and all exceptions
     that are no `Exception` become a `UserCodeError`. Other exceptions pass. A Ctrl-C passes, even if the code catches
@@ -48,6 +48,9 @@ class UserCode:
 
     def __init__(self, name: str) -> None:
         self.name, self._notes_signals = name, False
+
+    def _recreate_cm(self) -> UserCode:
+        return UserCode(self.name)
 
     def __enter__(self) -> None:
         global _raised_by_signal

@@ -2,6 +2,7 @@
 
 import asyncio
 import builtins
+import itertools
 import os
 import signal
 import sys
@@ -148,6 +149,16 @@ class CoinTask(Task):
         return {"won": Signal(won), "lost": Signal(1 - won)}
 
 
+class LoggingTask(CoinTask):
+    """Raises after the answers are scored."""
+
+    logging = None
+
+    def logged(self):
+        if self.logging is not None:
+            raise instance(self.logging)
+
+
 class Seeds(SeedDataModule):
     raised = None
 
@@ -163,8 +174,11 @@ class Seeds(SeedDataModule):
 
 
 def run(command, broken, kind, trainer=None):
-    world, task, data = Coin(), CoinTask(), Seeds(2, 32, 8, 8, 4, seed=0)
-    {"environment": world, "task": task, "data": data}[broken].raised = kind
+    world, task, data = Coin(), LoggingTask(), Seeds(2, 32, 8, 8, 4, seed=0)
+    if broken == "logged":
+        task.logging = kind
+    else:
+        {"environment": world, "task": task, "data": data}[broken].raised = kind
     module = ConstrainedGRPO(
         CategoricalMLP(1, 2),
         EnvironmentSampler(world),
@@ -187,8 +201,13 @@ def trainers():
     return made
 
 
-@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
-@pytest.mark.parametrize("broken", ["environment", "task", "data"])
+@pytest.mark.parametrize(
+    ("command", "broken"),
+    [
+        *itertools.product(["fit", "validate", "test", "predict"], ["environment", "task", "data"]),
+        *itertools.product(["fit", "validate"], ["logged"]),
+    ],
+)
 def test_no_command_ends_or_is_shortened_without_an_error(trainers, command, broken):
     for kind in KINDS:
         with warnings.catch_warnings(), pytest.raises(Exception) as error:

@@ -27,6 +27,7 @@ from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, Signals
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task
+from lightning_cgrpo.user_code import UserCode
 
 
 class UpdateOutput(ScoredPrompts):
@@ -166,6 +167,7 @@ class ConstrainedGRPO(PolicySteps):
 
     # ------------------------------------------------------------------ an update
 
+    @UserCode("training_step")
     def training_step(self, prompts: PromptGroups, batch_idx: int) -> UpdateOutput:
         """One update: sample, measure, redraw, estimate advantages, train the policy, learn values, report."""
         update, learning_rate = self.trainer.global_step, self.learning_rate

@@ -213,9 +213,11 @@ class RolloutModule(ManualOptimization):
             self._sums[split].clear()
             self.evaluations.pop(split, None)
 
+    @UserCode("validation_step")
     def validation_step(self, prompts: PromptGroups, batch_idx: int) -> ScoredPrompts:
         return self.measure(prompts, self.eval_group_size, Stream.VALIDATION, 0, self._sums["val"])
 
+    @UserCode("test_step")
     def test_step(self, prompts: PromptGroups, batch_idx: int, dataloader_idx: int = 0) -> ScoredPrompts:
         # The split replaces the update, because prompts of two splits share indices.
         split = self._splits_of_test()[dataloader_idx]
@@ -238,9 +240,11 @@ class RolloutModule(ManualOptimization):
             )
         return TEST_SPLITS[:count]
 
+    @UserCode("predict_step")
     def predict_step(self, prompts: PromptGroups, batch_idx: int) -> ScoredPrompts:
         return self.measure(prompts, self.eval_group_size, Stream.PREDICT, 0)
 
+    @UserCode("on_validation_epoch_end")
     def on_validation_epoch_end(self) -> None:
         trainer = self.trainer
         limits = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
@@ -252,6 +256,7 @@ class RolloutModule(ManualOptimization):
     def on_predict_epoch_end(self) -> None:
         self._check_measured(self.trainer.predict_dataloaders, self.trainer.num_predict_batches)
 
+    @UserCode("on_test_epoch_end")
     def on_test_epoch_end(self) -> None:
         self._check_measured(self.trainer.test_dataloaders, self.trainer.num_test_batches)
         for split in self._splits_of_test():

@@ -20,6 +20,7 @@ from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.samplers.sampler import Sampler
 from lightning_cgrpo.tasks.task import Task
+from lightning_cgrpo.user_code import UserCode
 
 
 class SupervisedFineTuning(RolloutModule):
@@ -76,6 +77,7 @@ class SupervisedFineTuning(RolloutModule):
     def _tools(self) -> Tools:
         return self.sampler.tools if isinstance(self.sampler, GenerationSampler) else ()
 
+    @UserCode("training_step")
     def training_step(self, prompts: PromptGroups, batch_idx: int) -> None:
         examples = self.policy.examples(demonstrated(self.policy, prompts, self._tools()))
         counts = torch.tensor([len(examples), int(examples.mask.sum())], dtype=torch.float64, device=self.device)

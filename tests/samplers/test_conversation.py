@@ -320,6 +320,7 @@ def test_lengths_count_the_policys_own_tokens(often):
         ('{"name": "add", "argum', "invalid", "Expected a JSON object"),
         ('{"name": "echo", "arguments": {"text": "\\ud83d"}}', "invalid", "half of a surrogate pair"),
         ('{"name": "\\ud83d", "arguments": {}}', "invalid", "half of a surrogate pair"),
+        ('{"name": ' + "[" * 100_000 + "}", "invalid", "Expected a JSON object"),
         ('{"name": "result", "arguments": {"kind": "mute"}}', "failed", "SystemExit"),
         ('{"name": "result", "arguments": {"kind": "raise"}}', "failed", "whose text raises SystemExit"),
         ('{"name": "result", "arguments": {"kind": "half"}}', None, "half \ufffd"),

@@ -131,8 +131,8 @@ class ChatTemplate:
                 f"Expected a completion to be turns of the assistant with replies between them, but got roles {roles}."
             )
         written = [self.reply(part) or [] if n % 2 else self._turn(part[0]) for n, part in enumerate(parts)]
-        own = [n % 2 == 0 for n, tokens in enumerate(written) for _ in tokens]
-        return [token for tokens in written for token in tokens], own
+        sampled = [n % 2 == 0 for n, tokens in enumerate(written) for _ in tokens]
+        return [token for tokens in written for token in tokens], sampled
 
     def parse(self, tokens: list[int]) -> dict[str, Any]:
         """The message of a turn, with ``tool_calls`` if there are any.
@@ -155,7 +155,11 @@ class ChatTemplate:
             # Calls may be marked by special tokens, which the message's text leaves out.
             message = {"role": "assistant", "content": content if named else self.text(tokens)}
         if named:
-            if HALF_PAIR.search(json.dumps(named, ensure_ascii=False, default=repr)):
+            try:
+                written = json.dumps(named, ensure_ascii=False, default=repr)
+            except RecursionError:
+                raise InvalidCallError("Expected a call of few levels, but got a deeper one.") from None
+            if HALF_PAIR.search(written):
                 raise InvalidCallError("Expected valid Unicode in a call, but got half of a surrogate pair.")
             message["tool_calls"] = [_call(*call) for call in named]
         return message

@@ -97,13 +97,24 @@ class Conversations:
             results = self._user_message(talk, message["content"])
         if not results:
             return []
-        reply = None if last else self.template.reply(results, room)
+        reply = None if last else self._encoded(results, room)
         if reply is None:
             talk.cut = True
             return []
         talk.messages += results
         talk.length += len(reply)
         return reply
+
+    def _encoded(self, messages: list[dict[str, Any]], room: int) -> list[int] | None:
+        """Tokens of a reply; None for more than `room` tokens, or if the chat template raises on the reply."""
+        try:
+            return self.template.reply(messages, room)
+        except Exception as error:  # of the template's own code
+            warnings.warn(
+                f"The chat template raised {described(error)}; the conversation ends and counts as truncated.",
+                stacklevel=2,
+            )
+            return None
 
     def _user_message(self, talk: Conversation, turn: str) -> list[dict[str, Any]]:
         """The user's reply to a turn without calls; without one, or if the user fails, the conversation ends."""

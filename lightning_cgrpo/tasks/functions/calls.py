@@ -52,8 +52,8 @@ def call_functions(
     try:
         for signal, function in functions.items():
             accepted = _accepted(signal, function, arguments)
+            name = f"the function of signal '{signal}'"
             with _calling(signal, arguments, time_limit):
-                name = f"signal {signal}"
                 if time_limit is None:
                     result = function(**accepted)
                 else:
