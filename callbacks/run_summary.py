@@ -23,7 +23,6 @@ from lightning_cgrpo.callbacks.run_folder import run_folder
 from lightning_cgrpo.distributed import world
 from lightning_cgrpo.errors import first_line
 from lightning_cgrpo.modules.rollout_module import RolloutModule
-from lightning_cgrpo.objective.constraint import Constraint
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.standing import standing
@@ -33,6 +32,7 @@ END = 1 / 8
 """Share of the updates over which the values at the end of training are means."""
 EVERY = 5.0
 """Seconds between two writes."""
+BOUND = ("kind", "direction", "threshold")
 SPENT = ("answers", "seconds", "cpu_seconds", "peak_mb")
 FAULTS, SKIPPED, COLLAPSED = "faults/", "skipped_steps", "policy/collapsed_since"
 
@@ -59,29 +59,33 @@ class RunSummary(Callback):
         self._path: Path | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
-        self._path = run_folder(trainer) / SUMMARY
-        folder, before = _resumed(trainer)
+        here = run_folder(trainer)
+        self._path = here / SUMMARY
+        before, there = _resumed(trainer)
+        best = before.get("best")
         self._spent = {key: before.get(key) or 0 for key in SPENT}
         self._faults: Counter[str] = Counter(before.get("faults"))
         constraints, origin = pl_module.objective.constraints, pl_module.policy.origin
-        known = self._record.get("seed")
+        seed = self._record.get("seed")
         self._record = {
             "format": SUMMARY_FORMAT,
             "status": "running",
             "error": None,
-            "name": self._path.parent.parent.name if trainer.loggers else self._path.parent.name,
+            "name": here.parent.name if trainer.loggers else here.name,
             **self._record,
-            "seed": pl_module.seed if known is None else known,
+            "seed": pl_module.seed if seed is None else seed,
             "weights": None if origin is None else origin.fingerprint,
             # Relative, so that folders may move together.
-            "resumed": os.path.relpath(folder, self._path.parent)
-            if before and folder.resolve() != self._path.parent.resolve()
-            else None,
-            "constraints": {name: _described(constraint) for name, constraint in constraints.items()},
+            "resumed": os.path.relpath(there, here) if before and there.resolve() != here.resolve() else None,
+            "constraints": {
+                name: {**{key: getattr(c.bound, key) for key in BOUND}, "role": c.role}
+                for name, c in constraints.items()
+            },
             "machine": machine(pl_module.device),
             "measured": before.get("measured", {}),
-            "best": before.get("best"),
+            "best": best and {**best, "checkpoint": os.path.relpath(there / best["checkpoint"], here)},
         }
+        here.mkdir(parents=True, exist_ok=True)
         self._write(trainer, pl_module)
 
     def on_train_batch_end(
@@ -154,11 +158,6 @@ class RunSummary(Callback):
             rank_zero_warn(f"The summary '{self._path}' can't be written: {first_line(error)}.")
 
 
-def _described(constraint: Constraint) -> Record:
-    shown = {key: getattr(constraint.bound, key) for key in ("kind", "direction", "threshold")}
-    return {**shown, "role": constraint.role}
-
-
 def measured(objective: Objective, evaluation: Evaluation, update: int) -> Record:
     """An evaluation's reward with its standard error, and each constraint's value with its interval."""
     shown: Record = {}
@@ -185,13 +184,13 @@ def machine(device: torch.device) -> Record:
     }
 
 
-def _resumed(trainer: Trainer) -> tuple[Path, Record]:
-    """The folder of the checkpoint's run, and its summary; {} without one."""
+def _resumed(trainer: Trainer) -> tuple[Record, Path]:
+    """The summary of the checkpoint's run, {} without one, and the folder of that run."""
     folder = Path(trainer.ckpt_path or "").parent.parent
     try:
-        return folder, json.loads((folder / SUMMARY).read_text(encoding="utf-8")) if trainer.ckpt_path else {}
+        return json.loads((folder / SUMMARY).read_text(encoding="utf-8")) if trainer.ckpt_path else {}, folder
     except (OSError, ValueError):
-        return folder, {}
+        return {}, folder
 
 
 def _end(objective: Objective, logged: deque[tuple[int, Mapping[str, float]]]) -> Record:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # What these import registers a device, for the whole process: see test_pretended_device.py.
 collect_ignore = [] if "PRETENDED" in os.environ else ["pretended_device.py", "pretended_checks.py"]
 
-LONGEST = "test_pretended_device.py", "test_processes.py", "test_resume.py", "test_ledger.py"
+LONGEST = "test_pretended_device.py", "test_processes.py", "test_resume.py", "test_state.py"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -58,7 +58,7 @@ def final_table(methods: Sequence[MethodRuns]) -> Table:
     share = f"1/{1 / LAST:.0f}"
     caption = f"Mean ± standard deviation over seeds of the means over the last {share} of the updates. {RULE}"
     families = ("reward/", *MEASURED, "multiplier/", "effective_weight/")
-    return _values_table("Final values", caption, methods, lambda run: run.final, families)
+    return _values_table("Final values", caption, methods, final_of, families)
 
 
 def test_table(methods: Sequence[MethodRuns]) -> Table | None:
@@ -76,6 +76,11 @@ def test_table(methods: Sequence[MethodRuns]) -> Table | None:
     return _values_table("Test", caption, methods, tested, families, trained)
 
 
+def final_of(run: Run) -> Mapping[str, float]:
+    """A run's values at the end of training, by tag."""
+    return run.final
+
+
 def tests_of(prefix: str) -> Values:
     """A run's test on one set of prompts, such as ``test/``, by tag."""
     return lambda run: {tag.removeprefix(prefix): v for tag, v in run.tests.items() if tag.startswith(prefix)}
@@ -84,7 +89,7 @@ def tests_of(prefix: str) -> Values:
 def control_table(methods: Sequence[MethodRuns]) -> Table:
     """Learning speed, spread over seeds, and every enforced constraint's measures of control, by method."""
     names = list(dict.fromkeys(name for method in methods for name in method.enforced))
-    best = [measured(method, REWARD, lambda run: run.final) for method in methods]
+    best = [measured(method, REWARD, final_of) for method in methods]
     level = max((measures.near_best(value.mean) for value in best if value is not None), default=math.inf)
     columns = [Column("time to reward", 0), Column("time to feasibility", 0), Column("reward spread", 3)]
     columns += [Column(f"{name}: {measure}", digits) for name in names for measure, digits in CONTROL.items()]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from lightning_cgrpo.reporting.methods import MethodRuns
-from lightning_cgrpo.reporting.results import MEASURED, REWARD, Values, tests_of
+from lightning_cgrpo.reporting.results import MEASURED, REWARD, Values, final_of, tests_of
 from lightning_cgrpo.reporting.tables import grid, plain
 
 CONFIDENCE = 0.95
@@ -21,54 +20,41 @@ FEWEST = 3
 COSTS = {"updates": "updates", "answers": "answers", "cpu_seconds": "CPU seconds", "peak_mb": "peak memory, MB"}
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """Mean of a variant's values minus the first variant's, over common seeds.
 
     Args:
-        interval: confidence interval; None below three seeds.
+        half: half the width of the confidence interval; infinite below three seeds.
     """
 
     mean: float
-    interval: tuple[float, float] | None
+    half: float
     seeds: int
 
-    @property
-    def clear(self) -> bool:
-        """True if the interval excludes 0."""
-        return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
-
     def __str__(self) -> str:
-        if self.interval is None:
+        if self.half == math.inf:
             return f"{self.mean:+.4f}"
-        text = f"{self.mean:+.4f} ({self.interval[0]:+.4f} to {self.interval[1]:+.4f})"
-        return f"**{text}**" if self.clear else text
+        text = f"{self.mean:+.4f} ({self.mean - self.half:+.4f} to {self.mean + self.half:+.4f})"
+        return f"**{text}**" if abs(self.mean) > self.half else text
 
 
 def difference(first: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
     """Mean of other - first by seed, with Student's t; None without a common seed."""
     pairs = [other[seed] - first[seed] for seed in other if seed in first]
     pairs = [value for value in pairs if not math.isnan(value)]
-    if not pairs:
-        return None
-    mean = fmean(pairs)
-    if len(pairs) < FEWEST:
-        return Difference(mean, None, len(pairs))
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(pairs) - 1) * stats.sem(np.array(pairs)))
-    return Difference(mean, (mean - half, mean + half), len(pairs))
+    half = math.inf
+    if len(pairs) >= FEWEST:
+        half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(pairs) - 1) * stats.sem(np.array(pairs)))
+    return Difference(fmean(pairs), half, len(pairs)) if pairs else None
 
 
 def sections(methods: Sequence[MethodRuns]) -> list[str]:
     """Markdown of the variants' differences to the first variant, and of their costs."""
     parts = ["## Differences between variants\n"] if len(methods) > 1 else []
-    for where, values in (("end of training", _final), ("test", tests_of("test/"))):
+    for where, values in (("end of training", final_of), ("test", tests_of("test/"))):
         if len(methods) > 1 and any(values(run) for method in methods for run in method.runs):
             parts.append(_differences(methods, where, values))
     return [*parts, "## Cost\n", _costs(methods)]
-
-
-def _final(run: Any) -> Mapping[str, float]:
-    return run.final  # type: ignore[no-any-return]
 
 
 def _differences(methods: Sequence[MethodRuns], where: str, values: Values) -> str:

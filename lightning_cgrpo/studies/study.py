@@ -95,31 +95,24 @@ def read_study(file: str) -> Study:
         if key not in KEYS:
             hint = did_you_mean(key, KEYS) or f" Keys are {', '.join(KEYS)}."
             raise UserError(f"Unknown key '{key}' in {path}.{hint}")
-    base = _texts(content, "base", path)
-    if not base:
-        raise UserError(f"Expected base in {path} to name a configuration, but got none, try base: configs/my.yaml.")
-    files = [word for name in base for word in ("-c", name)]
-    shared = _words(_texts(content, "overrides", path), path)
-    given = content.get("variants") or {Path(base[0]).stem: ""}
-    if not isinstance(given, dict):
-        raise UserError(f"Expected variants in {path} to be arguments by name, but got {given!r}.")
-    for name in given:
-        if not re.fullmatch(r"\w[\w.+-]{,79}", str(name)):
-            raise UserError(
-                f"Expected a variant's name of at most 80 letters, digits, and _ . + -, but got '{name}' in {path}."
-            )
-    variants = {str(name): (*files, *shared, *_words(_texts(given, name, path), path)) for name in given}
-    after = tuple(_command(line, path) for line in _texts(content, "after", path))
-    at_once = content.get("at_once")
-    if at_once is not None and not _is_count(at_once):
-        raise UserError(f"Expected at_once in {path} to be a positive number, but got '{at_once}'.")
-    seeds = content.get("seeds", 1)
-    if _is_count(seeds):
-        return Study(path.stem, variants, tuple(range(seeds)), after, at_once)
-    listed = isinstance(seeds, list) and all(seed == 0 or _is_count(seed) for seed in seeds)
-    if not listed or not seeds or len(set(seeds)) < len(seeds):
-        raise UserError(f"Expected seeds in {path} to be a count or a list of different numbers, but got '{seeds}'.")
-    return Study(path.stem, variants, tuple(seeds), after, at_once)
+    base, given, seeds, at_once = (content.get(key) for key in ("base", "variants", "seeds", "at_once"))
+    _expect(base, f"base in {path} to name a configuration", base)
+    files = [word for name in _texts(base, "base", path) for word in ("-c", name)]
+    given = given or {Path(files[1]).stem: ""}
+    _expect(isinstance(given, dict), f"variants in {path} to be arguments by name", given)
+    shared = _words(content.get("overrides"), "overrides", path)
+    variants = {}
+    for name, text in given.items():
+        named = re.fullmatch(r"\w[\w.+-]{,79}", str(name))
+        _expect(named, f"a variant's name in {path} to have at most 80 letters, digits, and _ . + -", name)
+        variants[str(name)] = (*files, *shared, *_words(text, name, path))
+    after = tuple(_command(line, path) for line in _texts(content.get("after"), "after", path))
+    _expect(at_once is None or _is_count(at_once), f"at_once in {path} to be a positive number", at_once)
+    seeds = 1 if seeds is None else seeds
+    listed = list(range(seeds)) if _is_count(seeds) else seeds if isinstance(seeds, list) else []
+    whole = all(seed == 0 or _is_count(seed) for seed in listed) and len(set(listed)) == len(listed) > 0
+    _expect(whole, f"seeds in {path} to be a count or a list of different numbers", seeds)
+    return Study(path.stem, variants, tuple(listed), after, at_once)
 
 
 @cache
@@ -133,45 +126,42 @@ def configuration(run: Run) -> Config:
         config, _ = read_arguments("fit", run.arguments)
     except UserError as error:
         raise UserError(f"Variant '{run.variant}': {error}") from error
-    if (seed := get(config, "model.init_args.seed")) not in (None, run.seed):
-        raise UserError(
-            f"Variant '{run.variant}': Expected no model.seed, but got {seed}, try removing it: a study sets seeds."
-        )
-    logger = short_class(get(config, "trainer.logger"))
+    seed, logger = get(config, "model.init_args.seed"), short_class(get(config, "trainer.logger"))
+    variant = f"Variant '{run.variant}': Expected"
+    if seed not in (None, run.seed):
+        raise UserError(f"{variant} no model.seed, but got {seed}, try removing it: a study sets seeds.")
     if logger not in LOGGERS:
-        raise UserError(
-            f"Variant '{run.variant}': Expected trainer.logger to be a {' or a '.join(LOGGERS)}, whose logs `report` "
-            f"reads, but got {logger or 'none'}."
-        )
+        raise UserError(f"{variant} trainer.logger to be a {' or a '.join(LOGGERS)}, but got {logger or 'none'}.")
     return config
 
 
-def _texts(content: dict[str, Any], key: str, path: Path) -> list[str]:
-    value = content.get(key)
+def _expect(holds: object, what: str, value: object) -> None:
+    if not holds:
+        raise UserError(f"Expected {what}, but got {value!r}.")
+
+
+def _texts(value: Any, key: str, path: Path) -> list[str]:
     texts = [] if value is None else value if isinstance(value, list) else [value]
-    if not all(isinstance(text, str) for text in texts):
-        raise UserError(f"Expected {key} in {path} to be a text or a list of texts, but got {value!r}.")
+    _expect(all(isinstance(text, str) for text in texts), f"{key} in {path} to be a text or a list of texts", value)
     return texts
 
 
-def _words(texts: list[str], path: Path) -> list[str]:
+def _words(value: Any, key: str, path: Path) -> list[str]:
+    text = " ".join(_texts(value, key, path))
     try:
-        return shlex.split(" ".join(texts))
+        return shlex.split(text)
     except ValueError as error:
-        raise UserError(f"Expected arguments in {path}, but got {' '.join(texts)!r} ({error}).") from None
+        raise UserError(f"Expected arguments in {path}, but got {text!r} ({error}).") from None
 
 
 def _command(line: str, path: Path) -> tuple[str, ...]:
     if line.startswith(SHELL):
         return SHELL, line.removeprefix(SHELL).strip()
-    words = _words([line], path)
-    if not words or words[0] not in AFTER:
-        name = words[0] if words else ""
-        hint = did_you_mean(name, AFTER) or f" A line for the shell begins with {SHELL}."
-        raise UserError(
-            f"Expected a line of after in {path} to begin with one of {', '.join(AFTER)}, but got '{name}'.{hint}"
-        )
-    return tuple(words)
+    name, *rest = _words(line, "after", path) or [""]
+    hint = did_you_mean(name, AFTER) or f" A line for the shell begins with {SHELL}."
+    if name not in AFTER:
+        raise UserError(f"Expected {' or '.join(AFTER)} in after of {path}, but got '{name}'.{hint}")
+    return name, *rest
 
 
 def _is_count(value: Any) -> bool:

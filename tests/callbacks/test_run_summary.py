@@ -1,4 +1,4 @@
-"""What a run writes of itself: at its end, whatever the end, and when it is resumed."""
+"""What a run writes about itself: at its end, whatever the end, and when it is resumed."""
 
 import contextlib
 import json
@@ -88,4 +88,5 @@ def test_a_resumed_run_adds_up(fit):
     second = fit("--ckpt_path=runs/first/version_0/checkpoints/last.ckpt", name="second")
     assert (second["status"], second["updates"], second["resumed"]) == ("finished", 8, "../../first/version_0")
     assert second["answers"] == first["answers"] + 8 * 6, "resumed at update 2"
+    assert (Path("runs/second/version_0") / second["best"]["checkpoint"]).exists()
     assert second["seconds"] > first["seconds"] and second["measured"]["before"] == first["measured"]["before"]
