@@ -71,44 +71,44 @@ def collect(sources: Sequence[tuple[str | None, Path]]) -> dict[str, list[Method
     Raises:
         UserError: for a missing path, a path without runs, or a damaged file.
     """
+    methods: dict[str, MethodRuns] = {}
+    for (key, _), (name, run) in _read(sources).items():
+        if key not in methods:
+            label = name or re.sub(r",seed=\d+", "", run.summary["name"])
+            same = sum(method.label.partition(" #")[0] == label for method in methods.values())
+            methods[key] = MethodRuns(f"{label} #{same + 1}" if same else label, [])
+        methods[key].runs.append(run)
+    if not methods:
+        where = ", ".join(str(path) for _, path in sources)
+        raise UserError(f"Found no run in {where}, try a folder of runs: `fit` writes {SUMMARY} beside each log.")
+    tasks: dict[str, list[MethodRuns]] = {}
+    for method in methods.values():
+        method.runs.sort(key=lambda run: run.seed or 0)
+        task = short_class(get(method.runs[0].summary["method"], TASK)).removesuffix("Task") or "runs"
+        tasks.setdefault(task, []).append(method)
+    return tasks
+
+
+def _read(sources: Sequence[tuple[str | None, Path]]) -> dict[tuple[str, int | None], tuple[str | None, Run]]:
+    """Runs with the user's names, by method and seed."""
     places: dict[Path, tuple[str | None, Summary]] = {}
     for name, path in sources:
         if not path.exists():
             raise UserError(f"There is no '{path}' to read runs from.")
         for file in sorted(path.rglob("*.json"), key=_natural) if path.is_dir() else [path]:
-            summary = read_summary(file)
-            if summary is not None:
+            if (summary := read_summary(file)) is not None:
                 places.setdefault(file.resolve(), (name, summary))
-    resumed = {earlier_folder(file.parent, summary) for file, (_, summary) in places.items()}
+    continued = {earlier_folder(file.parent, summary) for file, (_, summary) in places.items()}
     runs: dict[tuple[str, int | None], tuple[str | None, Run]] = {}
     for file, (name, summary) in places.items():
-        if file.parent in resumed:
+        if file.parent in continued:
             continue
         run = saved_run(summary) if "series" in summary else read_run(file.parent, summary)
-        if run is None:
-            continue
-        key = key_of({"name": name, **_identity(summary)}), run.seed
+        key = key_of({"name": name, **_identity(summary)}), summary["seed"]
         # Of several starts of a method and seed, the start that went furthest counts, and the newest of equal starts.
-        if key not in runs or runs[key][1].updates <= run.updates:
+        if run is not None and (key not in runs or runs[key][1].updates <= run.updates):
             runs[key] = name, run
-    if not runs:
-        where = ", ".join(str(path) for _, path in sources)
-        raise UserError(f"Found no run in {where}, try a folder of runs: `fit` writes {SUMMARY} beside each log.")
-    grouped: dict[str, list[tuple[str | None, Run]]] = {}
-    for (method, _), found in runs.items():
-        grouped.setdefault(method, []).append(found)
-    methods = [
-        (found[0][0], sorted((run for _, run in found), key=lambda run: run.seed or 0)) for found in grouped.values()
-    ]
-    labels: dict[str, int] = {}
-    tasks: dict[str, list[MethodRuns]] = {}
-    for name, seeds in methods:
-        label = name or re.sub(r",seed=\d+", "", seeds[0].summary["name"])
-        labels[label] = labels.get(label, 0) + 1
-        shown = label if labels[label] == 1 else f"{label} #{labels[label]}"
-        task = short_class(get(seeds[0].summary["method"], TASK)).removesuffix("Task") or "runs"
-        tasks.setdefault(task, []).append(MethodRuns(shown, seeds))
-    return tasks
+    return runs
 
 
 def _identity(summary: Summary) -> Mapping[str, object]:

@@ -50,10 +50,10 @@ def test_runs_that_went_wrong_are_told(make_run, tmp_path):
 
 
 def test_text_of_runs_is_escaped(make_run, tmp_path):
-    label = "a|b_c <script>alert(1)</script> [link](javascript:alert(1))"
+    label = "a|b_c $^$ <script>alert(1)</script> [link](javascript:alert(1))"
     report(f"{label}={make_run('x/version_0', updates=40)}", "--out", tmp_path / "out")
     page = (tmp_path / "out" / "report.md").read_text()
-    assert "| a\\|b\\_c &lt;script>alert(1)&lt;/script> \\[link\\](javascript:alert(1)) | 0 | 40 of 100 |" in page
+    assert "| a\\|b\\_c $^$ &lt;script>alert(1)&lt;/script> \\[link\\](javascript:alert(1)) | 0 | 40 of 100 |" in page
     assert "<script" not in page
 
 

@@ -41,7 +41,7 @@ RC: Any = {
     "legend.frameon": False,
     "legend.fontsize": 8,
     "pdf.fonttype": 42,  # Text stays text.
-    "svg.fonttype": "none",
+    "text.parse_math": False,  # Names of runs may have dollar signs.
 }
 
 
@@ -101,7 +101,7 @@ def updates_axis(axes: Axes, methods: Sequence[MethodRuns]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlim(0, max(run.updates for method in methods for run in method.runs))
-    axes.set_xlabel(_smoothing(methods))
+    axes.set_xlabel("update")
 
 
 def line(color: str, label: str, **style: Any) -> Line2D:
@@ -113,15 +113,6 @@ def legend(figure: Figure, entries: Iterable[Any], columns: int = 8) -> None:
     """One legend below the whole page."""
     handles = list(entries)
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), columns))
-
-
-def _smoothing(methods: Sequence[MethodRuns]) -> str:
-    curves = [series for method in methods for run in method.runs for series in run.series.values()]
-    widths = {float(np.diff(series.steps).min()) for series in curves if len(series) > 1}
-    if not widths:
-        return "update"
-    low, high = min(widths), max(widths)
-    return f"update (means over {low:g}{f' to {high:g}' if high > low else ''})"
 
 
 def save(figure: Figure, path: Path) -> Path:

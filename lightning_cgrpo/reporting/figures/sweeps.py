@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -23,8 +24,7 @@ FEWEST = 3
 Point = tuple[float, MethodRuns]
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(NamedTuple):
     """A sweep over one component's weight.
 
     Args:
@@ -106,7 +106,7 @@ def sweep_figures(sweeps: Sequence[Sweep]) -> Iterator[tuple[str, Figure]]:
         entries = [line(colors[name], name, marker="o", markersize=3) for name in names]
         source = "test" if tested else "end of training"
         legend(figure, [*entries, line(GRAY, f"{source}, ± 1 std over seeds", marker="|", linestyle="", markersize=8)])
-        yield ("sweep" if len(sweeps) == 1 else f"sweep_{sweep.weight}"), figure
+        yield ("sweep" if len(sweeps) == 1 else f"sweep_{re.sub(r'[^a-zA-Z0-9.=-]', '-', sweep.weight)}"), figure
 
 
 def _line(points: Sequence[Point], tag: str, tested: bool) -> tuple[list[float], list[float], list[float]]:
