@@ -30,13 +30,21 @@ def all_sum(tensor: Tensor) -> Tensor:
 
 def gather_counts(count: int, device: torch.device) -> list[int]:
     """Every process's `count`, by rank."""
+    if world()[1] == 1:
+        return [count]
+    counts: list[int] = gather_rows(torch.tensor([count], device=device))[:, 0].tolist()
+    return counts
+
+
+def gather_rows(row: Tensor) -> Tensor:
+    """Every process's integers ``[n]``, by rank: ``[processes, n]``."""
     rank, size = world()
     if size == 1:
-        return [count]
-    counts = torch.zeros(size, dtype=torch.int64, device=device)
-    counts[rank] = count
-    dist.all_reduce(counts)
-    return [int(value) for value in counts]
+        return row[None]
+    rows = row.new_zeros(size, len(row))
+    rows[rank] = row
+    dist.all_reduce(rows)
+    return rows
 
 
 def all_sum_named(sums: Mapping[str, Tensor]) -> dict[str, float]:
@@ -49,9 +57,9 @@ def all_sum_named(sums: Mapping[str, Tensor]) -> dict[str, float]:
 
 def means(logged: Mapping[str, Sequence[float]] | None) -> dict[str, float]:
     """Means by name over all processes, which may have different names; {} for None, which all processes have."""
-    found = [] if logged is None else gathered(logged)
-    names = sorted({name for values in found for name in values})
-    together = {name: [value for values in found for value in values.get(name, ())] for name in names}
+    everywhere = [] if logged is None else gathered(logged)
+    names = sorted({name for values in everywhere for name in values})
+    together = {name: [value for values in everywhere for value in values.get(name, ())] for name in names}
     return {name: sum(values) / len(values) for name, values in together.items()}
 
 
@@ -60,6 +68,16 @@ def gathered(value: T) -> list[T]:
     size = world()[1]
     if size == 1:
         return [value]
-    found: list[T | None] = [None] * size
-    dist.all_gather_object(found, value)
-    return found  # type: ignore[return-value]  # all are filled
+    values: list[T | None] = [None] * size
+    dist.all_gather_object(values, value)
+    return values  # type: ignore[return-value]  # all are filled
+
+
+def gathered_on_first(value: T) -> list[T] | None:
+    """Every process's picklable `value`, by rank, on the first process; None on other processes."""
+    rank, size = world()
+    if size == 1:
+        return [value]
+    values: list[T | None] | None = None if rank else [None] * size
+    dist.gather_object(value, values)
+    return values  # type: ignore[return-value]  # all are filled

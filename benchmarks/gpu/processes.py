@@ -128,7 +128,7 @@ def exchange(rank: int, backend: str, folder: str, port: int) -> None:
         moved = plan.moved(sampled)
         tokens = sum(group_tokens(moved, GROUP, True))  # waits for the device
         times.append(time.perf_counter() - started)
-    equal = torch.equal(plan.returned(moved.targets["values"], TOKENS), sampled.targets["values"])
+    equal = torch.equal(plan.returned({"values": moved.targets["values"]}, TOKENS)["values"], sampled.targets["values"])
     result = {"equal": equal, "tokens": tokens, "before": sum(group_tokens(sampled, GROUP, True)), "seconds": times[-1]}
     (Path(folder) / f"{rank}.json").write_text(json.dumps(result), encoding="utf-8")
     dist.destroy_process_group()

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from lightning_cgrpo.callbacks.run_folder import run_folder
-from lightning_cgrpo.distributed import gathered
+from lightning_cgrpo.distributed import gathered, gathered_on_first
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.baselines import BASELINES
 from lightning_cgrpo.navsim.dialects import FIXED, Epdms
@@ -101,10 +101,10 @@ class DrivingScores(Callback):
         self._drives[POLICY] += drives(scenes, scores, poses, POSE_INTERVAL, numbers, follows)
 
     def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
-        everywhere = gathered(self._drives)
+        everywhere = gathered_on_first(self._drives)
         self._drives = {}
         path = run_folder(trainer) / "scores.json" if self.path is None else self.path
-        if not trainer.is_global_zero:
+        if everywhere is None:
             return
         drives_of = {name: [drive for part in everywhere for drive in part[name]] for name in everywhere[0]}
         results = summaries(drives_of, self.dialect, self.traffic)

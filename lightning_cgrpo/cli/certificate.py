@@ -30,7 +30,7 @@ STYLES = {"certified": "bold green", "refuted": "bold red", "undecided": "bold y
 
 
 def look(config: Config, objective: Objective, prompts: int | None, confidence: float) -> dict[str, Any]:
-    """Answer each prompt once, and decide. Collective.
+    """Answer each prompt once, and decide on the first process; {} on others. Collective.
 
     Raises:
         UserError: there are too few prompts, or signals that give no verdict; nothing is shown of the answers.
@@ -39,6 +39,8 @@ def look(config: Config, objective: Objective, prompts: int | None, confidence: 
     # Loggers and limits of the run would write, or cut, what the certificate counts.
     trainer = {**(config.get("trainer") or {}), "logger": False, "limit_test_batches": None, "fast_dev_run": False}
     line = _Look({**config, "trainer": trainer, "callbacks": callbacks}, objective, prompts, confidence)
+    if line.rows is None:  # the first process decides
+        return {}
     counts = {name: _counts(objective, name, line.rows, line.longest) for name in decided(objective)}
     judged = verdicts(counts, confidence)
     constraints = {}
@@ -110,7 +112,7 @@ class _Rows(Callback):
     """Gathers the sums of every prompt at the end of the look."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, Tensor] = {}
+        self.rows: dict[str, Tensor] | None = None
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, RolloutModule)
@@ -122,7 +124,7 @@ class _Look(CommandLine):
 
     def __init__(self, config: Config, objective: Objective, prompts: int | None, confidence: float) -> None:
         self._asked = objective, prompts, confidence
-        self.rows: dict[str, Tensor] = {}
+        self.rows: dict[str, Tensor] | None = None
         self.source = ""
         self.count = 0
         self.longest: int | None = None

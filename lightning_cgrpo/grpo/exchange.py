@@ -96,36 +96,36 @@ class Exchange:
 
     def moved(self, examples: Examples) -> Examples:
         """The answers that this process trains on. Collective."""
-        given, found = _tensors(examples), {}
+        tensors, groups = _tensors(examples), {}
         for name, (dtype, shape) in self.shapes.items():
-            tensor = given.get(name)
+            tensor = tensors.get(name)
             if tensor is None:  # images, where no prompt of this process has one
                 tensor = torch.zeros(len(self.order), *shape, dtype=dtype, device=examples.actions.device)
-            tensor = _padded(tensor, shape, left=name.startswith(SHARED + "prompt_"))
-            if name.startswith(SHARED):
-                found[name] = self._sent(tensor)
-            else:
-                found[name] = self._sent(tensor.unflatten(0, (len(self.order), self.share.group_size))).flatten(0, 1)
-        groups = torch.arange(sum(self.received), device=examples.actions.device)
-        inputs, shared, targets = (
-            {name.removeprefix(kind): tensor for name, tensor in found.items() if name.startswith(kind)}
+            tensor = _padded(tensor.to(dtype), shape, left=name.startswith(SHARED + "prompt_"))
+            shared = name.startswith(SHARED)
+            groups[name] = tensor if shared else tensor.unflatten(0, (len(self.order), self.share.group_size))
+        packed = _packed(groups)[self.order]
+        received = packed.new_empty(sum(self.received), packed.shape[1])
+        dist.all_to_all_single(received, packed, self.received, self.sent)
+        moved = _unpacked(received, groups)
+        moved = {name: part if name.startswith(SHARED) else part.flatten(0, 1) for name, part in moved.items()}
+        inputs, shared_inputs, targets = (
+            {name.removeprefix(kind): tensor for name, tensor in moved.items() if name.startswith(kind)}
             for kind in (INPUTS, SHARED, TARGETS)
         )
-        group = groups.repeat_interleave(self.share.group_size)
-        return Examples(inputs, found["actions"], found["mask"], group, shared, targets)
+        group = torch.arange(len(received), device=received.device).repeat_interleave(self.share.group_size)
+        return Examples(inputs, moved["actions"], moved["mask"], group, shared_inputs, targets)
 
-    def returned(self, values: Tensor, steps: int) -> Tensor:
+    def returned(self, values: Mapping[str, Tensor], steps: int) -> dict[str, Tensor]:
         """Values ``[N', T']`` of moved answers, on the processes that sampled them, as ``[N, steps]``. Collective."""
-        answers = values.unflatten(0, (sum(self.received), self.share.group_size))
-        found = answers.new_empty(len(self.order), *answers.shape[1:])
-        dist.all_to_all_single(found, answers, self.sent, self.received)
-        return torch.empty_like(found).index_copy(0, self.order, found).flatten(0, 1)[:, :steps]
-
-    def _sent(self, groups: Tensor) -> Tensor:
-        """Groups ``[B', ...]`` for this process, in exchange for its groups ``[B, ...]``."""
-        found = groups.new_empty(sum(self.received), *groups.shape[1:])
-        dist.all_to_all_single(found, groups[self.order], self.received, self.sent)
-        return found
+        answers = {
+            name: part.unflatten(0, (sum(self.received), self.share.group_size)) for name, part in values.items()
+        }
+        packed = _packed(answers)
+        received = packed.new_empty(len(self.order), packed.shape[1])
+        dist.all_to_all_single(received, packed, self.sent, self.received)
+        ordered = torch.empty_like(received).index_copy(0, self.order, received)
+        return {name: part.flatten(0, 1)[:, :steps] for name, part in _unpacked(ordered, answers).items()}
 
 
 def group_tokens(examples: Examples, group_size: int, shares_prompts: bool) -> list[int]:
@@ -147,6 +147,23 @@ def steps_of(epochs: Sequence[Sequence[Tensor]], share: Share) -> list[list[int]
                 found[epoch, part[::size].numpy() // size] = number
     steps: list[list[int]] = found.tolist()
     return steps
+
+
+def _packed(groups: Mapping[str, Tensor]) -> Tensor:
+    """The bytes ``[B, bytes]`` of all tensors ``[B, ...]``, so that one collective moves them."""
+    rows = [tensor.contiguous().view(len(tensor), tensor.shape[1:].numel()) for tensor in groups.values()]
+    return torch.cat([row.view(torch.uint8) for row in rows], dim=1)
+
+
+def _unpacked(packed: Tensor, groups: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of `_packed` bytes ``[B', bytes]``, with types and shapes of `groups`."""
+    sizes = [tensor.shape[1:].numel() * tensor.itemsize for tensor in groups.values()]
+    parts = zip(groups.items(), packed.split(sizes, dim=1), strict=True)
+    return {
+        # A copy, because bytes of another tensor's row may not be aligned.
+        name: part.clone(memory_format=torch.contiguous_format).view(tensor.dtype).view(len(packed), *tensor.shape[1:])
+        for (name, tensor), part in parts
+    }
 
 
 def _tensors(examples: Examples) -> dict[str, Tensor]:

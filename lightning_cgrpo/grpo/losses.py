@@ -19,7 +19,9 @@ Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 CLIPPING = ("clip_low", "clip_high", "clip_limit")
 
 
-def aggregation_weights(mask: Tensor, aggregation: Aggregation, max_length: int | None = None) -> Tensor:
+def aggregation_weights(
+    mask: Tensor, aggregation: Aggregation, max_length: int | None = None, totals: Tensor | None = None
+) -> Tensor:
     """Weights of the steps ``[B, G, T]`` in the loss, a weighted sum over all answers.
 
     With N answers on all processes, answer i of length L_i:
@@ -31,9 +33,14 @@ def aggregation_weights(mask: Tensor, aggregation: Aggregation, max_length: int 
 
     N includes answers of length 0. `max_length` is T by default. Weights are times the number of processes, because
     gradients are averaged.
+
+    Args:
+        totals: answers and steps ``[2]`` of all processes, from `counted`; by default summed here, which is collective.
     """
     lengths = mask.sum(-1).double()  # [B, G]
-    sequences, tokens = all_sum(torch.stack([torch.ones_like(lengths).sum(), lengths.sum()])).unbind()
+    if totals is None:
+        totals = all_sum(torch.stack([torch.ones_like(lengths).sum(), lengths.sum()]))
+    sequences, tokens = totals.unbind()
     if aggregation == "token_mean":
         per_sequence = torch.ones_like(lengths) / tokens.clamp(min=1)
     elif aggregation == "sequence_mean":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightning_cgrpo.distributed import gather_counts, world
+from lightning_cgrpo.distributed import gather_counts, gather_rows, world
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.losses import Aggregation, LossOptions
 from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
@@ -99,12 +99,29 @@ class Share:
     group_size: int
 
     @classmethod
-    def of(cls, examples: Examples, group_size: int) -> Share:
-        """Units numbered by process. Collective."""
-        counts = gather_counts(len(examples), examples.actions.device)
+    def of(cls, examples: Examples, group_size: int, counts: Sequence[int] | None = None) -> Share:
+        """Units numbered by process.
+
+        Args:
+            counts: every process's units; by default gathered, which is collective.
+        """
+        counts = gather_counts(len(examples), examples.actions.device) if counts is None else counts
         first = sum(counts[: world()[0]])
         numbers = torch.arange(first, first + len(examples), device="cpu")
         return cls(numbers, sum(counts), group_size if examples.mask.dim() == 2 else 1)
+
+
+def counted(examples: Examples, mask: Tensor) -> tuple[list[int], Tensor]:
+    """Units of every process, and answers and steps ``[2]`` of the loss over all processes. Collective.
+
+    Args:
+        mask: steps ``[B, G, T]`` of this process in the loss.
+    """
+    steps = mask.sum()
+    units = [torch.full_like(steps, count) for count in (len(examples), mask.shape[:2].numel())]
+    rows = gather_rows(torch.stack([*units, steps]))
+    counts = [len(examples)] if len(rows) == 1 else rows[:, 0].tolist()
+    return counts, rows[:, 1:].sum(0).double()
 
 
 def partition(share: Share, size: int | None, seed: int, update: int, epoch: int) -> list[Tensor]:

@@ -121,11 +121,14 @@ class ConstrainedGRPO(PolicySteps):
     def configure_model(self) -> None:
         with in_turn(self):
             super().configure_model()
+            # DistributedDataParallel would send buffers that all processes have in every update.
+            buffers = [name for name, _ in self.named_buffers() if not name.startswith("policy.")]
+            self._ddp_params_and_buffers_to_ignore = buffers
             if self.critic_advantages is not None and self._trainer is not None and self.trainer.state.fn == "fit":
                 self.critic_advantages.critic.load(len(self.objective.component_names))
-                # DistributedDataParallel would wait for the critic's gradients in the policy's backward pass.
-                names = [f"estimator.{name}" for name, _ in self.critic_advantages.named_parameters()]
-                self._ddp_params_and_buffers_to_ignore = names
+                # It would also wait for the critic's gradients in the policy's backward pass.
+                critic = [f"estimator.{name}" for name, _ in self.critic_advantages.named_parameters()]
+                self._ddp_params_and_buffers_to_ignore = [*buffers, *critic]
             shard(self)
 
     @property
@@ -201,8 +204,9 @@ class ConstrainedGRPO(PolicySteps):
         else:  # Without opportunities no multiplier moves.
             violations, opportunities = torch.zeros_like(violations), torch.zeros_like(opportunities)
         if report.due:
-            metrics = self._metrics_of_update(report, sampled, measured, faults, counts, components)
-            metrics |= {f"functions/{name}": value for name, value in means(logged).items()}
+            metrics = self._metrics_of_update(report, sampled, measured, faults, counts, components, len(logged or ()))
+            if report.totals["logged"]:  # by any process
+                metrics |= {f"functions/{name}": value for name, value in means(logged).items()}
             metrics["policy/learning_rate"] = learning_rate
             self._write_metrics(metrics, update)
         return {
@@ -257,13 +261,15 @@ class ConstrainedGRPO(PolicySteps):
         faults: dict[str, Tensor],
         counts: dict[str, Tensor],
         components: Components,
+        logged: int,
     ) -> dict[str, float]:
-        """Metrics by tag. `components` are of the trained groups, other arguments of the first draw."""
+        """Metrics by tag. `components` are of the trained groups, other arguments of the first draw. Collective."""
         statistics, weights = group_statistics(components), self.objective.component_weights(self.weights)
         effective = self.estimator.effective_weights(statistics, weights)
         sums = behavior_sums(self.objective, signals, rollouts, faults, counts)
         if self.optimization.mask_truncated:
             sums["masked"] = rollouts.info["truncated"].sum()
+        sums["logged"] = report.zero + logged
         metrics = report.metrics(self.objective, sums, statistics, effective, self.weights)
         metrics |= {f"threshold/{name}": value for name, value in self.thresholds.items()}
         if self.reference is None:

@@ -17,6 +17,7 @@ from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss
 from lightning_cgrpo.grpo.minibatches import (
     Optimization,
     Share,
+    counted,
     loss_mask,
     micro_batches,
     minibatches,
@@ -75,8 +76,7 @@ class PolicySteps(RolloutModule):
         """Take all optimizer steps, and return the policy's own signals."""
         options = self.optimization
         penalties = self.objective.penalties(self.weights)
-        sampled = self._sampled_examples(rollouts, advantages)
-        share = Share.of(sampled, self.group_size)
+        sampled, share = self._sampled_examples(rollouts, advantages)
         cuts = [partition(share, options.minibatch_size, self.seed, update, epoch) for epoch in range(options.epochs)]
         exchange, examples = None, sampled
         if world()[1] > 1 and sampled.mask.dim() == 2:
@@ -114,22 +114,22 @@ class PolicySteps(RolloutModule):
         measured = {**examples.targets, **entropy}
         if exchange is not None:
             steps = sampled.mask.shape[1]
-            measured = {name: exchange.returned(measured[name], steps) for name in MEASURED if name in measured}
+            measured = exchange.returned({name: measured[name] for name in MEASURED if name in measured}, steps)
         return own_signals(self._policy_signals, replace(sampled, targets={**sampled.targets, **measured}), rollouts)
 
-    def _sampled_examples(self, rollouts: Rollouts, advantages: Tensor) -> Examples:
-        """This process's answers, with the log-probabilities that the sampler reported."""
+    def _sampled_examples(self, rollouts: Rollouts, advantages: Tensor) -> tuple[Examples, Share]:
+        """This process's answers, with the log-probabilities that the sampler reported, and their share. Collective."""
         options = self.optimization
         if advantages.dim() == 2:
             advantages = advantages[..., None].expand(rollouts.mask.shape)  # [B, G, T]
         reported = {"old_log_probs": rollouts.log_probs, "sampling_log_probs": rollouts.sampling_log_probs}
+        units, mask = self.policy.examples(rollouts), loss_mask(rollouts, options.mask_truncated)
+        counts, totals = counted(units, mask)
         examples = with_targets(
-            self.policy.examples(rollouts),
+            units,
             rollouts,
             advantages=advantages,
-            weights=aggregation_weights(
-                loss_mask(rollouts, options.mask_truncated), options.aggregation, options.max_length
-            ),
+            weights=aggregation_weights(mask, options.aggregation, options.max_length, totals),
             **{name: values for name, values in reported.items() if values is not None},
         )
         if options.sequence_ratio and examples.mask.dim() == 1:
@@ -137,7 +137,7 @@ class PolicySteps(RolloutModule):
                 "Expected a policy that trains on whole answers for sequence_ratio, but got "
                 f"{type(self.policy).__name__}, which trains on single steps, try sequence_ratio: false."
             )
-        return examples
+        return examples, Share.of(examples, self.group_size, counts)
 
     def _with_reference(self, examples: Examples) -> Examples:
         if self.reference is not None:
@@ -148,7 +148,7 @@ class PolicySteps(RolloutModule):
         if not self._policy_signals:
             return {}
         nothing = torch.zeros_like(rollouts.mask[..., 0], dtype=torch.float32)
-        examples = self._with_reference(self._sampled_examples(rollouts, nothing))
+        examples = self._with_reference(self._sampled_examples(rollouts, nothing)[0])
         if "old_log_probs" not in examples.targets:
             examples.targets["old_log_probs"] = self._log_probs(self.policy, examples)
         if "entropy" in self._policy_signals:

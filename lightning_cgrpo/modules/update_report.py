@@ -49,6 +49,7 @@ class UpdateReport:
         self.sampling: dict[str, Tensor] = {}
         self.effective_weights: dict[str, Tensor] = {}
         self.rates: dict[str, ClusteredRate] = {}
+        self.totals: dict[str, float] = {}
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:
@@ -95,7 +96,8 @@ class UpdateReport:
         """Metrics by tag, of all processes. Collective.
 
         Args:
-            sums: `behavior_sums` of the first draw, and perhaps the number of ``masked`` answers.
+            sums: `behavior_sums` of the first draw, perhaps the number of ``masked`` answers, and other numbers; the
+                sums over all processes are left in `totals`.
             statistics: of the trained groups.
             effective: weights ``[J, B]`` in the trained groups.
         """
@@ -112,7 +114,7 @@ class UpdateReport:
             sums["redrawn"] = self.zero + self.redrawn
         # Zeros on a process without prompts, because all processes sum the same names.
         sums |= {f"sampling/{n}": self.sampling.get(n, self.zero) for n in ("steps", "faults", *SAMPLING_TERMS)}
-        total = all_sum_named(sums)
+        self.totals = total = all_sum_named(sums)
 
         metrics = behavior_metrics(objective, total)
         self.rates = clustered_rates(objective.constraints, total, objective.means)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.distributed import all_sum_named, gathered, world
+from lightning_cgrpo.distributed import all_sum_named, gathered, gathered_on_first, world
 from lightning_cgrpo.host import on_host
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
@@ -216,9 +216,11 @@ class RunningSums:
         device = next((values.device for values in sums.values()), None)
         self._batches.append({IDENTITY: identities(prompts).to(device), **sums})
 
-    def by_prompt(self) -> dict[str, Tensor]:
-        """The sums of all prompts of all processes, ``[N]`` each, on the CPU. Collective."""
-        parts = gathered([{name: sums.cpu() for name, sums in batch.items()} for batch in self._batches])
+    def by_prompt(self) -> dict[str, Tensor] | None:
+        """The sums of all prompts of all processes, ``[N]`` each, on the CPU; None but on the first. Collective."""
+        parts = gathered_on_first([{name: sums.cpu() for name, sums in batch.items()} for batch in self._batches])
+        if parts is None:
+            return None
         batches = [batch for part in parts for batch in part]
         return {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]} if batches else {}
 
@@ -236,9 +238,8 @@ class RunningSums:
         if world()[1] > 1:
             everywhere = [number for part in gathered(rows[IDENTITY].tolist() if rows else []) for number in part]
             if len(set(everywhere)) < len(everywhere):  # The first process counts all.
-                device = None if not rows else rows[IDENTITY].device
-                rows = {name: values.to(device).double() for name, values in self.by_prompt().items()}
-                rows = rows if world()[0] == 0 else {name: values[:0] for name, values in rows.items()}
+                every = self.by_prompt()
+                rows = {n: values[:0] if every is None else every[n].to(values) for n, values in rows.items()}
         if not rows:
             return {}
         distinct, numbers = rows.pop(IDENTITY).unique(return_inverse=True)

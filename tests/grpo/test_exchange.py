@@ -144,7 +144,7 @@ def test_tokens_are_balanced(monkeypatch):
 def test_values_go_back(shares, monkeypatch):
     def work(one, share):
         plan = Exchange.balancing(one, share, [partition(share, 4, 0, 0, 0)], shares_prompts=False)
-        return plan.returned(plan.moved(one).targets["weights"], one.mask.shape[1])
+        return plan.returned({"weights": plan.moved(one).targets["weights"]}, one.mask.shape[1])["weights"]
 
     given, found = on_every_process(work, monkeypatch, shares)
     assert all(torch.equal(values, one.targets["weights"]) for one, values in zip(given, found, strict=True))
