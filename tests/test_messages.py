@@ -1,0 +1,122 @@
+"""Messages and bytes of an update outside its gradients, as functions of the number of processes.
+
+One process trains as the first of many; the others are simulated, and add nothing.
+"""
+
+import pickle
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from lightning_cgrpo import (
+    CategoricalMLP,
+    CausalLMPolicy,
+    ConstrainedGRPO,
+    Constraint,
+    EnvironmentSampler,
+    FunctionTask,
+    GenerationSampler,
+    Objective,
+    Optimization,
+)
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
+from lightning_cgrpo.objective.measurement import RunningSums
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from tests.process_worker import even
+from tests.quiet import quiet_trainer
+
+ROW = 3 * 8
+"""Bytes that each process adds to the counts of units, answers and steps."""
+
+
+class Wire:
+    """Records what the first of `size` processes sends, by the name of the collective."""
+
+    def __init__(self, size: int, patch: pytest.MonkeyPatch) -> None:
+        self.size, self.sent = size, []
+        patch.setattr(dist, "is_initialized", lambda: True)
+        patch.setattr(dist, "get_rank", lambda: 0)
+        patch.setattr(dist, "get_world_size", lambda: size)
+        for name in ("all_reduce", "all_gather_object", "gather_object", "all_to_all_single"):
+            patch.setattr(dist, name, getattr(self, name))
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        self.sent.append(("all_reduce", tensor.nbytes))
+
+    def all_gather_object(self, values: list, value: object) -> None:
+        self.sent.append(("all_gather", len(pickle.dumps(value))))
+        # Of an exchange, the tokens of each group, and shapes.
+        values[:] = [value, *[([], value[1])] * (self.size - 1)]
+
+    def gather_object(self, value: object, values: list | None) -> None:
+        self.sent.append(("gather", len(pickle.dumps(value))))
+        if values is not None:
+            values[:] = [value] * self.size
+
+    def all_to_all_single(self, output: torch.Tensor, tensor: torch.Tensor, *sizes: list[int]) -> None:
+        self.sent.append(("all_to_all", tensor.nbytes))
+        output.copy_(tensor[:1].expand_as(output))  # groups like this process's first
+
+
+def gridworld(folder) -> tuple[ConstrainedGRPO, object]:
+    module = ConstrainedGRPO(
+        CategoricalMLP(30, 5, hidden=(8,)),
+        EnvironmentSampler(Gridworld(max_steps=8)),
+        GridworldTask(),
+        Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.01)}),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        optimization=Optimization(epochs=2, minibatch_size=20, aggregation="token_mean"),
+        group_size=4,
+    )
+    return module, GridworldDataModule(2 * 64, train_prompts=256, size=5, lava=2)
+
+
+def language(folder) -> tuple[ConstrainedGRPO, object]:
+    make_tiny_model(folder / "model")
+    (folder / "prompts.jsonl").write_text('{"prompt": "Count."}\n' * 256)
+    module = ConstrainedGRPO(
+        CausalLMPolicy(str(folder / "model")),
+        GenerationSampler(max_new_tokens=4),
+        FunctionTask({"even": even}, kinds={"even": "indicator"}, max_completion_tokens=4),
+        Objective("length", {"even": Constraint(at_least=0.9), "entropy": Constraint(mean_at_least=1.0)}),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
+        optimization=Optimization(kl_weight=0.1, epochs=2),
+        group_size=2,
+    )
+    return module, PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=2 * 64)
+
+
+@pytest.mark.parametrize(
+    ("made", "messages"),
+    [
+        # The counts of units and steps, the report, and the dual's counts.
+        (gridworld, ["all_reduce"] * 3),
+        # Also the plan of the exchange, the answers, and their entropies on the way back.
+        (language, ["all_reduce", "all_gather", "all_to_all", "all_to_all", "all_reduce", "all_reduce"]),
+    ],
+)
+def test_messages_do_not_grow_with_the_processes_and_bytes_by_a_row(made, messages, tmp_path, monkeypatch) -> None:
+    sent = {}
+    for size in (2, 64):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        module, data = made(folder)
+        with monkeypatch.context() as patch:
+            wire = Wire(size, patch)
+            quiet_trainer(LagrangianCallback(), max_steps=2).fit(module, data)
+        in_updates = wire.sent[len(wire.sent) % len(messages) :]  # not the check of the prompts' lengths
+        assert [name for name, _ in in_updates] == messages * 2
+        sent[size] = sum(count for name, count in in_updates if name == "all_reduce") / 2
+    assert sent[64] - sent[2] == 62 * ROW and sent[2] < 1000
+
+
+def test_rows_of_prompts_go_to_the_first_process_alone(monkeypatch) -> None:
+    wire, sums = Wire(64, monkeypatch), RunningSums()
+    sums.add({"answers": torch.ones(3)})
+    assert len(sums.by_prompt()["answers"]) == 3 * 64
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    assert sums.by_prompt() is None
+    assert [name for name, _ in wire.sent] == ["gather", "gather"]
