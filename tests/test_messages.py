@@ -24,6 +24,7 @@ from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
 from lightning_cgrpo.objective.measurement import RunningSums
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from tests.process_worker import even
 from tests.quiet import quiet_trainer
@@ -115,7 +116,7 @@ def test_messages_do_not_grow_with_the_processes_and_bytes_by_a_row(made, messag
 
 def test_rows_of_prompts_go_to_the_first_process_alone(monkeypatch) -> None:
     wire, sums = Wire(64, monkeypatch), RunningSums()
-    sums.add({"answers": torch.ones(3)})
+    sums.add({"answers": torch.ones(3)}, PromptGroups(torch.arange(3)))
     assert len(sums.by_prompt()["answers"]) == 3 * 64
     monkeypatch.setattr(dist, "get_rank", lambda: 1)
     assert sums.by_prompt() is None
