@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.navsim.scores import collect, table
+from benchmarks.navsim.scores import table
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.studies.study import read_study
@@ -67,23 +67,6 @@ def test_every_method_trains(folder, method):
 def test_prompts_ask_for_what_the_task_reads(folder):
     with pytest.raises(UserError, match="try the same in both"):
         command("fit", "--data.form.answer.waypoints=3 --trainer.max_steps=1")
-
-
-def test_the_benchmark_s_table(tmp_path):
-    stage = dict.fromkeys(("NC", "DAC", "DDC", "TLC", "EP", "HC", "ADE@4s"), 0.5)
-    for seed, epdms in enumerate((0.6, 0.8)):
-        one = {"stage_one": stage | {"EPDMS": epdms}, "stage_two": None, "both": None}
-        file = tmp_path / f"mine,seed={seed}" / "version_0" / "scores.json"
-        file.parent.mkdir(parents=True)
-        (file.parent / "summary.json").write_text('{"status": "finished"}')
-        file.write_text(json.dumps({"drivers": {"policy": one}}))
-    scores = collect(tmp_path, tmp_path / "out" / "scores.json")
-    assert list(scores) == ["mine_seed0", "mine_seed1"]
-    (row,) = [line for line in table(scores, {}).splitlines() if line.startswith("| mine")]
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[:4] == ["mine", "2", "S1", "0.500 ± 0.000"] and cells[9] == "0.700 ± 0.141"
-    # What was collected is kept where the logs are gone.
-    assert collect(Path("nowhere"), tmp_path / "out" / "scores.json") == scores
 
 
 def test_the_committed_scores_are_those_of_the_study():

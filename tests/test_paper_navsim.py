@@ -69,12 +69,6 @@ def test_images_have_the_size_that_qwens_processor_makes_of_a_camera_s():
     assert smart_resize(1208, 1928, 28, *pixels) == (covla["height"], covla["width"])
 
 
-def test_each_stage_starts_from_the_one_before():
-    saved = [read(name)["callbacks"]["save"]["init_args"]["directory"] for name in (GENERAL, NAVSIM)]
-    models = [read(name)["model"]["init_args"]["policy"]["init_args"]["model"] for name in (GENERAL, NAVSIM, RL)]
-    assert models == ["Qwen/Qwen2.5-VL-3B-Instruct", *saved]
-
-
 # ---------------------------------------------------------------------- they run
 
 

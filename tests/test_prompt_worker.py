@@ -124,19 +124,6 @@ def test_errors_are_those_of_the_source():
     assert not children()
 
 
-class OddError(Exception):
-    def __init__(self, number, *, why):
-        super().__init__(f"{number}, because {why}")
-
-
-def test_an_error_that_cannot_be_pickled_keeps_its_text():
-    def broken(index):
-        raise OddError(3, why="so")
-
-    with pytest.raises(RuntimeError, match="OddError: 3, because so"):
-        next(made_ahead(broken, [torch.arange(1)]))
-
-
 def test_a_killed_worker_is_named():
     batches = made_ahead(Things(9).groups, torch.arange(9).split(1))
     next(batches)

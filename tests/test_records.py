@@ -131,15 +131,6 @@ def test_a_name_is_loaded_by_the_datasets_library(tmp_path, monkeypatch):
         read_records("openai/gsm8k", "train", "main")
 
 
-def test_a_name_without_a_network_fails_at_once(tmp_path, monkeypatch):
-    """The hub's client, which would try again and again, is not asked."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lightning_cgrpo.records.hub_answers", lambda: False)
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=None))
-    with pytest.raises(RecordError, match=r"split 'train' gave LocalEntryNotFoundError"):
-        read_records("nobody/nothing", "train")
-
-
 @pytest.mark.parametrize("library", ["datasets", "pyarrow"])
 def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, library):
     path = "openai/gsm8k" if library == "datasets" else write_parquet(tmp_path / "train.parquet")

@@ -66,10 +66,6 @@ def test_data_take_the_seed_that_is_set_when_they_are_used(kind):
     assert kind(seed=2).seed == 2
 
 
-def test_without_a_seed_it_is_zero():
-    assert make().seed == GridworldDataModule().seed == 0
-
-
 def test_weights_from_scratch_and_adapters_follow_the_seed():
     def weights(seed):
         seed_everything(seed)

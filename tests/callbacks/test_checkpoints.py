@@ -47,11 +47,6 @@ def test_a_longer_run_goes_on_from_the_end(tmp_path, monkeypatch):
         assert torch.equal(parts["state_dict"][name], tensor)
 
 
-def test_epochs_end_too(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert read(fit("epochs", "--trainer.max_steps=-1", "--trainer.max_epochs=2"))["global_step"] == 6
-
-
 def test_a_policy_trained_with_a_reference_is_tested_without(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = fit("reference", "--trainer.max_steps=1", "--model.optimization.kl_weight=0.1")

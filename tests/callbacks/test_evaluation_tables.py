@@ -11,7 +11,6 @@ from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, Environ
 from lightning_cgrpo.callbacks import EvaluationTable
 from lightning_cgrpo.callbacks.evaluation_tables import objective_table
 from lightning_cgrpo.datamodules import GridworldDataModule
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
@@ -133,32 +132,3 @@ def test_train_and_test_rates_side_by_side(capsys):
     for name in ("lava", "battery"):
         row = text[text.index(f" {name} <= ") :]
         assert row.index(f"{of_train[f'rate/{name}']:.4f}") <= row.index(f"{alone[f'test/rate/{name}']:.4f}")
-
-
-def test_a_later_test_of_test_prompts_alone_has_nothing_of_the_training_prompts():
-    module = make()
-    trainer = quiet_trainer()
-    trainer.test(module, Both(5, **SMALL), verbose=False)
-    assert module.evaluations.keys() == {"test", "test_train"}
-    trainer.test(module, GridworldDataModule(**SMALL), verbose=False)
-    assert module.evaluations.keys() == {"test"}
-
-
-def test_more_dataloaders_are_refused():
-    class Three(GridworldDataModule):
-        def test_dataloader(self):
-            return [super(Three, self).test_dataloader() for _ in range(3)]
-
-    with pytest.raises(UserError, match=r"Expected one or two test dataloaders, .* but got 3, try a test for each"):
-        evaluate(Three(**SMALL))
-
-
-def test_the_standard_error_is_that_of_the_prompts():
-    """Of lengths, which every answer has: from the rollouts themselves."""
-    data = GridworldDataModule(**{**SMALL, "test_prompts": 30})
-    module, _ = evaluate(data)
-    prompts = data.source("test").groups(torch.arange(30))
-    means = module.sample(prompts, 2, Stream.TEST, 0).lengths.double().mean(1)
-    assert module.evaluations["test"].standard_errors["rollout/length"] == pytest.approx(
-        means.std().item() / math.sqrt(30)
-    )

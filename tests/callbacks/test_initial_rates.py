@@ -9,10 +9,8 @@ from lightning.pytorch.loggers import CSVLogger
 
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Signal
 from lightning_cgrpo.callbacks import FixedWeights, InitialRates
-from lightning_cgrpo.callbacks.initial_rates import out_of_reach
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
-from lightning_cgrpo.verdicts.clustered import ClusteredRate
 from tests.quiet import quiet_trainer
 
 
@@ -80,11 +78,6 @@ def test_a_threshold_that_the_sample_leaves_open_is_not_called_out(tmp_path):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*out of reach.*")
         before_training(tmp_path, Objective("goal", {"rare": Constraint(at_least=0.92)}))
-
-
-def test_a_single_answer_is_no_choice():
-    text = out_of_reach("x", Constraint(at_most=0.01), ClusteredRate(0.5, 0.02, 100, 100), 1)
-    assert "out of reach at the start: the policy has a rate of 0.500" in text
 
 
 def test_no_answer_is_known_to_meet_a_threshold_that_was_never_measured(tmp_path, capsys):

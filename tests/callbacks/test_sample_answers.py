@@ -234,12 +234,6 @@ def test_prompts_of_all_kinds():
     assert [group[0]["prompt"] for group in records(of)] == ["text", "Hi", "[image]\nWhat is it?"]
 
 
-def test_advantages_of_steps_are_averaged_over_those_there_are():
-    of = outputs([["a", "b"]])
-    of["advantages"] = torch.tensor([[[1.0, 9.0], [1.0, 2.0]]])
-    assert [answer["advantage"] for answer in records(of)[0]] == [1.0, 1.5]
-
-
 @pytest.mark.parametrize("missing", ["text", "prompt"])
 def test_answers_that_are_no_text_are_refused(tmp_path, missing):
     of = outputs([["a"]])

@@ -13,7 +13,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lightning_cgrpo.callbacks import DrivePictures
 from lightning_cgrpo.callbacks.driving.pictures import last_images, picture
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.render import style
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.scenes.generator import GeneratedScenes
@@ -126,11 +125,3 @@ def test_no_randomness_is_drawn():
     picture(TURN, messages(TURN, FORM), *DrivingTask().scored([TURN], [[RIGHT, OFF]])).canvas.draw()
     assert torch.equal(before[0], torch.get_rng_state())
     assert np.array_equal(before[1], np.random.get_state()[1]) and before[2] == random.getstate()  # noqa: NPY002
-
-
-def test_what_it_cannot_draw():
-    for name in ("every_n_updates", "scenes"):
-        with pytest.raises(ValueError, match=f"`{name}` to be at least 1, but got 0"):
-            DrivePictures(**{name: 0})
-    with pytest.raises(UserError, match="task of DrivePictures to be DrivingTask, but got object"):
-        DrivePictures().setup(None, SimpleNamespace(task=object()), "fit")

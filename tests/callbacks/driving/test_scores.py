@@ -8,7 +8,6 @@ import torch
 from lightning_cgrpo import Constraint, Objective
 from lightning_cgrpo.callbacks import DrivingScores, EvaluationTable
 from lightning_cgrpo.datamodules import NavsimDataModule
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.navsim.baselines import constant_velocity
 from lightning_cgrpo.navsim.evaluation import evaluate
@@ -134,10 +133,3 @@ def test_processes_put_their_drives_together(tmp_path, monkeypatch):
     together = share(0)["policy"]
     for part in ("stage_one", "stage_two", "both"):
         assert together[part] == pytest.approx(whole["policy"][part])
-
-
-def test_another_task_is_refused():
-    module = type("Module", (), {"task": object()})()
-    for stage in ("fit", "validate", "test"):
-        with pytest.raises(UserError, match="Expected the task of DrivingScores to be DrivingTask, but got object"):
-            DrivingScores().setup(None, module, stage)

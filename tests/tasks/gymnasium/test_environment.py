@@ -263,11 +263,6 @@ def test_a_world_that_raises_in_a_process():
         rollout(discrete(), environment, prompts([5]), 2)
 
 
-def test_a_world_that_ends_at_once():
-    rollouts = rollout(discrete(), Gymnasium(WALK, {"fault": "at once"}))
-    assert (rollouts.lengths == 1).all()
-
-
 def test_no_prompts():
     """A process may get none."""
     rollouts = rollout(discrete(), Gymnasium(WALK), prompts([]))
