@@ -16,10 +16,10 @@ from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.source import SceneSource
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.scene_prompts import (
-    SCENES_KEPT,
     DrivingDemonstrations,
     FollowUpPrompts,
     ScenePrompts,
+    TrainingPrompts,
 )
 from lightning_cgrpo.tasks.driving.task import DrivingTask
 from lightning_cgrpo.tasks.driving.thoughts import Thoughts
@@ -37,6 +37,9 @@ class NavsimDataModule(GeneratedDataModule):
         form: content of a prompt.
         follow_ups: also test second-stage scenes, in another dataloader. Column ``follows``: index of the first-stage
             prompt.
+        train_follow_ups: share of the training prompts that show a second-stage scene instead of its first-stage scene.
+        frame_pairs: the second half of an update's prompts are the frames 0.5 s after the first half's, so that the
+            signal ``two_frame_extended_comfort`` applies.
         worker: make training scenes, images and plans ahead in another process; on Linux only.
 
     Raises:
@@ -53,11 +56,15 @@ class NavsimDataModule(GeneratedDataModule):
         val_prompts: int | None = 64,
         test_prompts: int | None = 256,
         follow_ups: bool = False,
+        train_follow_ups: float = 0.0,
+        frame_pairs: bool = False,
         worker: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(prompts_per_update, train_prompts, val_prompts, test_prompts, **options)
-        self.worker = worker
+        if not 0 <= train_follow_ups <= 1:
+            raise UserError(f"Expected argument `train_follow_ups` to be in [0, 1], but got {train_follow_ups}.")
+        self.worker, self.train_follow_ups, self.frame_pairs = worker, train_follow_ups, frame_pairs
         self._source, self.form, self.follow_ups = scenes, form, follow_ups
         for split, count in self.counts.items():
             if count is None and (scenes is None or scenes.endless):
@@ -81,7 +88,11 @@ class NavsimDataModule(GeneratedDataModule):
             )
 
     def source(self, split: Split) -> ScenePrompts:
-        return ScenePrompts(*self._scenes(split), self.form, kept=0 if split == "train" else SCENES_KEPT)
+        if split != "train":
+            return ScenePrompts(*self._scenes(split), self.form)
+        follow_ups = self.scenes.follow_ups(split) if self.train_follow_ups else ()
+        next_frames = self.scenes.next_frames(split) if self.frame_pairs else None
+        return TrainingPrompts(*self._scenes(split), self.form, follow_ups, self.train_follow_ups, next_frames)
 
     def test_dataloader(self) -> EVAL_DATALOADERS:
         """Add the loader ``test_follow_ups``; the loaders then form a dictionary."""

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic, Literal, Self, TypeVar, overload
 
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.scenes.scene import Scene
 
 Split = Literal["train", "val", "test"]
@@ -33,6 +34,17 @@ class SceneSource(ABC):
     def follow_ups(self, split: Split) -> Sequence[Sequence[Scene]]:
         """Second-stage scenes of each scene, 4 s later."""
         return [()] * len(self.scenes(split))
+
+    def next_frames(self, split: Split) -> Sequence[Scene]:
+        """The frame 0.5 s after each scene, which names the scene as `previous`.
+
+        Raises:
+            UserError: the source has no later frames.
+        """
+        raise UserError(
+            f"Expected scenes whose next frame is known, but got {type(self).__name__}, try GeneratedScenes, or "
+            "data.frame_pairs=false."
+        )
 
 
 class Scenes(Sequence[Item], Generic[Key, Item]):

@@ -56,6 +56,19 @@ def test_follow_ups_are_a_dataloader_by_themselves():
     assert len(data.test_dataloader()) == 1  # the only one
 
 
+def test_follow_ups_and_pairs_of_frames_in_training():
+    source = GeneratedScenes(0, follow_ups=2)
+    mixed = NavsimDataModule(2, source, SMALL, 8, 3, 4, train_follow_ups=0.5, worker=False)
+    names = [scene.name for batch in mixed.train_dataloader() for scene in batch.columns["scene"]]
+    assert len(names) == 8 and 2 <= sum("_after_" in name for name in names) <= 4
+    paired = NavsimDataModule(4, source, SMALL, 8, 3, 4, frame_pairs=True, worker=False)
+    for batch in paired.train_dataloader():
+        first, following = batch.columns["scene"][:2], batch.columns["scene"][2:]
+        assert [scene.previous for scene in following] == [scene.name for scene in first]
+    with pytest.raises(UserError, match="frame_pairs"):
+        NavsimDataModule(2, SceneFiles("."), SMALL, 4, frame_pairs=True).source("train")
+
+
 def test_what_is_missing_is_said_at_once(tmp_path):
     with pytest.raises(UserError, match="Expected a scene file or a folder"):
         NavsimDataModule(1, SceneFiles(tmp_path)).setup("fit")

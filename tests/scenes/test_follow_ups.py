@@ -119,6 +119,20 @@ def test_nobody_is_where_an_ego_starts(after: list[Scene]) -> None:
         assert not overlapping(center, np.array([LENGTH, WIDTH]), boxes, sizes).any()
 
 
+def test_the_next_frame_goes_on_where_the_human_is() -> None:
+    source = GeneratedScenes(seed=3, count=12)
+    for first, following in zip(source.scenes("train"), source.next_frames("train"), strict=True):
+        assert (following.previous, following.log) == (first.name, first.log) and same(following.map, first.map)
+        assert first.human is not None and following.human is not None
+        here = in_scene(first.ego.poses[-1], first.human)
+        torch.testing.assert_close(following.ego.poses[-1], here[0], rtol=0, atol=0.02)
+        there = in_scene(following.ego.poses[-1], following.human)
+        torch.testing.assert_close(there[:-1, :2], here[1:, :2], rtol=0, atol=0.02)
+        seen, later = first.agents.states[first.agents.seen[:, 4], 4], following.agents.states[:, 3]
+        if len(seen) and len(later):
+            assert float(((seen[:, None] - later).abs().amax(2).amin(1) < 1e-9).double().mean()) > 0.7
+
+
 @pytest.mark.slow
 def test_they_can_be_driven_but_better_not_straight_on(after: list[Scene]) -> None:
     scenes = after[::4]

@@ -52,6 +52,12 @@ class GeneratedScenes(SceneSource):
 
         return Scenes(range(self.count), scene)
 
+    def next_frames(self, split: Split) -> Scenes[int, Scene]:
+        return Scenes(
+            range(self.count),
+            lambda index: World.random(self._random(split, index)).next_scene(self._name(split, index)),
+        )
+
     def follow_ups(self, split: Split) -> Scenes[int, Scenes[tuple[int, Start], Scene]]:
         def after(index: int) -> Scenes[tuple[int, Start], Scene]:
             log = self._name(split, index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_cgrpo.scenes.generator import people, traffic
 from lightning_cgrpo.scenes.generator.agent import LATER, NOW, SEEN, TIMES, Agent, boxes, overlapping
 from lightning_cgrpo.scenes.generator.curve import Array, Curve
-from lightning_cgrpo.scenes.generator.human_drive import HumanDrive, Obstacles, drive, onward
+from lightning_cgrpo.scenes.generator.human_drive import DT, HumanDrive, Obstacles, drive, onward
 from lightning_cgrpo.scenes.generator.rigid_motion import moved
 from lightning_cgrpo.scenes.generator.roads import Random
 from lightning_cgrpo.scenes.generator.site import Site
@@ -69,6 +69,18 @@ class World:
     def first_scene(self, name: str) -> Scene:
         history = ego_history(self.site.path, self.site.s, self.drive.start)
         return self.scene(name, name, self.site, history, self.agents, future(self.site.path, self.drive))
+
+    def next_scene(self, previous: str) -> Scene:
+        """The scene 0.5 s after the first scene, which is called `previous`."""
+        places = np.append(self.drive.s[2:], self.later.s[1:3])
+        # Of the human at 0.5 s, by differences over a quarter of a second.
+        before, here, after = self.drive.s[1:4]
+        start = float(after - before) / (2 * DT), float(after - 2 * here + before) / DT**2
+        history = ego_history(self.site.path, float(here), start)
+        human = future(self.site.path, replace(self.drive, s=places, start=start))
+        site = replace(self.site, s=float(here))
+        scene = self.scene(f"{previous}_next", previous, site, history, apart(self.agents, 1), human, first=1)
+        return replace(scene, previous=previous)
 
     def scene(
         self,

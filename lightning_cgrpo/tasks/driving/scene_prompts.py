@@ -60,23 +60,68 @@ class ScenePrompts(PromptSource):
     def groups(self, index: Tensor) -> PromptGroups:
         numbers = index.tolist()
         new = [number for number in dict.fromkeys(numbers) if number not in self._rows]
-        self._rows.update(zip(new, self._build(new), strict=True))
+        self._rows.update(zip(new, self._build([self.scene(number) for number in new]), strict=True))
         rows = [self._rows[number] for number in numbers]
         for number in numbers:
             self._rows.move_to_end(number)
         while len(self._rows) > self.kept:
             self._rows.popitem(last=False)
-        columns = {"prompt": [row.prompt for row in rows], "scene": [row.scene for row in rows]}
-        return PromptGroups(index, columns | ({"plan": [row.plan for row in rows]} if self.planned else {}))
+        return self._grouped(index, rows)
 
     def scene(self, number: int) -> Scene:
         """The scene of a prompt, without images and plan."""
-        return self.scenes[number * len(self.scenes) // self.count]
+        return self.scenes[self.place(number)]
 
-    def _build(self, numbers: Sequence[int]) -> list[_Row]:
-        scenes = [self.scene(number) for number in numbers]
+    def place(self, number: int) -> int:
+        """The index of a prompt's scene."""
+        return number * len(self.scenes) // self.count
+
+    def _grouped(self, index: Tensor, rows: Sequence[_Row]) -> PromptGroups:
+        columns = {"prompt": [row.prompt for row in rows], "scene": [row.scene for row in rows]}
+        return PromptGroups(index, columns | ({"plan": [row.plan for row in rows]} if self.planned else {}))
+
+    def _build(self, scenes: Sequence[Scene]) -> list[_Row]:
         plans = plan(scenes) if self.planned else [None] * len(scenes)
         return [_Row(scene, messages(scene, self.form), best) for scene, best in zip(scenes, plans, strict=True)]
+
+
+class TrainingPrompts(ScenePrompts):
+    """Prompts of training scenes, some of which are follow-ups, and pairs of frames.
+
+    Args:
+        follow_ups: of each scene.
+        share: of the prompts that show a follow-up instead of its scene, evenly spaced; scenes without follow-ups stay.
+        next_frames: the frame 0.5 s after each scene. The second half of a batch shows the next frames of the first
+            half's scenes, so that extended comfort applies.
+    """
+
+    def __init__(
+        self,
+        scenes: Sequence[Scene],
+        count: int | None,
+        form: PromptFormat,
+        follow_ups: Sequence[Sequence[Scene]] = (),
+        share: float = 0.0,
+        next_frames: Sequence[Scene] | None = None,
+    ) -> None:
+        super().__init__(scenes, count, form, kept=0)
+        self.follow_ups, self.share, self.next_frames = follow_ups, share, next_frames
+
+    def groups(self, index: Tensor) -> PromptGroups:
+        if self.next_frames is None:
+            return super().groups(index)
+        numbers = index.tolist()
+        pairs = len(numbers) // 2
+        scenes = [self.scene(number) for number in numbers[: len(numbers) - pairs]]
+        scenes += [self.next_frames[self.place(number)] for number in numbers[:pairs]]
+        return self._grouped(index, self._build(scenes))
+
+    def scene(self, number: int) -> Scene:
+        if int((number + 1) * self.share) > int(number * self.share):
+            group = self.follow_ups[self.place(number)]
+            if len(group):
+                return group[number % len(group)]
+        return super().scene(number)
 
 
 class FollowUpPrompts(ScenePrompts):

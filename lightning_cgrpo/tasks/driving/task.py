@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan
-from lightning_cgrpo.navsim.columns import MULTIPLIERS, WEIGHTS
+from lightning_cgrpo.navsim.columns import EXTENDED_COMFORT, MULTIPLIERS, WEIGHTS
 from lightning_cgrpo.navsim.evaluation import average_displacement
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
+from lightning_cgrpo.navsim.scoring.comfort import extended_comfort
 from lightning_cgrpo.navsim.scoring.motion import take
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.navsim.traffic.traffic import TrafficPolicy
@@ -49,6 +50,8 @@ class DrivingTask(Task):
         - ``ego_progress`` (a number), ``time_to_collision_within_bound``, ``lane_keeping``, ``history_comfort``: the
           terms of ``wat``
         - ``epdms``: the product of the costs' sub-scores and ``wat``
+        - ``two_frame_extended_comfort``: the drive agrees with that of the same number in the frame 0.5 s before or
+          after; applies if the batch has both frames, see `frame_pairs` of `NavsimDataModule`
         - ``ade``: meters, mean distance to the human every 0.5 s; applies with a human and a trajectory
         - ``malformed``: no trajectory; all signals above but ``ade`` are 0
         - ``tokens`` and ``truncated``
@@ -65,6 +68,7 @@ class DrivingTask(Task):
         **dict.fromkeys(MULTIPLIERS, "indicator"),
         **{name: "number" if name == PROGRESS else "indicator" for name in WEIGHTS},
         "epdms": "number",
+        EXTENDED_COMFORT: "indicator",
         "ade": "number",
         "malformed": "indicator",
         "tokens": "number",
@@ -119,6 +123,7 @@ class DrivingTask(Task):
         ade = values["ade"]
         return {
             **signals,
+            EXTENDED_COMFORT: _extended_comfort(scenes, drives, shape).to(device),
             "ade": Signal(ade.nan_to_num(0.0), applicable=ade.isfinite()),
             "malformed": Signal(values["malformed"]),
             **length_signals(rollouts, None),
@@ -137,3 +142,16 @@ class DrivingTask(Task):
         scores = scorer(poses, row, POSE_INTERVAL)
         parts = [slice(start, start + group) for start in range(0, len(poses), group)]
         return [ScoredAnswers(poses[part], take(scores, part)) for part in parts]
+
+
+def _extended_comfort(scenes: Sequence[Scene], drives: Sequence[ScoredAnswers], shape: Sequence[int]) -> Signal:
+    """EC of both frames of each pair; malformed answers disagree."""
+    value, applicable = torch.zeros(*shape), torch.zeros(*shape, dtype=torch.bool)
+    rows = {scene.name: row for row, scene in enumerate(scenes)}
+    for now, scene in enumerate(scenes):
+        before = rows.get(scene.previous) if scene.previous is not None else None
+        if before is not None:
+            pair = [now, before]
+            value[pair] = extended_comfort(drives[now].scores.states, drives[before].scores.states).float()
+            applicable[pair] = True
+    return Signal(value, applicable=applicable)

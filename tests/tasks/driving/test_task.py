@@ -106,6 +106,18 @@ def test_lights_count_where_there_are_some():
     assert found.applicable.tolist() == [[True, True], [False, False]]
 
 
+def test_extended_comfort_of_pairs_of_frames():
+    """Going on agrees with going on, braking does not; a malformed answer disagrees, a lone scene does not count."""
+    first = straight_road()
+    later = replace(straight_road(name="next"), previous=first.name)
+    later = replace(later, ego=replace(later.ego, poses=later.ego.poses + torch.tensor([4.0, 0.0, 0.0])))
+    on, braking = AnswerFormat().write(straight(8.0), 0.5), AnswerFormat().write(straight(8.0, -3.0), 0.5)
+    texts = [[on, on, on], [on, braking, MALFORMED], [on] * 3]
+    ec = signals([first, later, straight_road(name="alone")], texts)["two_frame_extended_comfort"]
+    assert ec.value.tolist() == [[1, 0, 0], [1, 0, 0], [0, 0, 0]]
+    assert ec.applicable.all(1).tolist() == [True, True, False]
+
+
 def test_half_of_a_violation_counts_as_one():
     """Hitting a cone: NC is 0.5."""
     scene = straight_road([agent("cone", 20.0, -1.75, kind="traffic_cone", size=(0.4, 0.4))])
