@@ -232,7 +232,7 @@ def _beginning(command: str, config: Config, asked: Any, reason: str) -> str | N
     if different:
         more = f", and {len(different) - TOLD} more" if len(different) > TOLD else ""
         text += f" It was trained with another configuration: {', '.join(different[:TOLD])}{more}."
-    return text
+    return str(config.environment.hidden(text)) if isinstance(config, Resolved) else text
 
 
 def differences(before: Any, now: Any, path: str = "") -> list[str]:
