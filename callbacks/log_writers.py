@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import html
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from lightning.pytorch import Trainer
@@ -22,19 +21,16 @@ if TYPE_CHECKING:
 EDGES = (np.arange(WEIGHT_BINS + 1) - 0.5) * WEIGHT_BIN
 
 
-class LogWriter(ABC):
-    """Writes under the same tags as a logger's metrics."""
+class LogWriter(Protocol):
+    """Writes under the same tags as a logger's metrics; TensorBoard's own writer is one."""
 
-    @abstractmethod
-    def figure(self, tag: str, figure: Figure, update: int) -> None: ...
+    def add_figure(self, tag: str, figure: Figure, update: int) -> None: ...
 
-    @abstractmethod
-    def text(self, tag: str, text: str, update: int) -> None:
+    def add_text(self, tag: str, text: str, update: int) -> None:
         """Write Markdown."""
 
-    @abstractmethod
-    def histogram(self, tag: str, values: Tensor, update: int) -> None:
-        """Write the distribution of effective weights ``[N]``; larger weights count in the last bin."""
+    def add_histogram(self, tag: str, values: Tensor, update: int) -> None:
+        """Write the distribution of values ``[N]``."""
 
 
 def writers(trainer: Trainer) -> Iterator[LogWriter]:
@@ -43,43 +39,29 @@ def writers(trainer: Trainer) -> Iterator[LogWriter]:
         return
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
-            yield _TensorBoard(logger.experiment)
+            yield logger.experiment
         elif isinstance(logger, WandbLogger):
             yield _Wandb(logger.experiment)
         elif isinstance(logger, CSVLogger):
             yield _Files(Path(logger.log_dir))
 
 
-class _TensorBoard(LogWriter):
-    def __init__(self, writer: Any) -> None:
-        self.writer = writer
-
-    def figure(self, tag: str, figure: Figure, update: int) -> None:
-        self.writer.add_figure(tag, figure, update)
-
-    def text(self, tag: str, text: str, update: int) -> None:
-        self.writer.add_text(tag, text, update)
-
-    def histogram(self, tag: str, values: Tensor, update: int) -> None:
-        self.writer.add_histogram(tag, values.clamp(0, WEIGHT_BIN * (WEIGHT_BINS - 1)), update, bins=EDGES)
-
-
-class _Wandb(LogWriter):
+class _Wandb:
     def __init__(self, run: Any) -> None:
         self.run = run
 
-    def figure(self, tag: str, figure: Figure, update: int) -> None:
+    def add_figure(self, tag: str, figure: Figure, update: int) -> None:
         from wandb import Image
 
         self._log(tag, Image(figure), update)
 
-    def text(self, tag: str, text: str, update: int) -> None:
+    def add_text(self, tag: str, text: str, update: int) -> None:
         from wandb import Html
 
         # Answers are untrusted text.
         self._log(tag, Html(f"<pre>{html.escape(text.encode('utf-8', 'backslashreplace').decode())}</pre>"), update)
 
-    def histogram(self, tag: str, values: Tensor, update: int) -> None:
+    def add_histogram(self, tag: str, values: Tensor, update: int) -> None:
         from wandb import Histogram
 
         self._log(tag, Histogram(values.double().tolist()), update)
@@ -89,19 +71,19 @@ class _Wandb(LogWriter):
         self.run.log({tag: value, "trainer/global_step": update})
 
 
-class _Files(LogWriter):
+class _Files:
     """Writes ``<tag>/<update>.png``, ``<tag>/<update>.md`` and a line of `HISTOGRAMS`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def figure(self, tag: str, figure: Figure, update: int) -> None:
+    def add_figure(self, tag: str, figure: Figure, update: int) -> None:
         figure.savefig(self._path(tag, update, "png"))
 
-    def text(self, tag: str, text: str, update: int) -> None:
+    def add_text(self, tag: str, text: str, update: int) -> None:
         self._path(tag, update, "md").write_text(text, encoding="utf-8", errors="backslashreplace")
 
-    def histogram(self, tag: str, values: Tensor, update: int) -> None:
+    def add_histogram(self, tag: str, values: Tensor, update: int) -> None:
         limited = values.double().cpu().numpy().clip(0, WEIGHT_BIN * (WEIGHT_BINS - 1))
         line = {"tag": tag, "step": update, "counts": np.histogram(limited, EDGES)[0].tolist()}
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -64,11 +64,11 @@ class ObjectiveProgressBar(RichProgressBar):
                 continue
             bound = replace(constraint.bound, threshold=latest.get(f"threshold/{name}", constraint.bound.threshold))
             text = f"{latest[tag]:.3g}"
-            found = standing(bound, rates[name]) if name in rates else None
-            if found is not None:
-                text += f" ({found})" if found.of_mean else f" ({found.low:.2g}-{found.high:.2g})"
+            interval = standing(bound, rates[name]) if name in rates else None
+            if interval is not None:
+                text += f" ({interval})" if interval.of_mean else f" ({interval.low:.2g}-{interval.high:.2g})"
             if bound.threshold is not None:
-                text += f" {bound}{MARKS[found.says] if found is not None else ''}"
+                text += f" {bound}{MARKS[interval.says] if interval is not None else ''}"
             if f"multiplier/{name}" in latest:
                 text += f" λ {latest[f'multiplier/{name}']:.2g}"
             shown[name] = text

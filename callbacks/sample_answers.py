@@ -72,7 +72,7 @@ class SampleAnswers(Callback):
         if not shown:
             return
         for writer in writers(trainer):
-            writer.text("samples", _markdown(shown), update)
+            writer.add_text("samples", _markdown(shown), update)
         if trainer.is_global_zero:
             print_table(_table(shown, f"Answers of update {update}", Console().encoding))
 

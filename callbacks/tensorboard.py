@@ -58,7 +58,7 @@ class EffectiveWeights(Callback):
         for writer in writers(trainer):
             for name, values in outputs["effective_weights"].items():
                 if len(values):
-                    writer.histogram(f"effective_weights/{name}", values, trainer.global_step - 1)
+                    writer.add_histogram(f"effective_weights/{name}", values, trainer.global_step - 1)
 
 
 class Pictures(Callback):
@@ -79,10 +79,10 @@ class Pictures(Callback):
         self.renderer, self.every_n_updates, self.prompts = renderer, every_n_updates, prompts
 
     def setup(self, trainer: Trainer, pl_module: ConstrainedGRPO, stage: str) -> None:
-        given = self.renderer or getattr(pl_module.sampler, "environment", None)
-        if not isinstance(given, Renderer):
+        renderer = self.renderer or getattr(pl_module.sampler, "environment", None)
+        if not isinstance(renderer, Renderer):
             raise UserError("Expected a renderer for Pictures, but got none, try GridworldRenderer or one of your own.")
-        self._renderer = given
+        self._renderer = renderer
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: ConstrainedGRPO, outputs: UpdateOutput, batch: Any, batch_idx: int
@@ -93,4 +93,4 @@ class Pictures(Callback):
         for writer in writers(trainer):
             for row in range(min(self.prompts, len(outputs["prompts"]))):
                 figure = self._renderer.render(outputs["prompts"], outputs["rollouts"], outputs["signals"], row)
-                writer.figure(f"episodes/{row}", figure, update)
+                writer.add_figure(f"episodes/{row}", figure, update)

@@ -61,7 +61,7 @@ class DrivePictures(Callback):
         for writer in writers(trainer):
             for row in range(min(self.scenes, len(scored))):
                 figure = picture(columns["scene"][row], columns["prompt"][row], scored[row])
-                writer.figure(f"{tag}/{row}", figure, update)
+                writer.add_figure(f"{tag}/{row}", figure, update)
 
 
 def picture(scene: Scene, prompt: list[dict[str, Any]], answers: ScoredAnswers) -> Figure:

@@ -15,12 +15,12 @@ def holm_levels(p_values: Sequence[float], level: float) -> list[tuple[bool, flo
         [True, False, False, True]
     """
     order = sorted(range(len(p_values)), key=lambda number: p_values[number])
-    found: dict[int, tuple[bool, float]] = {}
+    tests: dict[int, tuple[bool, float]] = {}
     rejecting, compared = True, level / max(len(p_values), 1)
     for rank, number in enumerate(order):
         if rejecting:
             compared = level / (len(p_values) - rank)
             rejecting = p_values[number] <= compared
         # Every test after the first failure fails at that failure's level.
-        found[number] = (rejecting, compared)
-    return [found[number] for number in range(len(p_values))]
+        tests[number] = (rejecting, compared)
+    return [tests[number] for number in range(len(p_values))]

@@ -104,7 +104,7 @@ def verdicts(counts: Mapping[str, Counts], confidence: float) -> dict[str, Verdi
     """
     alpha = 1 - confidence
     pairs = [of.p_values() for of in counts.values()]
-    met, missed = (holm_levels(p_values, alpha) for p_values in _columns(pairs))
+    met, missed = (holm_levels([pair[side] for pair in pairs], alpha) for side in (0, 1))
     made = {}
     for (name, of), (certified, above), (refuted, below) in zip(counts.items(), met, missed, strict=True):
         violations, opportunities = of.totals
@@ -164,7 +164,3 @@ def fewest_for_all(thresholds: Sequence[float], confidence: float) -> int | None
         return all_rejected(holm_levels(p_values, 1 - confidence))
 
     return least(enough, math.inf)
-
-
-def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [met for met, _ in pairs], [missed for _, missed in pairs]

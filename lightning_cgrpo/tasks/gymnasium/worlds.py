@@ -102,8 +102,8 @@ class WorldsHere(Worlds):
         moments: list[Moment] = []
         try:
             with UserCode(f"the world '{self.name}'"):
-                for row, given in zip(rows, arguments, strict=True):
-                    moments.append(function(self._worlds[row], self.infos, *given))
+                for row, values in zip(rows, arguments, strict=True):
+                    moments.append(function(self._worlds[row], self.infos, *values))
         except Exception as error:
             raise self.raised(f"{type(error).__name__}: {first_line(error)}", rows[len(moments)]) from error
         return moments
@@ -132,8 +132,8 @@ class WorldsApart(Worlds):
             self._processes.append(_WorldProcess(self.make, self.infos))
         deadline = None if self.time_limit is None else time.monotonic() + self.time_limit
         try:
-            for row, given in zip(rows, arguments, strict=True):
-                self._processes[row].pipe.send((function, given))
+            for row, values in zip(rows, arguments, strict=True):
+                self._processes[row].pipe.send((function, values))
             return [self._received(row, deadline) for row in rows]
         except BaseException:  # Answers that nobody read would be taken for those of the next step.
             self.close()
@@ -190,12 +190,12 @@ def _serve(make: Callable[[], World], infos: Sequence[str], pipe: Connection, th
     world: World | None = None
     while True:
         try:
-            function, given = pipe.recv()
+            function, values = pipe.recv()
         except (EOFError, ConnectionError):
             return
         try:
             if world is None:
                 world = make()
-            pipe.send(function(world, infos, *given))
+            pipe.send(function(world, infos, *values))
         except BaseException as error:
             pipe.send(f"{type(error).__name__}: {first_line(error)}")
