@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightning_cgrpo.cli.method import identity_of
+from lightning_cgrpo.cli.run_folders import differences
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.output import SUMMARY
 from lightning_cgrpo.policies.pretrained import origin
@@ -55,6 +56,13 @@ def begin(run, updates, status="running", version=0):
     (folder / SUMMARY).write_text(json.dumps({**about, "status": status}))
 
 
+def unlike(run, there):
+    """The settings in which the most similar saved run differs: of it, and of the configuration."""
+    now = json.loads(identity(run))
+    found = [list(differences(saved["method"], now["method"])) for saved in there.saved.values()]
+    return min(found, key=len) or "seed, length, weights, or settings that the configuration has no more"
+
+
 @pytest.mark.parametrize(
     "folder",
     [pytest.param(folder, marks=pytest.mark.slow if folder in ("gridworld", "gsm8k") else ()) for folder in COMMITTED],
@@ -66,7 +74,7 @@ def test_the_committed_results_are_finished_runs(folder):
         file = ROOT / "configs/studies" / f"{name}.yaml"
         runs = read_study(str(file if file.is_file() else ROOT / "examples" / name / "study.yaml")).runs
         there = Results(results, ROOT / "none")
-        assert [run.name for run in runs if not there.finished(run)] == [] and len(runs) == count
+        assert {run.name: unlike(run, there) for run in runs if not there.finished(run)} == {} and len(runs) == count
         check_distinct(runs)
         known |= {identity(run) for run in runs}
     assert known == set(there.saved) and all(record["answers"] for record in there.saved.values())
