@@ -1,9 +1,9 @@
-"""Detection of a collapsed policy or a constant reward."""
+"""Detection of a collapsed policy, a constant reward, or a signal that is never finite."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lightning_cgrpo.distributed import all_sum, world
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.objective.objective import Components, Objective
 from lightning_cgrpo.rollout import Signals
 
@@ -32,18 +33,32 @@ class CollapseDetector:
     finite. The entropy h of D continuous numbers may be negative, so the width exp(h / D) counts in its place. A policy
     has also collapsed if no group has an advantage although an answer violates a constraint or misses a reward of 1.
     A reward is constant if, on every process, all answers of the update have the same value, other than 1.
+
+    A signal without one finite value among its applicable answers trains nothing, and ends training after 20 updates.
+
+    Args:
+        rewards: names of signals.
+        signals: names of the task's signals that rewards and constraints use.
+        action_size: numbers of a continuous action.
     """
 
-    def __init__(self, rewards: Sequence[str], action_size: int | None = None) -> None:
-        self.rewards, self.action_size = list(rewards), action_size
+    def __init__(self, rewards: Sequence[str], signals: Sequence[str] = (), action_size: int | None = None) -> None:
+        self.rewards, self.signals, self.action_size = list(rewards), list(signals), action_size
         self._pending: list[Tensor] = []
         self._start = 0.0
-        self._since: list[int | None] = [None] * (len(COLLAPSES) + len(self.rewards))
+        self._since: list[int | None] = [None] * (len(COLLAPSES) + len(self.rewards) + len(self.signals))
         self.collapsed_since: int | None = None
         self._told: set[int] = set()
 
     def add(
-        self, update: int, entropy: Tensor, advantages: Tensor, constant: Tensor, succeeded: Tensor, stepped: bool
+        self,
+        update: int,
+        entropy: Tensor,
+        advantages: Tensor,
+        constant: Tensor,
+        succeeded: Tensor,
+        stepped: bool,
+        values: Tensor,
     ) -> None:
         """Add an update; every 20th update, check the last 20. The check is collective.
 
@@ -54,16 +69,22 @@ class CollapseDetector:
             constant: see `constant_rewards`.
             succeeded: see `all_succeed`.
             stepped: True if a gradient was finite.
+            values: see `finite_values`.
+
+        Raises:
+            UserError: a signal had faults and no finite value.
         """
         step = torch.full((), stepped, device=entropy.device)
-        flags = [*entropy, (advantages != 0).any(), ~succeeded, step, *(~constant)]
+        flags = [*entropy, (advantages != 0).any(), ~succeeded, step, *(~constant), *values.flatten()]
         self._pending.append(torch.stack([flag.detach().to(entropy.device, torch.float64) for flag in flags]))
         if (update + 1) % UPDATES:
             return
         first = update + 1 - len(self._pending)
         rows = all_sum(torch.stack(self._pending)).tolist()
         self._pending = []
-        for number, (total, weight, informative, failed, steps, *varied) in enumerate(rows, first):
+        for number, (total, weight, informative, failed, steps, *counts) in enumerate(rows, first):
+            varied, counts = counts[: len(self.rewards)], counts[len(self.rewards) :]
+            finite, faulty = counts[: len(self.signals)], counts[len(self.signals) :]
             # Without a weight, as of truncated answers alone, the entropy is unknown.
             mean = total / weight if weight else self._start
             self._start = self._start or mean
@@ -73,8 +94,12 @@ class CollapseDetector:
             # The negation counts NaN too.
             deterministic = not mean >= least
             holds = [deterministic, not informative and failed > 0, not steps, *(not count for count in varied)]
-            for place, held in enumerate(holds):
+            # None of the answers may need the signal in an update.
+            holds += [not count if count or faults else None for count, faults in zip(finite, faulty, strict=True)]
+            for place, held in reversed(list(enumerate(holds))):  # errors before warnings
                 since = self._since[place]
+                if held is None:
+                    continue
                 self._since[place] = (number if since is None else since) if held else None
                 if held and since is not None and number + 1 - since == UPDATES:
                     self._tell(place, since)
@@ -89,6 +114,12 @@ class CollapseDetector:
             rank_zero_warn(
                 f"The policy has collapsed: since update {since} {COLLAPSES[place]}. Try a smaller learning rate, a "
                 "larger kl_weight or entropy_weight, or an earlier checkpoint."
+            )
+        elif place - len(COLLAPSES) >= len(self.rewards):
+            signal = self.signals[place - len(COLLAPSES) - len(self.rewards)]
+            raise UserError(
+                f"Expected finite values of signal '{signal}', but got none in {UPDATES} updates (tag "
+                f"faults/{signal}), try to mend the function that computes it."
             )
         else:
             rank_zero_warn(
@@ -123,6 +154,23 @@ def constant_rewards(components: Components, rewards: int) -> Tensor:
     highest = torch.where(applies, values, -torch.inf).amax(1)
     lowest = torch.where(applies, values, torch.inf).amin(1)
     return (highest <= lowest) & (highest != 1)
+
+
+def finite_values(names: Sequence[str], signals: Signals, faults: Mapping[str, Tensor]) -> Tensor:
+    """``[2, len(names)]`` float64, applicable answers with a finite value, and with a fault.
+
+    Args:
+        faults: from `isolate_faults`.
+    """
+    finite = []
+    for name in names:
+        value, applicable = signals[name].value, signals[name].applicable
+        finite.append(value.new_full((), value.shape[:2].numel()) if applicable is None else applicable.sum())
+    if not finite:
+        return torch.zeros(2, 0)
+    device = finite[0].device
+    rows = [torch.stack([count.double().to(device) for count in finite])]
+    return torch.stack([*rows, torch.stack([faults[name].sum().double().to(device) for name in names])])
 
 
 def all_succeed(objective: Objective, signals: Signals, violations: Tensor, opportunities: Tensor) -> Tensor:

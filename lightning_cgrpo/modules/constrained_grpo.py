@@ -12,9 +12,8 @@ from lightning_cgrpo.distributed import means
 from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.advantages import AdvantageEstimator, ScalarizedAdvantages, group_statistics
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, Optimization, OptimizerCallable
-from lightning_cgrpo.modules.collapse import CollapseDetector, all_succeed, constant_rewards
+from lightning_cgrpo.modules.collapse import CollapseDetector, all_succeed, constant_rewards, finite_values
 from lightning_cgrpo.modules.dynamic_sampling import redraw
-from lightning_cgrpo.modules.fault_detector import FaultDetector
 from lightning_cgrpo.modules.policy_steps import PolicySteps
 from lightning_cgrpo.modules.rollout_module import ScoredPrompts
 from lightning_cgrpo.modules.update_report import UpdateReport, logging_due
@@ -104,8 +103,8 @@ class ConstrainedGRPO(PolicySteps):
         self.has_weight_setter = False
         self.thresholds = {name: float(c.bound.threshold or 0) for name, c in objective.bounded.items()}
         """Thresholds in force, in the user's orientation; `LagrangianCallback` moves those with a schedule."""
-        self.collapse = CollapseDetector(list(objective.rewards), policy.action_size)
-        self.fault_detector = FaultDetector(objective.signal_names)
+        scored = [name for name in objective.signal_names if name not in objective.policy_signals.values()]
+        self.collapse = CollapseDetector(list(objective.rewards), scored, policy.action_size)
 
     # ------------------------------------------------------------------ set-up
 
@@ -179,7 +178,6 @@ class ConstrainedGRPO(PolicySteps):
             sampled = self.sample(prompts, self.group_size, Stream.ROLLOUT, update)
         with report.time("score"):
             measured, faults = self.score(prompts, sampled)
-            self.fault_detector.add(measured, faults)
             logged = self.task.logged()
         rollouts, signals, weights = sampled, measured, self.objective.component_weights(self.weights)
         if self.redraws:
@@ -200,7 +198,9 @@ class ConstrainedGRPO(PolicySteps):
             succeeded = all_succeed(self.objective, measured, violations, opportunities)
             constant = constant_rewards(components, len(self.objective.rewards))
             entropy = torch.stack([report.entropy, report.weight])
-            self.collapse.add(update, entropy, advantages, constant, succeeded, stepped=bool(report.grad_norms))
+            values = finite_values(self.collapse.signals, measured, faults)
+            stepped = bool(report.grad_norms)
+            self.collapse.add(update, entropy, advantages, constant, succeeded, stepped, values)
         else:  # Without opportunities no multiplier moves.
             violations, opportunities = torch.zeros_like(violations), torch.zeros_like(opportunities)
         if report.due:

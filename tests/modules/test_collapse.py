@@ -29,9 +29,8 @@ SOME, NONE = torch.tensor([[1.0, -1.0]]), torch.zeros(1, 2)
 
 def feed(detector, updates, entropy=1.0, advantages=SOME, succeeded=False, stepped=True, constant=False):
     for update in updates:
-        detector.add(
-            update, torch.tensor([entropy, 1.0]), advantages, torch.tensor([constant]), torch.tensor(succeeded), stepped
-        )
+        mean, values = torch.tensor([entropy, 1.0]), torch.zeros(2, 0)
+        detector.add(update, mean, advantages, torch.tensor([constant]), torch.tensor(succeeded), stepped, values)
 
 
 @pytest.mark.parametrize(
