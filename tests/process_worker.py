@@ -74,26 +74,32 @@ class Multipliers(Callback):
         self.prompts.append(len(batch))
 
 
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=1e-3)
+
+
+SAFE = Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.01)})
+
+
+def on_grids(task: GridworldTask, objective: Objective, optimization: Optimization, **options) -> ConstrainedGRPO:
+    """A module for the gridworld, whose first weights are always the same."""
+    torch.manual_seed(0)
+    policy, sampler = CategoricalMLP(30, 5, hidden=(32,)).double(), EnvironmentSampler(Gridworld(max_steps=40))
+    return ConstrainedGRPO(policy, sampler, task, objective, adam, optimization=optimization, group_size=8, **options)
+
+
 def gridworld(folder: Path, prompts: int) -> dict:
     """The first updates, with everything that could differ between processes: minibatches, clipping, KL, entropy."""
-    torch.manual_seed(0)
-    module = ConstrainedGRPO(
-        CategoricalMLP(30, 5, hidden=(32,)).double(),
-        EnvironmentSampler(Gridworld(max_steps=40)),
-        GridworldTask(),
-        Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.01)}),
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-        optimization=Optimization(
-            epochs=2,
-            minibatch_size=120 * prompts,
-            micro_batch_size=50 * prompts,
-            kl_weight=0.01,
-            entropy_weight=0.001,
-            aggregation="token_mean",
-            max_grad_norm=0.05,
-        ),
-        group_size=8,
+    optimization = Optimization(
+        epochs=2,
+        minibatch_size=120 * prompts,
+        micro_batch_size=50 * prompts,
+        kl_weight=0.01,
+        entropy_weight=0.001,
+        aggregation="token_mean",
+        max_grad_norm=0.05,
     )
+    module = on_grids(GridworldTask(), SAFE, optimization)
     return run(module, GridworldDataModule(prompts), LagrangianCallback(SoftmaxAdam()), UPDATES)
 
 
@@ -123,7 +129,6 @@ class WithSides(GridworldDataModule):
 
 def grammar_module() -> ConstrainedGRPO:
     """A module with every kind of constraint, for grids of `WithSides`."""
-    torch.manual_seed(0)
     constraints = {
         "lava": Constraint(at_most=0.01, start=[0.5, 0.1], over=12),
         "brief": Constraint(signal="steps", mean_at_most=10.0, start=40.0, notch=10.0),
@@ -133,17 +138,9 @@ def grammar_module() -> ConstrainedGRPO:
         "empty": Constraint(signal="battery", at_most=0.001, by={"side": [0, 1]}),
     }
     signals = {"fine": {"any_of": ["goal", {"below": {"steps": 30}}]}}
-    return ConstrainedGRPO(
-        CategoricalMLP(30, 5, hidden=(32,)).double(),
-        EnvironmentSampler(Gridworld(max_steps=40)),
-        TaskWithNumbers(),
-        Objective("goal", constraints, signals),
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-        estimator=ScalarizedAdvantages("pooled"),
-        optimization=Optimization(epochs=2, minibatch_size=1000, aggregation="token_mean"),
-        group_size=8,
-        seed=0,
-    )
+    optimization = Optimization(epochs=2, minibatch_size=1000, aggregation="token_mean")
+    objective, pooled = Objective("goal", constraints, signals), ScalarizedAdvantages("pooled")
+    return on_grids(TaskWithNumbers(), objective, optimization, estimator=pooled, seed=0)
 
 
 def grammar(folder: Path, prompts: int) -> dict:
@@ -153,23 +150,14 @@ def grammar(folder: Path, prompts: int) -> dict:
 
 def critic(folder: Path, prompts: int) -> dict:
     """PPO-Lagrangian: costs by step, a critic with a schedule and minibatches of its own, and its warm-up."""
-    torch.manual_seed(0)
     estimator = LagrangianGAE(
         MLPCritic(30, hidden=(32,)),
-        lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        adam,
         lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5),
         learning=ValueLearning(epochs=2, minibatch_size=150 * prompts, micro_batch_size=50 * prompts, warmup=3),
     )
-    module = ConstrainedGRPO(
-        CategoricalMLP(30, 5, hidden=(32,)).double(),
-        EnvironmentSampler(Gridworld(max_steps=40)),
-        GridworldTask(cost="steps"),
-        Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.01)}),
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-        optimization=Optimization(epochs=2, minibatch_size=120 * prompts, aggregation="token_mean"),
-        estimator=estimator,
-        group_size=8,
-    )
+    optimization = Optimization(epochs=2, minibatch_size=120 * prompts, aggregation="token_mean")
+    module = on_grids(GridworldTask(cost="steps"), SAFE, optimization, estimator=estimator)
     return run(module, GridworldDataModule(prompts), LagrangianCallback(SoftmaxAdam()), UPDATES)
 
 
@@ -183,7 +171,7 @@ def worlds(folder: Path, prompts: int) -> dict:
         EnvironmentSampler(Gymnasium("CartPole-v1", max_steps=30)),
         GymnasiumTask({"far": {"outside": {"observation.0": [-0.05, 0.05]}}}),
         Objective("return", {"far": Constraint(at_most=0.05)}),
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        optimizer=adam,
         optimization=Optimization(epochs=2, minibatch_size=50 * prompts, aggregation="token_mean"),
         group_size=8,
     )
@@ -197,7 +185,7 @@ def even(completions, **columns):
 
 def answering(
     folder: Path,
-    how: Optimization,
+    optimization: Optimization,
     estimator: AdvantageEstimator | None = None,
     constraints: Mapping[str, Constraint] = MappingProxyType({"even": Constraint(at_least=0.9)}),
 ) -> ConstrainedGRPO:
@@ -207,8 +195,8 @@ def answering(
         GenerationSampler(max_new_tokens=8),
         FunctionTask({"even": even}, kinds={"even": "indicator"}, max_completion_tokens=8),
         Objective("length", dict(constraints)),
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-        optimization=how,
+        optimizer=adam,
+        optimization=optimization,
         estimator=estimator,
         group_size=4,
     )
@@ -217,8 +205,8 @@ def answering(
 def language(folder: Path, prompts: int) -> dict:
     """Eight updates of six or twelve optimizer steps; two of the updates wait for a dual step."""
     torch.manual_seed(0)
-    how = Optimization(epochs=2, minibatch_size=2, micro_batch_size=1, kl_weight=0.1)
-    module = answering(folder, how)
+    optimization = Optimization(epochs=2, minibatch_size=2, micro_batch_size=1, kl_weight=0.1)
+    module = answering(folder, optimization)
     data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts)
     return run(module, data, LagrangianCallback(SoftmaxAdam(), every_n_updates=3), 8)
 
@@ -226,13 +214,13 @@ def language(folder: Path, prompts: int) -> dict:
 def exchanged(folder: Path, prompts: int) -> dict:
     """Minibatches of whole groups, with signals that the passes measure; each process trains on others' answers too."""
     torch.manual_seed(0)
-    how = Optimization(epochs=2, minibatch_size=8, micro_batch_tokens=60, mask_truncated=True, kl_weight=0.1)
+    optimization = Optimization(epochs=2, minibatch_size=8, micro_batch_tokens=60, mask_truncated=True, kl_weight=0.1)
     constraints = {
         "even": Constraint(at_least=0.9),
         "drift": Constraint(signal="kl", mean_at_most=1e-5),
         "lively": Constraint(signal="entropy", mean_at_least=5.0),
     }
-    module = answering(folder, how, constraints=constraints)
+    module = answering(folder, optimization, constraints=constraints)
     data = PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts)
     return run(module, data, LagrangianCallback(SoftmaxAdam()), 8)
 
@@ -242,7 +230,7 @@ def reader(folder: Path, prompts: int) -> dict:
     torch.manual_seed(0)
     estimator = ScalarizedGAE(
         LanguageCritic(CausalLMPolicy(str(folder / "model"), dtype="float64")),
-        lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        adam,
         learning=ValueLearning(epochs=2, minibatch_size=2, micro_batch_size=1),
     )
     module = answering(folder, Optimization(minibatch_size=2, micro_batch_size=1), estimator)
@@ -257,7 +245,7 @@ def supervised(folder: Path, prompts: int) -> dict:
         GenerationSampler(max_new_tokens=8),
         FunctionTask({"even": even}, kinds={"even": "indicator"}, max_completion_tokens=8),
         Objective("length", {"even": Constraint(at_least=0.9, role="monitor")}),
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        optimizer=adam,
         micro_batch_size=1,
     )
     fit(module, PromptDataModule(str(folder / "prompts.jsonl"), prompts_per_update=prompts), 3)
@@ -270,9 +258,6 @@ def conversing(folder: Path, prompts: int) -> dict:
     sampler = ConversationSampler(16, tools=[calculator], time_limit=None)
     task = FunctionTask({"correct": correct}, kinds={"correct": "indicator"}, max_completion_tokens=16)
     objective = Objective("length", {"called_calculator": Constraint(at_least=0.95)})
-
-    def adam(parameters):
-        return torch.optim.Adam(parameters, lr=1e-3)
 
     fit(SupervisedFineTuning(policy, sampler, task, objective, adam), CalculatorDataModule(prompts), 2)
     module = ConstrainedGRPO(policy, sampler, task, objective, adam, group_size=4)

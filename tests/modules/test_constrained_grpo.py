@@ -291,23 +291,9 @@ def test_without_callbacks_it_is_plain_grpo(monkeypatch):
 # ---------------------------------------------------------------------- precision
 
 
-def test_bfloat16_mixed_precision():
-    """Weights stay float32 and learn; sampling and training see the same distributions, up to bfloat16's rounding."""
-    module = make()
-    start = flat(module)
-    metrics, record = train(module, updates=2, precision="bf16-mixed")
-    assert {parameter.dtype for parameter in module.policy.parameters()} == {torch.float32}
-    assert record.parameters[-1].isfinite().all() and not torch.equal(record.parameters[-1], start)
-    exact, _ = train(make(), updates=1)
-    # The same random numbers and nearly the same distributions: few actions differ.
-    assert metrics[0]["reward/mean"] == pytest.approx(exact[0]["reward/mean"], abs=0.2)
-    assert metrics[0]["policy/entropy"] == pytest.approx(exact[0]["policy/entropy"], rel=0.01)
-    assert metrics[0]["policy/clip_fraction"] == 0, "before the first step, ratios are 1"
-
-
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
 def test_a_precision_that_would_round_multipliers_is_refused(precision):
-    with pytest.raises(UserError, match=f"but got {precision}.* try bf16-mixed"):
+    with pytest.raises(UserError, match=precision):
         train(make(), updates=1, precision=precision)
 
 
