@@ -98,7 +98,7 @@ def check_checkpoint(path: str) -> None:
 def damaged(path: Path, problem: str) -> UserError:
     """The error for a damaged checkpoint, which names the newest other checkpoint of the run that is whole."""
     absolute = path.absolute()
-    beside = {*absolute.parent.glob("*.ckpt"), *absolute.parents[2].glob("*/checkpoints/*.ckpt")} - {absolute}
+    beside = {*absolute.parent.glob("*.ckpt"), *absolute.parent.parent.parent.glob("*/checkpoints/*.ckpt")} - {absolute}
     saved = [one for one in map(_read, beside) if one is not None]
     saved.sort(key=lambda one: (one.update, one.path.parent == absolute.parent, one.version or 0), reverse=True)
     whole = next((one.path for one in saved if damage(one.path) is None), None)
