@@ -58,9 +58,9 @@ class PromptGroups(_Tensors):
 
     def column(self, name: str, reader: str) -> Any:
         if name not in self.columns:
-            known = ", ".join(self.columns) or "none"
+            names = ", ".join(self.columns) or "none"
             raise UserError(
-                f"Expected prompts to have the column '{name}' for {reader}, but got {known}, try another data module, "
+                f"Expected prompts to have the column '{name}' for {reader}, but got {names}, try another data module, "
                 "or rename the column of the data."
             )
         return self.columns[name]

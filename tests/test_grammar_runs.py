@@ -149,8 +149,8 @@ class TestPenalties:
             },
         )
         weights = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
-        found = objective.penalties(weights)
-        assert found["kl"].item() == 0.2 and found["entropy"].item() == -0.1
+        penalties = objective.penalties(weights)
+        assert penalties["kl"].item() == 0.2 and penalties["entropy"].item() == -0.1
         assert objective.component_weights(weights).tolist() == [0.4, 0.3]
         assert objective.component_names == ["reward", "lava"]
 

@@ -96,9 +96,9 @@ def rates(metrics):
 def test_two_processes(several, single):
     """Counts that wait for a dual step are those of all processes on each, so that any one's checkpoint will do."""
     assert_runs_differ(single)
-    found = several(2, "ddp", RUNS)
+    ranks = several(2, "ddp", RUNS)
     for name in RUNS:
-        assert_equal_runs(found[name], single(name), int(name[-1]))
+        assert_equal_runs(ranks[name], single(name), int(name[-1]))
 
 
 def assert_runs_differ(single):

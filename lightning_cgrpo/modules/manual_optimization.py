@@ -90,7 +90,7 @@ class ManualOptimization(LightningModule):
         if self.make_scheduler is not None:
             with _named("lr_scheduler"):
                 scheduler = self.make_scheduler(optimizer)
-        self._given = [{key: value for key, value in g.items() if key != "params"} for g in optimizer.param_groups]
+        self._settings = [{key: value for key, value in g.items() if key != "params"} for g in optimizer.param_groups]
         if scheduler is None:
             return optimizer
         if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
@@ -121,9 +121,9 @@ class ManualOptimization(LightningModule):
         if self.trainer.ckpt_path is None:
             return
         optimizer = self._policy_optimizer.optimizer
-        for group, given in zip(optimizer.param_groups, self._given, strict=True):
-            for key in SCHEDULED if self.make_scheduler else given.keys() - {"initial_lr"}:
-                value, saved = given.get(key), group.get(key)
+        for group, settings in zip(optimizer.param_groups, self._settings, strict=True):
+            for key in SCHEDULED if self.make_scheduler else settings.keys() - {"initial_lr"}:
+                value, saved = settings.get(key), group.get(key)
                 if value == saved:
                     continue
                 if key == "initial_lr":

@@ -25,18 +25,18 @@ def check_monitors(trainer: Trainer, objective: Objective, validated: bool) -> N
     possible = _possible(objective)
     # Without validation, `Checkpoints` keeps the newest checkpoint.
     in_validation = {f"{VALIDATION}{name}" for name in (*(possible if validates else ()), MERIT)}
-    known = {*trainer.callback_metrics, *possible, *in_validation, *COUNTERS}
+    metrics = {*trainer.callback_metrics, *possible, *in_validation, *COUNTERS}
     for callback in trainer.callbacks:  # type: ignore[attr-defined] # set by Lightning's callback connector
         name = callback.monitor if isinstance(callback, (EarlyStopping, ModelCheckpoint)) else None
-        if name is None or name in known:
+        if name is None or name in metrics:
             continue
         # A user's callback may log any other name later.
-        misspelled = bool(difflib.get_close_matches(name, known, n=1, cutoff=0.85))
+        misspelled = bool(difflib.get_close_matches(name, metrics, n=1, cutoff=0.85))
         decided = validated or not validates
         if misspelled or (decided and (name.startswith(VALIDATION) or _asks_within_epochs(trainer, callback))):
             raise UserError(
                 f"Expected {type(callback).__name__} to monitor a metric of this run, but got '{name}'."
-                f"{did_you_mean(name, known)} Try one of {', '.join(sorted(logged | in_validation))}."
+                f"{did_you_mean(name, metrics)} Try one of {', '.join(sorted(logged | in_validation))}."
             )
 
 

@@ -123,7 +123,7 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups, tools: Tools = (
     chats = [answer for answer in answered if not isinstance(answer, str)]
     users = any(message["role"] == "user" for chat in chats for message in chat)
     template = ChatTemplate(policy, tools, users) if chats else None
-    rows, own = [], []
+    rows, masks = [], []
     for answer in answered:
         if template is not None and not isinstance(answer, str):
             row, by_policy = template.answer(answer)
@@ -131,7 +131,7 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups, tools: Tools = (
             row = [*policy.tokenizer(answer, add_special_tokens=False).input_ids, end]
             by_policy = [True] * len(row)
         rows.append(row)
-        own.append(by_policy)
+        masks.append(by_policy)
     limit = policy.context_length
     for number, prompt, row in zip(prompts.index.tolist(), tokens, rows, strict=True):
         if limit is not None and len(prompt) + len(row) > limit:
@@ -141,8 +141,8 @@ def demonstrated(policy: CausalLMPolicy, prompts: PromptGroups, tools: Tools = (
             )
     ids, mask = policy.padded(tokens)
     actions = _padded(rows, torch.int64, policy.pad_token).to(ids.device)
-    taken = _padded(own, torch.bool, False).to(ids.device)
-    return Rollouts(actions[:, None], taken[:, None], {"prompt_ids": ids, "prompt_mask": mask, **inputs})
+    mask_of_answer = _padded(masks, torch.bool, False).to(ids.device)
+    return Rollouts(actions[:, None], mask_of_answer[:, None], {"prompt_ids": ids, "prompt_mask": mask, **inputs})
 
 
 def _padded(rows: Sequence[Sequence[int]], dtype: torch.dtype, value: int) -> Tensor:

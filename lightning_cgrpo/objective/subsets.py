@@ -19,24 +19,24 @@ SEEN = 256
 
 def expanded(constraints: Mapping[str, Constraint]) -> dict[str, Constraint]:
     """The constraints, with one for each value in the place of `by`, after the monitored average of all prompts."""
-    found: dict[str, Constraint] = {}
+    parts: dict[str, Constraint] = {}
     for name, constraint in constraints.items():
         if constraint.by is None:
-            found[name] = constraint
+            parts[name] = constraint
             continue
         average = {"by": None, "role": "monitor", "start": None, "over": None, "notch": None}
-        found[name] = replace(constraint, **average)  # type: ignore[arg-type]
+        parts[name] = replace(constraint, **average)  # type: ignore[arg-type]
         for column, values in constraint.by.items():
             for value in values:
-                part = replace(constraint, by=None, where={column: value}, signal=constraint.signal or name)
+                subset = replace(constraint, by=None, where={column: value}, signal=constraint.signal or name)
                 made = f"{name}/{column}={value}"
                 if made in constraints:
                     raise ObjectiveError(
                         f"Expected no constraint '{made}', because by: of constraint '{name}' makes one, but got one, "
                         "try another name."
                     )
-                found[made] = part
-    return found
+                parts[made] = subset
+    return parts
 
 
 def key(name: str, of: Constraint) -> str:
@@ -65,7 +65,7 @@ def with_subsets(
 
     from lightning_cgrpo.host import on_host
 
-    found = dict(signals)
+    every = dict(signals)
     for name, constraint in constraints.items():
         if constraint.where is None:
             continue
@@ -78,8 +78,8 @@ def with_subsets(
         applicable = inside[:, None].expand(signal.value.shape[:2])
         if signal.applicable is not None:
             applicable = applicable & signal.applicable
-        found[key(name, constraint)] = replace(signal, applicable=applicable)
-    return found
+        every[key(name, constraint)] = replace(signal, applicable=applicable)
+    return every
 
 
 def check_columns(constraints: Mapping[str, Constraint], source_of: Callable[[str], PromptSource]) -> None:

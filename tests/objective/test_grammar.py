@@ -53,9 +53,9 @@ class TestMeans:
         assert within_groups(objective, {"c": Signal(torch.full((3, 7), 0.1))}, ["c"])[0].item() == 0
 
     def test_the_interval_is_students(self) -> None:
-        found = standing(Constraint(mean_at_most=19.0).bound, ClusteredMean(18.0, 0.5, 11, 11))
-        assert (found.low, found.high) == pytest.approx((18 - 2.228 * 0.5, 18 + 2.228 * 0.5), abs=1e-3)
-        assert found.says == "undecided" and str(found) == "16.89 to 19.11"
+        interval = standing(Constraint(mean_at_most=19.0).bound, ClusteredMean(18.0, 0.5, 11, 11))
+        assert (interval.low, interval.high) == pytest.approx((18 - 2.228 * 0.5, 18 + 2.228 * 0.5), abs=1e-3)
+        assert interval.says == "undecided" and str(interval) == "16.89 to 19.11"
         assert ClusteredMean(18.0, None, 1, 1).bounds(0.05) == (-math.inf, math.inf)
 
 
@@ -85,8 +85,8 @@ class TestComposition:
 
     def test_compositions_of_compositions_in_any_order(self) -> None:
         objective = Objective("goal", signals={"c": {"not": "d"}, "d": {"any_of": ["a", {"below": {"n": 4}}]}})
-        found = objective.with_compositions(self.SIGNALS)
-        assert found["d"].value.tolist() == [[1, 1, 1, 0]] and found["c"].value.tolist() == [[0, 0, 0, 1]]
+        signals = objective.with_compositions(self.SIGNALS)
+        assert signals["d"].value.tolist() == [[1, 1, 1, 0]] and signals["c"].value.tolist() == [[0, 0, 0, 1]]
 
     def test_an_answer_with_a_fault_has_no_composition(self) -> None:
         """A length that is not a number is neither above nor below, and neither is anything made of it."""

@@ -70,13 +70,13 @@ class TestIsolateFaults:
         assert faults["x"] == 0 and signals["x"] is only_inapplicable
 
     def test_clean_signals_pass_as_they_are(self) -> None:
-        given = {
+        finite = {
             "x": Signal(tensor([1.0, 0])),
             "n": Signal(torch.tensor([[1, 2]])),
             "b": Signal(torch.tensor([[True]])),
         }
-        signals, faults = isolate_faults(given)
-        assert all(signals[name] is given[name] for name in given)
+        signals, faults = isolate_faults(finite)
+        assert all(signals[name] is finite[name] for name in finite)
         assert [int(count) for count in faults.values()] == [0, 0, 0]
 
 

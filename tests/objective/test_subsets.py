@@ -47,10 +47,10 @@ class TestExpansion:
         assert components.applicable[3].any().item() is False
 
     def test_an_answer_to_which_the_signal_does_not_apply_is_in_no_subset(self) -> None:
-        found = signals([1, 0])
-        found["right"] = Signal(found["right"].value, applicable=torch.tensor([[True, False]]))
+        measured = signals([1, 0])
+        measured["right"] = Signal(measured["right"].value, applicable=torch.tensor([[True, False]]))
         objective = Objective("goal", {"c": Constraint(at_most=0.5, signal="right", where={"steps": 1})})
-        assert objective.violations(objective.made(found, prompts(1)))[1].tolist() == [1]
+        assert objective.violations(objective.made(measured, prompts(1)))[1].tolist() == [1]
 
 
 class TestData:
