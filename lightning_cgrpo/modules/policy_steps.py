@@ -42,6 +42,21 @@ def without_dropout(policy: Policy) -> None:
             module.p = 0.0
 
 
+def check_sampling(sampled: Tensor, trained: Tensor, mask: Tensor, name: str) -> None:
+    """Compare log-probabilities of a rollout with those of a training pass by the same weights.
+
+    Raises:
+        UserError: the policy differs in training, so that ratios begin away from 1.
+    """
+    gap = float(torch.where(mask, sampled - trained, 0).abs().max())
+    # Autocast rounds both passes to half precision.
+    if not gap <= (0.2 if torch.is_autocast_enabled(sampled.device.type) else 1e-3):
+        raise UserError(
+            f"Expected the {name} to give an action the same log-probability in training as in sampling, but got a "
+            f"difference of {gap:.2g}, because dropout or batch normalization acts in training, try a network without."
+        )
+
+
 class PolicySteps(RolloutModule):
     """Takes an update's optimizer steps by the surrogate loss, with a reference and the policy's own signals.
 
@@ -52,6 +67,7 @@ class PolicySteps(RolloutModule):
     weights: Tensor
     reference: Reference | None
     _skipped_update = -2
+    _sampling_checked = False
 
     def configure_model(self) -> None:
         """Load the policy and the reference."""
@@ -90,6 +106,10 @@ class PolicySteps(RolloutModule):
             examples.targets["old_log_probs"] = torch.zeros_like(examples.targets["weights"])
         elif "old_log_probs" not in examples.targets:
             examples.targets["old_log_probs"] = self._log_probs(self.policy, examples)
+        if rollouts.log_probs is not None and not self._sampling_checked:  # language models compare at loading
+            self._sampling_checked = True
+            trained = self._log_probs(self.policy, examples)
+            check_sampling(examples.targets["old_log_probs"], trained, examples.mask, type(self.policy).__name__)
         if "entropy" in self._policy_signals:
             examples.targets["entropy"] = torch.zeros_like(examples.targets["weights"])
         entropy: dict[str, Tensor] = {}

@@ -172,6 +172,19 @@ def test_a_policy_with_dropout_is_the_same_policy_in_sampling_and_training():
 # ---------------------------------------------------------------------- counting
 
 
+class Noisy(CategoricalMLP):
+    """Dropout that no module announces."""
+
+    def forward(self, examples):
+        noisy = torch.nn.functional.dropout(examples.inputs["observations"], 0.1, training=self.training)
+        return super().forward(replace(examples, inputs={"observations": noisy}))
+
+
+def test_a_policy_that_differs_in_training_is_refused_in_the_first_update():
+    with pytest.raises(UserError, match="Noisy .* because dropout"):
+        train(make(policy=Noisy(30, 5, hidden=(16,))), updates=1)
+
+
 class Counting(torch.optim.SGD):
     taken = 0
 

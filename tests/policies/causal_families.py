@@ -16,6 +16,12 @@ SIZES = {
     "attention_hidden_size": 32,
     "sliding_window": 6,
     "pad_token_id": 0,
+    "is_decoder": True,
+    "q_lora_rank": 8,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "rotary_dim": 8,
     **dict.fromkeys(["hidden_size", "d_model", "n_embd", "embed_dim", "dim", "hidden_dim", "embedding_size"], 32),
     **dict.fromkeys(
         ["num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers", "depth"], 2
@@ -31,25 +37,44 @@ SIZES = {
     **dict.fromkeys(["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"], 4),
     **dict.fromkeys(["num_experts_per_tok", "moe_k", "moe_topk"], 2),
 }
+LATENT = {"qk_rope_head_dim": 4, "head_dim": 4, "num_key_value_heads": 4}
 LAYERS = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
+MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 1, "mamba_d_state": 8}
+ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
 OF_FAMILY = {
-    "deepseek_v3": {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8,
-                    "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "head_dim": 4, "num_key_value_heads": 4},
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "olmo_hybrid"), LAYERS),
+    "bamba": {**MAMBA, "attn_layer_indices": [1]},
+    "granitemoehybrid": {**MAMBA, "layer_types": ["mamba", "attention"]},
+    "mamba2": {"num_heads": 8, "head_dim": 8, "n_groups": 1, "state_size": 8},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 6},
+    "hunyuan_v1_dense": {"head_dim": 8, "rope_parameters": ROPE},
+    "hunyuan_v1_moe": {"head_dim": 8, "rope_parameters": ROPE},
+    "ministral": {"head_dim": 8, "rope_parameters": ROPE},
+    "nemotron": {"num_key_value_heads": 2, "head_dim": 8},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "zamba": {"num_hidden_layers": 4, "layer_types": ["mamba", "hybrid"] * 2, "mamba_d_state": 8, "n_mamba_heads": 2},
+    "zamba2": {"layer_types": ["mamba", "hybrid"], "mamba_d_state": 8, "n_mamba_heads": 8, "mamba_headdim": 8,
+               "mamba_ngroups": 1, "num_mem_blocks": 1},
+    "zaya": {"num_experts_per_tok": 1},
+    "reformer": {"axial_pos_shape": [8, 16], "axial_pos_embds_dim": [16, 16], "attn_layers": ["local", "lsh"]},
+    "gemma3n_text": {"num_kv_shared_layers": 0, "layer_types": ["sliding_attention", "full_attention"]},
 }  # fmt: skip
 
 
 def small(kind, **of_family):
     """A small configuration of a class, with small parts."""
     default = kind()
+    values = default.to_dict()
     sizes = {
         name: value
         for name, value in SIZES.items()
-        if hasattr(default, name)
+        if (name == "pad_token_id" or isinstance(values.get(name), int))
         and not isinstance(getattr(kind, name, None), property)
-        and (name == "pad_token_id" or isinstance(default.to_dict().get(name), int))
     }
-    parts = {name: small(part).to_dict() for name, part in kind.sub_configs.items() if isinstance(part, type)}
+    if "qk_rope_head_dim" in values:  # latent attention
+        sizes |= LATENT
+    parts = {name: small(type(getattr(default, name))).to_dict() for name in kind.sub_configs if values.get(name)}
     return kind(**{**sizes, **parts, **of_family})
 
 
