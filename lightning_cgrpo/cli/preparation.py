@@ -13,11 +13,10 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_cgrpo.checkpoints.files import check_checkpoint
-from lightning_cgrpo.cli.configuration import Config, ConfigError, get, short_class
+from lightning_cgrpo.cli.configuration import Config, ConfigError, get
 from lightning_cgrpo.cli.key_check import NAMESPACES
 from lightning_cgrpo.cli.run_folders import EVALUATIONS, log_beside
 from lightning_cgrpo.errors import MissingExtraError
-from lightning_cgrpo.policies.sharding import FIRST_FSDP
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
@@ -26,9 +25,8 @@ def prepare(command: str, config: Config, beginning: str | None = None) -> None:
     """Check the checkpoint before a model is loaded, print the `beginning` of `find_checkpoint`, set up the process.
 
     Raises:
-        UserError: a damaged checkpoint, a wrong number of processes, or the first version of FSDP.
+        UserError: a damaged checkpoint, or a wrong number of processes.
     """
-    _check_strategy(config)
     config.setdefault("weights_only", True)
     if torch.get_float32_matmul_precision() == "highest" and torch.cuda.is_available():
         torch.set_float32_matmul_precision("high")
@@ -55,12 +53,6 @@ def import_names() -> None:
         for name in module.__all__:
             with suppress(MissingExtraError):
                 getattr(module, name)
-
-
-def _check_strategy(config: Config) -> None:
-    strategy = get(config, "trainer.strategy")
-    if short_class(strategy).lower() in ("fsdp", "fsdp_cpu_offload", "fsdpstrategy"):
-        raise ConfigError(FIRST_FSDP.format(get(strategy, "class_path") or strategy))
 
 
 def _check_processes(config: Config) -> None:

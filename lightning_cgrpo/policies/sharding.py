@@ -28,8 +28,6 @@ from lightning_cgrpo.policies.policy import Policy
 TIMEOUT = timedelta(minutes=30)
 """Longest wait for other processes, whose answers may take very different times."""
 
-FIRST_FSDP = "Expected trainer.strategy without the first version of FSDP, but got {}, try --trainer.strategy=fsdp2."
-
 
 class FSDP2Strategy(ModelParallelStrategy):
     """`ModelParallelStrategy` with one copy of the network, split over all processes; short: ``fsdp2``.
@@ -67,13 +65,11 @@ def shard(module: LightningModule) -> None:
     Under ``bf16-mixed`` weights are gathered as bfloat16; all else keeps its dtype.
 
     Raises:
-        UserError: the strategy is the first version of FSDP, or uses tensor parallelism.
+        UserError: the strategy uses tensor parallelism.
     """
     if module._trainer is None:
         return
     strategy, mixed = module.trainer.strategy, module.trainer.precision == "bf16-mixed"
-    if isinstance(strategy, FSDPStrategy):
-        raise UserError(FIRST_FSDP.format(type(strategy).__name__))
     if not isinstance(strategy, ModelParallelStrategy):
         return
     if getattr(getattr(module, "policy", None), "float32_head", False):
@@ -102,8 +98,16 @@ def in_turn(module: LightningModule) -> Iterator[None]:
 
     So the machine's memory holds the whole weights of one process, and the shards of the others. Without a sharding
     strategy the context does nothing.
+
+    Raises:
+        UserError: the strategy is the first version of FSDP.
     """
     trainer = module._trainer
+    if trainer is not None and isinstance(trainer.strategy, FSDPStrategy):
+        raise UserError(
+            "Expected trainer.strategy without the first version of FSDP, but got "
+            f"{type(trainer.strategy).__name__}, try --trainer.strategy=fsdp2."
+        )
     if trainer is None or not isinstance(trainer.strategy, ModelParallelStrategy):
         yield
         return

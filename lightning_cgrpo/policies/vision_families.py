@@ -29,8 +29,6 @@ class QwenVL:
     """Texts before and after an image's tokens that the chat template leaves out."""
     axes: ClassVar[int] = 3
     """Numbers that give a token's position."""
-    released: ClassVar[tuple[int, int]] = (56**2, 1280 * 28**2)
-    """`bounds` of the released models."""
 
     @property
     def towers(self) -> tuple[nn.Module, ...]:
@@ -57,11 +55,6 @@ class QwenVL:
     @property
     def patch_size(self) -> int:
         return int(self.network.config.vision_config.patch_size)
-
-    @property
-    def tile(self) -> int:
-        """Pixels along the side of a tile; 0 for images of any size."""
-        return 0
 
     @property
     def row(self) -> int:
@@ -116,17 +109,10 @@ class QwenVL:
             if pixels is not None:
                 processor.size[name] = pixels
 
-    @staticmethod
-    def bounds(processor: Any) -> tuple[int, int]:
-        """Least and most pixels of a scaled image."""
-        return int(processor.size["shortest_edge"]), int(processor.size["longest_edge"])
-
 
 @dataclass(frozen=True)
 class Qwen3VL(QwenVL):
     """Qwen3-VL: features of earlier layers of the tower, too (deepstack)."""
-
-    released = (256**2, 4096**2)
 
     def prepare(self) -> None:
         self.network.model.language_model._deepstack_process = add_features
@@ -166,7 +152,6 @@ class InternVL(QwenVL):
     placeholder = "<IMG_CONTEXT>"
     around = ("<img>", "</img>")
     axes = 1
-    released = (448**2, 12 * 448**2)
 
     @property
     def towers(self) -> tuple[nn.Module, ...]:
@@ -191,6 +176,7 @@ class InternVL(QwenVL):
 
     @property
     def tile(self) -> int:
+        """Pixels along the side of a tile."""
         return int(self.network.config.vision_config.image_size[0])
 
     @property
@@ -221,11 +207,6 @@ class InternVL(QwenVL):
         if most is not None:
             processor.max_patches = most // tile
         processor.max_patches = max(processor.max_patches, processor.min_patches)
-
-    @staticmethod
-    def bounds(processor: Any) -> tuple[int, int]:
-        tile = processor.size["height"] * processor.size["width"]
-        return int(processor.min_patches * tile), int(processor.max_patches * tile)
 
 
 FAMILIES = {"internvl": InternVL, "qwen2_5_vl": QwenVL, "qwen3_vl": Qwen3VL}

@@ -46,12 +46,6 @@ def test_a_chain_of_two_states():
     assert float(got[0, 1]) == pytest.approx((d1 + q * d0) / (1 - q**2), rel=1e-12)
 
 
-def test_without_critic_and_discount_it_is_the_return_to_go():
-    rewards = torch.randn(*MASK.shape, dtype=torch.float64) * MASK
-    got = generalized_advantages(rewards, torch.zeros_like(rewards), MASK, 1.0, 1.0)
-    torch.testing.assert_close(got, rewards.flip(-1).cumsum(-1).flip(-1) * MASK)
-
-
 class TestAPerfectCritic:
     """Three steps; action 1 has probability p and moves on by one state, and a step pays its state squared."""
 

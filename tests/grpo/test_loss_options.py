@@ -15,7 +15,6 @@ import lightning_cgrpo
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
 from lightning_cgrpo.callbacks import FixedWeights
 from lightning_cgrpo.datamodules import GridworldDataModule
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 
@@ -160,16 +159,6 @@ def test_the_parts_of_the_answers_add_up():
     ]
     assert halves[0].any() and halves[1].any()
     torch.testing.assert_close(halves[0] + halves[1], whole, rtol=1e-6, atol=1e-12)
-
-
-def test_a_sampler_that_does_not_say_what_it_cut_short():
-    with pytest.raises(UserError, match=r"info\['truncated'\] \[4, 4\] for mask_truncated, but got \['battery'"):
-        train(Engine(), mask_truncated=True)
-
-
-def test_ratios_of_answers_need_a_policy_that_trains_on_answers():
-    with pytest.raises(UserError, match=r"Expected a policy that trains on whole answers .* but got CategoricalMLP"):
-        train(Engine(), sequence_ratio=True)
 
 
 # ---------------------------------------------------------------------- what the docs list

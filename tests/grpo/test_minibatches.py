@@ -9,12 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lightning_cgrpo import CISPO
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.grpo import minibatches as optimization
 from lightning_cgrpo.grpo.minibatches import (
-    Optimization,
     Share,
     loss_mask,
     micro_batches,
@@ -120,10 +118,6 @@ class TestMinibatchesOfAnswers:
         else:
             assert max(lengths) - min(lengths) <= 1
 
-    def test_groups_are_shuffled(self) -> None:
-        order = torch.cat([rows for rows, _ in parts(answers(40), 12)])[::4] // 4
-        assert order.tolist() != list(range(10)) and sorted(order.tolist()) == list(range(10))
-
     @pytest.mark.parametrize("counts", [[24], [12, 12], [16, 8], [8, 4, 12], [0, 24, 0]])
     @pytest.mark.parametrize("size", [3, 4, 10, 24])
     def test_processes_share_the_same_parts(
@@ -135,20 +129,6 @@ class TestMinibatchesOfAnswers:
             together = torch.cat([share[number][0] for share in shares])
             assert torch.equal(together.sort().values, whole.sort().values)
             assert all(share[number][1] == scale for share in shares)
-
-
-class TestMicroBatches:
-    @pytest.mark.parametrize(("size", "lengths"), [(None, [7]), (7, [7]), (8, [7]), (3, [3, 3, 1]), (1, [1] * 7)])
-    def test_cut_in_order(self, size: int | None, lengths: list[int]) -> None:
-        rows = torch.tensor([5, 3, 9, 1, 0, 2, 8])
-        pieces = micro_batches(rows, size)
-        assert [len(piece) for piece in pieces] == lengths
-        assert torch.equal(torch.cat(pieces), rows)
-
-    @pytest.mark.parametrize("size", [None, 1, 4])
-    def test_nothing_is_one_empty_piece(self, size: int | None) -> None:
-        (piece,) = micro_batches(torch.zeros(0, dtype=torch.int64), size)
-        assert len(piece) == 0
 
 
 class TestTargets:
@@ -201,11 +181,6 @@ class TestTargets:
             put_rows(target, piece, examples[piece].targets["values"])
         assert torch.equal(target, values)
 
-    def test_only_the_given_rows_change(self) -> None:
-        target = torch.full((3, 4), 9.0)
-        put_rows(target, torch.tensor([2, 0]), torch.tensor([[1.0, 2], [3, 4]]))
-        assert target.tolist() == [[3, 4, 9, 9], [9, 9, 9, 9], [1, 2, 9, 9]]
-
 
 class TestTokenBatches:
     """Prompts of 4, 1 and 2 tokens, two answers each."""
@@ -238,14 +213,6 @@ class TestTokenBatches:
         assert [piece.tolist() for piece in token_batches(self.examples(), rows, 15, True)] == [[5, 2], [4]]
         assert [piece.tolist() for piece in token_batches(self.examples(), rows[:0], 15, True)] == [[]]
 
-    def test_steps_have_no_prompts(self) -> None:
-        with pytest.raises(UserError, match="whole answers for micro_batch_tokens, try micro_batch_size"):
-            token_batches(steps(3), torch.arange(3), 8, False)
-
-    def test_one_of_both(self) -> None:
-        with pytest.raises(UserError, match="micro_batch_size or micro_batch_tokens, but got both"):
-            Optimization(micro_batch_size=1, micro_batch_tokens=1)
-
 
 class TestLossMask:
     MASK = torch.arange(4) < torch.tensor([[4, 1], [3, 2]])[..., None]
@@ -256,55 +223,8 @@ class TestLossMask:
         assert torch.equal(loss_mask(rollouts, False), self.MASK)
         assert loss_mask(rollouts, True).sum(-1).tolist() == [[0, 1], [3, 0]]
 
-    @pytest.mark.parametrize(
-        ("info", "got"), [({"text": []}, r"\['text'\]"), ({"truncated": torch.zeros(2, 2, 4)}, r"\(2, 2, 4\)")]
-    )
-    def test_a_sampler_that_does_not_say_which(self, info: dict, got: str) -> None:
-        rollouts = Rollouts(self.MASK.long(), self.MASK, {}, info=info)
-        with pytest.raises(UserError, match=rf"info\['truncated'\] \[2, 2\] for mask_truncated, but got {got}, try"):
-            loss_mask(rollouts, True)
-
 
 class TestArguments:
-    @pytest.mark.parametrize(
-        "name", ["epochs", "minibatch_size", "micro_batch_size", "micro_batch_tokens", "max_length"]
-    )
-    def test_counts(self, name: str) -> None:
-        with pytest.raises(ValueError, match=f"Expected argument `{name}` to be at least 1, but got 0."):
-            Optimization(**{name: 0})
-        Optimization(**{name: 1})
-
-    def test_a_norm_of_0_would_stop_learning(self) -> None:
-        for value in (0.0, -0.1, math.nan):
-            with pytest.raises(ValueError, match="`max_grad_norm` to be positive, or null for no limit"):
-                Optimization(max_grad_norm=value)
-
-    @pytest.mark.parametrize("name", ["clip_low", "clip_high", "kl_weight", "entropy_weight"])
-    def test_numbers(self, name: str) -> None:
-        for value in (-0.1, math.nan):
-            with pytest.raises(ValueError, match=f"Expected argument `{name}` to be at least 0, but got {value}."):
-                Optimization(**{name: value})
-        Optimization(**{name: 0.0})
-
-    def test_clip(self) -> None:
-        assert Optimization().clip == (0.2, 0.2)
-        assert Optimization(clip_low=0.1).clip == (0.1, 0.1)
-        assert Optimization(clip_low=0.1, clip_high=0.3).clip == (0.1, 0.3)
-        assert Optimization(clip_high=0.0).clip == (0.2, 0.0)
-
-    def test_a_limit_below_the_bound(self) -> None:
-        for limit in (1.2, 0.5, math.nan):
-            with pytest.raises(
-                ValueError, match=rf"`clip_limit` to be greater than 1 \+ clip_high, 1.2, .* got {limit}"
-            ):
-                Optimization(clip_limit=limit)
-        Optimization(clip_limit=1.21)
-
-    @pytest.mark.parametrize(("name", "value"), [("clip_low", 0.1), ("clip_high", 0.2), ("clip_limit", 4.0)])
-    def test_bounds_that_another_surrogate_would_ignore(self, name: str, value: float) -> None:
-        with pytest.raises(ValueError, match=f"Expected argument `{name}` to be left alone, since CISPO does not"):
-            Optimization(surrogate=CISPO(), **{name: value})
-
     def test_a_surrogate_from_the_command_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         given = ["fit", "-c", "configs/gridworld.yaml", "--print_config"]
         with pytest.raises(SystemExit):

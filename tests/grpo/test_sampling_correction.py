@@ -48,15 +48,3 @@ def test_single_steps_are_units_of_their_own():
 def test_has_no_gradient():
     old = OLD.clone().requires_grad_()
     assert not SamplingCorrection().ratios(old, SAMPLING, MASK).requires_grad
-
-
-@pytest.mark.parametrize("high", [0.9, math.nan])
-def test_a_bound_that_would_shrink_what_is_right(high):
-    with pytest.raises(ValueError, match=f"Expected argument `high` to be at least 1, but got {high}"):
-        SamplingCorrection(high=high)
-
-
-@pytest.mark.parametrize("low", [-0.1, 1.1, math.nan])
-def test_a_lower_bound_that_would_raise_what_is_right(low):
-    with pytest.raises(ValueError, match=f"Expected argument `low` to be between 0 and 1, but got {low}"):
-        SamplingCorrection(low=low)

@@ -44,16 +44,3 @@ def test_sapo_fades(ratio: float, advantage: float, temperature: float) -> None:
     assert value.item() == pytest.approx((4 / temperature / (1 + (-x).exp()) * advantage).item())
     assert gradient.item() == pytest.approx((ratio / (x / 2).cosh() ** 2 * advantage).item())
     assert not bounded
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: CISPO(0.5), "Expected argument `cap` to be at least 1, but got 0.5."),
-        (lambda: SAPO(0.0), "Expected argument `temperature` to be greater than 0, but got 0.0."),
-        (lambda: SAPO(1.0, -1.0), "Expected argument `negative_temperature` to be greater than 0, but got -1.0."),
-    ],
-)
-def test_wrong_arguments(make, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()

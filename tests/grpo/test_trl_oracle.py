@@ -184,11 +184,11 @@ def loss_of_ours(batch, advantages, pieces=1, sampled=False, **options):
     rollouts = batch.rollouts if sampled else copy.copy(batch.rollouts)
     if not sampled:
         rollouts.sampling_log_probs = None
-    examples = module._training_examples(rollouts, advantages.view(GROUPS, GROUP_SIZE))
+    examples = module._with_reference(module._sampled_examples(rollouts, advantages.view(GROUPS, GROUP_SIZE)))
     examples.targets["old_log_probs"] = module._log_probs(policy, examples)
     moved(policy.model, 0.05, seed=2)
     clipped = []
-    report = SimpleNamespace(add_terms=lambda terms, scale: clipped.append(float(terms.clip_fraction)))
+    report = SimpleNamespace(add_terms=lambda terms, weights, scale: clipped.append(float(terms.clip_fraction)))
     total = 0.0
     for rows in torch.arange(len(examples)).tensor_split(pieces):
         loss = module._loss(examples, rows, 1.0, False, report, {})

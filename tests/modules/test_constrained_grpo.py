@@ -181,7 +181,7 @@ class Noisy(CategoricalMLP):
 
 
 def test_a_policy_that_differs_in_training_is_refused_in_the_first_update():
-    with pytest.raises(UserError, match="Noisy .* because dropout"):
+    with pytest.raises(UserError, match="because dropout"):
         train(make(policy=Noisy(30, 5, hidden=(16,))), updates=1)
 
 

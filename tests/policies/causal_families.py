@@ -51,11 +51,23 @@ OF_FAMILY = {
     "hunyuan_v1_moe": {"head_dim": 8, "rope_parameters": ROPE},
     "ministral": {"head_dim": 8, "rope_parameters": ROPE},
     "nemotron": {"num_key_value_heads": 2, "head_dim": 8},
-    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
+    "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1,
+              "n_group": 1, "topk_group": 1},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "zamba": {"num_hidden_layers": 4, "layer_types": ["mamba", "hybrid"] * 2, "mamba_d_state": 8, "n_mamba_heads": 2},
     "zamba2": {"layer_types": ["mamba", "hybrid"], "mamba_d_state": 8, "n_mamba_heads": 8, "mamba_headdim": 8,
                "mamba_ngroups": 1, "num_mem_blocks": 1},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8, "mamba_dt_rank": 4},
+    "recurrent_gemma": {"num_hidden_layers": 3, "attention_window_size": 6, "lru_width": 32},
+    "qwen4_exp_text": {"layer_types": ["linear_attention", "full_attention"]},
+    "bailing_hybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "kimi_linear": {"layer_types": ["linear_attention", "full_attention"]},
+    "qwen3_5": {"text_config": LAYERS},
+    "qwen3_5_moe": {"text_config": LAYERS},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "lfm3": {"layer_types": ["conv", "full_attention"]},
+    "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
+    "axk1": {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "head_dim": 12},
     "zaya": {"num_experts_per_tok": 1},
     "reformer": {"axial_pos_shape": [8, 16], "axial_pos_embds_dim": [16, 16], "attn_layers": ["local", "lsh"]},
     "gemma3n_text": {"num_kv_shared_layers": 0, "layer_types": ["sliding_attention", "full_attention"]},
@@ -75,7 +87,9 @@ def small(kind, **of_family):
     if "qk_rope_head_dim" in values:  # latent attention
         sizes |= LATENT
     parts = {name: small(type(getattr(default, name))).to_dict() for name in kind.sub_configs if values.get(name)}
-    return kind(**{**sizes, **parts, **of_family})
+    for name, values in of_family.items():
+        parts[name] = {**parts[name], **values} if name in parts else values
+    return kind(**{**sizes, **parts})
 
 
 def build(name, seed=0):

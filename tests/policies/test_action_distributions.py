@@ -84,9 +84,3 @@ def test_logits():
     torch.testing.assert_close(found.entropy, expected.entropy())
     above = expected.probs.cumsum(-1).gather(-1, actions[:, None]).squeeze(-1)
     assert ((above > chances) & (above - expected.log_prob(actions).exp() <= chances)).all()
-
-
-@pytest.mark.parametrize("bounds", [(-1.0, None), (1.0, -1.0), ((-1.0,), (1.0, 1.0))])
-def test_bounds_are_checked(bounds):
-    with pytest.raises(ValueError, match="Expected argument"):
-        Gaussian(2, *bounds)

@@ -10,9 +10,7 @@ from lightning_cgrpo import GenerationSampler, GSM8KTask  # noqa: E402
 from lightning_cgrpo.datamodules import WordProblemsDataModule  # noqa: E402
 from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
-from lightning_cgrpo.policies.origin import fingerprint  # noqa: E402
 from lightning_cgrpo.policies.pretrained import PACKAGED  # noqa: E402
-from lightning_cgrpo.policies.tiny.number_tokens import train_number_tokenizer  # noqa: E402
 from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch  # noqa: E402
 
 BOUNDS = {"correctness": 0.85, "format": 0.99, "integer": 0.99}
@@ -47,17 +45,6 @@ def test_every_number_is_one_token_the_same_in_question_and_equation(policy):
     assert len(tokenizer("1234").input_ids) == 2
 
 
-def test_tags_are_single_tokens(policy):
-    for tag in ("<think>", "</think>", "<answer>", "</answer>"):
-        assert len(policy.tokenizer(tag).input_ids) == 1
-    assert len(policy.tokenizer("<think></think>\n<answer>42</answer>").input_ids) == 6
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_any_text_survives(policy, text):
-    assert policy.tokenizer.decode(policy.tokenizer(text).input_ids, clean_up_tokenization_spaces=False) == text
-
-
 def test_a_saved_directory_is_read_as_it_was_written(policy, tmp_path):
     """AutoTokenizer rebuilds the tokenizer of a Qwen2 its own way; the policy notices."""
     policy.save_pretrained(tmp_path)
@@ -69,10 +56,6 @@ def test_a_saved_directory_is_read_as_it_was_written(policy, tmp_path):
     assert again.stop_tokens == policy.stop_tokens and again.pad_token == policy.pad_token
     for name, weight in policy.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], weight)
-
-
-def test_the_size_of_the_vocabulary():
-    assert len(train_number_tokenizer(TEXTS, 380)) <= 380
 
 
 def test_the_default_has_355_thousand_parameters_and_its_seed_decides_them():
@@ -121,19 +104,6 @@ def test_no_directory_stands_in_for_a_packaged_model(tmp_path, monkeypatch, ship
         UserError, match=r"'packaged:word-problem' .*has the models packaged:calculator, packaged:driver"
     ):
         CausalLMPolicy("packaged:word-problem").load()
-
-
-def test_a_fingerprint_is_of_the_content(tmp_path):
-    mine = FromScratch(hidden_size=16, layers=1, feed_forward=16)
-    mine.load()
-    for name in ("one", "two"):
-        mine.save_pretrained(tmp_path / name)
-    assert fingerprint(tmp_path / "one") == fingerprint(tmp_path / "two")
-    weights = tmp_path / "two" / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
-    assert fingerprint(tmp_path / "one") != fingerprint(tmp_path / "two")
 
 
 def test_it_leaves_constrained_training_something_to_do(shipped):

@@ -23,10 +23,6 @@ def directory(tmp_path_factory):
     return make_tiny_model(tmp_path_factory.mktemp("models") / "deep" / "tiny")
 
 
-def test_size(directory):
-    assert sum(file.stat().st_size for file in directory.iterdir()) < 1e6
-
-
 def test_auto_classes_load_it(directory):
     model = transformers.AutoModelForCausalLM.from_pretrained(directory)
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
@@ -54,13 +50,6 @@ def test_the_tokenizer_re_encodes_identically(tmp_path, texts):
         assert loaded.decode(ids, clean_up_tokenization_spaces=False) == composed
 
 
-def test_the_tokenizer_learns_from_the_texts(tmp_path):
-    words = ["zyxwv zyxwv zyxwv"]
-    taught = transformers.AutoTokenizer.from_pretrained(make_tiny_model(tmp_path / "taught", words))
-    default = transformers.AutoTokenizer.from_pretrained(make_tiny_model(tmp_path / "default"))
-    assert len(taught(words[0]).input_ids) < len(default(words[0]).input_ids)
-
-
 def test_chat_template(directory):
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     messages = [{"role": role, "content": role[:1]} for role in ("system", "user", "assistant")]
@@ -81,21 +70,6 @@ def test_the_seed_decides_the_weights(tmp_path):
     a, b, c = ((path / "model.safetensors").read_bytes() for path in paths)
     assert a == b
     assert a != c
-
-
-def test_what_is_there_is_not_overwritten(tmp_path):
-    (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="Expected a new or empty directory, but got"):
-        make_tiny_model(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_arguments_are_checked(tmp_path):
-    with pytest.raises(ValueError, match=r"hidden_size to be a multiple of .* but got 30"):
-        make_tiny_model(tmp_path, hidden_size=30)
-    with pytest.raises(ValueError, match="at least 259, but got 100"):
-        make_tiny_model(tmp_path, vocabulary=100)
-    assert not list(tmp_path.iterdir())
 
 
 def test_command(tmp_path, capsys):

@@ -1,0 +1,45 @@
+"""Every causal architecture of transformers is computed as transformers computes, or refused; a page says which."""
+
+import copy
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+from transformers import GenerationConfig
+
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from tests.policies.causal_families import NAMES, build
+from tests.policies.test_comparison import check, computation
+
+PAGE = Path(__file__).parents[2] / "docs" / "language_models.md"
+
+
+def documented():
+    """The computation of each architecture, by the table of the page."""
+    rows = re.findall(
+        r"^\\| (shared|padded|single|uncached|refused|not tried) \\|.*\\| (.*) \\|$", PAGE.read_text(), re.M
+    )
+    return {name: kind for kind, names in rows for name in re.findall(r"`(.*?)`", names)}
+
+
+def test_the_page_names_every_architecture():
+    assert sorted(documented()) == NAMES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if documented().get(name) != "not tried"])
+def test_it_is_computed_as_the_page_says(name, tokenizer):
+    model = build(name)
+    model.generation_config = GenerationConfig(eos_token_id=2)
+    exact = copy.deepcopy(model)
+    if documented()[name] == "refused":
+        with pytest.raises(UserError, match="try another model"):
+            CausalLMPolicy.from_model(model, tokenizer)
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        policy = CausalLMPolicy.from_model(model, tokenizer)
+    assert computation(policy) == documented()[name]
+    check(policy, exact, atol=2e-3)
