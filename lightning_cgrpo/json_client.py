@@ -149,7 +149,8 @@ class _PassingError(UserError):
 @functools.cache
 def _client(process: int) -> httpx.AsyncClient:
     """Connections of this process; limits of time are the caller's."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=AT_ONCE)
+    # Servers close idle connections after five seconds, and a request that meets the end would fail.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=AT_ONCE, keepalive_expiry=1.0)
     return httpx.AsyncClient(timeout=None, limits=limits)
 
 

@@ -106,8 +106,8 @@ def _is_cancelled() -> bool:
 def described(error: BaseException) -> str:
     """Class, first line and place of an exception: ``SystemExit: 0 (rewards.py:3, in f)``."""
     name, text = type(error).__name__, first_line(error)
-    place = traceback.extract_tb(error.__traceback__)[-1:]
-    at = "".join(f" ({Path(frame.filename).name}:{frame.lineno}, in {frame.name})" for frame in place)
+    frames = [] if isinstance(error, TimeLimitError) else traceback.extract_tb(error.__traceback__)[-1:]
+    at = "".join(f" ({Path(frame.filename).name}:{frame.lineno}, in {frame.name})" for frame in frames)
     return (name if text == name else f"{name}: {text}") + at
 
 
