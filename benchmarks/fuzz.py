@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -32,8 +33,7 @@ from lightning_cgrpo.checkpoints.files import damage
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.command.trajectory_file import Candidate, read_candidates
 from lightning_cgrpo.records import RecordError, read_records
-from lightning_cgrpo.samplers.vllm.requests import Turn
-from lightning_cgrpo.samplers.vllm.server import VLLMServer
+from lightning_cgrpo.samplers.vllm.requests import read_turn
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.scenes.scene import Scene
@@ -148,23 +148,14 @@ def check_candidates(content: Any) -> bool:
     return any(candidate.error is None for candidate in candidates or [])
 
 
-class _Replies:
-    def __init__(self) -> None:
-        self.reply: Any = None
-
-    def post(self, *_: Any, **__: Any) -> Any:
-        return self.reply
-
-
 def check_reply(reply: Any) -> bool:
-    server = VLLMServer()
-    server.client = _Replies()  # type: ignore[assignment]
-    server.client.reply = reply if isinstance(reply, dict) else {}  # type: ignore[attr-defined]  # as Client does
+    policy = SimpleNamespace(name="tiny", output_weight=range(50))
+    request = {"prompt": [5, 6], "max_tokens": 3, "stop_token_ids": [8]}
     try:
-        answer = server._turn({"prompt": [5, 6]})
+        turn = read_turn(policy, request, reply if isinstance(reply, dict) else {}, "the server")  # type: ignore[arg-type]
     except UserError:
         return False
-    assert isinstance(answer, Turn) and all(isinstance(token, int) for token in answer.tokens)
+    assert all(token in policy.output_weight for token in turn.tokens) and len(turn.log_probs) == len(turn.tokens)
     return True
 
 
@@ -223,7 +214,7 @@ def targets() -> dict[str, Target]:
             {
                 "prompt_token_ids": [5, 6],
                 "token_ids": [7, 8],
-                "logprobs": {"token_logprobs": [-0.5, None]},
+                "logprobs": {"token_logprobs": [-0.5, -0.25]},
                 "finish_reason": "stop",
             }
         ]

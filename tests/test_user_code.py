@@ -233,9 +233,17 @@ def swallow():
         return 1
 
 
+@pytest.fixture
+def listening():
+    """A shell's background jobs ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("function", [interrupt, swallow])
 @pytest.mark.parametrize("time_limit", [None, 10.0])
-def test_a_real_interrupt_passes(function, time_limit):
+def test_a_real_interrupt_passes(function, time_limit, listening):
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), UserCode("a task"), UserCode("a sampler"):
         called(function, {}, "mine", time_limit)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 USER = {"role": "user", "content": "dummy"}
 ANSWER = {"role": "assistant", "content": "dummy"}
+TAG = re.compile(r"\w[^\w\s]|[^\w\s]\w")  # as in <tool_call>; numbers and spaces are text
 HALF_PAIR = re.compile("[\ud800-\udfff]")
 FIRST_MARK = 0xF0000
 """A character for private use; marks take the places of control tokens in texts of the world."""
@@ -102,14 +103,14 @@ class ChatTemplate:
         return self._control.sub(lambda match: f"{match[0][:1]} {match[0][1:]}", text)
 
     def _control_tokens(self) -> list[str]:
-        """Texts of the tokens that structure conversations: special ones, stop tokens, and those of the template."""
+        """Texts of the tokens that structure conversations: special ones, stop tokens, and tags in the template."""
         added = {int(number): token for number, token in self.tokenizer.added_tokens_decoder.items()}
         return [
             token.content
             for number, token in added.items()
             if token.special
             or number in self.stops
-            or (token.content.strip() and token.content in str(self.tokenizer.chat_template))
+            or (TAG.search(token.content) and token.content in str(self.tokenizer.chat_template))
         ]
 
     def _mark(self, text: str) -> str:
@@ -151,7 +152,7 @@ class ChatTemplate:
                 raise InvalidCallError(f"The call cannot be read: {first_line(error)}.") from None
             message = {"role": "assistant", **parsed, "content": valid(parsed.get("content") or "")}
         else:
-            content, named = self._format.read(self.text(tokens, special=True))
+            content, named = self._format.parse(self.text(tokens, special=True))
             # Calls may be marked by special tokens, which the message's text leaves out.
             message = {"role": "assistant", "content": content if named else self.text(tokens)}
         if named:
@@ -238,15 +239,15 @@ class _JSONFormat:
     name: str
     arguments: str
 
-    def read(self, text: str) -> tuple[str, list[tuple[Any, Any]]]:
+    def parse(self, text: str) -> tuple[str, list[tuple[Any, Any]]]:
         """The text before the calls, and names and arguments of the calls."""
         if self.before:
             content, *pieces = text.split(self.before)
         else:
             content, pieces = ("", [text]) if text.lstrip().startswith("{") else (text, [])
-        return content.strip(), [self._read_call(piece) for piece in pieces]
+        return content.strip(), [self._parse_call(piece) for piece in pieces]
 
-    def _read_call(self, piece: str) -> tuple[Any, Any]:
+    def _parse_call(self, piece: str) -> tuple[Any, Any]:
         body, after, rest = piece.partition(self.after) if self.after else (piece, "", "")
         if after != self.after or rest.strip():
             raise InvalidCallError(f"Expected a call to end with {self.after}.")
