@@ -210,6 +210,9 @@ def targets() -> dict[str, Target]:
     scene = scene_to_json(GeneratedScenes().scenes("train")[0])
     trajectories = {"trajectories": [{"tag": "a", "poses": [[2.0 * n, 0.0, 0.0] for n in range(8)]}] * 2}
     reply = {
+        "id": "cmpl-1",
+        "model": "tiny",
+        "usage": {"prompt_tokens": 2, "completion_tokens": 2},
         "choices": [
             {
                 "prompt_token_ids": [5, 6],
