@@ -220,7 +220,7 @@ def targets() -> dict[str, Target]:
                 "logprobs": {"token_logprobs": [-0.5, -0.25]},
                 "finish_reason": "stop",
             }
-        ]
+        ],
     }
     return {
         "GSM8K answers": Target(texts(*NUMBERS, *TAGS), check_gsm8k, 40_000),
