@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.navsim.baselines import constant_velocity
 from lightning_cgrpo.navsim.columns import SHORT
+from lightning_cgrpo.navsim.evaluation import constant_velocity
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego
 from lightning_cgrpo.scenes.generator import GeneratedScenes

@@ -17,9 +17,8 @@ import torch
 
 from benchmarks.navsim.answers import Driver, test_prompts
 from examples.scene_sources.argoverse2 import Argoverse2
-from lightning_cgrpo.navsim.baselines import BASELINES
 from lightning_cgrpo.navsim.dialects import EPDMS
-from lightning_cgrpo.navsim.evaluation import drives, planned_drives
+from lightning_cgrpo.navsim.evaluation import BASELINES, drives, planned_drives
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.tables import SHOWN
 from lightning_cgrpo.navsim.traffic.reactive import Reactive

@@ -12,9 +12,8 @@ from lightning.pytorch import Callback, Trainer
 from lightning_cgrpo.callbacks.run_folder import run_folder
 from lightning_cgrpo.distributed import gathered, gathered_on_first
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.navsim.baselines import BASELINES
 from lightning_cgrpo.navsim.dialects import FIXED, Epdms
-from lightning_cgrpo.navsim.evaluation import drives, planned_drives
+from lightning_cgrpo.navsim.evaluation import BASELINES, drives, planned_drives
 from lightning_cgrpo.navsim.scorer import Scorer, Scores
 from lightning_cgrpo.navsim.tables import scores_table
 from lightning_cgrpo.navsim.traffic.reactive import Reactive

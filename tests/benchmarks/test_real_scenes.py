@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from benchmarks.navsim.real import report, table
-from lightning_cgrpo.navsim.baselines import BASELINES
-from lightning_cgrpo.navsim.evaluation import planned_drives
+from lightning_cgrpo.navsim.evaluation import BASELINES, planned_drives
 from lightning_cgrpo.navsim.scorer import Scorer
 from tests.scenes.scenes import straight_road
 

@@ -258,7 +258,7 @@ def test_real_scenes_are_those_that_the_official_scores_were_made_of(
 
 @pytest.mark.slow
 def test_means_of_the_real_scenes_are_the_official_ones(real: dict[str, Scene]) -> None:
-    from lightning_cgrpo.navsim.baselines import constant_velocity
+    from lightning_cgrpo.navsim.evaluation import constant_velocity
     from lightning_cgrpo.navsim.expert.pdm_closed import plan
     from lightning_cgrpo.navsim.scorer import Scorer
 

@@ -5,9 +5,8 @@ import json
 import pytest
 import torch
 
-from lightning_cgrpo.navsim.baselines import human
 from lightning_cgrpo.navsim.dialects import EPDMS, OFF, Epdms
-from lightning_cgrpo.navsim.evaluation import average_displacement, drives, evaluate
+from lightning_cgrpo.navsim.evaluation import average_displacement, drives, evaluate, human
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.simulation.interpolation import resample
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay

@@ -13,7 +13,7 @@ import torch
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from lightning_cgrpo.navsim.baselines import constant_velocity
+from lightning_cgrpo.navsim.evaluation import constant_velocity
 from lightning_cgrpo.navsim.expert.forecast import Forecast, as_traffic
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.expert.proposals import propose

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_cgrpo.navsim.baselines import constant_velocity
+from lightning_cgrpo.navsim.evaluation import constant_velocity
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.simulation.interpolation import in_ego, in_scene

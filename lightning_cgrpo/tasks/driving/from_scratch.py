@@ -27,7 +27,11 @@ from lightning_cgrpo.tasks.driving.prompts import PromptFormat, messages
 TOKENIZER_SCENES = 20
 VOCABULARY = 512
 PATCH, MERGE = 8, 4
-FIXED: dict[str, Any] = {
+SIZES: dict[str, Any] = {
+    "hidden_size": 96,  # of the language model, with 4 heads; a multiple of 16
+    "layers": 3,
+    "feed_forward": 256,
+    "vision_hidden_size": 32,  # of the vision tower, with 4 heads
     "vision_layers": 2,
     "patch_size": PATCH,
     "merge_size": MERGE,
@@ -40,31 +44,14 @@ FIXED: dict[str, Any] = {
 class VisionFromScratch(VisionLanguagePolicy):
     """A Qwen2.5-VL with random weights and single tokens for numbers, see `number_tokens`.
 
-    The defaults have 698 thousand parameters.
+    It has 698 thousand parameters.
 
     Args:
-        hidden_size: language model's width (4 heads); a multiple of 16.
-        layers: language model's layers.
-        feed_forward: width of the feed-forward layers.
-        vision_hidden_size: vision tower's width (4 heads).
         seed: of the weights; default: `lightning.seed_everything`'s.
     """
 
-    def __init__(
-        self,
-        hidden_size: int = 96,
-        layers: int = 3,
-        feed_forward: int = 256,
-        vision_hidden_size: int = 32,
-        seed: int | None = None,
-    ) -> None:
+    def __init__(self, seed: int | None = None) -> None:
         super().__init__("a model from scratch")
-        self.sizes = {
-            "hidden_size": hidden_size,
-            "layers": layers,
-            "feed_forward": feed_forward,
-            "vision_hidden_size": vision_hidden_size,
-        }
         self.seed = seed
 
     def load(self) -> None:
@@ -75,7 +62,7 @@ class VisionFromScratch(VisionLanguagePolicy):
             special = [VISION_START, VISION_END, IMAGE, VIDEO]
             self.tokenizer = train_number_tokenizer(texts, VOCABULARY, decimals=True, special=special)
             self.tokenizer.chat_template = CHAT_TEMPLATE
-            model = build_vision_model(self.tokenizer, **self.sizes, **FIXED, seed=run_seed(self.seed))
+            model = build_vision_model(self.tokenizer, **SIZES, seed=run_seed(self.seed))
             self.model = model.float().to(torch.get_default_device())
             self.image_processor = image_processor(PATCH, MERGE)
         super().load()

@@ -9,8 +9,7 @@ from lightning_cgrpo import Constraint, Objective
 from lightning_cgrpo.callbacks import DrivingScores, EvaluationTable
 from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.modules.rollout_module import RolloutModule
-from lightning_cgrpo.navsim.baselines import constant_velocity
-from lightning_cgrpo.navsim.evaluation import evaluate
+from lightning_cgrpo.navsim.evaluation import constant_velocity, evaluate
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.sampler import Sampler

@@ -74,7 +74,7 @@ def test_a_saved_directory_answers_as_before(fresh, tmp_path):
 def test_the_seed_decides_the_weights():
     weights = []
     for seed in (0, 0, 1):
-        policy = VisionFromScratch(hidden_size=32, layers=1, feed_forward=32, vision_hidden_size=16, seed=seed)
+        policy = VisionFromScratch(seed=seed)
         policy.load()
         weights.append(policy.model.model.visual.patch_embed.proj.weight)
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
