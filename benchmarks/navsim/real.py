@@ -65,7 +65,8 @@ def report(by_driver: Mapping[str, list[Drive]], first: str) -> dict[str, Any]:
         scores: Scores = result[name]["by_scene"]
         apart = difference(dict(enumerate(start.values())), {row: scores[scene] for row, scene in enumerate(start)})
         if name != first and apart is not None:
-            result[name]["difference"] = {"mean": apart.mean, "low": apart.low, "high": apart.high}
+            low, high = apart.mean - apart.half, apart.mean + apart.half
+            result[name]["difference"] = {"mean": apart.mean, "low": low, "high": high}
             result[name]["difference_without_log"] = {
                 log: fmean(scores[scene] - start[scene] for scene in scores if log_of(scene) != log)
                 for log in sorted({log_of(scene) for scene in scores})
