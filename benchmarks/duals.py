@@ -41,6 +41,7 @@ from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import Rollouts, Signal
 
 CONTROLLERS = ("DampedAscent", "SoftmaxAdam", "ExponentiatedGradient", "ProjectedAscent", "PID", "NuPI")
+"""``NAME-pooled`` has advantages of pooled scale, ``NAME-margin=M`` another setting of the controller."""
 RESULTS = Path(__file__).parent / "results" / "duals.json"
 ENTROPY, TOLERANCE, SIGMA = 0.001, 0.1, 1.5
 Array = NDArray[np.float64]
@@ -211,9 +212,11 @@ def by_name() -> dict[str, Problem]:
 class Dual:
     """The estimator and callback that users run, without a Trainer; the only place that knows their hooks."""
 
-    def __init__(self, objective: Objective, controller: Controller, updates: int) -> None:
+    def __init__(
+        self, objective: Objective, controller: Controller, estimator: ScalarizedAdvantages | None, updates: int
+    ) -> None:
         count = 1 + len(objective.constrained)
-        self.objective, self.estimator = objective, ScalarizedAdvantages()
+        self.objective, self.estimator = objective, estimator or ScalarizedAdvantages()
         self.module: Any = SimpleNamespace(
             objective=objective, weights=torch.full((count,), 1 / count, dtype=torch.float64), thresholds={},
             loggers=[], device=torch.device("cpu"),
@@ -264,13 +267,13 @@ def answered(problem: Problem, costs: Tensor, rows: Tensor, arms: Tensor, draw: 
     return signals
 
 
-def train(problem: Problem, controller: Controller, seed: int) -> Array:
+def train(problem: Problem, controller: Controller, seed: int, estimator: ScalarizedAdvantages | None = None) -> Array:
     """The policies ``[T / 4, X, A]`` of the last quarter."""
     draw = torch.Generator().manual_seed(seed)
     start = np.zeros_like(problem.rewards) if problem.start is None else problem.start
     logits = torch.from_numpy(start.copy()).requires_grad_()
     optimizer = torch.optim.Adam([logits], lr=problem.lr)
-    dual, policies = Dual(problem.objective, controller, problem.updates), []
+    dual, policies = Dual(problem.objective, controller, estimator, problem.updates), []
     for update in range(problem.updates):
         early = problem.before if update < problem.updates // 2 else None
         costs = torch.from_numpy(problem.costs if early is None else early)
@@ -294,7 +297,10 @@ def judged(name: str, controller: str, seed: int) -> dict[str, float]:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     problem = by_name()[name]
-    policies = train(problem, getattr(multipliers, controller)(), seed)
+    name, *options = controller.split("-")
+    settings = {option.partition("=")[0]: float(option.partition("=")[2]) for option in options if "=" in option}
+    estimator = ScalarizedAdvantages("pooled" if "pooled" in options else "group")
+    policies = train(problem, getattr(multipliers, name)(**settings), seed, estimator)
     safest, best = problem.bounds()
     reward = float((policies * problem.rewards).sum(-1).mean())
     excess = problem.excesses(policies)[:, : problem.counted].mean(0).max()
@@ -325,7 +331,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = list(by_name())
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", nargs="+", type=int, default=range(1, 27), metavar="N", help="by number, from 1")
-    parser.add_argument("--controllers", nargs="+", choices=CONTROLLERS, default=list(CONTROLLERS))
+    parser.add_argument("--controllers", nargs="+", default=list(CONTROLLERS))
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds, from 0")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, help="JSON file (default: benchmarks/results/duals.json for all problems)")

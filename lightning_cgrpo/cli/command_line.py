@@ -20,7 +20,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
+from lightning_cgrpo.callbacks.run_folder import run_folder
 from lightning_cgrpo.callbacks.run_summary import RunSummary
+from lightning_cgrpo.cli.closing_card import show_closing_card
 from lightning_cgrpo.cli.configuration import Config, ConfigError, Resolved
 from lightning_cgrpo.cli.environment import EnvironmentValues
 from lightning_cgrpo.cli.messages import explain
@@ -121,6 +123,9 @@ class CommandLine(LightningCLI):
             if isinstance(launcher, _SubprocessScriptLauncher):  # Other launchers end their processes.
                 end(launcher.procs)
             raise
+        finally:
+            if subcommand == "fit" and self.trainer.is_global_zero:
+                show_closing_card(run_folder(self.trainer))
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         named = self._get(self.config_init, "callbacks") or {}

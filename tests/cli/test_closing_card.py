@@ -1,0 +1,66 @@
+"""The card at the end of ``fit``: before, at the end and best, with the next commands."""
+
+from rich.console import Console
+
+from lightning_cgrpo.cli.closing_card import closing_lines, closing_table, show_closing_card
+
+
+def measured(update, low, high, value, reward):
+    constraints = {"safe": {"value": value, "low": low, "high": high}}
+    return {"update": update, "constraints": constraints, "reward": {"value": reward, "error": 0.01}}
+
+
+RECORD = {
+    "status": "interrupted",
+    "error": None,
+    "updates": 40,
+    "asked": 100,
+    "answers": 5120,
+    "seconds": 90.0,
+    "constraints": {
+        "safe": {"kind": "rate", "direction": "at_least", "threshold": 0.9, "role": "constrain"},
+        "[b]long[/b]": {"kind": "mean", "direction": "at_most", "threshold": None, "role": "monitor"},
+    },
+    "measured": {
+        "before": measured(0, 0.5, 0.6, 0.55, 0.1),
+        "end": {"update": 40, "constraints": {"safe": {"value": 0.93}}, "reward": {"value": 0.25}},
+        "last": measured(40, 0.88, 0.95, 0.92, 0.3),
+        "best": measured(20, 0.91, 0.97, 0.94, 0.2),
+    },
+    "best": {"checkpoint": "checkpoints/step=20.ckpt", "monitor": "val/merit", "score": 1.16},
+}
+
+
+def text_of(record, width):
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(closing_table(record))
+    return console.export_text()
+
+
+def test_met_and_missed_of_what_was_measured():
+    text = text_of(RECORD, 120)
+    assert "Run interrupted" in text and "safe >= 0.9" in text
+    assert "0.550 (0.500-0.600) missed" in text and "0.940 (0.910-0.970) met" in text and "0.930" in text
+    assert "last validation" not in text, "the best checkpoint is the one that later commands take"
+    assert "0.2 ± 0.01" in text
+    alone = {**RECORD, "measured": {"last": RECORD["measured"]["last"]}}
+    assert "0.920 (0.880-0.950) undecided" in text_of(alone, 120)
+
+
+def test_nothing_is_cut_off_at_80_columns():
+    text = text_of(RECORD, 80)
+    assert "…" not in text and max(map(len, text.splitlines())) <= 80
+
+
+def test_next_commands(tmp_path):
+    lines = closing_lines(RECORD, tmp_path)
+    assert lines[0] == "40 of 100 updates, 5,120 answers, 1.5 min."
+    assert f"{tmp_path}/checkpoints/step=20.ckpt, of update 20, by val/merit 1.16" in lines[1]
+    assert [line.split()[3] for line in lines if "lightning_cgrpo" in line] == ["test", "certify", "export"]
+    infeasible = {**RECORD, "best": {**RECORD["best"], "score": -0.2}}
+    assert any("No validation shows" in line for line in closing_lines(infeasible, tmp_path))
+
+
+def test_a_run_without_a_summary_has_no_card(tmp_path, capsys):
+    show_closing_card(tmp_path)
+    assert capsys.readouterr().out == ""
