@@ -107,13 +107,13 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         """``[J]`` bool, components whose discounted sums differ between any two answers of all processes."""
         discounts = self.gamma ** torch.arange(rewards.shape[-1], device=rewards.device, dtype=torch.float64)
         sums = (rewards.double() * discounts).sum(-1)  # [J, B, G]
-        found = []
+        varying = []
         for values, used in zip(sums, applicable, strict=True):
             _, std = batch_moments(values, used)
             sizes = torch.where(used, values, 0).abs()
             largest, number = all_sum(torch.stack([sizes.sum(), used.sum().double()])).unbind()
-            found.append(std * number > RELATIVE_ZERO * largest)
-        return torch.stack(found)
+            varying.append(std * number > RELATIVE_ZERO * largest)
+        return torch.stack(varying)
 
     def learn(self, optimizer: Optimizer, group_size: int, seed: int, update: int) -> None:
         """Take the critic's optimizer steps on the last batch. Collective."""
@@ -183,7 +183,7 @@ class LagrangianGAE(CriticAdvantages):
     def combine(self, advantages: Tensor, used: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         total, steps = torch.einsum("j,jbgt->bgt", weights, advantages), used.any(0)
         mean, std = batch_moments(total, steps)
-        parts = [batch_moments(part, own)[1] for part, own in zip(advantages, used, strict=True)]
+        parts = [batch_moments(part, steps_of_part)[1] for part, steps_of_part in zip(advantages, used, strict=True)]
         combined = torch.where(steps, divide(total - mean, std), 0)
         return combined, divide(weights * torch.stack(parts), std)
 

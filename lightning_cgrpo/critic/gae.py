@@ -18,9 +18,9 @@ def generalized_advantages(rewards: Tensor, values: Tensor, mask: Tensor, gamma:
         mask: ``[..., T]`` bool, the policy's own steps.
     """
     following = running = torch.zeros_like(values[..., 0])
-    found = []
-    for reward, value, own in reversed(list(zip(rewards.unbind(-1), values.unbind(-1), mask.unbind(-1), strict=True))):
-        running = torch.where(own, reward + gamma * following - value + gamma * gae_lambda * running, running)
-        following = torch.where(own, value, following)
-        found.append(torch.where(own, running, 0))
-    return torch.stack(found[::-1], -1)
+    advantages = []
+    for reward, value, acts in reversed(list(zip(rewards.unbind(-1), values.unbind(-1), mask.unbind(-1), strict=True))):
+        running = torch.where(acts, reward + gamma * following - value + gamma * gae_lambda * running, running)
+        following = torch.where(acts, value, following)
+        advantages.append(torch.where(acts, running, 0))
+    return torch.stack(advantages[::-1], -1)

@@ -64,7 +64,7 @@ def predict(critic: Critic, examples: Examples, components: int, micro_batch_siz
 def learn_values(
     critic: Critic,
     examples: Examples,
-    how: ValueLearning,
+    learning: ValueLearning,
     optimizer: Optimizer,
     group_size: int,
     seed: int,
@@ -81,13 +81,13 @@ def learn_values(
     """
     losses, skipped = [], 0
     device, share = examples.actions.device, Share.of(examples, group_size)
-    for epoch in range(how.epochs):
-        for rows, scale in minibatches(share, partition(share, how.minibatch_size, seed, update, epoch), device):
+    for epoch in range(learning.epochs):
+        for rows, scale in minibatches(share, partition(share, learning.minibatch_size, seed, update, epoch), device):
             optimizer.zero_grad()
-            for piece in equal_passes(critic, micro_batches(rows, how.micro_batch_size), device):
+            for piece in equal_passes(critic, micro_batches(rows, learning.micro_batch_size), device):
                 if len(piece):
                     part = examples[piece]
-                    loss = value_loss(critic(part), part, how.clip) * scale
+                    loss = value_loss(critic(part), part, learning.clip) * scale
                     losses.append(loss.detach())
                     loss.backward()
                 elif is_sharded(critic):
@@ -102,11 +102,11 @@ def learn_values(
                     "The tag critic/skipped_steps counts them."
                 )
                 continue
-            if how.max_grad_norm is not None:
-                nn.utils.clip_grads_with_norm_(critic.parameters(), how.max_grad_norm, norm)
+            if learning.max_grad_norm is not None:
+                nn.utils.clip_grads_with_norm_(critic.parameters(), learning.max_grad_norm, norm)
             optimizer.step()
     optimizer.zero_grad()
-    return torch.stack(losses).sum() / how.epochs if losses else torch.zeros((), device=device), skipped
+    return torch.stack(losses).sum() / learning.epochs if losses else torch.zeros((), device=device), skipped
 
 
 def value_loss(values: Tensor, examples: Examples, clip: float | None) -> Tensor:

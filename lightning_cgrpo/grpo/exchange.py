@@ -39,12 +39,12 @@ def assign(tokens: Sequence[int], steps: Sequence[Sequence[int]], processes: int
     total = np.zeros(processes, dtype=np.int64)
     owners = np.zeros(len(tokens), dtype=np.int64)
     for group in np.argsort(-np.array(tokens), kind="stable"):
-        own = loads[epochs, step[:, group]].sum(0)
-        owners[group] = np.lexsort((total, own))[0]  # of several, the process with the fewest tokens in all steps
+        load = loads[epochs, step[:, group]].sum(0)
+        owners[group] = np.lexsort((total, load))[0]  # of several, the process with the fewest tokens in all steps
         loads[epochs, step[:, group], owners[group]] += tokens[group]
         total[owners[group]] += tokens[group]
-    found: list[int] = owners.tolist()
-    return found
+    assigned: list[int] = owners.tolist()
+    return assigned
 
 
 @dataclass(frozen=True)
@@ -79,19 +79,20 @@ class Exchange:
         """
         size, rank = share.group_size, world()[0]
         shapes = {name: (tensor.dtype, tuple(tensor.shape[1:])) for name, tensor in _tensors(examples).items()}
-        known = gathered((group_tokens(examples, size, shares_prompts), shapes))
-        starts = np.cumsum([0, *(len(tokens) for tokens, _ in known)])
+        processes = gathered((group_tokens(examples, size, shares_prompts), shapes))
+        starts = np.cumsum([0, *(len(tokens) for tokens, _ in processes)])
         owners = np.array(
-            assign([count for tokens, _ in known for count in tokens], steps_of(epochs, share), len(known)), np.int64
+            assign([count for tokens, _ in processes for count in tokens], steps_of(epochs, share), len(processes)),
+            np.int64,
         )
         mine, groups = owners[starts[rank] : starts[rank + 1]], np.flatnonzero(owners == rank)
         origins = np.searchsorted(starts, groups, side="right") - 1
         return cls(
             share=replace(share, numbers=torch.from_numpy((groups[:, None] * size + np.arange(size)).flatten())),
             order=torch.from_numpy(mine.argsort(kind="stable")).to(examples.actions.device, non_blocking=True),
-            sent=np.bincount(mine, minlength=len(known)).tolist(),
-            received=np.bincount(origins, minlength=len(known)).tolist(),
-            shapes=_largest([shapes for _, shapes in known]),
+            sent=np.bincount(mine, minlength=len(processes)).tolist(),
+            received=np.bincount(origins, minlength=len(processes)).tolist(),
+            shapes=_largest([shapes for _, shapes in processes]),
         )
 
     def moved(self, examples: Examples) -> Examples:
@@ -140,12 +141,12 @@ def group_tokens(examples: Examples, group_size: int, shares_prompts: bool) -> l
 def steps_of(epochs: Sequence[Sequence[Tensor]], share: Share) -> list[list[int]]:
     """The number of each group's part, for every epoch; 0 where parts cut groups."""
     size = share.group_size
-    found = np.zeros((len(epochs), share.total // size), dtype=np.int64)
+    step_of_group = np.zeros((len(epochs), share.total // size), dtype=np.int64)
     for epoch, parts in enumerate(epochs):
         for number, part in enumerate(parts):
             if len(part) >= size:
-                found[epoch, part[::size].numpy() // size] = number
-    steps: list[list[int]] = found.tolist()
+                step_of_group[epoch, part[::size].numpy() // size] = number
+    steps: list[list[int]] = step_of_group.tolist()
     return steps
 
 
@@ -174,11 +175,11 @@ def _tensors(examples: Examples) -> dict[str, Tensor]:
 
 def _largest(shapes: Sequence[Mapping[str, Shape]]) -> dict[str, Shape]:
     """The largest size of every dimension, by name in alphabetical order, because processes may lack some names."""
-    found: dict[str, Shape] = {}
+    largest: dict[str, Shape] = {}
     for name in sorted({name for named in shapes for name in named}):
-        known = [named[name] for named in shapes if name in named]
-        found[name] = known[0][0], tuple(map(max, zip(*(shape for _, shape in known), strict=True)))
-    return found
+        sizes = [named[name] for named in shapes if name in named]
+        largest[name] = sizes[0][0], tuple(map(max, zip(*(shape for _, shape in sizes), strict=True)))
+    return largest
 
 
 def _padded(tensor: Tensor, shape: Sequence[int], left: bool) -> Tensor:

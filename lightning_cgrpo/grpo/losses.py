@@ -182,6 +182,6 @@ def grpo_loss(
         if "entropy" in penalties:
             total = total - penalties["entropy"] * bonus
     if "gap" in penalties and sampling_log_probs is not None:
-        known = valid & sampling_log_probs.isfinite()
-        total = total - penalties["gap"] * k3(torch.where(known, log_probs - sampling_log_probs, 0))
+        reported = valid & sampling_log_probs.isfinite()
+        total = total - penalties["gap"] * k3(torch.where(reported, log_probs - sampling_log_probs, 0))
     return LossTerms(-(weights * total).sum(), kl_sum, entropy_sum, clip_fraction=(weights * bounded).sum())

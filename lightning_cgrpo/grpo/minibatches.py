@@ -180,9 +180,11 @@ def token_batches(examples: Examples, rows: Tensor, tokens: int, shares_prompts:
     for member in zip(group.tolist(), prompts[group].tolist(), answers.tolist(), strict=True):
         longer = [*members, member]
         if shares_prompts:
-            total = sum({prompt: length for prompt, length, _ in longer}.values()) + sum(own for *_, own in longer)
+            total = sum({prompt: length for prompt, length, _ in longer}.values()) + sum(
+                answer for *_, answer in longer
+            )
         else:
-            total = len(longer) * (max(length for _, length, _ in longer) + max(own for *_, own in longer))
+            total = len(longer) * (max(length for _, length, _ in longer) + max(answer for *_, answer in longer))
         if members and total > tokens:
             sizes.append(len(members))
             longer = [member]

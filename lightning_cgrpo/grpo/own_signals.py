@@ -31,24 +31,26 @@ def own_signals(names: Iterable[str], examples: Examples, rollouts: Rollouts) ->
     Raises:
         UserError: the sampler reported no log-probabilities for ``gap``.
     """
-    targets, found = examples.targets, {}
+    targets, signals = examples.targets, {}
     policy, real = targets["old_log_probs"], examples.mask
     for name in names:
         if name == "entropy":
-            values, known = targets["entropy"], real
+            values, measured = targets["entropy"], real
         elif name == "kl":
-            values, known = k3(targets["reference_log_probs"] - policy), real
+            values, measured = k3(targets["reference_log_probs"] - policy), real
         elif "sampling_log_probs" in targets:
-            known = real & targets["sampling_log_probs"].isfinite()
-            values = k3(torch.where(known, policy - targets["sampling_log_probs"], 0))
+            measured = real & targets["sampling_log_probs"].isfinite()
+            values = k3(torch.where(measured, policy - targets["sampling_log_probs"], 0))
         else:
             raise UserError(
                 "Expected a sampler that reports log-probabilities for the signal 'gap', but the policy samples "
                 "itself, try a vLLM engine, or no constraint on gap."
             )
-        total, steps = (_by_answer(torch.where(known, part, 0), rollouts) for part in (values, torch.ones_like(values)))
-        found[name] = Signal(total / steps.clamp(min=1), applicable=steps > 0)
-    return found
+        total, steps = (
+            _by_answer(torch.where(measured, part, 0), rollouts) for part in (values, torch.ones_like(values))
+        )
+        signals[name] = Signal(total / steps.clamp(min=1), applicable=steps > 0)
+    return signals
 
 
 def _by_answer(values: Tensor, rollouts: Rollouts) -> Tensor:

@@ -49,8 +49,8 @@ class SamplingCorrection:
 
         A step whose engine's log-probability is not finite has ratio 1; so has a step outside the mask.
         """
-        known = mask & sampling_log_probs.isfinite()
-        difference = torch.where(known, old_log_probs - sampling_log_probs, 0).detach()
+        reported = mask & sampling_log_probs.isfinite()
+        difference = torch.where(reported, old_log_probs - sampling_log_probs, 0).detach()
         if self.sequence and difference.dim() > 1:
             difference = torch.where(mask, difference.sum(-1, keepdim=True), 0)
         return difference.exp()

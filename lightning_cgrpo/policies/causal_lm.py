@@ -204,15 +204,15 @@ class CausalLMPolicy(TextPolicy):
         """
         if positions is None:
             positions = CausalLMPolicy.row_positions(self, ids, mask, prompts)[:, -ids.shape[1] :]
-        given: dict[str, Any] = {"input_ids": ids, "use_cache": cache is not None}
+        arguments: dict[str, Any] = {"input_ids": ids, "use_cache": cache is not None}
         if self._cache_argument is not None:
-            given[self._cache_argument] = cache
+            arguments[self._cache_argument] = cache
         if self.pads:  # otherwise transformers counts positions
-            given |= {"attention_mask": mask.long(), "position_ids": positions}
+            arguments |= {"attention_mask": mask.long(), "position_ids": positions}
         if not states:
-            given["logits_to_keep"] = keep
+            arguments["logits_to_keep"] = keep
         output = (self.network.base_model if states else self.model)(
-            **{name: value for name, value in given.items() if name in self._arguments}
+            **{name: value for name, value in arguments.items() if name in self._arguments}
         )
         rows: Tensor = output.last_hidden_state if states else output.logits
         return rows[:, -keep:]

@@ -303,7 +303,7 @@ def in_float32(model: Any) -> None:
         )
     head.to(torch.promote_types(head.weight.dtype, torch.float32))
     # Padded passes call the layer itself. Hooks stay with a copy of the model, and the second one undoes autocast.
-    head.register_forward_pre_hook(lambda _, given: (at_least_float32(given[0]),))
+    head.register_forward_pre_hook(lambda _, inputs: (at_least_float32(inputs[0]),))
     head.register_forward_hook(_float32_product)
 
 
@@ -312,11 +312,11 @@ def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _float32_product(head: Any, given: tuple[Tensor], output: Tensor) -> Tensor:
+def _float32_product(head: Any, inputs: tuple[Tensor], output: Tensor) -> Tensor:
     if output.dtype == head.weight.dtype:
         return output
-    with torch.autocast(given[0].device.type, enabled=False):
-        return linear(given[0], head.weight, head.bias)
+    with torch.autocast(inputs[0].device.type, enabled=False):
+        return linear(inputs[0], head.weight, head.bias)
 
 
 def recomputable_layers(model: Any) -> list[nn.Module]:

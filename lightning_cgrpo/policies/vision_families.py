@@ -69,8 +69,8 @@ class QwenVL:
     @staticmethod
     def read(processor: Any, images: list[Any]) -> tuple[Tensor, Tensor]:
         """Patches ``[L, D]`` of images, and grids ``[I, 3]``, whose products are each image's number of patches."""
-        found = processor(images=images, return_tensors="pt")
-        return found["pixel_values"], found["image_grid_thw"]
+        prepared = processor(images=images, return_tensors="pt")
+        return prepared["pixel_values"], prepared["image_grid_thw"]
 
     def prepare(self) -> None:
         """Change the network, after loading; by default nothing."""
@@ -90,17 +90,17 @@ class QwenVL:
 
     def _placed(self, grids: Tensor, device: torch.device) -> dict[str, Tensor]:
         """Arguments that the tower would compute from grids, made on the host, which would wait at each image."""
-        found, ends = self._indices(grids)
+        indices, ends = self._indices(grids)
         # Only flash attention reads an image's ends on the device.
-        placed = found | ends if is_flash_attention_requested(self.network.model.visual.config) else found
+        placed = indices | ends if is_flash_attention_requested(self.network.model.visual.config) else indices
         return ends | {name: tensor.to(device, non_blocking=True) for name, tensor in placed.items()}
 
     def _indices(self, grids: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Indices of patches, and the ends of images and windows, by transformers' names."""
         tower = self.network.model.visual
         windows, bounds = get_vision_window_index(grids, self.merge, tower.window_size, self.patch_size)
-        found = {"position_ids": get_vision_position_ids(grids, self.merge), "window_index": windows}
-        return found, {"cu_seqlens": get_vision_cu_seqlens(grids), "cu_window_seqlens": bounds}
+        indices = {"position_ids": get_vision_position_ids(grids, self.merge), "window_index": windows}
+        return indices, {"cu_seqlens": get_vision_cu_seqlens(grids), "cu_window_seqlens": bounds}
 
     @staticmethod
     def bound(processor: Any, least: int | None, most: int | None) -> None:
@@ -127,9 +127,9 @@ class Qwen3VL(QwenVL):
         corners, weights = get_vision_interpolation_indices_and_weights(
             grids, tower.num_grid_per_side, tower.interpolation_mode, tower.interpolation_align_corners, self.merge
         )
-        found = {"interp_indices": corners, "interp_weights": weights}
-        found["position_ids"] = get_vision_position_ids(grids, self.merge)
-        return found, {"cu_seqlens": get_vision_cu_seqlens(grids)}
+        indices = {"interp_indices": corners, "interp_weights": weights}
+        indices["position_ids"] = get_vision_position_ids(grids, self.merge)
+        return indices, {"cu_seqlens": get_vision_cu_seqlens(grids)}
 
 
 def add_features(hidden: Tensor, places: Tensor, features: Tensor) -> Tensor:
@@ -190,9 +190,9 @@ class InternVL(QwenVL):
     @staticmethod
     def read(processor: Any, images: list[Any]) -> tuple[Tensor, Tensor]:
         # Saved processors name no tiles; transformers' InternVLProcessor asks for tiles in each call.
-        found = processor(images=images, return_tensors="pt", crop_to_patches=True)
-        tiles = torch.as_tensor(found["num_patches"])
-        return found["pixel_values"].flatten(1), tiles[:, None] ** tiles.new_tensor([1, 0, 0])
+        prepared = processor(images=images, return_tensors="pt", crop_to_patches=True)
+        tiles = torch.as_tensor(prepared["num_patches"])
+        return prepared["pixel_values"].flatten(1), tiles[:, None] ** tiles.new_tensor([1, 0, 0])
 
     def features(self, patches: Tensor, grids: Tensor) -> list[Tensor]:
         tiles = patches.unflatten(1, (-1, self.tile, self.tile))

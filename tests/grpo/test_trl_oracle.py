@@ -184,7 +184,7 @@ def loss_of_ours(batch, advantages, pieces=1, sampled=False, **options):
     rollouts = batch.rollouts if sampled else copy.copy(batch.rollouts)
     if not sampled:
         rollouts.sampling_log_probs = None
-    examples = module._with_reference(module._sampled_examples(rollouts, advantages.view(GROUPS, GROUP_SIZE)))
+    examples = module._with_reference(module._sampled_examples(rollouts, advantages.view(GROUPS, GROUP_SIZE))[0])
     examples.targets["old_log_probs"] = module._log_probs(policy, examples)
     moved(policy.model, 0.05, seed=2)
     clipped = []

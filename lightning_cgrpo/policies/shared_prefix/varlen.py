@@ -49,11 +49,11 @@ class Attends:
 class Kernel(Protocol):
     """Attention of queries ``[S, H, D]`` to keys and values ``[S', K, D]``."""
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, how: Attends) -> tuple[Tensor, Tensor]:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, part: Attends) -> tuple[Tensor, Tensor]:
         """Attended values ``[S, H, D]`` and their normalizers (log-sum-exp) ``[H, S]``, at least float32."""
 
     def backward(
-        self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, attended: Tensor, norm: Tensor, how: Attends
+        self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, attended: Tensor, norm: Tensor, part: Attends
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of queries, keys and values; `attended` and `norm` are of all keys that a query attends to."""
 
@@ -61,26 +61,26 @@ class Kernel(Protocol):
 class Flash:
     """CUDA's flash kernel, which `torch.nn.attention.varlen.varlen_attn` wraps without a backward pass of parts."""
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, how: Attends) -> tuple[Tensor, Tensor]:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, part: Attends) -> tuple[Tensor, Tensor]:
         attended, norm, *_ = torch.ops.aten._flash_attention_forward(
-            query, key, value, *_sequences(how), 0.0, how.causal, False, scale=how.scale
+            query, key, value, *_sequences(part), 0.0, part.causal, False, scale=part.scale
         )
         return attended, norm
 
     def backward(
-        self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, attended: Tensor, norm: Tensor, how: Attends
+        self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, attended: Tensor, norm: Tensor, part: Attends
     ) -> tuple[Tensor, Tensor, Tensor]:
         # The state of random numbers, which dropout alone reads.
         state, unused = torch.zeros(2, dtype=torch.uint64, device=query.device), query.new_empty(0)
         tensors = gradient, query, key, value, attended, norm
-        found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
-            *tensors, *_sequences(how), 0.0, how.causal, state, unused, scale=how.scale
+        gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
+            *tensors, *_sequences(part), 0.0, part.causal, state, unused, scale=part.scale
         )
-        return found
+        return gradients
 
 
-def _sequences(how: Attends) -> tuple[Tensor, Tensor, int, int]:
-    return how.queries.ends, how.keys.ends, how.queries.longest, how.keys.longest
+def _sequences(part: Attends) -> tuple[Tensor, Tensor, int, int]:
+    return part.queries.ends, part.keys.ends, part.queries.longest, part.keys.longest
 
 
 def runs_flash(query: Tensor) -> bool:
