@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lightning_cgrpo.tasks.gymnasium.episodes import GymnasiumEpisodes
 from lightning_cgrpo.tasks.gymnasium.worlds import Moment, World, reset_world, step_world
 
+REPLAYED = 4
+"""Episodes that are replayed."""
 STEPS = 200
 """Longest episode that looks for the wrapper."""
 
@@ -18,20 +21,33 @@ Play = Callable[[int], GymnasiumEpisodes]
 
 
 def difference(episodes: GymnasiumEpisodes, play: Play) -> str | None:
-    """The first value of an episode that differs in a world that has played another episode, as "reward of step 3".
+    """The first value of an episode that differs in a world that has played others, as "reward of step 3".
+
+    The `REPLAYED` episodes with the largest rewards and infos are replayed, since zeros and short episodes tell little.
 
     Args:
         episodes: all of them ended.
     """
-    for row in (len(episodes.seeds) - 1, 0):
-        replay, recorded = play(row), episodes.recorded(row)
+    recorded = [episodes.recorded(row) for row in range(len(episodes.seeds))]
+    numbers = [name for name in recorded[0] if name == "reward" or name.startswith("info.")]
+    told = [sum(float(facts[name].abs().sum()) for name in numbers) for facts in recorded]
+    rows = sorted(range(len(told)), key=lambda row: -told[row])[:REPLAYED]
+    # The last is played first too, so that none is the first of its world.
+    for row in (rows[-1], *rows):
+        replay = play(row)
         states = replay.start
-        for action in recorded["action"][1:]:
+        for action in recorded[row]["action"][1:]:
             states = replay.step(states, action[None].to(states.device))
-    replayed = replay.recorded(0)
-    del recorded["action"]
+        if differs := _first_difference(recorded[row], replay.recorded(0)):
+            return differs
+    return None
+
+
+def _first_difference(recorded: Mapping[str, Tensor], replayed: Mapping[str, Tensor]) -> str | None:
     for step in range(len(recorded["reward"])):
         for name, values in recorded.items():
+            if name == "action":
+                continue
             if step >= len(replayed[name]) or not torch.equal(values[step], replayed[name][step]):
                 return f"{name} of {f'step {step}' if step else 'the reset'}"
     return None
