@@ -112,9 +112,7 @@ class RunSummary(Callback):
                 self._scored.setdefault(float(score), last)  # of equal validations, the first has the checkpoint
 
     def on_train_end(self, trainer: Trainer, pl_module: RolloutModule) -> None:
-        asked = _asked(trainer)
-        whole = asked is None or trainer.global_step >= asked or trainer.should_stop
-        self._write(trainer, pl_module, "finished" if whole else "interrupted")
+        self._write(trainer, pl_module, "interrupted" if ended_early(trainer) else "finished")
 
     def on_exception(self, trainer: Trainer, pl_module: RolloutModule, exception: BaseException) -> None:
         if self._path is None:
@@ -143,7 +141,7 @@ class RunSummary(Callback):
         self._record |= {
             "status": status,
             "updates": trainer.global_step,
-            "asked": _asked(trainer),
+            "asked": updates_asked(trainer),
             "answers": self._spent["answers"] or None,
             "seconds": round(self._spent["seconds"] + time.monotonic() - self._began, 1),
             "cpu_seconds": round(self._spent["cpu_seconds"] + cpu, 1),
@@ -204,7 +202,13 @@ def _end(objective: Objective, logged: deque[tuple[int, Mapping[str, float]]]) -
     return {"update": logged[-1][0], "reward": mean("reward/mean"), "constraints": constraints}
 
 
-def _asked(trainer: Trainer) -> int | None:
+def ended_early(trainer: Trainer) -> bool:
+    """True if training made fewer updates than asked, and neither a callback nor a time limit ended it."""
+    asked = updates_asked(trainer)
+    return asked is not None and trainer.global_step < asked and not trainer.should_stop
+
+
+def updates_asked(trainer: Trainer) -> int | None:
     """Updates to make; None if only time or a callback ends the run."""
     total = trainer.estimated_stepping_batches
     return int(total) if math.isfinite(total) else None

@@ -3,6 +3,7 @@
 import asyncio
 import builtins
 import itertools
+import json
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import torch
 from lightning import Trainer
 
 from lightning_cgrpo import ConstrainedGRPO, Constraint, Objective
+from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import FixedWeights
 from lightning_cgrpo.datamodules import SeedDataModule
 from lightning_cgrpo.errors import UserError, first_line, printable
@@ -280,3 +282,19 @@ def test_texts_of_all_values_can_be_shown():
     assert first_line(SilentError()).startswith("<SilentError")
     assert printable("\x1b]0;title\x07\x9b\ud83d") == r"\x1b]0;title\x07\x9b" + "\ufffd"
     assert printable("plain text \U0001f600") == "plain text \U0001f600"
+
+
+def test_a_callback_that_ends_the_loop_does_not_end_fit_with_success(tmp_path, monkeypatch):
+    (tmp_path / "stops_loops.py").write_text(
+        "from lightning.pytorch import Callback\n\n\nclass Stops(Callback):\n"
+        "    def on_train_batch_end(self, trainer, *_):\n"
+        "        if trainer.global_step == 2:\n            raise StopIteration\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    small = "--data.prompts_per_update=2 --data.train_prompts=8 --model.group_size=2 --callbacks.initial_rates=null"
+    with pytest.raises(UserError, match="training ended after"):
+        main(["fit", "-c", "configs/gridworld.yaml", *small.split(), "--trainer.max_epochs=1", "--trainer.max_steps=-1",
+              "--callbacks.mine=stops_loops.Stops", "--trainer.enable_progress_bar=false"])  # fmt: skip
+    (summary,) = tmp_path.glob("runs/*/*/summary.json")
+    assert json.loads(summary.read_text())["status"] == "interrupted"

@@ -21,7 +21,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 from lightning_cgrpo.callbacks.run_folder import run_folder
-from lightning_cgrpo.callbacks.run_summary import RunSummary
+from lightning_cgrpo.callbacks.run_summary import RunSummary, ended_early, updates_asked
 from lightning_cgrpo.cli.closing_card import show_closing_card
 from lightning_cgrpo.cli.configuration import Config, ConfigError, Resolved
 from lightning_cgrpo.cli.environment import EnvironmentValues
@@ -29,7 +29,7 @@ from lightning_cgrpo.cli.messages import explain
 from lightning_cgrpo.cli.method import identity_of
 from lightning_cgrpo.cli.preparation import prepare
 from lightning_cgrpo.cli.run_files import RunFiles
-from lightning_cgrpo.errors import first_line
+from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.user_code import UserCode
 
 SWITCHES = {"enable_progress_bar": ProgressBar, "enable_checkpointing": ModelCheckpoint}
@@ -118,6 +118,12 @@ class CommandLine(LightningCLI):
         try:
             with UserCode(f"code that `{subcommand}` calls"):  # such as callbacks
                 super()._run_subcommand(subcommand)
+            if subcommand == "fit" and ended_early(self.trainer):
+                raise UserError(
+                    f"Expected {updates_asked(self.trainer):,} updates, but training ended after "
+                    f"{self.trainer.global_step:,}, because a callback raised StopIteration, which ends Lightning's "
+                    "loop, try trainer.should_stop."
+                )
         except BaseException:
             launcher = self.trainer.strategy.launcher
             if isinstance(launcher, _SubprocessScriptLauncher):  # Other launchers end their processes.

@@ -10,6 +10,7 @@ import pytest
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.method import identity_of
+from lightning_cgrpo.errors import UserError
 
 SMALL = shlex.split(
     "-c configs/gridworld.yaml --data.prompts_per_update=2 --data.train_prompts=16 --data.val_prompts=8 "
@@ -19,6 +20,7 @@ SMALL = shlex.split(
     "--callbacks.pictures=null"
 )
 ENDS = """
+import os, signal
 from lightning.pytorch import Callback
 class Ends(Callback):
     def __init__(self, how: str):
@@ -27,8 +29,10 @@ class Ends(Callback):
         if trainer.global_step == 3:
             if self.how == "stops":
                 trainer.should_stop = True
+            elif self.how == "interrupts":
+                os.kill(os.getpid(), signal.SIGINT)
             else:
-                raise dict(exits=SystemExit(0), interrupts=KeyboardInterrupt(), fails=OSError("no\\nroom"))[self.how]
+                raise dict(exits=SystemExit(0), fails=OSError("no\\nroom"))[self.how]
 """
 
 
@@ -39,7 +43,7 @@ def fit(tmp_path, monkeypatch):
     (tmp_path / "ends.py").write_text(ENDS)
 
     def run(*arguments, name="first"):
-        with contextlib.suppress(SystemExit, KeyboardInterrupt, OSError):
+        with contextlib.suppress(SystemExit, KeyboardInterrupt, OSError, UserError):
             main(["fit", *SMALL, *arguments, f"--trainer.logger.name={name}"])
         return json.loads(Path(f"runs/{name}/version_0/summary.json").read_text())
 
@@ -87,6 +91,6 @@ def test_a_resumed_run_adds_up(fit):
     first = fit(ending("interrupts"))
     second = fit("--ckpt_path=runs/first/version_0/checkpoints/last.ckpt", name="second")
     assert (second["status"], second["updates"], second["resumed"]) == ("finished", 8, "../../first/version_0")
-    assert second["answers"] == first["answers"] + 8 * 6, "resumed at update 2"
+    assert second["answers"] == first["answers"] + 8 * (8 - first["updates"]) == 64, "an interrupt leaves a checkpoint"
     assert (Path("runs/second/version_0") / second["best"]["checkpoint"]).exists()
     assert second["seconds"] > first["seconds"] and second["measured"]["before"] == first["measured"]["before"]
