@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 from lightning_cgrpo.checkpoints.files import damage
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.command.trajectory_file import Candidate, read_candidates
-from lightning_cgrpo.records import RecordError, read_records
+from lightning_cgrpo.prompts.records import RecordError, read_records
 from lightning_cgrpo.samplers.vllm.requests import read_turn
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.json_fields import SceneError

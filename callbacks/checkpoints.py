@@ -30,7 +30,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.monitors import VALIDATION
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.merit import MERIT, too_few
-from lightning_cgrpo.prompt_source import PromptLoader
+from lightning_cgrpo.prompts.source import PromptLoader
 from lightning_cgrpo.user_code import by_signal
 
 FOLDER = "checkpoints"

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.prompt_source import PromptLoader, PromptSource, PromptSubset, identities
+from lightning_cgrpo.prompts.source import PromptLoader, PromptSource, PromptSubset, identities
 from lightning_cgrpo.randomness import Stream, generator, run_seed
 from lightning_cgrpo.user_code import UserCode
 

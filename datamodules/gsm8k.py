@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_cgrpo.datamodules.prompt import PromptDataModule
-from lightning_cgrpo.records import Record
+from lightning_cgrpo.prompts.records import Record
 from lightning_cgrpo.tasks.gsm8k import prompts
 
 

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
 from lightning_cgrpo.datamodules.base import GeneratedDataModule, Split, evenly_spaced
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.prompt_source import PromptLoader
+from lightning_cgrpo.prompts.source import PromptLoader
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.source import SceneSource

@@ -12,8 +12,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.datamodules.base import GroupDataModule, Split, check_at_least, evenly_spaced
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.prompt_source import PromptSource, identities
-from lightning_cgrpo.records import SUFFIXES, Record, read_records
+from lightning_cgrpo.prompts.records import SUFFIXES, Record, read_records
+from lightning_cgrpo.prompts.source import PromptSource, identities
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.functions.prompts import Prompts, columns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_cgrpo.datamodules.base import GeneratedDataModule, Split
-from lightning_cgrpo.prompt_source import PromptLoader
+from lightning_cgrpo.prompts.source import PromptLoader
 from lightning_cgrpo.tasks.gsm8k.generated_prompts import WordProblemDemonstrations, WordProblems
 
 

@@ -25,7 +25,7 @@ API: dict[str, tuple[str, ...]] = {
                   "objective.constraint.ObjectiveError", "errors.UserError"),
     "Multipliers": ("multipliers",),
     "Callbacks": ("callbacks",),
-    "Data": ("datamodules", "rollout", "prompt_source"),
+    "Data": ("datamodules", "rollout", "prompts"),
     "Tasks": ("tasks",),
     "Samplers": ("samplers",),
     "Policies": ("policies",),

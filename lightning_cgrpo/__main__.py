@@ -20,7 +20,7 @@ RUNS = {
 }
 TOOLS = {
     "tiny-model": ("lightning_cgrpo.cli.tiny_model", "make a small random language model, for first trials"),
-    "plan": ("lightning_cgrpo.plan", "count the bytes of weights, optimizer, cache and logits on a GPU before a run"),
+    "plan": ("lightning_cgrpo.cli.plan", "count the bytes of weights, optimizer, cache and logits before a run"),
     "study": ("lightning_cgrpo.studies.command", "train variants with several seeds, compare and report them"),
     "report": ("lightning_cgrpo.reporting.command", "draw figures and tables of runs, grouped by their configurations"),
     "certify": ("lightning_cgrpo.cli.certify", "decide with 95 % confidence whether a policy meets its thresholds"),

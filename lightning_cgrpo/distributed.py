@@ -1,4 +1,7 @@
-"""Collectives, which every process must call in equal order. A single process communicates nothing."""
+"""Collectives, which every process must call in equal order, and copies between host and device.
+
+A single process communicates nothing.
+"""
 
 from __future__ import annotations
 
@@ -81,3 +84,18 @@ def gathered_on_first(value: T) -> list[T] | None:
     values: list[T | None] | None = None if rank else [None] * size
     dist.gather_object(value, values)
     return values  # type: ignore[return-value]  # all are filled
+
+
+def on_host(*tensors: Tensor) -> list[Tensor]:
+    """Copies of integer or bool tensors on the CPU, in one transfer, because the host waits for each.
+
+    Tensors that are on the CPU aren't copied.
+    """
+    there = [tensor for tensor in tensors if tensor.device.type != "cpu"]
+    if not there:
+        return list(tensors)
+    packed = torch.cat([tensor.flatten().long() for tensor in there]).cpu()
+    parts = iter(packed.split([tensor.numel() for tensor in there]))
+    return [
+        tensor if tensor.device.type == "cpu" else next(parts).view(tensor.shape).to(tensor.dtype) for tensor in tensors
+    ]

@@ -10,7 +10,7 @@ from benchmarks.gpu.waits import Waits
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.preparation import prepare
-from lightning_cgrpo.host import on_host
+from lightning_cgrpo.distributed import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 from lightning_cgrpo.rollout import Rollouts

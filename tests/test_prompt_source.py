@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_cgrpo.prompt_source import identities
+from lightning_cgrpo.prompts.source import identities
 from lightning_cgrpo.rollout import PromptGroups
 
 

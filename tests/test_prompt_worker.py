@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_cgrpo import prompt_source
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.prompt_source import PromptLoader, PromptSource
-from lightning_cgrpo.prompt_worker import made_ahead
+from lightning_cgrpo.prompts import source
+from lightning_cgrpo.prompts.source import PromptLoader, PromptSource
+from lightning_cgrpo.prompts.worker import made_ahead
 from lightning_cgrpo.rollout import PromptGroups
 
 ROOT = Path(__file__).parents[1]
@@ -72,7 +72,7 @@ def same(groups: PromptGroups, others: PromptGroups) -> bool:
 def test_batches_are_those_made_at_once(start, processes, monkeypatch):
     """From any update on, and each process's share, be it empty."""
     for rank in range(processes):
-        monkeypatch.setattr(prompt_source, "world", lambda rank=rank: (rank, processes))
+        monkeypatch.setattr(source, "world", lambda rank=rank: (rank, processes))
         ahead, at_once = (
             list(PromptLoader(Things(11), 2, seed=4, start=lambda: start, drop_last=True, worker=worker))
             for worker in (True, False)
@@ -142,7 +142,7 @@ def test_signals_to_all_processes_of_a_job_leave_the_worker_alone():
 
 PROGRAM = """
 import multiprocessing, os, signal, sys, time, torch
-from lightning_cgrpo.prompt_worker import made_ahead
+from lightning_cgrpo.prompts.worker import made_ahead
 from lightning_cgrpo.rollout import PromptGroups
 batches = made_ahead(PromptGroups, torch.arange(4).split(1))
 next(batches)

@@ -6,7 +6,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from lightning_cgrpo.records import RecordError, read_records
+from lightning_cgrpo.prompts.records import RecordError, read_records
 
 ROWS = [{"question": "1 + 1?", "answer": "#### 2"}, {"question": "2 + 2?", "answer": "#### 4"}]
 
@@ -121,7 +121,7 @@ def test_a_name_is_loaded_by_the_datasets_library(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    monkeypatch.setattr("lightning_cgrpo.records.hub_answers", lambda: True)
+    monkeypatch.setattr("lightning_cgrpo.prompts.records.hub_answers", lambda: True)
     records = read_records("openai/gsm8k", "test", "main")
     assert [record.values for record in records] == ROWS
     assert records[1].where == "openai/gsm8k [test], row 2"

@@ -69,7 +69,7 @@ def ours(updates: int) -> dict[str, float]:
     from lightning.pytorch import Trainer
 
     from lightning_cgrpo import CausalLMPolicy, ConstrainedGRPO, ConversationSampler, FunctionTask, Objective
-    from lightning_cgrpo.prompt_source import PromptLoader
+    from lightning_cgrpo.prompts.source import PromptLoader
     from lightning_cgrpo.rollout import read
     from lightning_cgrpo.tasks.calculator.functions import calculator
     from lightning_cgrpo.tasks.functions.prompts import Prompts

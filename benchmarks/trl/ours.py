@@ -21,7 +21,7 @@ from lightning_cgrpo import (
 )
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.multipliers import SoftmaxAdam
-from lightning_cgrpo.prompt_source import PromptLoader
+from lightning_cgrpo.prompts.source import PromptLoader
 from lightning_cgrpo.tasks.functions.prompts import Prompts
 
 

@@ -20,7 +20,7 @@ from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import BOUNDS, Constraint
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.output import print_table
-from lightning_cgrpo.prompt_source import PromptLoader, PromptSource
+from lightning_cgrpo.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.verdicts.verdict import Counts, fewest_for_all, overall, verdicts
 
 SPLIT = "certify"

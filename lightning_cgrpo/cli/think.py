@@ -169,6 +169,6 @@ def _continued(out: Path) -> set[str]:
         with out.open("r+b") as file:
             file.truncate(sum(map(len, lines[:-1])))
         lines = lines[:-1]
-    from lightning_cgrpo.records import read_records
+    from lightning_cgrpo.prompts.records import read_records
 
     return {record.text("scene") for record in read_records(out)} if lines else set()

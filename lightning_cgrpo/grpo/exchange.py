@@ -11,9 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lightning_cgrpo.distributed import gathered, world
+from lightning_cgrpo.distributed import gathered, on_host, world
 from lightning_cgrpo.grpo.minibatches import Share
-from lightning_cgrpo.host import on_host
 from lightning_cgrpo.rollout import Examples, read
 
 INPUTS, SHARED, TARGETS = "inputs/", "shared/", "targets/"

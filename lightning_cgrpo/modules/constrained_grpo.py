@@ -21,7 +21,7 @@ from lightning_cgrpo.objective.measurement import behavior_sums, isolate_faults
 from lightning_cgrpo.objective.objective import Components, Objective, over_prompts
 from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import in_turn, shard
-from lightning_cgrpo.prompt_source import PromptLoader
+from lightning_cgrpo.prompts.source import PromptLoader
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, Signals
 from lightning_cgrpo.samplers.sampler import Sampler

@@ -23,7 +23,7 @@ from lightning_cgrpo.objective.subsets import check_columns
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.precision import cast_once
 from lightning_cgrpo.policies.sharding import is_sharded, unsharded
-from lightning_cgrpo.prompt_source import PromptLoader
+from lightning_cgrpo.prompts.source import PromptLoader
 from lightning_cgrpo.randomness import Stream, run_seed, uniform
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 from lightning_cgrpo.samplers.sampler import Sampler

@@ -77,7 +77,7 @@ def check_indicators(signals: Signals, users: Mapping[str, str]) -> None:
     Args:
         users: by signal, the constraint or composition that needs an indicator.
     """
-    from lightning_cgrpo.host import on_host
+    from lightning_cgrpo.distributed import on_host
 
     wrong = {name: _no_indicator(signals[name]) for name in users}
     for (name, flags), some in zip(wrong.items(), on_host(*(flags.any() for flags in wrong.values())), strict=True):

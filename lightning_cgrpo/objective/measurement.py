@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.distributed import all_sum_named, gathered, gathered_on_first, world
-from lightning_cgrpo.host import on_host
+from lightning_cgrpo.distributed import all_sum_named, gathered, gathered_on_first, on_host, world
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.subsets import key
-from lightning_cgrpo.prompt_source import identities
+from lightning_cgrpo.prompts.source import identities
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, Signals, over_steps
 from lightning_cgrpo.verdicts.clustered import ClusteredMean, ClusteredRate
 

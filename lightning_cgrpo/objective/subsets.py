@@ -10,7 +10,7 @@ from lightning_cgrpo.errors import UserError, did_you_mean
 from lightning_cgrpo.objective.constraint import Constraint, ObjectiveError
 
 if TYPE_CHECKING:
-    from lightning_cgrpo.prompt_source import PromptSource
+    from lightning_cgrpo.prompts.source import PromptSource
     from lightning_cgrpo.rollout import PromptGroups, Signal
 
 SEEN = 256
@@ -63,7 +63,7 @@ def with_subsets(
     """The signals, and those of constraints with `where`, which apply to the answers of the subset alone."""
     import torch
 
-    from lightning_cgrpo.host import on_host
+    from lightning_cgrpo.distributed import on_host
 
     every = dict(signals)
     for name, constraint in constraints.items():

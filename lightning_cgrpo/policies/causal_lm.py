@@ -13,8 +13,8 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zer
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
+from lightning_cgrpo.distributed import on_host
 from lightning_cgrpo.errors import UserError, expect
-from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.comparison import choose
 from lightning_cgrpo.policies.continuation import (
     Continuation,

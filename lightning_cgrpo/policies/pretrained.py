@@ -17,7 +17,7 @@ from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from lightning_cgrpo.errors import UserError, first_line, installing
-from lightning_cgrpo.hub import hub_answers
+from lightning_cgrpo.json_client import hub_answers
 from lightning_cgrpo.policies.origin import Origin, fingerprint
 from lightning_cgrpo.randomness import random_weights, run_seed
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from lightning_cgrpo.distributed import on_host
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.padded_prompts import PaddedPrompts
 from lightning_cgrpo.policies.pretrained import LoRA, load_pretrained

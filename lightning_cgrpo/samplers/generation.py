@@ -10,11 +10,10 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from lightning_cgrpo.distributed import gather_counts, world
+from lightning_cgrpo.distributed import gather_counts, on_host, world
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.host import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.prompt_source import PromptSource
+from lightning_cgrpo.prompts.source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.samplers.engine import Replies, RolloutEngine, Sampling
 from lightning_cgrpo.samplers.sampler import Noise, Sampler

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from lightning_cgrpo.objective.composition import SignalKind
-from lightning_cgrpo.prompt_source import PromptSource
+from lightning_cgrpo.prompts.source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.host import on_host
+from lightning_cgrpo.distributed import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.pretrained import at_least_float32
 from lightning_cgrpo.rollout import NO_INPUTS

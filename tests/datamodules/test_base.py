@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightning_cgrpo import prompt_source
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.datamodules.base import GroupDataModule
-from lightning_cgrpo.prompt_source import PromptLoader, PromptSource
+from lightning_cgrpo.prompts import source
+from lightning_cgrpo.prompts.source import PromptLoader, PromptSource
 from lightning_cgrpo.rollout import PromptGroups
 
 
@@ -101,7 +101,7 @@ class TestProcesses:
         single = batches(22, 4, start=2, seed=seed)
         shares = []
         for rank in range(processes):
-            monkeypatch.setattr(prompt_source, "world", lambda rank=rank: (rank, processes))
+            monkeypatch.setattr(source, "world", lambda rank=rank: (rank, processes))
             shares.append(batches(22, 4, start=2, seed=seed))
         for number, batch in enumerate(single):
             parts = [share[number] for share in shares]

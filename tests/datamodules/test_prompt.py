@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from lightning_cgrpo.datamodules.prompt import PromptDataModule, held_out
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.records import RecordError
+from lightning_cgrpo.prompts.records import RecordError
 
 CHAT = [{"role": "user", "content": "Hi"}]
 

@@ -30,7 +30,7 @@ from lightning_cgrpo.datamodules import GSM8KDataModule, WordProblemsDataModule 
 from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.modules.supervised import demonstrated  # noqa: E402
 from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
-from lightning_cgrpo.prompt_source import PromptLoader  # noqa: E402
+from lightning_cgrpo.prompts.source import PromptLoader  # noqa: E402
 from lightning_cgrpo.rollout import PromptGroups  # noqa: E402
 from lightning_cgrpo.tasks.functions.prompts import Prompts  # noqa: E402
 from tests.quiet import QUIET, quiet_trainer  # noqa: E402

@@ -126,7 +126,7 @@ def test_loads_once_and_late(directory):
 
 def test_a_missing_model_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
-    monkeypatch.setattr("lightning_cgrpo.hub.getproxies", dict)
+    monkeypatch.setattr("lightning_cgrpo.json_client.getproxies", dict)
     for name in (str(tmp_path / "nowhere"), "./nowhere", "nobody/nothing", "no name", str(tmp_path)):
         with pytest.raises(UserError, match=r"Expected model to be a directory.* but got .*tiny-model DIR") as caught:
             CausalLMPolicy(name).load()
@@ -138,7 +138,7 @@ def test_a_missing_model_says_what_to_do(tmp_path, monkeypatch):
 def test_without_a_network_the_cache_of_the_hub_is_read(directory, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("lightning_cgrpo.hub.getproxies", dict)
+    monkeypatch.setattr("lightning_cgrpo.json_client.getproxies", dict)
     cache = tmp_path / "models--somebody--tiny"
     shutil.copytree(directory, cache / "snapshots" / "0123")
     (cache / "refs").mkdir()
@@ -197,7 +197,7 @@ def test_no_code_of_a_repository_is_run(directory, tmp_path):
 def test_model_init_kwargs_choose_the_revision(directory, tmp_path, monkeypatch):
     """Two revisions in the hub's cache, told apart by their weights; the tokenizer and the origin follow."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("lightning_cgrpo.hub.getproxies", dict)
+    monkeypatch.setattr("lightning_cgrpo.json_client.getproxies", dict)
     cache = tmp_path / "cache" / "models--some--model"
     for number, revision in enumerate(("main", "v2"), 1):
         commit = str(number) * 40

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lightning_cgrpo.distributed import on_host
 from lightning_cgrpo.errors import UserError, expect, valid
-from lightning_cgrpo.host import on_host
 from lightning_cgrpo.objective.composition import SignalKind
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
-from lightning_cgrpo.prompt_source import PromptSource
+from lightning_cgrpo.prompts.source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal, read
 from lightning_cgrpo.samplers.conversation.template import ChatTemplate
 from lightning_cgrpo.samplers.conversation.tools import Tool, methods, own_reward, schema

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from lightning_cgrpo.prompt_source import PromptSource
+from lightning_cgrpo.prompts.source import PromptSource
 from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.calculator.functions import calculator

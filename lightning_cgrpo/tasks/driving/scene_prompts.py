@@ -12,7 +12,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.batch.scene_batch import ExpertPlan, overridden
 from lightning_cgrpo.navsim.evaluation import human, pdm_closed
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
-from lightning_cgrpo.prompt_source import PromptSource
+from lightning_cgrpo.prompts.source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.source import Scenes

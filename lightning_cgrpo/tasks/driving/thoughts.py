@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.records import read_records
+from lightning_cgrpo.prompts.records import read_records
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 

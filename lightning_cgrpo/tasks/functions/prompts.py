@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from lightning_cgrpo.prompt_source import PromptSource
-from lightning_cgrpo.records import Record
+from lightning_cgrpo.prompts.records import Record
+from lightning_cgrpo.prompts.source import PromptSource
 from lightning_cgrpo.rollout import PromptGroups
 
 Chat = list[dict[str, Any]]

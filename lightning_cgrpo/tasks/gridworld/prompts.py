@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.prompt_source import PromptSource
+from lightning_cgrpo.prompts.source import PromptSource
 from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.rollout import PromptGroups
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lightning_cgrpo.prompt_source import PromptSource
+from lightning_cgrpo.prompts.source import PromptSource
 from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.gsm8k.demonstrations import CLEAN, Manners, demonstrate

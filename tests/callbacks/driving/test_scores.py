@@ -123,7 +123,7 @@ def test_processes_put_their_drives_together(tmp_path, monkeypatch):
 
     def share(rank):
         callback = DrivingScores(references=False, path=str(tmp_path / "b.json"))
-        monkeypatch.setattr("lightning_cgrpo.prompt_source.world", lambda: (rank, 2))
+        monkeypatch.setattr("lightning_cgrpo.prompts.source.world", lambda: (rank, 2))
         monkeypatch.setattr(
             "lightning_cgrpo.callbacks.driving.scores.gathered_on_first", lambda value: parts.append(value) or parts
         )

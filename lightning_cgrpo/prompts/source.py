@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lightning_cgrpo.distributed import world
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.prompt_worker import AVAILABLE, made_ahead
+from lightning_cgrpo.prompts.worker import AVAILABLE, made_ahead
 from lightning_cgrpo.randomness import Stream, generator
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.user_code import UserCode

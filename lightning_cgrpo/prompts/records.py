@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.errors import UserError, installing
-from lightning_cgrpo.hub import hub_answers
+from lightning_cgrpo.json_client import hub_answers
 
 SUFFIXES = (".jsonl", ".parquet")
 
