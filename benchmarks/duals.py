@@ -120,9 +120,6 @@ class Problem:
         return float(safest.fun), float(-best.fun)
 
 
-# ---------------------------------------------------------------------- the problems
-
-
 def drawn(seed: int, *shares: float, contexts: int = 8, arms: int = 6, constraints: int = 2, **others: Any) -> Problem:
     """Arms whose better ones cost more, with thresholds `between`."""
     draw = np.random.default_rng(seed)
@@ -204,9 +201,6 @@ def by_name() -> dict[str, Problem]:
         "2 % of answers": drawn(25, 0.35, applies=(1.0, 0.02), updates=800),
         "frequent beside rare": replace(uneven, thresholds=between(uneven.rewards, uneven.costs, 0.35)),
     }
-
-
-# ---------------------------------------------------------------------- training
 
 
 class Dual:
@@ -305,9 +299,6 @@ def judged(name: str, controller: str, seed: int) -> dict[str, float]:
     reward = float((policies * problem.rewards).sum(-1).mean())
     excess = problem.excesses(policies)[:, : problem.counted].mean(0).max()
     return {"excess": round(float(excess), 4), "regret": round((best - reward) / (best - safest), 4)}
-
-
-# ---------------------------------------------------------------------- the table
 
 
 def table(results: dict[str, dict[str, dict[str, Any]]], controllers: Sequence[str]) -> str:
