@@ -56,11 +56,12 @@ class RunSummary(Callback):
         self._record: Record = {"method": {}, "length": {}, **(identity or {})}
         self._scored: dict[float, Record] = {}
         self._ends: deque[tuple[int, Mapping[str, float]]] = deque()
-        self._path: Path | None = None
+        self.path: Path | None = None
+        """The file, once training has begun."""
 
     def on_train_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         here = run_folder(trainer)
-        self._path = here / SUMMARY
+        self.path = here / SUMMARY
         before, there = _resumed(trainer)
         best = before.get("best")
         self._spent = {key: before.get(key) or 0 for key in SPENT}
@@ -115,14 +116,14 @@ class RunSummary(Callback):
         self._write(trainer, pl_module, "interrupted" if ended_early(trainer) else "finished")
 
     def on_exception(self, trainer: Trainer, pl_module: RolloutModule, exception: BaseException) -> None:
-        if self._path is None:
+        if self.path is None:
             return
         wanted = isinstance(exception, (KeyboardInterrupt, SystemExit))
         self._record["error"] = None if wanted else f"{type(exception).__name__}: {first_line(exception)}"
         self._write(trainer, pl_module, "interrupted" if wanted else "failed")
 
     def _write(self, trainer: Trainer, pl_module: RolloutModule, status: str = "running") -> None:
-        if not trainer.is_global_zero or self._path is None:
+        if not trainer.is_global_zero or self.path is None:
             return
         shown = self._record["measured"]
         if "initial" in pl_module.evaluations:
@@ -133,7 +134,7 @@ class RunSummary(Callback):
         score = getattr(callback, "best_model_score", None)
         if score is not None and callback.best_model_path and float(score) in self._scored:
             shown["best"] = self._scored[float(score)]
-            checkpoint = os.path.relpath(callback.best_model_path, self._path.parent)
+            checkpoint = os.path.relpath(callback.best_model_path, self.path.parent)
             self._record["best"] = {"checkpoint": checkpoint, "monitor": callback.monitor, "score": float(score)}
         usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         cpu = sum(one.ru_utime + one.ru_stime for one in usage)
@@ -151,9 +152,9 @@ class RunSummary(Callback):
         }
         self._written = time.monotonic()
         try:
-            write_whole(self._path, json.dumps(self._record, indent=1) + "\n")
+            write_whole(self.path, json.dumps(self._record, indent=1) + "\n")
         except OSError as error:  # of a full disk, whose error in a checkpoint says more
-            rank_zero_warn(f"The summary '{self._path}' can't be written: {first_line(error)}.")
+            rank_zero_warn(f"The summary '{self.path}' can't be written: {first_line(error)}.")
 
 
 def measured(objective: Objective, evaluation: Evaluation, update: int) -> Record:

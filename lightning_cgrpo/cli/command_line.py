@@ -20,7 +20,6 @@ from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
-from lightning_cgrpo.callbacks.run_folder import run_folder
 from lightning_cgrpo.callbacks.run_summary import RunSummary, ended_early, updates_asked
 from lightning_cgrpo.cli.closing_card import show_closing_card
 from lightning_cgrpo.cli.configuration import Config, ConfigError, Resolved
@@ -130,8 +129,10 @@ class CommandLine(LightningCLI):
                 end(launcher.procs)
             raise
         finally:
-            if subcommand == "fit" and self.trainer.is_global_zero:
-                show_closing_card(run_folder(self.trainer))
+            # Not by `run_folder`, in which all processes take part; and not an earlier run's summary.
+            for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+                if isinstance(callback, RunSummary) and callback.path is not None and self.trainer.is_global_zero:
+                    show_closing_card(callback.path.parent)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         named = self._get(self.config_init, "callbacks") or {}

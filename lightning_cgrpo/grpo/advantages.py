@@ -153,7 +153,7 @@ class ScalarizedAdvantages(AdvantageEstimator):
         statistics = group_statistics(components)
         if self.scale == "group":
             return _weighted(weights, statistics.standardized).to(components.values.dtype)
-        if self._deviation is None:
+        if self._deviation is None or len(self._deviation.squares) != len(weights):  # of another objective
             self._deviation = RunningDeviation(len(weights))
         excess, share = excess_over_others(statistics)
         squares = (excess.square() / share).sum((1, 2))
@@ -165,7 +165,8 @@ class ScalarizedAdvantages(AdvantageEstimator):
         weights = weights[:, None].expand_as(statistics.std)
         if self.scale == "group":
             return weights
-        std = statistics.std if self._deviation is None else self._deviation.std[:, None]
+        # A checkpoint's deviation is on the CPU.
+        std = statistics.std if self._deviation is None else self._deviation.std[:, None].to(statistics.std.device)
         return weights * divide(statistics.std * _leave_one_out(statistics), std)
 
     def metrics(self, names: Sequence[str], weights: Tensor) -> dict[str, float]:

@@ -181,10 +181,11 @@ def all_succeed(objective: Objective, signals: Signals, violations: Tensor, oppo
     """
     allowed = [c.bound.target if c.bound.of_mean else 0.0 for c in objective.constrained.values()]
     highest = torch.tensor(allowed, dtype=torch.float64, device="cpu").to(opportunities.device, non_blocking=True)
-    succeeded = ~(violations > opportunities * highest).any()
+    device = signals[next(iter(objective.rewards))].value.device  # counts of no constraint are on the CPU
+    succeeded = (~(violations > opportunities * highest).any()).to(device, non_blocking=True)
     for name in objective.rewards:
         signal = signals[name]
         right = signal.total == 1
         applies = right if signal.applicable is None else right | ~signal.applicable
-        succeeded = succeeded & applies.all().to(succeeded.device)
+        succeeded = succeeded & applies.all()
     return succeeded

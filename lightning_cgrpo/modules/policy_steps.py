@@ -48,9 +48,12 @@ def check_sampling(sampled: Tensor, trained: Tensor, mask: Tensor, name: str) ->
     Raises:
         UserError: the policy differs in training, so that ratios begin away from 1.
     """
+    if not len(mask):  # no prompts on this process
+        return
     gap = float(torch.where(mask, sampled - trained, 0).abs().max())
-    # Autocast rounds both passes to half precision.
-    if not gap <= (0.2 if torch.is_autocast_enabled(sampled.device.type) else 1e-3):
+    # Autocast rounds both passes to half precision, and TF32 of GPUs to its digits, by kernels that follow the shapes.
+    exact = sampled.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    if not gap <= (1e-3 if exact else 0.2):
         raise UserError(
             f"Expected the {name} to give an action the same log-probability in training as in sampling, but got a "
             f"difference of {gap:.2g}, because dropout or batch normalization acts in training, try a network without."

@@ -54,7 +54,7 @@ class Constraint:
             threshold of the list.
         where: a column of the prompts and its value; only answers to these prompts count.
         by: a column and its values; each value has a multiplier of its own (see `subsets.expanded`).
-        notch: step towards the bound, taken whenever the threshold in force has been held (see `Thresholds`).
+        notch: step towards the bound, taken whenever the threshold in force has been held (see `Targets`).
     """
 
     at_most: float | None = None

@@ -33,6 +33,9 @@ class Ends(Callback):
                 os.kill(os.getpid(), signal.SIGINT)
             else:
                 raise dict(exits=SystemExit(0), fails=OSError("no\\nroom"))[self.how]
+class Breaks(Callback):
+    def on_fit_start(self, *_):
+        raise OSError("no camera")
 """
 
 
@@ -48,6 +51,15 @@ def fit(tmp_path, monkeypatch):
         return json.loads(Path(f"runs/{name}/version_0/summary.json").read_text())
 
     return run
+
+
+def test_a_run_that_never_began_shows_no_card_of_an_earlier_run(fit, tmp_path, capsys):
+    fit()
+    here = ["--trainer.logger=false", f"--trainer.default_root_dir={tmp_path}/runs/first/version_0"]
+    assert "Run finished" in capsys.readouterr().out
+    with pytest.raises(OSError, match="camera"):
+        main(["fit", *SMALL, *here, "--callbacks.breaks=ends.Breaks"])
+    assert "Run" not in capsys.readouterr().out
 
 
 def ending(how):

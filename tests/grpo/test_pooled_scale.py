@@ -128,6 +128,9 @@ def test_continues_from_its_running_state_to_the_bit() -> None:
     resumed.load_running_state({name: tensor.clone() for name, tensor in original.running_state().items()})
     assert torch.equal(*(advantages(e, components(drawn(9))) for e in (original, resumed)))
     assert ScalarizedAdvantages().running_state() == {}
+    resumed.load_running_state({name: tensor[:2] for name, tensor in original.running_state().items()})
+    fresh = ScalarizedAdvantages("pooled")  # as with another objective
+    assert torch.equal(*(advantages(e, components(drawn(9))) for e in (fresh, resumed)))
 
 
 def test_an_unknown_scale() -> None:

@@ -13,6 +13,7 @@ from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, Environ
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.modules.policy_steps import check_sampling
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
@@ -183,6 +184,10 @@ class Noisy(CategoricalMLP):
 def test_a_policy_that_differs_in_training_is_refused_in_the_first_update():
     with pytest.raises(UserError, match="because dropout"):
         train(make(policy=Noisy(30, 5, hidden=(16,))), updates=1)
+
+
+def test_a_process_without_prompts_compares_nothing():
+    check_sampling(*torch.zeros(2, 0), torch.zeros(0, dtype=torch.bool), "policy")
 
 
 class Counting(torch.optim.SGD):
