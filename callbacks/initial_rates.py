@@ -48,6 +48,7 @@ class InitialRates(Callback):
                 prompts = prompts.to(pl_module.device)
                 measured = pl_module.measure(prompts, size, Stream.INITIAL_RATES, number, sums)
                 best_answers.add(best_sums(objective, measured["signals"]), prompts)
+        pl_module.task.logged()  # of these answers, which are no update's
         evaluation, best = sums.evaluation(objective), best_answers.rates(objective.means)
         pl_module.evaluations["initial"] = evaluation
         metrics = dict(evaluation.metrics)

@@ -39,7 +39,14 @@ REMOVED = {
     "improvement": "nothing; a stall's progress is compared with its noise",
     "standard_units": "callbacks.multipliers.controller=DampedAscent, which has standard units",
     "manners": "a data module of your own",
+    "clean": "a data module of your own",
     "recharge": "an environment of your own",
+    "screen": "nothing; a few answers are always shown",
+    "parquet": "write: true, which appends all answers to samples.jsonl",
+    **dict.fromkeys(
+        ("ego_box_at_center", "own_speed_limits", "wrapped_headings"),
+        "nothing; traffic reacts as officially",
+    ),
 }
 """Arguments of earlier versions, with what replaces them."""
 ROOT_KEYS = ("seed_everything", "threads", "trainer", "model", "data", "callbacks", "ckpt_path", "weights_only")

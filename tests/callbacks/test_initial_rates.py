@@ -29,12 +29,26 @@ class Marked(GridworldTask):
         return {**super().score(prompts, rollouts), **more}
 
 
-def before_training(tmp_path, objective):
+class Counting(Marked):
+    """Logs how many batches it has scored."""
+
+    batches = 0.0
+
+    def score(self, prompts, rollouts):
+        self.batches += 1
+        return super().score(prompts, rollouts)
+
+    def logged(self):
+        batches, self.batches = self.batches, 0.0
+        return {"batches": [batches]}
+
+
+def before_training(tmp_path, objective, task=None):
     torch.manual_seed(0)
     module = ConstrainedGRPO(
         CategoricalMLP(30, 5, hidden=(8,)),
         EnvironmentSampler(Gridworld(max_steps=5)),
-        Marked(),
+        task or Marked(),
         objective,
         optimizer=torch.optim.Adam,
         group_size=4,
@@ -87,3 +101,8 @@ def test_no_answer_is_known_to_meet_a_threshold_that_was_never_measured(tmp_path
     )
     assert logged["initial/best/first"] == 1 and "initial/some_answer_meets_all" not in logged
     assert "meets all thresholds" not in capsys.readouterr().out
+
+
+def test_metrics_of_functions_leave_the_answers_before_training_out(tmp_path):
+    logged = before_training(tmp_path, Objective("goal", {"first": Constraint(at_least=0.5)}), Counting())
+    assert logged["functions/batches"] == 1
