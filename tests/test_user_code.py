@@ -13,7 +13,7 @@ import warnings
 
 import pytest
 import torch
-from lightning import Trainer
+from lightning import Callback, Trainer
 
 from lightning_cgrpo import ConstrainedGRPO, Constraint, Objective
 from lightning_cgrpo.__main__ import main
@@ -175,10 +175,24 @@ class Seeds(SeedDataModule):
         return source
 
 
+class Raising(Callback):
+    """In the last hook of a batch, after which Lightning's loops end silently by a StopIteration."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def on_train_batch_end(self, *_):
+        raise instance(self.kind)
+
+    on_validation_batch_end = on_test_batch_end = on_predict_batch_end = on_train_batch_end
+
+
 def run(command, broken, kind, trainer=None):
     world, task, data = Coin(), LoggingTask(), Seeds(2, 32, 8, 8, 4, seed=0)
     if broken == "logged":
         task.logging = kind
+    elif broken == "callback":
+        trainer.callbacks.append(Raising(kind))
     else:
         {"environment": world, "task": task, "data": data}[broken].raised = kind
     module = ConstrainedGRPO(
@@ -206,7 +220,7 @@ def trainers():
 @pytest.mark.parametrize(
     ("command", "broken"),
     [
-        *itertools.product(["fit", "validate", "test", "predict"], ["environment", "task", "data"]),
+        *itertools.product(["fit", "validate", "test", "predict"], ["environment", "task", "data", "callback"]),
         *itertools.product(["fit", "validate"], ["logged"]),
     ],
 )

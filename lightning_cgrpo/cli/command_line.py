@@ -85,7 +85,8 @@ class CommandLine(LightningCLI):
                 with self._printed():
                     self.config = parser.parse_args([self._chosen, shown, *self._flags])
             else:  # faster than from text
-                self.config = parser.parse_object({"subcommand": self._chosen, self._chosen: self._given})
+                with UserCode("the modules that the configuration names"):
+                    self.config = parser.parse_object({"subcommand": self._chosen, self._chosen: self._given})
         except ArgumentError as error:
             raise ConfigError(explain(error)) from error
 
@@ -105,7 +106,8 @@ class CommandLine(LightningCLI):
 
     def instantiate_classes(self) -> None:
         try:
-            super().instantiate_classes()
+            with UserCode("the classes that the configuration names"):
+                super().instantiate_classes()
         except (ArgumentError, ValueError, TypeError, MisconfigurationException) as error:
             raise ConfigError(explain(error)) from error
         for part in (self.model, self.datamodule):

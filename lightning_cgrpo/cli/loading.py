@@ -21,6 +21,7 @@ from lightning_cgrpo.cli.run_folders import CHECKPOINTS, configuration_beside
 from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.policies.policy import Policy
+from lightning_cgrpo.user_code import UserCode
 
 PREFIX = "policy."
 
@@ -76,7 +77,8 @@ def instantiate(config: Config, **kinds: type) -> dict[str, Any]:
         if key not in config:
             raise ConfigError(f"Expected the configuration to have '{key}', but it has none.")
     try:
-        made = parser.instantiate_classes(parser.parse_object({key: config[key] for key in kinds}))
+        with UserCode("the classes that the configuration names"):
+            made = parser.instantiate_classes(parser.parse_object({key: config[key] for key in kinds}))
     except (ArgumentError, ValueError, TypeError) as error:
         raise ConfigError(explain(error)) from error
     return {key: made[key] for key in kinds}

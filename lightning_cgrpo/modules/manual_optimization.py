@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR,
 
 from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
+from lightning_cgrpo.modules.callback_hooks import guard
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.sharding import equal_passes, is_sharded, total_norm
 
@@ -63,9 +64,12 @@ class ManualOptimization(LightningModule):
             "The number of training batches .* is smaller than the logging interval",  # of updates, over all epochs
         ):
             warnings.filterwarnings("ignore", message=message)
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        for callback in callbacks:
+            guard(callback)
         if stage != "fit":
             return
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+        for callback in callbacks:
             if isinstance(callback, (LearningRateFinder, BatchSizeFinder)):
                 raise UserError(
                     f"Expected no {type(callback).__name__}, because the loss of an update says nothing about the "

@@ -346,3 +346,13 @@ def test_a_run_without_a_logger_leaves_the_users_configuration_alone(folder):
     for _ in range(2):  # a run's own configuration is replaced
         command("fit", "--trainer.logger=false --trainer.max_steps=1")
     assert "max_steps: 1" in Path("config.yaml").read_text()
+
+
+@pytest.mark.parametrize("text", ["sys.exit(0)", "raise StopIteration"])
+def test_own_classes_whose_code_exits_are_errors(folder, monkeypatch, text):
+    monkeypatch.syspath_prepend(str(folder))
+    own = "import sys\nfrom lightning_cgrpo.tasks.gridworld import GridworldTask\n\nclass Own(GridworldTask):\n"
+    (folder / "at_making.py").write_text(f"{own}    def __init__(self):\n        {text}\n")
+    (folder / "at_import.py").write_text(f"{own}    pass\n\n{text}\n")
+    for module in ("at_making", "at_import"):
+        assert "configuration names" in refused("fit", f"--model.task={module}.Own")
