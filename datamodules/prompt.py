@@ -86,6 +86,11 @@ class PromptDataModule(GroupDataModule):
         return {index for index, key in enumerate(_keys(source.rows or ())) if key in seen}
 
     @property
+    def needs_test_path(self) -> bool:
+        """True if there are no test prompts: `path` is a file, and `test_path` is not given."""
+        return self.test_path is None and Path(self.path).suffix in SUFFIXES
+
+    @property
     def _has_validation(self) -> bool:
         return bool(self.val_path or self.val_prompts)
 
@@ -116,7 +121,7 @@ class PromptDataModule(GroupDataModule):
 
     @cached_property
     def _test(self) -> Rows:
-        if self.test_path is None and Path(self.path).suffix in SUFFIXES:
+        if self.needs_test_path:
             raise UserError(f"Expected argument `test_path`, since `path` is a file of training prompts: {self.path}.")
         return self._read(self.test_path or self.path, "test")
 

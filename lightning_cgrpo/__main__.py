@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
+from collections.abc import Iterable
 from typing import NoReturn
 
 from lightning_cgrpo.cli.arguments import read_arguments
@@ -102,7 +104,7 @@ def main(arguments: list[str]) -> None:
         return
     command, rest = arguments[0], arguments[1:]
     if command not in commands:
-        hint = did_you_mean(SYNONYMS.get(command, command), commands)
+        hint = _command_meant(command, commands)
         raise ConfigError(f"Unknown command '{command}'.{hint} Try --help.")
     # Users' own classes lie in the folder where the command runs, as with python -m.
     if "" not in sys.path:
@@ -125,6 +127,12 @@ def main(arguments: list[str]) -> None:
     from lightning_cgrpo.cli.command_line import main as run_command
 
     run_command(command, config, flags, beginning)
+
+
+def _command_meant(word: str, commands: Iterable[str]) -> str:
+    """A hint such as `` Did you mean 'fit'?``, also for a misspelled synonym."""
+    near = difflib.get_close_matches(word, [*commands, *SYNONYMS], n=1)
+    return did_you_mean(SYNONYMS.get(near[0], near[0]), commands) if near else did_you_mean(word, commands)
 
 
 def run() -> None:

@@ -19,14 +19,18 @@ COLUMNS = {"before": "before", "end": "end of training", "last": "last validatio
 """Titles of the summary's measurements."""
 
 
-def show_closing_card(folder: Path) -> None:
-    """Print the card of the run in `folder`; nothing if the run wrote no summary."""
+def show_closing_card(folder: Path, test_prompts: str = "") -> None:
+    """Print the card of the run in `folder`; nothing if the run wrote no summary.
+
+    Args:
+        test_prompts: the setting that names test prompts, if the configuration has none.
+    """
     try:
         record: Record = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
     print_table(closing_table(record))
-    print("\n".join(closing_lines(record, folder)), flush=True)
+    print("\n".join(closing_lines(record, folder, test_prompts)), flush=True)
 
 
 def closing_table(record: Record) -> Table:
@@ -47,7 +51,7 @@ def closing_table(record: Record) -> Table:
     return table
 
 
-def closing_lines(record: Record, folder: Path) -> list[str]:
+def closing_lines(record: Record, folder: Path, test_prompts: str = "") -> list[str]:
     """The best checkpoint, the run's size, and commands that can be copied."""
     asked = f" of {record['asked']:,}" if record["asked"] else ""
     answers = f", {record['answers']:,} answers" if record["answers"] else ""
@@ -62,8 +66,8 @@ def closing_lines(record: Record, folder: Path) -> list[str]:
     return [
         *lines,
         "Next:",
-        f"  {command} test -c {config}",
-        f"  {command} certify -c {config}",
+        f"  {command} test -c {config}{test_prompts}",
+        f"  {command} certify -c {config}{test_prompts}",
         f"  {command} export -c {config} --out DIRECTORY",
         f"  tensorboard --logdir {folder.parent}",
     ]

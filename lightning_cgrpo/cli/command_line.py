@@ -132,9 +132,10 @@ class CommandLine(LightningCLI):
             raise
         finally:
             # Not by `run_folder`, in which all processes take part; and not an earlier run's summary.
+            lacking = " --data.test_path=FILE" if getattr(self.datamodule, "needs_test_path", False) else ""
             for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
                 if isinstance(callback, RunSummary) and callback.path is not None and self.trainer.is_global_zero:
-                    show_closing_card(callback.path.parent)
+                    show_closing_card(callback.path.parent, lacking)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         named = self._get(self.config_init, "callbacks") or {}

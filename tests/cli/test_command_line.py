@@ -64,7 +64,8 @@ def test_help_lists_all_commands(capsys):
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"), [("fitt", "'fit'"), ("tets", "'test'"), ("train", "'fit'"), ("xyz", "Try --help")]
+    ("word", "hint"),
+    [("fitt", "'fit'"), ("tets", "'test'"), ("train", "'fit'"), ("trian", "'fit'"), ("xyz", "Try --help")],
 )
 def test_unknown_command(word, hint):
     with pytest.raises(UserError, match=f"^Unknown command '{word}'.*{hint}"):
@@ -348,11 +349,11 @@ def test_a_run_without_a_logger_leaves_the_users_configuration_alone(folder):
     assert "max_steps: 1" in Path("config.yaml").read_text()
 
 
-@pytest.mark.parametrize("text", ["sys.exit(0)", "raise StopIteration"])
-def test_own_classes_whose_code_exits_are_errors(folder, monkeypatch, text):
+@pytest.mark.parametrize(("name", "text"), [("exits", "sys.exit(0)"), ("stops", "raise StopIteration")])
+def test_own_classes_whose_code_exits_are_errors(folder, monkeypatch, name, text):
     monkeypatch.syspath_prepend(str(folder))
     own = "import sys\nfrom lightning_cgrpo.tasks.gridworld import GridworldTask\n\nclass Own(GridworldTask):\n"
-    (folder / "at_making.py").write_text(f"{own}    def __init__(self):\n        {text}\n")
-    (folder / "at_import.py").write_text(f"{own}    pass\n\n{text}\n")
-    for module in ("at_making", "at_import"):
+    (folder / f"made_{name}.py").write_text(f"{own}    def __init__(self):\n        {text}\n")
+    (folder / f"imported_{name}.py").write_text(f"{own}    pass\n\n{text}\n")
+    for module in (f"made_{name}", f"imported_{name}"):
         assert "configuration names" in refused("fit", f"--model.task={module}.Own")

@@ -20,6 +20,7 @@ from lightning_cgrpo.tasks.gymnasium.render import film_strips
 from lightning_cgrpo.tasks.gymnasium.replay import difference, guilty
 from lightning_cgrpo.tasks.gymnasium.worlds import World, Worlds, WorldsApart, WorldsHere
 from lightning_cgrpo.tasks.task import Renderer
+from lightning_cgrpo.user_code import UserCode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,8 +31,9 @@ Wrapper = str | dict[str, dict[str, Any]] | Callable[[World], World]
 class Gymnasium(Environment, Renderer):
     """Worlds made by ``gymnasium.make``. A prompt is the seed of a reset, so that a group starts from the same state.
 
-    Worlds are never saved: a resumed run and `render` replay them from seeds. After the first episodes, one is replayed
-    in a world that played another: an error names a wrapper with state that its reset leaves, and a warning a world.
+    Worlds are never saved: a resumed run and `render` replay them from seeds. After the first episodes, and again after
+    2, 4, 8, … resets, one is replayed in a world that played another: an error names a wrapper with state that its
+    reset leaves, and a warning a world.
 
     Args:
         id: registered name, with its module if importing gymnasium does not register it: ``minigrid:MiniGrid-…``.
@@ -75,15 +77,16 @@ class Gymnasium(Environment, Renderer):
         self._new_worlds: Callable[[], Worlds] = partial(WorldsHere, self.make, id, self.infos)
         if processes:
             self._new_worlds = partial(WorldsApart, self.make, id, self.infos, time_limit)
-        self._worlds, self._checked = self._new_worlds(), False
+        self._worlds, self._resets, self._warned = self._new_worlds(), 0, False
 
     def make(self, wrappers: int | None = None, **kwargs: Any) -> World:
         """A new world with all wrappers, or the first few; arguments replace those of `kwargs`."""
         try:
-            world: World = gymnasium.make(self.id, **{**self.kwargs, **kwargs})
-            _take_costs(world.unwrapped)
-            for wrap, arguments in self._wrappers[:wrappers]:
-                world = wrap(world, **arguments)
+            with UserCode(f"the world '{self.id}'"):
+                world: World = gymnasium.make(self.id, **{**self.kwargs, **kwargs})
+                _take_costs(world.unwrapped)
+                for wrap, arguments in self._wrappers[:wrappers]:
+                    world = wrap(world, **arguments)
         except Exception as error:
             unregistered = isinstance(error, gymnasium.error.UnregisteredEnv)
             hint = " Try MODULE:ID, with a module that registers the environment." if unregistered else ""
@@ -101,25 +104,26 @@ class Gymnasium(Environment, Renderer):
     def reset(self, prompts: PromptGroups, group_size: int) -> GymnasiumEpisodes:
         seeds = prompts.column("seed", "Gymnasium").tolist()
         options = prompts.columns.get("options", [None] * len(seeds))
+        self._resets += 1
+        # Again after 2, 4, 8, … resets, because a world may change only after some episodes.
+        checks = not self._warned and self._resets.bit_count() == 1
         episodes = GymnasiumEpisodes(
             self._worlds,
             [seed for seed in seeds for _ in range(group_size)],
             [chosen for chosen in options for _ in range(group_size)],
             self._recording,
             prompts.index.device,
-            None if self._checked else self._check,
+            self._check if checks else None,
         )
         starts = episodes.observe(episodes.start).unflatten(0, (len(seeds), group_size))
         if not bool((starts == starts[:, :1]).all()):
-            self._checked = True
             self._warn("start differently", "that were reset with the same seed ")
         return episodes
 
     def _check(self, episodes: GymnasiumEpisodes) -> None:
         """Replay an episode in a spare world that played another."""
-        if self._checked:
+        if self._warned:
             return
-        self._checked = True
         spare, device = self._new_worlds(), episodes.start.device
 
         def play(row: int) -> GymnasiumEpisodes:
@@ -142,6 +146,9 @@ class Gymnasium(Environment, Renderer):
         self._warn(f"differ in the {differs}", "that replay an episode from its seed ")
 
     def _warn(self, what: str, when: str) -> None:
+        if self._warned:
+            return
+        self._warned = True
         warnings.warn(
             f"Worlds '{self.id}' {when}{what}. Groups compare answers under different conditions, and a resumed run "
             "does not equal an uninterrupted run. Try a world that draws all randomness from self.np_random, and "
@@ -184,6 +191,7 @@ def _imported(wrapper: Wrapper) -> tuple[Callable[..., World], dict[str, Any]]:
     path, arguments = (wrapper, {}) if isinstance(wrapper, str) else next(iter(wrapper.items()))
     module, _, name = path.rpartition(".")
     try:
-        return getattr(importlib.import_module(module), name), dict(arguments or {})
+        with UserCode(f"the module of wrapper '{path}'"):
+            return getattr(importlib.import_module(module), name), dict(arguments or {})
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"Expected a wrapper's import path, but got '{path}', which fails: {error}.") from error

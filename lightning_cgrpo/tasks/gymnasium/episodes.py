@@ -133,7 +133,7 @@ class GymnasiumEpisodes:
     def _number(self, row: int, name: str, value: Any) -> float:
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):  # an integer beyond all floats
             raise self.worlds.fault(f"return a number as {name}, but got {value!r:.80}", row) from None
         if not math.isfinite(number):
             raise self.worlds.fault(f"return a finite {name}, but got {number}", row)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from typing import ClassVar
 
@@ -62,7 +63,8 @@ gymnasium.register("Endless-v0", Walk)
 class Odd(gymnasium.Env):
     """Values of many types, which a container with the first one's type would change; the seed shifts their order.
 
-    "counts" pays with the number of steps since it was made, and "noisy" with a price that nobody seeded.
+    "counts" pays with the number of steps since it was made, "noisy" with a price that nobody seeded, and "hardens"
+    nothing after 20 steps. "huge" pays more than a float holds.
     """
 
     observation_space = Box(0, 300, (2,), np.float32)
@@ -70,6 +72,8 @@ class Odd(gymnasium.Env):
     def __init__(self, kind="values", several=None):
         spaces = {None: Discrete(3, start=1), "discrete": MultiDiscrete([2, 3]), "binary": MultiBinary(3)}
         self.action_space, self.kind, self.taken = spaces[several], kind, 0
+        if kind == "exits":
+            sys.exit(0)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -85,7 +89,11 @@ class Odd(gymnasium.Env):
             info |= {"nested": {"speed": {"x": turn}}, "late": np.int64(2**40 + turn)}
         if self.kind == "dies" and self.steps == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        reward = {"counts": self.taken, "noisy": np.random.default_rng().random()}.get(self.kind, [1, 0.5][turn % 2])
+        reward = {"counts": self.taken, "noisy": np.random.default_rng().random(), "huge": 10**400}.get(
+            self.kind, [1, 0.5][turn % 2]
+        )
+        if self.kind == "hardens" and self.taken > 20:
+            reward = 0
         result = np.array([turn / 3, np.sum(action)]), reward, False, False, info
         return (*result[:2], 0.75, *result[2:]) if self.kind == "six" else result
 

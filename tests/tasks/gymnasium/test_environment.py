@@ -163,6 +163,22 @@ def test_a_world_with_state_or_randomness_of_its_own_is_named_once(id, kind, val
     quietly(environment)
 
 
+def test_a_world_that_changes_after_some_episodes_is_named():
+    environment = Gymnasium(ODD, {"kind": "hardens"})
+    for _ in range(5):
+        quietly(environment)
+    with pytest.warns(UserWarning, match="replay an episode"):
+        for _ in range(3):
+            rollout(discrete(), environment)
+
+
+def test_a_world_without_numbers_or_worlds_is_an_error():
+    with pytest.raises(UserError, match="number as reward"):
+        rollout(discrete(), Gymnasium(ODD, {"kind": "huge"}))
+    with pytest.raises(UserError, match="SystemExit"):
+        Gymnasium(ODD, {"kind": "exits"})
+
+
 def test_worlds_that_replay_are_left_alone():
     """The spare world changes nothing: the next episodes are those of a new environment."""
     used, groups = Gymnasium(WALK, infos=["cost"]), prompts([1, 2])
