@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lightning_cgrpo.prompts.source import identities
-from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.rollout import PromptGroups, Rollouts
 
 
 def numbers(**columns):
@@ -34,6 +34,20 @@ DARK, BRIGHT = np.zeros((2, 3, 3), dtype=np.uint8), np.full((2, 3, 3), 9, dtype=
 def test_texts_and_images_count_and_no_other_column_does(prompts):
     first, second, third = numbers(prompt=prompts, answer=[1, 1, 2])
     assert first == third != second and first == float(int(first)) < 2**53
+
+
+def test_prompts_of_equal_tokens_are_repeats():
+    rendered = Rollouts(
+        torch.zeros(4, 1, 1),
+        torch.ones(4, 1, 1, dtype=torch.bool),
+        {
+            "prompt_ids": torch.tensor([[0, 5], [5, 0], [5, 0], [5, 5]]),
+            "prompt_mask": torch.tensor([[0, 1], [1, 0], [1, 0], [1, 1]]),
+        },
+    )
+    asks = [asked("a"), "a ", asked("a", DARK), "b"]
+    one, other, *different = identities(PromptGroups(torch.arange(4), {"prompt": asks}), rendered).tolist()
+    assert one == other and len({one, *different}) == 3
 
 
 def test_worlds_are_their_seed_and_options():

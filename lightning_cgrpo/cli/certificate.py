@@ -6,6 +6,8 @@ import math
 import warnings
 from typing import Any
 
+import numpy as np
+import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -18,6 +20,7 @@ from lightning_cgrpo.datamodules.base import GroupDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.constraint import BOUNDS, Constraint
+from lightning_cgrpo.objective.measurement import IDENTITY
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.output import print_table
 from lightning_cgrpo.prompts.source import PromptLoader, PromptSource
@@ -159,6 +162,17 @@ class _Look(CommandLine):
         warnings.filterwarnings("ignore", message=".*callbacks used to create the checkpoint need to be provided")
         self.trainer.test(model, {SPLIT: loader}, ckpt_path, verbose=False, weights_only=weights_only)
         self.rows = rows.rows
+        if self.rows:
+            self._leave_out_repeats(self.rows.pop(IDENTITY).numpy())
+
+    def _leave_out_repeats(self, identities: np.ndarray) -> None:
+        """Keep the first of the prompts that a chat template or tokenizer renders alike."""
+        first = torch.from_numpy(np.sort(np.unique(identities, return_index=True)[1]))
+        if repeats := len(identities) - len(first):
+            assert self.rows is not None
+            self.rows = {name: values[first] for name, values in self.rows.items()}
+            self.count -= repeats
+            self.source += f", without {repeats:,} that read as others do"
 
 
 def _counts(objective: Objective, name: str, rows: dict[str, Tensor], longest: int | None) -> Counts:

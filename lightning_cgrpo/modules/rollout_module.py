@@ -188,7 +188,7 @@ class RolloutModule(ManualOptimization):
         if sums is not None:
             policy_signals, policy_faults = isolate_faults(self.policy_signals(rollouts))
             signals, faults = {**signals, **policy_signals}, {**faults, **policy_faults}
-            sums.add(prompt_sums(self.objective, signals, rollouts, faults), prompts)
+            sums.add(prompt_sums(self.objective, signals, rollouts, faults), prompts, rollouts)
         return {"prompts": prompts, "rollouts": rollouts, "signals": signals}
 
     def policy_signals(self, rollouts: Rollouts) -> dict[str, Signal]:

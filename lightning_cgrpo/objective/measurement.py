@@ -210,10 +210,10 @@ class RunningSums:
     def clear(self) -> None:
         self._batches = []
 
-    def add(self, sums: Mapping[str, Tensor], prompts: PromptGroups) -> None:
-        """Add a batch's `prompt_sums` or `best_sums`."""
+    def add(self, sums: Mapping[str, Tensor], prompts: PromptGroups, rollouts: Rollouts | None = None) -> None:
+        """Add a batch's `prompt_sums` or `best_sums`; prompts that give `rollouts` equal tokens are repeats."""
         device = next((values.device for values in sums.values()), None)
-        self._batches.append({IDENTITY: identities(prompts).to(device), **sums})
+        self._batches.append({IDENTITY: identities(prompts, rollouts).to(device), **sums})
 
     def by_prompt(self) -> dict[str, Tensor] | None:
         """The sums of all prompts of all processes, ``[N]`` each, on the CPU; None but on the first. Collective."""

@@ -16,7 +16,7 @@ from lightning_cgrpo.distributed import world
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.prompts.worker import AVAILABLE, made_ahead
 from lightning_cgrpo.randomness import Stream, generator
-from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.user_code import UserCode
 
 
@@ -121,21 +121,38 @@ class PromptSubset(PromptSource):
         return self.source.groups(self.index[index])
 
 
-def identities(prompts: PromptGroups) -> Tensor:
+def identities(prompts: PromptGroups, rollouts: Rollouts | None = None) -> Tensor:
     """Equal numbers ``[B]`` for prompts that a policy can't tell apart, float64 on the CPU.
 
     A policy sees the column ``prompt``, with its images. Without this column, as for worlds, the prompt is all columns;
     prompts without columns differ by their index.
+
+    Args:
+        rollouts: answers to the prompts. Tokens of the prompts then replace their texts, because chat templates strip
+            spaces and skip fields.
     """
     if not prompts.columns:
         return prompts.index.double().cpu()
-    columns = {"prompt": prompts.columns["prompt"]} if "prompt" in prompts.columns else prompts.columns
+    columns: Mapping[str, Any] = prompts.columns
+    if "prompt" in columns:
+        columns = {"prompt": columns["prompt"]}
+        if rollouts is not None and "prompt_ids" in rollouts.inputs:
+            ids, mask = rollouts.inputs["prompt_ids"].cpu(), rollouts.inputs["prompt_mask"].cpu()
+            tokens = [row[read].tolist() for row, read in zip(ids, mask.bool(), strict=True)]
+            columns = {"tokens": tokens, "images": [_images(prompt) for prompt in columns["prompt"]]}
     numbers = []
     for row in range(len(prompts)):
         digest = hashlib.blake2b(digest_size=8)
         _digest({name: values[row] for name, values in columns.items()}, digest)
         numbers.append(int.from_bytes(digest.digest()) >> 11)  # exact in float64, which collectives sum
     return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+
+
+def _images(prompt: Any) -> list[Any]:
+    """The parts of a chat that are no texts."""
+    contents = [] if isinstance(prompt, str) else [message.get("content") for message in prompt]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return [part for part in parts if not isinstance(part, Mapping) or part.get("type") != "text"]
 
 
 def _digest(value: Any, digest: hashlib.blake2b) -> None:
