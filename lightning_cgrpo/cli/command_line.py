@@ -122,7 +122,7 @@ class CommandLine(LightningCLI):
             if subcommand == "fit" and ended_early(self.trainer):
                 raise UserError(
                     f"Expected {updates_asked(self.trainer):,} updates, but training ended after "
-                    f"{self.trainer.global_step:,}, because a callback raised StopIteration, which ends Lightning's "
+                    f"{self.trainer.global_step:,}, because code raised StopIteration, which ends Lightning's "
                     "loop, try trainer.should_stop."
                 )
         except BaseException:
