@@ -270,8 +270,8 @@ class RolloutModule(ManualOptimization):
             promised = sum(loader.prompts(limit) for loader, limit in zip(loaders, limits, strict=False))
             if self._measured != promised:
                 raise UserError(
-                    f"Expected to measure {promised} prompts, but got {self._measured}, because code raised StopIteration, "
-                    "which ends Lightning's loop, try without loops or modules of your own."
+                    f"Expected to measure {promised} prompts, but got {self._measured}, because code raised "
+                    "StopIteration, which ends Lightning's loop, try without loops or modules of your own."
                 )
 
     def _finish_evaluation(self, split: str) -> None:
