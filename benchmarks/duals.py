@@ -91,7 +91,7 @@ class Problem:
 
     @property
     def units(self) -> Array:
-        """What an excess is relative to, ``[K]``."""
+        """Units of excesses, ``[K]``."""
         d = np.array(self.thresholds)
         return d if self.heavy else np.minimum(d, 1 - d)
 

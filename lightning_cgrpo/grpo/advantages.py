@@ -111,7 +111,7 @@ class AdvantageEstimator(ABC):
         return {}
 
     def running_state(self) -> dict[str, Tensor]:
-        """What an estimator carries from update to update, for checkpoints."""
+        """The state that an estimator carries from update to update, for checkpoints."""
         return {}
 
     def load_running_state(self, state: dict[str, Tensor]) -> None:  # noqa: B027 (most estimators carry nothing)

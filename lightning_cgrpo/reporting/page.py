@@ -17,7 +17,7 @@ CAPTIONS = {
 
 
 def report_page(methods: Sequence[MethodRuns], tables: Sequence[Table]) -> str:
-    """What was read, and all tables."""
+    """The runs that were read, and all tables."""
     rows = []
     for method in methods:
         seeds = ", ".join("?" if run.seed is None else str(run.seed) for run in method.runs)

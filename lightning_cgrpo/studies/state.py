@@ -1,4 +1,4 @@
-"""What is known of a study's runs: their summaries, in their folders or in saved results."""
+"""The state of a study's runs: their summaries, in their folders or in saved results."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def progress(run: Run) -> tuple[int, int | None]:
 
 
 def notes(run: Run) -> dict[str, Any]:
-    """What `note` wrote."""
+    """The notes that `note` wrote."""
     path = run.folder / NOTES
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 

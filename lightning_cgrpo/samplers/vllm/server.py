@@ -37,7 +37,7 @@ REMEDIES = {
     "Not Found": "VLLM_SERVER_DEV_MODE=1 before `vllm serve`",
     "dtype": "`vllm serve` with --dtype float32",
 }
-"""What to try, by parts of vLLM's messages."""
+"""Remedies by parts of vLLM's messages."""
 IN_BETWEEN = "incomplete"
 """Version of the weights during a push, and of a server that sleeps."""
 

@@ -18,7 +18,7 @@ from lightning_cgrpo.tasks.gymnasium.worlds import Moment, Worlds
 
 @dataclass(frozen=True)
 class Recording:
-    """What is recorded of episodes.
+    """The recorded parts of episodes.
 
     Args:
         space: of observations.

@@ -23,7 +23,7 @@ World: TypeAlias = gymnasium.Env[Any, Any]
 
 
 class Moment(NamedTuple):
-    """What a world shows after a step, or after a reset with a reward of 0.
+    """Observation, reward and facts after a step, or after a reset with a reward of 0.
 
     Args:
         info: the entries that are recorded, as the world gives them.
