@@ -10,6 +10,7 @@ from benchmarks.gpu.waits import Waits
 from lightning_cgrpo.cli.arguments import read_arguments
 from lightning_cgrpo.cli.command_line import CommandLine
 from lightning_cgrpo.cli.preparation import prepare
+from lightning_cgrpo.cli.run_folders import find_checkpoint
 from lightning_cgrpo.distributed import on_host
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
@@ -215,3 +216,21 @@ def update(config, *options):
     assert line.model.policy.shares_prompts or not isinstance(line.model.policy, CausalLMPolicy)
     (optimizer,) = line.trainer.optimizers
     return [state["exp_avg"] for state in optimizer.state.values()]
+
+
+def test_a_run_of_the_cpu_resumes_on_the_device(tmp_path, monkeypatch):
+    """What a checkpoint holds is read on the CPU, before the module is on the device."""
+    monkeypatch.chdir(tmp_path)
+    short = ["-c", str(ROOT / "configs/gridworld.yaml"), *GRPO, "--data.prompts_per_update=3", "--threads=1"]
+    short += ["--trainer.limit_val_batches=0", "--trainer.enable_progress_bar=false", "--callbacks.pictures=null"]
+    short += ["--model.sampler.environment.max_steps=5", "--model.redraws=1", "--trainer.logger.name=run"]
+    short += ["--model.estimator=ScalarizedAdvantages", "--model.estimator.scale=pooled"]
+
+    def fit(updates, *more):
+        settings, flags = read_arguments("fit", [*short, *more, f"--trainer.max_steps={updates}"])
+        prepare("fit", settings, find_checkpoint("fit", settings))
+        assert CommandLine("fit", settings, flags).trainer.global_step == updates
+
+    fit(2)
+    with pretending():
+        fit(20, "--ckpt_path=last", *ON_THE_DEVICE)
