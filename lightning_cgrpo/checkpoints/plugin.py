@@ -120,7 +120,8 @@ def check_resumable(content: Mapping[str, Any], checkpoint: str) -> None:
     """
     # A sharded checkpoint, which is read without weights here, keeps optimizers in other files.
     parts = ("callbacks", "loops", *(("optimizer_states",) if "state_dict" in content else ()))
-    if missing := [part for part in parts if not content.get(part)]:
+    # A run from Python may have no callback with a state.
+    if missing := [part for part in parts if part not in content or not (content[part] or part == "callbacks")]:
         raise UserError(
             f"Expected '{checkpoint}' to hold the whole state of a run, but it lacks {' and '.join(missing)}, without "
             "which no run resumes exactly, try another checkpoint."
