@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import os
+import re
 import socket
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from urllib.request import getproxies
 
 import httpx
 
-from lightning_cgrpo.errors import UserError, expect, printable
+from lightning_cgrpo.errors import UserError, expect, first_line, printable
 from lightning_cgrpo.user_code import event_loop
 
 PAUSES = (1.0, 4.0)
@@ -47,7 +48,13 @@ class JSONClient:
     ) -> None:
         expect(address.startswith(("http://", "https://")), "address", "a URL with http:// or https://", address)
         expect(timeout > 0, "timeout", "greater than 0", timeout)
-        self.address = address.rstrip("/")
+        self._url = address.rstrip("/")
+        # For errors, without a name and password.
+        self.address = re.sub(r"//[^/]*@", "//", self._url)
+        try:
+            urlsplit(address).port  # noqa: B018 # raises for a port that no server has
+        except ValueError as error:
+            raise UserError(f"Expected {server} at a URL, but got {self.address} ({first_line(error)}).") from None
         self.timeout, self.server, self.remedies = timeout, server, remedies
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
 
@@ -100,7 +107,7 @@ class JSONClient:
             async with (
                 asyncio.timeout(self.timeout),
                 _client(os.getpid()).stream(
-                    "GET" if body is None else "POST", self.address + path, content=content, headers=headers
+                    "GET" if body is None else "POST", self._url + path, content=content, headers=headers
                 ) as response,
             ):
                 async for part in response.aiter_bytes():

@@ -58,6 +58,16 @@ def test_the_key_goes_to_its_server_alone():
         assert heads == []
 
 
+def test_an_address_is_a_url_whose_password_is_not_shown():
+    for address in ("http://a:secret@127.0.0.1:99999", "http://[::1"):
+        with pytest.raises(UserError, match="at a URL") as error:
+            client(address)
+        assert "secret" not in str(error.value)
+    with pytest.raises(UserError) as error:
+        client("http://a:secret@127.0.0.1:1", key=None).get("/x")
+    assert "secret" not in str(error.value)
+
+
 @pytest.mark.parametrize("drip", [b"HTTP/1.1 200 OK\r\nX: " + b"x" * 60, None])
 def test_the_timeout_is_of_the_whole_request(drip):
     def slowly(connection):
