@@ -228,7 +228,11 @@ def _beginning(command: str, config: Config, asked: Any, reason: str) -> str | N
     anew = " (--ckpt_path=null starts anew)" if command == "fit" else ""
     text = f"{BEGINNINGS[command]} {checkpoint}{reason}{anew}."
     kept = configuration_beside(checkpoint)
-    different = [] if kept is None else list(differences(method_of(kept), method_of(config)))
+    different: list[str] = []
+    if kept is not None:
+        different += differences(method_of(kept), method_of(config))
+        if command == "fit" and None not in (seed_of(kept), seed_of(config)):  # Prompts and answers follow from it.
+            different += differences(seed_of(kept), seed_of(config), "seed")
     if different:
         more = f", and {len(different) - TOLD} more" if len(different) > TOLD else ""
         text += f" It was trained with another configuration: {', '.join(different[:TOLD])}{more}."

@@ -260,10 +260,11 @@ def learning_rate(path):
     return state["param_groups"][0]["lr"]
 
 
-def test_another_learning_rate_is_taken_and_said(capsys):
+def test_another_learning_rate_or_seed_is_taken_and_said(capsys):
     main(["fit", *NAMED])
-    main(["fit", *NAMED, "--ckpt_path=last", "--trainer.max_steps=3", "--model.optimizer.lr=0.001"])
-    assert "another configuration: model.optimizer.lr: 0.0005 -> 0.001." in capsys.readouterr().out
+    others = ["--model.optimizer.lr=0.001", "--seed_everything=7"]
+    main(["fit", *NAMED, "--ckpt_path=last", "--trainer.max_steps=3", *others])
+    assert "another configuration: model.optimizer.lr: 0.0005 -> 0.001, seed: 0 -> 7." in capsys.readouterr().out
     assert learning_rate("runs/mine/version_1/checkpoints/last.ckpt") == 0.001
 
 
