@@ -102,7 +102,8 @@ def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
 
 def put_weights(policy: Policy, weights: dict[str, Tensor], checkpoint: Path) -> None:
     """Load a policy with a checkpoint's weights, in the checkpoint's dtypes."""
-    policy.load()
+    with UserCode(f"{type(policy).__name__}.load"):
+        policy.load()
     check_weights(policy.state_dict(), weights, str(checkpoint))
     for name, parameter in policy.named_parameters():
         parameter.data = parameter.data.to(weights[name].dtype)
