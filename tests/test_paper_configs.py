@@ -116,7 +116,7 @@ def learned(run):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAPER)
 def test_goes_on_as_if_it_had_not_stopped(name, small):
-    """In the first updates of the whole run's schedule; then the policy is tested and predicts."""
+    """In the first updates of the whole run's schedule; then the newest policy is tested and predicts."""
     arguments = ["-c", file(name), *small, "--callbacks.initial_rates=null"]
     main(["fit", *arguments, "--trainer.max_steps=2", "--trainer.logger.init_args.name=whole"])
     whole = learned("runs/whole")
@@ -128,7 +128,9 @@ def test_goes_on_as_if_it_had_not_stopped(name, small):
     assert all(torch.equal(value, gone_on["state_dict"][key]) for key, value in whole["state_dict"].items())
     main(["test", *arguments])
     main(["predict", *arguments])
-    assert len(Path("runs/gsm8k/start/predictions.jsonl").read_text().splitlines()) == 5
+    (predictions,) = Path("runs").rglob("predictions.jsonl")
+    assert predictions == Path("runs/gsm8k/version_1/predictions.jsonl")  # beside the checkpoint, not of the start
+    assert len(predictions.read_text().splitlines()) == 5
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,9 @@ from tests.quiet import quiet_trainer
 
 EVERY = 5
 # Three updates per pass over the prompts, so passes end between checkpoints; validation inside; a schedule.
-ARGUMENTS = shlex.split(
+RUN = shlex.split(
     "fit -c configs/gridworld.yaml --data.prompts_per_update=4 --data.train_prompts=12 --data.val_prompts=6 "
-    "--model.estimator=ScalarizedAdvantages --model.estimator.scale=pooled --model.group_size=4 "
-    "--model.policy.hidden=[32] --model.sampler.environment.max_steps=30 "
+    "--model.group_size=4 --model.policy.hidden=[32] --model.sampler.environment.max_steps=30 "
     "--model.optimization.minibatch_size=200 --model.optimization.kl_weight=0.01 "
     "--model.lr_scheduler=torch.optim.lr_scheduler.StepLR --model.lr_scheduler.step_size=4 "
     "--model.lr_scheduler.gamma=0.9 --trainer.val_check_interval=4 --trainer.log_every_n_steps=1 "
@@ -32,6 +31,8 @@ ARGUMENTS = shlex.split(
     f"--callbacks.checkpoints.every_n_train_steps={EVERY} --callbacks.checkpoints.save_top_k=-1 "
     "--callbacks.checkpoints.monitor=null"
 )
+# An estimator with a state of its own, the pooled scale.
+ARGUMENTS = [*RUN, "--model.estimator=ScalarizedAdvantages", "--model.estimator.scale=pooled"]
 
 
 def rows(folder, version, first):
@@ -149,7 +150,8 @@ def test_a_critic_is_resumed(tmp_path, monkeypatch):
         "--model.estimator.critic.hidden=[32] --model.estimator.lr_scheduler=torch.optim.lr_scheduler.StepLR "
         "--model.estimator.lr_scheduler.step_size=4"
     )
-    arguments = [*ARGUMENTS, *shlex.split(critic), "--model.estimator.learning.minibatch_size=200"]
+    # An override of the estimator would come after the file of the critic.
+    arguments = [*RUN, *shlex.split(critic), "--model.estimator.learning.minibatch_size=200"]
     main([*arguments, "--trainer.max_steps=10"])
     middle = checkpoint(tmp_path, 0, EVERY)
     assert len(middle["optimizer_states"]) == len(middle["lr_schedulers"]) == 2
