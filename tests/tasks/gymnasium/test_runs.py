@@ -5,12 +5,11 @@ import signal
 import time
 
 import pytest
-import torch
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli.configuration import PACKAGED
 from tests.forked import forked
-from tests.test_resume import assert_same_state, checkpoint, rows
+from tests.test_resume import assert_same_state, checkpoint, newest_update, rows
 
 WORLDS = ("cartpole", "pendulum", "minigrid_lava")
 QUIET = [
@@ -76,7 +75,7 @@ def test_killed_and_resumed_equals_uninterrupted(name, tmp_path, monkeypatch):
         process.kill()
         process.join(60)
         assert process.exitcode == -signal.SIGKILL, output.read_text()
-    resumed_at = torch.load(saved.with_name("last.ckpt"), weights_only=True)["global_step"]
+    resumed_at = newest_update(killed)
     updates = resumed_at + 2
     main([*arguments, "--ckpt_path=last", f"--trainer.max_steps={updates}"])
     monkeypatch.chdir(whole)
