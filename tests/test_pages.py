@@ -167,7 +167,7 @@ def test_the_readme_and_the_tour(tmp_path, monkeypatch):
         newest = asked.count(f"fit -c configs/{task}.yaml") - 1
         tested = said[f"test -c configs/{task}.yaml --ckpt_path=last"]
         assert f"Testing runs/{task}/version_{newest}/checkpoints/last.ckpt." in tested
-    assert "Testing the starting weights (packaged:driver)" in said["test -c configs/navsim.yaml"]
+    assert "Testing the starting weights (packaged:driver)" in said["test -c configs/navsim.yaml --ckpt_path=null"]
     # Supervised fine-tuning wrote models/word-problems, which shadows no packaged model.
     assert Path("models/word-problems/config.json").is_file()
     run(["fit", "-c", "configs/gsm8k.yaml", *shlex.split(f"{SHORT} {OF_CONFIG['gsm8k']}")])

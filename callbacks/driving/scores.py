@@ -85,6 +85,8 @@ class DrivingScores(Callback):
     def _score(self, task: DrivingTask, outputs: Any, follows: Any) -> None:
         """Add the drives of a batch's answers, and in a test those of the reference drivers."""
         prompts, scored = outputs["prompts"], outputs["rollouts"].info["drives"]
+        if not scored:
+            return
         scenes, numbers = prompts.columns["scene"], prompts.index.tolist()
         references = {name: planner for name, planner in self.references.items() if name in self._drives}
         poses = torch.stack([answers.poses for answers in scored])

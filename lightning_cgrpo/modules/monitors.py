@@ -14,6 +14,8 @@ from lightning_cgrpo.objective.objective import Objective
 
 VALIDATION = "val/"
 COUNTERS = ("epoch", "step")
+USUAL = (MERIT, "rate/", "mean/", "reward/", "rollout/")
+"""Metrics of every validation."""
 TIMES = ("time/", "throughput/")
 """Prefixes of metrics that differ between equal runs."""
 
@@ -25,6 +27,7 @@ def check_monitors(trainer: Trainer, objective: Objective, validated: bool) -> N
     possible = _possible(objective)
     # Without validation, `Checkpoints` keeps the newest checkpoint.
     in_validation = {f"{VALIDATION}{name}" for name in (*(possible if validates else ()), MERIT)}
+    usual = {name for name in in_validation if name.partition("/")[2].startswith(USUAL)}
     metrics = {*trainer.callback_metrics, *possible, *in_validation, *COUNTERS}
     for callback in trainer.callbacks:  # type: ignore[attr-defined] # set by Lightning's callback connector
         name = callback.monitor if isinstance(callback, (EarlyStopping, ModelCheckpoint)) else None
@@ -36,7 +39,7 @@ def check_monitors(trainer: Trainer, objective: Objective, validated: bool) -> N
         if misspelled or (decided and (name.startswith(VALIDATION) or _asks_within_epochs(trainer, callback))):
             raise UserError(
                 f"Expected {type(callback).__name__} to monitor a metric of this run, but got '{name}'."
-                f"{did_you_mean(name, metrics)} Try one of {', '.join(sorted(logged | in_validation))}."
+                f"{did_you_mean(name, metrics)} Try one of {', '.join(sorted(logged | usual))}."
             )
 
 

@@ -221,7 +221,7 @@ MISTAKES: list[Mistake] = [
     Mistake("record_without_its_column", fit(*MINE), "(column|field|record).*wanted",
             {**OWN, "prompts.jsonl": PROMPTS + '{"prompt": "Say no.", "want": "no"}\n' * 4}),
     Mistake("fewer_prompts_than_an_update", fit(*MINE, "--data.prompts_per_update=8"), "prompts_per_update", OWN),
-    Mistake("validation_on_training_prompts", fit(*MINE, "--data.val_path=prompts.jsonl"), "val_path", OWN),
+    Mistake("validation_on_training_prompts", fit(*MINE, "--data.val_path=prompts.jsonl"), r"data\.val_path", OWN),
     # Models
     Mistake("chat_for_a_model_without_template",
             fit(*MINE, "--model.policy.model=start", "--data.system_prompt=Be brief."), "chat.?template", OWN,

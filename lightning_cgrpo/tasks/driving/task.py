@@ -123,7 +123,7 @@ class DrivingTask(Task):
         ade = values["ade"]
         return {
             **signals,
-            EXTENDED_COMFORT: _extended_comfort(scenes, drives, shape).to(device),
+            EXTENDED_COMFORT: _extended_comfort(scenes if drives else (), drives, shape).to(device),
             "ade": Signal(ade.nan_to_num(0.0), applicable=ade.isfinite()),
             "malformed": Signal(values["malformed"]),
             **length_signals(rollouts, None),
@@ -132,14 +132,30 @@ class DrivingTask(Task):
     def scored(
         self, scenes: Sequence[Scene], answers: Sequence[Sequence[str]], plans: Sequence[ExpertPlan] | None = None
     ) -> list[ScoredAnswers]:
-        """Read and score G texts in each of B scenes, in which the expert plans without `plans`."""
+        """Read and score G texts in each of B scenes, in which the expert plans without `plans`.
+
+        A scene is prepared if any of its answers is a plan, so a scene without a route may have malformed answers. None
+        are scored if no scene has a plan or a route.
+        """
         if not scenes:
             return []
         poses = self.answer.trajectories([text for group in answers for text in group])
         group = len(answers[0])
-        row = torch.arange(len(scenes)).repeat_interleave(group)
-        scorer = Scorer(scenes, self.traffic, plans=plans, human_filter=self.human_filter)
-        scores = scorer(poses, row, POSE_INTERVAL)
+        planned = (~poses[:, 0, 0].isnan()).view(len(scenes), group).any(1)
+        used = [row for row, any_plan in enumerate(planned.tolist()) if any_plan]
+        used = used or [row for row, scene in enumerate(scenes) if scene.route][:1]
+        if not used:
+            return []
+        # Malformed answers have no score in any scene, so other scenes' stand at the first used.
+        row = torch.zeros(len(scenes), dtype=torch.int64)
+        row[used] = torch.arange(len(used))
+        scorer = Scorer(
+            [scenes[number] for number in used],
+            self.traffic,
+            plans=None if plans is None else [plans[number] for number in used],
+            human_filter=self.human_filter,
+        )
+        scores = scorer(poses, row.repeat_interleave(group), POSE_INTERVAL)
         parts = [slice(start, start + group) for start in range(0, len(poses), group)]
         return [ScoredAnswers(poses[part], take(scores, part)) for part in parts]
 
