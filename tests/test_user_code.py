@@ -312,3 +312,12 @@ def test_a_callback_that_ends_the_loop_does_not_end_fit_with_success(tmp_path, m
               "--callbacks.mine=stops_loops.Stops", "--trainer.enable_progress_bar=false"])  # fmt: skip
     (summary,) = tmp_path.glob("runs/*/*/summary.json")
     assert json.loads(summary.read_text())["status"] == "failed"
+
+
+def test_a_class_that_ends_python_prints_no_empty_configuration(tmp_path, monkeypatch):
+    (tmp_path / "ends_python.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises((UserError, SystemExit)) as caught:
+        main(["fit", "-c", "configs/gridworld.yaml", "--callbacks.mine=ends_python.Ends", "--print_config"])
+    assert isinstance(caught.value, UserError) or caught.value.code not in (0, None)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import torch
@@ -93,13 +94,14 @@ class CommandLine(LightningCLI):
     @contextmanager
     def _printed(self) -> Iterator[None]:
         """Print what is printed inside, as ``--print_config`` does, with the interpolations of the environment."""
-        text = io.StringIO()
+        text, prints = io.StringIO(), any(flag.startswith("--print_config") for flag in self._flags)
         try:
-            with redirect_stdout(text) if self._environment else nullcontext():
+            with redirect_stdout(text):
                 yield
         finally:
-            prints = any(flag.startswith("--print_config") for flag in self._flags)
             print(self._environment.hidden_yaml(text.getvalue()) if prints else text.getvalue(), end="")
+            if prints and not text.getvalue() and isinstance(sys.exception(), SystemExit):
+                raise ConfigError("Expected a configuration to print, but code of a class that it names ended Python.")
 
     def _parse_ckpt_path(self) -> None:
         """Skip Lightning's search for hyperparameters: our checkpoints hold none."""
