@@ -55,6 +55,7 @@ _EXPORTS = {
     "PromptGroups": "lightning_cgrpo.rollout",
     "Reactive": "lightning_cgrpo.navsim.traffic.reactive",
     "RecurrentPolicy": "lightning_cgrpo.policies.network_policy",
+    "ReturnsToGo": "lightning_cgrpo.grpo.returns_to_go",
     "RewardModel": "lightning_cgrpo.tasks.functions",
     "Rollouts": "lightning_cgrpo.rollout",
     "Sampler": "lightning_cgrpo.samplers.sampler",

@@ -14,6 +14,7 @@ from lightning_cgrpo.grpo.advantages import LeaveOneOut as LeaveOneOut
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages as ScalarizedAdvantages
 from lightning_cgrpo.grpo.advantages import ScalarizedRewards as ScalarizedRewards
 from lightning_cgrpo.grpo.minibatches import Optimization as Optimization
+from lightning_cgrpo.grpo.returns_to_go import ReturnsToGo as ReturnsToGo
 from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection as SamplingCorrection
 from lightning_cgrpo.grpo.surrogates import CISPO as CISPO
 from lightning_cgrpo.grpo.surrogates import SAPO as SAPO

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lightning_cgrpo.critic.critic import Critic
-from lightning_cgrpo.critic.gae import generalized_advantages
 from lightning_cgrpo.critic.value_learning import ValueLearning, learn_values, predict
 from lightning_cgrpo.distributed import all_sum, all_sum_named
 from lightning_cgrpo.errors import expect
@@ -23,6 +22,7 @@ from lightning_cgrpo.grpo.advantages import (
     divide,
     group_statistics,
 )
+from lightning_cgrpo.grpo.gae import generalized_advantages
 from lightning_cgrpo.grpo.losses import aggregation_weights
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable, with_targets
 from lightning_cgrpo.objective.objective import Components

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from lightning_cgrpo.critic.critic_advantages import LagrangianGAE, ScalarizedGAE
-from lightning_cgrpo.critic.gae import generalized_advantages
 from lightning_cgrpo.critic.mlp_critic import MLPCritic
 from lightning_cgrpo.critic.value_learning import ValueLearning, value_loss
 from lightning_cgrpo.grpo.advantages import group_statistics
+from lightning_cgrpo.grpo.gae import generalized_advantages
 from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.rollout import Examples, Rollouts
 

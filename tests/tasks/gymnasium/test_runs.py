@@ -45,6 +45,7 @@ def test_overlays_start(world, tmp_path, monkeypatch):
 RUNS = {
     **{world: " ".join([f"-c configs/{world}.yaml", *SHORT.get(world, [])]) for world in WORLDS},
     "processes": "-c configs/cartpole.yaml --model.sampler.environment.processes=true",
+    "returns_to_go": "-c configs/cartpole.yaml --model.estimator=ReturnsToGo --model.objective.reward=reward",
     "critic": "-c configs/pendulum.yaml -c configs/ablations/pendulum/ppo_lagrangian.yaml "
     "--model.estimator.learning.warmup=1 --model.objective.constraints.hard.over=2",
 }

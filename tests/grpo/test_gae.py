@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from lightning_cgrpo.critic.gae import generalized_advantages
+from lightning_cgrpo.grpo.gae import generalized_advantages
 from lightning_cgrpo.objective.objective import Components
 
 LENGTHS = torch.tensor([[5, 1, 3], [4, 2, 0]])

@@ -1,0 +1,65 @@
+"""Advantages of steps without a critic: returns-to-go beside those of the group's other answers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lightning_cgrpo.errors import expect
+from lightning_cgrpo.grpo.advantages import AdvantageEstimator, GroupStatistics, divide, group_statistics
+from lightning_cgrpo.grpo.gae import generalized_advantages
+from lightning_cgrpo.objective.objective import Components
+from lightning_cgrpo.rollout import Rollouts
+
+
+class ReturnsToGo(AdvantageEstimator):
+    """Scalarized advantages of each step: an action is credited with what follows it.
+
+    With the return-to-go X_j,i,t = sum_s gamma^s x_j,i,t+s of component j, A_i,t = sum_j w_j (X_j,i,t - b_j,t) / std_j.
+    The baseline b_j,t is the mean over the group's answers that take step t, and std_j the root mean square of the
+    differences over all steps of the group. A signal of whole answers is a reward at the last step: in answers of equal
+    lengths, with gamma 1, its advantage is that of `ScalarizedAdvantages`.
+
+    Args:
+        gamma: discount per step; 1 for none.
+    """
+
+    def __init__(self, gamma: float = 1.0) -> None:
+        expect(0 <= gamma <= 1, "gamma", "in [0, 1]", gamma)
+        self.gamma = gamma
+
+    def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
+        """Advantages ``[B, G, T]``."""
+        mask = rollouts.mask
+        rewards = components.by_step(mask).double()
+        returns = generalized_advantages(rewards, torch.zeros_like(rewards), mask, self.gamma, 1.0)
+        deviation, std = step_deviations(returns.to(components.values.dtype), mask & components.applicable[..., None])
+        standardized = divide(deviation, std[..., None, None])
+        return torch.einsum("j,jbgt->bgt", weights.to(std), standardized).to(components.values.dtype)
+
+    def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
+        return weights[:, None].expand_as(statistics.std)
+
+    def informative(self, components: Components, weights: Tensor) -> Tensor:
+        """``[B]`` bool, groups in which any weighted component varies, in the sum or in a step."""
+        varying = group_statistics(components).informative.clone()
+        for row, values in components.steps.items():
+            varying[row] |= (values != values[:, :1]).flatten(1).any(-1)
+        return (varying & (weights != 0)[:, None]).any(0)
+
+
+def step_deviations(returns: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
+    """Differences ``[J, B, G, T]`` from the group's mean at each step, and their root mean square ``[J, B]``; float64.
+
+    Args:
+        returns: ``[J, B, G, T]``.
+        used: ``[J, B, G, T]`` bool, the steps that answers take, and to which a component applies.
+    """
+    prompts, steps = returns.shape[1], returns.shape[3]
+
+    def groups_of_steps(values: Tensor) -> Tensor:
+        return values.transpose(2, 3).flatten(1, 2)  # [J, B T, G]
+
+    statistics = group_statistics(Components(groups_of_steps(returns), groups_of_steps(used)))
+    deviation = statistics.deviation.unflatten(1, (prompts, steps)).transpose(2, 3)
+    return deviation, (deviation.square().sum((2, 3)) / used.sum((2, 3)).clamp(min=1)).sqrt()
