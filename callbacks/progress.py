@@ -1,39 +1,78 @@
-"""Progress bar with reward, rates, thresholds and multipliers."""
+"""A line of progress, and a table of rates and multipliers every few updates."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import RichProgressBar
-from lightning.pytorch.callbacks.progress.rich_progress import RichProgressBarTheme
+from rich import get_console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
+from rich.text import Text
 
 from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.objective.bound import Bound
+from lightning_cgrpo.objective.merit import unit
+from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.standing import standing
+from lightning_cgrpo.output import print_table
 
-MARKS = {"met": "", "missed": " !", "undecided": " ?", "": ""}
+TABLES, FEWEST = 10, 10
+"""Tables of a run, and the fewest updates between two tables."""
+ROWS = 12
+"""Constraints in a table; of more constraints, those furthest beyond their thresholds."""
+LONGEST = 24
+"""Characters of a name in the line."""
+SILENCE = 60.0
+"""Seconds between two lines without a terminal."""
 
 
 class ObjectiveProgressBar(RichProgressBar):
-    """Counts updates, and shows the last logged values: ``reward 0.9 λ 0.6 | lava 0.03 (0.02-0.05) <= 0.01 ! λ 0.2``.
+    """Shows ``2/3 met, worst NC 0.88 < 0.95, reward 0.91``, and every few updates a table of all constraints.
 
-    Parentheses hold the 95 % interval of the rate, with prompts as clusters. ``!`` marks an interval beyond the
-    threshold, ``?`` an interval on both sides of it; λ are multipliers.
+    The last update's rates decide which constraints are met. The table adds intervals of 95 %, with prompts as
+    clusters, and multipliers λ. Files and notebooks get a line beside each table, and at least every minute.
 
     Args:
-        refresh_rate: redraws per second.
+        every_n_updates: updates between tables; by default a tenth of the run, at least 10.
     """
 
     changes_learning = False
 
-    def __init__(self, refresh_rate: int = 10) -> None:
-        super().__init__(refresh_rate=refresh_rate, theme=RichProgressBarTheme(metrics_text_delimiter=" | "))
+    def __init__(self, every_n_updates: int | None = None) -> None:
+        super().__init__(refresh_rate=10)
+        self.every_n_updates = every_n_updates
+        self._began = self._printed = time.monotonic()
+        self._first = 0
+
+    @property
+    def is_enabled(self) -> bool:
+        # Elsewhere rich would print the finished bar alone, and in a notebook ask for ipywidgets.
+        return super().is_enabled and get_console().is_terminal
 
     @property
     def total_train_batches(self) -> int | float:
         """Updates over all epochs; infinite without a maximum."""
         return self.trainer.estimated_stepping_batches
+
+    def configure_columns(self, trainer: Trainer) -> list[Any]:
+        # Only the bar gives way on a narrow terminal, then the end of the text.
+        count, text = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis")
+        return [
+            BarColumn(20, pulse_style="bar.complete"),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}", table_column=count),
+            TimeElapsedColumn(table_column=count.copy()),
+            TextColumn("{task.description}", markup=False, table_column=text),
+        ]
+
+    def on_train_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        self._began = self._printed = time.monotonic()
+        self._first = trainer.global_step
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: RolloutModule) -> None:
         """The bar continues over epochs."""
@@ -47,33 +86,118 @@ class ObjectiveProgressBar(RichProgressBar):
         self, trainer: Trainer, pl_module: RolloutModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         super().on_train_batch_end(trainer, pl_module, outputs, batch, trainer.global_step - 1)
+        total = self.total_train_batches
+        every = self.every_n_updates or (max(int(total) // TABLES, FEWEST) if total < float("inf") else 100)
+        due = trainer.global_step % every == 0
+        if trainer.is_global_zero and due:
+            self._print(f"Update {trainer.global_step} of {total:.0f}: {self._status(trainer, pl_module)}")
+            if pl_module.latest_metrics:
+                print_table(progress_table(pl_module))
+        elif not due:
+            self._after_silence(f"Update {trainer.global_step} of {total:.0f}: {self._status(trainer, pl_module)}")
 
-    def get_metrics(self, trainer: Trainer, pl_module: RolloutModule) -> dict[str, Any]:
-        objective, latest, rates = pl_module.objective, pl_module.latest_metrics, pl_module.latest_rates
-        logged = super().get_metrics(trainer, pl_module)
-        shown: dict[str, Any] = {
-            name: f"{value:.3g}" if isinstance(value, float) else value
-            for name, value in logged.items()
-            if name != "v_num"
-        }
-        if "reward/mean" in latest:
-            shown["reward"] = f"{latest['reward/mean']:.3g} λ {latest['multiplier/reward']:.2g}"
-        for name, constraint in objective.constraints.items():
-            tag = constraint.tag(name)
-            if tag not in latest:
-                continue
+    def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
+        super().on_validation_batch_end(trainer, *args)
+        self._after_silence(f"{self.validation_description}: batch {args[3] + 1}")
+
+    def on_test_batch_end(self, trainer: Trainer, *args: Any) -> None:
+        super().on_test_batch_end(trainer, *args)
+        self._after_silence(f"{self.test_description}: batch {args[3] + 1}")
+
+    def on_predict_batch_end(self, trainer: Trainer, *args: Any) -> None:
+        super().on_predict_batch_end(trainer, *args)
+        self._after_silence(f"{self.predict_description}: batch {args[3] + 1}")
+
+    def _after_silence(self, line: str) -> None:
+        if not self.is_enabled and self.trainer.is_global_zero and time.monotonic() - self._printed > SILENCE:
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        get_console().print(Text(line), soft_wrap=True)
+        self._printed = time.monotonic()
+
+    def _update_metrics(self, trainer: Trainer, pl_module: RolloutModule) -> None:
+        if self.progress is not None and self.train_progress_bar_id is not None:
+            self.progress.update(self.train_progress_bar_id, description=self._status(trainer, pl_module))
+
+    def _status(self, trainer: Trainer, pl_module: RolloutModule) -> str:
+        """The time that is left, the objective, and what modules log for the bar."""
+        logged = {name: value for name, value in self.get_metrics(trainer, pl_module).items() if name != "v_num"}
+        parts = objective_status(pl_module.objective, pl_module.latest_metrics)
+        parts += [
+            f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in logged.items()
+        ]
+        done = trainer.global_step - self._first
+        seconds = (time.monotonic() - self._began) / max(done, 1) * (self.total_train_batches - trainer.global_step)
+        if 0 < seconds < float("inf"):
+            minutes, rest = divmod(round(seconds), 60)
+            parts.append(f"{minutes}:{rest:02} left")
+        return ", ".join(parts)
+
+
+class Measured(NamedTuple):
+    """A constraint's last rate or mean, its bound in force, and its excess in units of the bound."""
+
+    name: str
+    bound: Bound
+    value: float
+    excess: float
+    enforced: bool
+
+
+def _measured(objective: Objective, latest: dict[str, float]) -> Iterator[Measured]:
+    for name, constraint in objective.constraints.items():
+        if (tag := constraint.tag(name)) in latest:
             bound = replace(constraint.bound, threshold=latest.get(f"threshold/{name}", constraint.bound.threshold))
-            text = f"{latest[tag]:.3g}"
-            interval = standing(bound, rates[name]) if name in rates else None
-            if interval is not None:
-                text += f" ({interval})" if interval.of_mean else f" ({interval.low:.2g}-{interval.high:.2g})"
+            excess = float("-inf")
             if bound.threshold is not None:
-                text += f" {bound}{MARKS[interval.says] if interval is not None else ''}"
-            if f"multiplier/{name}" in latest:
-                text += f" λ {latest[f'multiplier/{name}']:.2g}"
-            shown[name] = text
-        return shown
+                excess = (bound.violation(latest[tag]) - bound.target) / unit(bound)
+            yield Measured(name, bound, latest[tag], excess, name in objective.constrained)
 
-    def _get_train_description(self, current_epoch: int) -> str:
-        # Lightning shows "0/-2" epochs without a maximum.
-        return "Updates"
+
+def objective_status(objective: Objective, latest: dict[str, float]) -> list[str]:
+    """``2/3 met``, the constraint furthest beyond its threshold, and the reward."""
+    parts = []
+    enforced = [measured for measured in _measured(objective, latest) if measured.enforced]
+    if enforced:
+        worst = max(enforced, key=lambda measured: measured.excess)
+        met = worst.bound.met(worst.value)
+        parts.append(f"{sum(m.bound.met(m.value) for m in enforced)}/{len(enforced)} met")
+        parts.append(f"{'closest' if met else 'worst'} {_short(worst.name)} {_compared(worst.bound, worst.value)}")
+    if "reward/mean" in latest:
+        parts.append(f"reward {latest['reward/mean']:.3g}")
+    return parts
+
+
+def progress_table(module: RolloutModule) -> Table:
+    """The last update's rates with thresholds, intervals and multipliers."""
+    objective, latest = module.objective, module.latest_metrics
+    table = Table(box=None, show_header=False, padding=(0, 0, 0, 2))
+    shown = list(_measured(objective, latest))
+    least = sorted((measured.excess for measured in shown), reverse=True)[:ROWS]
+    for name, bound, value, excess, _ in shown:
+        if excess < least[-1]:
+            continue
+        interval = standing(bound, module.latest_rates[name]) if name in module.latest_rates else ""
+        says = "" if interval == "" else interval.says
+        table.add_row(*map(Text, (name, str(bound), f"{value:.4g}", str(interval), says, _weight(latest, name))))
+    if "reward/mean" in latest:
+        table.add_row("reward", "", f"{latest['reward/mean']:.4g}", "", "", _weight(latest, "reward"))
+    return table
+
+
+def _weight(latest: dict[str, float], name: str) -> str:
+    return f"λ {latest[f'multiplier/{name}']:.2g}" if f"multiplier/{name}" in latest else ""
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+
+
+def _compared(bound: Bound, value: float) -> str:
+    """``0.88 < 0.95``, with as many digits as tell the numbers apart."""
+    sign = bound.sign if bound.met(value) else {">=": "<", "<=": ">"}[bound.sign]
+    shown = f"{value:.4g}" if bound.of_mean else f"{value:.2f}"
+    if float(shown) == bound.threshold != value:
+        shown = f"{value:.5g}"
+    return f"{shown} {sign} {bound.threshold:g}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
-from rich.console import Console
+from rich import get_console
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +21,7 @@ from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO, UpdateOutp
 from lightning_cgrpo.output import print_table
 
 FILE = "samples.jsonl"
-ON_SCREEN = 400
+ON_SCREEN = 300
 """Characters."""
 LINES = 12
 """Lines of a text, before wrapping."""
@@ -31,13 +32,12 @@ IN_TENSORBOARD = 10_000
 
 
 class SampleAnswers(Callback):
-    r"""Shows sampled answers of an update with prompts, signals and advantages.
+    r"""Shows the best and the worst answer to a prompt, by advantage, with the objective's signals.
 
-    The screen and the log (``samples``) show a few answers, shortened, with escapes for unprintable
-    characters (``\x1b``).
+    The screen and the log (``samples``) show texts shortened, with escapes for unprintable characters (``\x1b``).
 
     Args:
-        answers: number per prompt.
+        prompts: number of prompts shown.
         write: append all answers of the update to ``samples.jsonl`` in the run's folder, a line of JSON per answer:
             ``step`` (the update) and the fields of `answer_records`. Several processes append their ranks to the name.
 
@@ -47,10 +47,10 @@ class SampleAnswers(Callback):
 
     changes_learning = False
 
-    def __init__(self, every_n_updates: int = 50, prompts: int = 1, answers: int = 4, write: bool = False) -> None:
-        for name, value in (("every_n_updates", every_n_updates), ("prompts", prompts), ("answers", answers)):
+    def __init__(self, every_n_updates: int = 50, prompts: int = 1, write: bool = False) -> None:
+        for name, value in (("every_n_updates", every_n_updates), ("prompts", prompts)):
             expect(value >= 1, name, "at least 1", value)
-        self.every_n_updates, self.prompts, self.answers, self.write = every_n_updates, prompts, answers, write
+        self.every_n_updates, self.prompts, self.write = every_n_updates, prompts, write
         self._file = Path()
 
     def on_train_start(self, trainer: Trainer, pl_module: ConstrainedGRPO) -> None:
@@ -68,49 +68,50 @@ class SampleAnswers(Callback):
         groups = list(answer_records(outputs, pl_module.policy, None if self.write else self.prompts))
         if self.write:
             append_records(self._file, ({"step": update, **record} for record in chain.from_iterable(groups)))
-        shown = [group[: self.answers] for group in groups[: self.prompts]]
-        if not shown:
-            return
-        for writer in writers(trainer):
-            writer.add_text("samples", _markdown(shown), update)
-        if trainer.is_global_zero:
-            print_table(_table(shown, f"Answers of update {update}", Console().encoding))
+        objective = pl_module.objective
+        signals = [*objective.rewards, *(c.signal or name for name, c in objective.constraints.items())]
+        for group in groups[: self.prompts]:
+            shown = best_and_worst(group)
+            for writer in writers(trainer):
+                writer.add_text("samples", _markdown(shown, signals), update)
+            if trainer.is_global_zero:
+                print_table(_table(shown, signals, f"Answers of update {update}", get_console().encoding))
 
 
-def _table(groups: Sequence[Sequence[Record]], title: str, encoding: str) -> Table:
-    table = Table(title=title, title_justify="left", show_lines=True)
-    table.add_column("prompt", ratio=2, overflow="fold")
-    table.add_column("completion", ratio=3, overflow="fold")
-    table.add_column("signals", no_wrap=True)
-    for group in groups:
-        for number, record in enumerate(group):
-            prompt = "" if number else record["prompt"]
-            values = _values(record)
-            width = max(map(len, values))
-            lines = "\n".join(f"{name:{width}} {value:>6}" for name, value in values.items())
-            cells = (_excerpt(prompt, ON_SCREEN, LINES), _excerpt(record["answer"], ON_SCREEN, LINES), lines)
-            # Not strings, in which rich would look for markup.
-            table.add_row(*(Text(cell.encode(encoding, "backslashreplace").decode(encoding)) for cell in cells))
+def best_and_worst(group: Sequence[Record]) -> dict[str, Record]:
+    """The answers with the highest and the lowest advantage, or one of equal answers."""
+    best, worst = (choose(group, key=lambda record: record["advantage"]) for choose in (max, min))
+    return {"answer": best} if best["answer"] == worst["answer"] else {"best answer": best, "worst answer": worst}
+
+
+def _table(shown: Mapping[str, Record], signals: Sequence[str], title: str, encoding: str) -> Table:
+    def text(shortened: str) -> Text:
+        # Not strings, in which rich would look for markup.
+        return Text(shortened.encode(encoding, "backslashreplace").decode(encoding))
+
+    prompt = next(iter(shown.values()))["prompt"]
+    texts = {"prompt": prompt, **{head: record["answer"] for head, record in shown.items()}}
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, expand=True)
+    for head in texts:
+        table.add_column(head, ratio=1, overflow="fold")
+    table.add_row(*(text(_excerpt(words, ON_SCREEN, LINES)) for words in texts.values()))
+    table.add_row("", *(text(_values(record, signals)) for record in shown.values()), style="dim")
     return table
 
 
-def _markdown(groups: Sequence[Sequence[Record]]) -> str:
-    parts = []
-    for group in groups:
-        parts.append(f"**Prompt**\n\n{_quoted(group[0]['prompt'])}\n")
-        for number, record in enumerate(group, 1):
-            values = ", ".join(f"{name} {value}" for name, value in _values(record).items())
-            parts.append(f"**Answer {number}** ({values})\n")
-            parts.append(_quoted(record["answer"]) + "\n")
+def _markdown(shown: Mapping[str, Record], signals: Sequence[str]) -> str:
+    parts = [f"**Prompt**\n\n{_quoted(next(iter(shown.values()))['prompt'])}\n"]
+    for head, record in shown.items():
+        parts.append(f"**{head.capitalize()}** ({_values(record, signals)})\n\n{_quoted(record['answer'])}\n")
     return "\n".join(parts)
 
 
-def _values(record: Record) -> dict[str, str]:
-    """Signals, the advantage and columns of `log_extra`, as short texts."""
-    values = {name: "n/a" if value is None else f"{value:.3g}" for name, value in record["signals"].items()}
-    values["advantage"] = f"{record['advantage']:+.2f}"
-    extra = {name: _excerpt(str(value), IN_CELL, 1) for name, value in record.get("extra", {}).items()}
-    return {printable(name): value for name, value in (values | extra).items()}
+def _values(record: Record, signals: Sequence[str]) -> str:
+    """The named signals, and columns of `log_extra`, as a short text."""
+    values = record["signals"]
+    texts = {name: "n/a" if values[name] is None else f"{values[name]:.3g}" for name in signals if name in values}
+    texts |= {name: _excerpt(str(value), IN_CELL, 1) for name, value in record.get("extra", {}).items()}
+    return ", ".join(f"{printable(name)} {value}" for name, value in texts.items())
 
 
 def _quoted(text: str) -> str:

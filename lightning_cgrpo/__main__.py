@@ -124,6 +124,8 @@ def main(arguments: list[str]) -> None:
     # Torch reads this when it is imported. Threads that spin while they wait would take the cores from other processes,
     # such as the worker that makes prompts.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a line per shard of weights in a log
     from lightning_cgrpo.cli.command_line import main as run_command
 
     run_command(command, config, flags, beginning)

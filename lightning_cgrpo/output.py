@@ -22,11 +22,11 @@ WEIGHT_BIN, WEIGHT_BINS = 0.025, 81
 
 def print_table(table: Table) -> None:
     """Print a table without truncated columns; a narrower terminal wraps the lines."""
-    from rich.console import Console
+    from rich import get_console
 
-    console = Console()
+    console = get_console()  # the console of Lightning's bar, which another console would overwrite
     needed = console.measure(table, options=console.options.update(width=1000)).minimum
-    Console(width=max(console.width, needed)).print(table)
+    console.print(table, width=max(console.width, needed), crop=False)
 
 
 @contextmanager

@@ -6,6 +6,8 @@ import ctypes
 import importlib
 import logging
 import os
+import re
+import sys
 import warnings
 from contextlib import suppress
 
@@ -18,6 +20,8 @@ from lightning_cgrpo.cli.key_check import NAMESPACES
 from lightning_cgrpo.cli.run_folders import EVALUATIONS, log_beside
 from lightning_cgrpo.errors import MissingExtraError
 
+ADVERTISED = r"Tip:|PU available: False, us|^Seed set to|`Trainer.fit` stopped"
+"""Messages of Lightning that say nothing about the run."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
@@ -87,13 +91,26 @@ def reuse_blocks() -> None:
 
 
 def quiet() -> None:
-    """Silence Lightning's advertisements, and warnings about intended settings."""
+    """Silence Lightning's advertisements, and warnings about intended settings; messages come without paths."""
     for message in (
         "Using ModelCheckpoint with manual optimization",  # Resuming needs a checkpoint after the update.
         "`isinstance\\(treespec, LeafSpec\\)` is deprecated",
         "The '.*_dataloader' does not have many workers",
     ):
         warnings.filterwarnings("ignore", message=message)
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
-        lambda record: "Tip:" not in record.getMessage()
-    )
+    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        for handler in logging.getLogger(name).handlers:
+            if isinstance(handler, logging.StreamHandler):
+                handler.setStream(_Screen())
+                handler.addFilter(lambda record: not re.search(ADVERTISED, record.getMessage()))
+
+
+class _Screen:
+    """Whatever is standard error now, because the live progress bar replaces it."""
+
+    def write(self, text: str) -> None:
+        sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()

@@ -75,6 +75,10 @@ class RunFiles(SaveConfigCallback):
         self.already_saved = True
         if not trainer.is_global_zero:
             return
+        sizes = [(p.numel(), p.requires_grad) for p in pl_module.policy.parameters()]
+        print(
+            f"Policy: {sum(n for n, _ in sizes):,} parameters, {sum(n for n, trained in sizes if trained):,} trained."
+        )
         print(f"Logs and checkpoints: {folder}", flush=True)
         folder.mkdir(parents=True, exist_ok=True)
         # The parser has validated this configuration, and doing so again takes most of the time of saving.

@@ -14,10 +14,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lightning_cgrpo import GaussianMLP
+from lightning_cgrpo import GaussianMLP, Objective
 from lightning_cgrpo.callbacks import SampleAnswers, WritePredictions
 from lightning_cgrpo.callbacks.answers import answer_records
-from lightning_cgrpo.callbacks.sample_answers import _excerpt, _table
+from lightning_cgrpo.callbacks.sample_answers import _excerpt, _table, best_and_worst
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 
@@ -65,7 +65,7 @@ def show(callback, folder, of, update=0, rank=0, processes=1):
         default_root_dir=folder,
         strategy=SimpleNamespace(broadcast=str),
     )
-    module = SimpleNamespace(policy=None)
+    module = SimpleNamespace(policy=None, objective=Objective("correct"))
     callback.on_train_start(trainer, module)
     callback.on_train_batch_end(trainer, module, of, None, 0)
     logger.finalize("success")
@@ -153,23 +153,26 @@ def test_predicted_actions_are_those_that_the_world_gets():
 def on_screen(of, width=80, encoding="utf-8"):
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, width=width, color_system=None)
-    console.print(_table(records(of), "Answers", console.encoding))
+    console.print(_table(best_and_worst(records(of)[0]), list(of["signals"]), "Answers", console.encoding))
     file.flush()
     return file.buffer.getvalue().decode(encoding)
 
 
-def test_what_the_screen_shows(tmp_path, capsys):
-    of = outputs([["right", "wrong"], ["no more", "than one prompt"]], correct=Signal(torch.tensor([[1.0, 0.25]] * 2)))
+def test_the_screen_shows_the_best_and_the_worst_answer(tmp_path, capsys):
+    """With the signals that the objective names; of one prompt."""
+    correct, other = Signal(torch.tensor([[1.0, 0.5, 0.25]] * 2)), Signal(torch.zeros(2, 3))
+    of = outputs([["wrong", "so so", "right"], ["no more", "than one", "prompt"]], correct=correct, other=other)
     show(SampleAnswers(), tmp_path, of, update=50)
     text = capsys.readouterr().out
-    assert "Answers of update 50" in text and text.count("question 0") == 1 and "question 1" not in text
-    rows = [[cell.split() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
-    assert rows == [
-        [["question", "0"], ["right"], ["correct", "1"]],
-        [[], [], ["advantage", "-0.75"]],
-        [[], ["wrong"], ["correct", "0.25"]],
-        [[], [], ["advantage", "-0.50"]],
+    assert "Answers of update 50" in text and "question 1" not in text and "other" not in text and "so so" not in text
+    rows = [line.split() for line in text.splitlines() if "─" not in line and line.strip()]
+    assert rows[1:] == [
+        ["prompt", "best", "answer", "worst", "answer"],
+        ["question", "0", "right", "wrong"],
+        ["correct", "0.25", "correct", "1"],
     ]
+    show(SampleAnswers(), tmp_path / "equal", outputs([["same", "same"]]))
+    assert capsys.readouterr().out.count("same") == 1
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -189,9 +192,9 @@ def test_the_screen_survives_any_text(text, encoding):
 
 @given(st.text(max_size=60))
 @settings(max_examples=40, deadline=None)
-def test_any_text_makes_a_table_with_straight_borders(text):
-    _, *shown = on_screen(outputs([[text]], prompts=[text])).splitlines()
-    assert len({cell_len(line) for line in shown}) == 1 and cell_len(shown[0]) <= 80
+def test_any_text_makes_a_table_of_straight_rows(text):
+    rows = on_screen(outputs([[text]], prompts=[text])).splitlines()
+    assert {cell_len(row) for row in rows[1:]} <= {0, 80}
 
 
 def test_a_long_text_keeps_its_end():
@@ -219,8 +222,8 @@ def test_tensorboard_survives_any_text(tmp_path, text, capsys):
     outside = [line for line in markdown.split("\n") if line and not line.startswith("    ")]
     assert outside == [
         "**Prompt**",
-        "**Answer 1** (correct 1, advantage -0.75)",
-        "**Answer 2** (correct 0, advantage -0.50)",
+        "**Best answer** (correct 0)",
+        "**Worst answer** (correct 1)",
     ]
 
 
