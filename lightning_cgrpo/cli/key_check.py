@@ -41,7 +41,9 @@ REMOVED = {
     "manners": "a data module of your own",
     "clean": "a data module of your own",
     "recharge": "an environment of your own",
-    "screen": "nothing; a few answers are always shown",
+    "screen": "nothing; the best and the worst answer are always shown",
+    "answers": "nothing; the best and the worst answer are shown, and write: true keeps all",
+    "refresh_rate": "nothing; the bar is drawn ten times a second",
     "parquet": "write: true, which appends all answers to samples.jsonl",
     **dict.fromkeys(
         ("ego_box_at_center", "own_speed_limits", "wrapped_headings"),
