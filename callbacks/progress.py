@@ -178,9 +178,9 @@ def progress_table(module: RolloutModule) -> Table:
     for name, bound, value, excess, _ in shown:
         if excess < least[-1]:
             continue
-        interval = standing(bound, module.latest_rates[name]) if name in module.latest_rates else ""
-        says = "" if interval == "" else interval.says
-        table.add_row(*map(Text, (name, str(bound), f"{value:.4g}", str(interval), says, _weight(latest, name))))
+        interval = standing(bound, module.latest_rates[name]) if name in module.latest_rates else None
+        stands = [str(interval), interval.says] if interval else ["", ""]
+        table.add_row(*map(Text, (name, str(bound), f"{value:.4g}", *stands, _weight(latest, name))))
     if "reward/mean" in latest:
         table.add_row("reward", "", f"{latest['reward/mean']:.4g}", "", "", _weight(latest, "reward"))
     return table
