@@ -134,9 +134,11 @@ def play(policy: NetworkPolicy, episodes: Episodes, draws: Tensor) -> Rollouts:
                 outputs, memory = actor(observations, memory)
             actions = distribution.sample(outputs, coming[step])
             reached = episodes.step(states, distribution.applied(actions))
-            steps.append((rows + step, states, actions, outputs, reached))
+            steps.append((rows, states, actions, outputs, reached))
             states = reached
     place, states, actions, outputs, reached = (torch.cat(column) for column in zip(*steps, strict=True))
+    sizes = torch.tensor([len(rows) for rows, *_ in steps], device="cpu")
+    place = place + torch.arange(len(steps), device="cpu").repeat_interleave(sizes).to(place.device)
     real = (~episodes.ended(states)).nonzero().squeeze(-1)
     place, states, actions, reached = place[real], states[real], actions[real], reached[real]
     log_probs = distribution.evaluate(outputs[real], actions).log_probs

@@ -68,40 +68,44 @@ class GymnasiumEpisodes:
         of_action = () if recording.actions.size is None else (recording.actions.size,)
         action = torch.int64 if recording.actions.size is None else dtype
         self._actions = torch.zeros(size, *of_action, dtype=action, device="cpu")
+        self._over = np.zeros(size, dtype=bool)
         start = torch.arange(len(seeds), device="cpu") * self._moments
-        for row, moment in enumerate(worlds.reset(seeds, options)):
-            self._written["observation"][row * self._moments] = self._checked(row, moment.observation)
+        self._observed(range(len(seeds)), start.numpy(), worlds.reset(seeds, options))
         self.start = start.to(device)
 
     def observe(self, states: Tensor) -> Tensor:
-        return self._observations[states.cpu()].to(self._device)
+        return self._observations.index_select(0, states.cpu()).to(self._device)
 
     def ended(self, states: Tensor) -> Tensor:
-        here = states.cpu()
-        return (self._flags["terminated"][here] | self._flags["truncated"][here]).to(self._device)
+        return torch.from_numpy(self._over[states.cpu().numpy()]).to(self._device)
 
     def step(self, states: Tensor, actions: Tensor) -> Tensor:
-        running = ~self.ended(states)
-        here = states[running].cpu()
-        rows = (here // self._moments).tolist()
-        chosen = actions[running].cpu()
+        here, chosen, reached = states.cpu().numpy(), actions.cpu(), states + 1
+        if (over := self._over[here]).any():
+            running = torch.from_numpy(~over)
+            here, chosen, reached = here[~over], chosen[running], states + running.to(states.device)
         if self._finished is not None:
-            self._actions[here + 1] = chosen.to(self._actions.dtype)
+            self._actions[torch.from_numpy(here + 1)] = chosen.to(self._actions.dtype)
+        rows = (here // self._moments).tolist()
         moments = self.worlds.step(rows, self._recording.actions.of_world(chosen.numpy()))
-        for row, state, moment in zip(rows, (here + 1).tolist(), moments, strict=True):
-            self._record(row, state, moment)
+        self._record(rows, here + 1, moments)
         if rows and not self._running and self._finished is not None:
             self._finished(self)
-        return states + running
+        return reached
 
-    def _record(self, row: int, state: int, moment: Moment) -> None:
+    def _record(self, rows: Sequence[int], states: np.ndarray, moments: Sequence[Moment]) -> None:
+        """Write moments together, because NumPy takes as long for a number as for a hundred."""
         written = self._written
-        written["observation"][state] = self._checked(row, moment.observation)
-        written["reward"][state] = self._number(row, "reward", moment.reward)
+        self._observed(rows, states, moments)
+        written["reward"][states] = self._numbers(rows, "reward", [moment.reward for moment in moments])
         for name, column in self._columns:
-            written[column][state] = self._number(row, column, moment.info.get(name, 0.0))
-        written["terminated"][state], written["truncated"][state] = moment.terminated, moment.truncated
-        self._running -= moment.terminated or moment.truncated
+            values = [moment.info.get(name, 0.0) for moment in moments]
+            written[column][states] = self._numbers(rows, column, values)
+        written["terminated"][states] = [moment.terminated for moment in moments]
+        written["truncated"][states] = [moment.truncated for moment in moments]
+        over = written["terminated"][states] | written["truncated"][states]
+        self._over[states] = over
+        self._running -= int(over.sum())
 
     def report(self, states: Tensor, actions: Tensor, reached: Tensor) -> dict[str, Tensor]:
         """Facts about steps; the observation reached is a fact if it is a vector."""
@@ -122,19 +126,30 @@ class GymnasiumEpisodes:
         named = {"observation": self._observations, **self._facts, **self._flags, "action": self._actions}
         return {name: values[moments][:length] for name, values in named.items()}
 
-    def _checked(self, row: int, observation: np.ndarray) -> np.ndarray:
-        shape = self._recording.space.shape
-        if observation.shape != shape:
-            raise self.worlds.fault(f"return observations of shape {shape}, but got {observation.shape}", row)
-        if observation.dtype.kind == "f" and not np.isfinite(observation).all():
+    def _observed(self, rows: Sequence[int], states: np.ndarray, moments: Sequence[Moment]) -> None:
+        written, shape = self._written["observation"], self._recording.space.shape
+        for row, state, moment in zip(rows, states.tolist(), moments, strict=True):
+            observation = moment.observation
+            if observation.shape != shape:
+                raise self.worlds.fault(f"return observations of shape {shape}, but got {observation.shape}", row)
+            written[state] = observation
+        finite = np.isfinite(written[states])
+        if not finite.all():
+            row = rows[int(finite.reshape(len(rows), -1).all(1).argmin())]
             raise self.worlds.fault("return finite observations, but got NaN or infinity", row)
-        return observation
 
-    def _number(self, row: int, name: str, value: Any) -> float:
+    def _numbers(self, rows: Sequence[int], name: str, values: Sequence[Any]) -> list[float]:
         try:
-            number = float(value)
+            numbers = list(map(float, values))
         except (TypeError, ValueError, OverflowError):  # an integer beyond all floats
-            raise self.worlds.fault(f"return a number as {name}, but got {value!r:.80}", row) from None
-        if not math.isfinite(number):
-            raise self.worlds.fault(f"return a finite {name}, but got {number}", row)
-        return number
+            numbers = [math.nan]
+        if all(map(math.isfinite, numbers)):
+            return numbers
+        for row, value in zip(rows, values, strict=True):
+            try:
+                number = float(value)
+            except (TypeError, ValueError, OverflowError):
+                raise self.worlds.fault(f"return a number as {name}, but got {value!r:.80}", row) from None
+            if not math.isfinite(number):
+                break
+        raise self.worlds.fault(f"return a finite {name}, but got {number}", row)

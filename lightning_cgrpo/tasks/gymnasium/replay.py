@@ -70,11 +70,15 @@ def guilty(makes: Sequence[Callable[[], World]], infos: Sequence[str]) -> int | 
 
 
 def _played(world: World, infos: Sequence[str]) -> list[Moment]:
-    moments = [reset_world(world, infos, 0, None)]
+    moments = [_copied(reset_world(world, infos, 0, None))]
     world.action_space.seed(0)
     while len(moments) <= STEPS and not (moments[-1].terminated or moments[-1].truncated):
-        moments.append(step_world(world, infos, world.action_space.sample()))
+        moments.append(_copied(step_world(world, infos, world.action_space.sample())))
     return moments
+
+
+def _copied(moment: Moment) -> Moment:
+    return moment._replace(observation=moment.observation.copy())
 
 
 def _equal(one: list[Moment], other: list[Moment]) -> bool:

@@ -74,19 +74,19 @@ class Worlds(ABC):
 
 
 def reset_world(world: World, infos: Sequence[str], seed: int, options: dict[str, Any] | None) -> Moment:
-    """The first moment; a copy, because worlds may return the same array at every step."""
+    """The first moment, whose observation the world may overwrite in its next step."""
     observation, info = world.reset(seed=seed, options=options)
-    return Moment(np.array(observation), 0.0, False, False, _kept(info, infos))
+    return Moment(np.asarray(observation), 0.0, False, False, _kept(info, infos))
 
 
 def step_world(world: World, infos: Sequence[str], action: Any) -> Moment:
-    """The moment after an action."""
+    """The moment after an action, whose observation the world may overwrite in its next step."""
     observation, reward, terminated, truncated, info = world.step(action)
-    return Moment(np.array(observation), reward, bool(terminated), bool(truncated), _kept(info, infos))
+    return Moment(np.asarray(observation), reward, bool(terminated), bool(truncated), _kept(info, infos))
 
 
 def _kept(info: dict[str, Any], infos: Sequence[str]) -> dict[str, Any]:
-    return {name: info[name] for name in infos if name in info}
+    return {name: info[name] for name in infos if name in info} if infos else {}
 
 
 class WorldsHere(Worlds):
