@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from lightning_cgrpo.critic.critic import Critic
 from lightning_cgrpo.critic.value_learning import ValueLearning, learn_values, predict
 from lightning_cgrpo.distributed import all_sum, all_sum_named
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.grpo.advantages import (
     RELATIVE_ZERO,
     AdvantageEstimator,
@@ -42,6 +44,8 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         lr_scheduler: function of the optimizer; steps once per update.
         gamma: discount per step; 1 for none.
         gae_lambda: 1 gives unbiased advantages of higher variance, 0 relies on the critic alone.
+        bootstraps: a time limit ends the observation of an episode, and not the episode. The last step of a truncated
+            episode gets gamma V of the observation reached, for components by step, as in stable-baselines3.
         learning: the critic's optimizer steps and warm-up.
     """
 
@@ -52,13 +56,14 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         lr_scheduler: LRSchedulerCallable | None = None,
         gamma: float = 0.99,
         gae_lambda: float = 0.95,
+        bootstraps: bool = False,
         learning: ValueLearning = ValueLearning(),  # noqa: B008 (frozen)
     ) -> None:
         super().__init__()
         for name, value in (("gamma", gamma), ("gae_lambda", gae_lambda)):
             expect(0 <= value <= 1, name, "in [0, 1]", value)
         self.critic, self.learning = critic, learning
-        self.gamma, self.gae_lambda = gamma, gae_lambda
+        self.gamma, self.gae_lambda, self.bootstraps = gamma, gae_lambda, bootstraps
         self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
         self._examples: Examples | None = None
         self._effective: Tensor | None = None
@@ -89,7 +94,8 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         predicted = predict(self.critic, examples, len(components.values), self.learning.micro_batch_size)
         values = _laid_out(predicted, mask).movedim(-1, 0)  # [J, B, G, T]
         rewards = components.by_step(mask).to(values.dtype)
-        advantages = generalized_advantages(rewards, values, mask, self.gamma, self.gae_lambda)
+        paid = rewards + self.gamma * self._beyond_limits(rollouts, components) if self.bootstraps else rewards
+        advantages = generalized_advantages(paid, values, mask, self.gamma, self.gae_lambda)
         used = mask & components.applicable[..., None]
         targets = {
             "returns": advantages + values,
@@ -102,6 +108,26 @@ class CriticAdvantages(nn.Module, AdvantageEstimator):
         combined, factors = self.combine(torch.where(used, advantages, 0), used, weights)
         self._effective = factors
         return torch.where(mask, combined, 0)
+
+    def _beyond_limits(self, rollouts: Rollouts, components: Components) -> Tensor:
+        """Values ``[J, B, G, T]`` of the observations at which time limits truncated episodes, otherwise 0. Collective.
+
+        Raises:
+            UserError: the environment reports no truncated steps, or no observations reached.
+        """
+        facts: list[Any] = [rollouts.info.get(name) for name in ("truncated", "terminated", "observation")]
+        if not all(isinstance(fact, Tensor) and fact.shape[:3] == rollouts.mask.shape for fact in facts):
+            raise UserError(
+                "Expected episodes of Gymnasium with vectors as observations for estimator.bootstraps: true, but got "
+                f"facts {sorted(rollouts.info)}, try bootstraps: false."
+            )
+        truncated, terminated, reached = facts
+        limited = rollouts.mask & truncated & ~terminated
+        examples = self.critic.examples(replace(rollouts, mask=limited, inputs={"observations": reached}))
+        count = len(components.values)
+        values = _laid_out(predict(self.critic, examples, count, self.learning.micro_batch_size), limited)
+        by_step = torch.tensor([row in components.steps for row in range(count)], device=values.device)
+        return torch.where(by_step & components.applicable.movedim(0, -1)[:, :, None], values, 0).movedim(-1, 0)
 
     def _varying(self, rewards: Tensor, applicable: Tensor) -> Tensor:
         """``[J]`` bool, components whose discounted sums differ between any two answers of all processes."""

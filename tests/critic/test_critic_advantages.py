@@ -1,5 +1,7 @@
 """Estimators with a critic: what they combine, what they leave out, and what the critic learns."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,7 @@ from torch import nn
 from lightning_cgrpo.critic.critic_advantages import LagrangianGAE, ScalarizedGAE
 from lightning_cgrpo.critic.mlp_critic import MLPCritic
 from lightning_cgrpo.critic.value_learning import ValueLearning, value_loss
+from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.grpo.advantages import group_statistics
 from lightning_cgrpo.grpo.gae import generalized_advantages
 from lightning_cgrpo.objective.objective import Components
@@ -95,6 +98,38 @@ class TestCombinations:
         head = estimator.critic.network.net[-1].weight[1].clone()
         estimator.learn(adam(estimator.critic.parameters()), 4, 0, 0)
         assert torch.equal(estimator.critic.network.net[-1].weight[1], head)
+
+
+class TestTimeLimits:
+    def rollouts(self):
+        rollouts = episodes()
+        last = rollouts.mask & (rollouts.mask.cumsum(-1) == rollouts.lengths[..., None])
+        # Of a group, the first episode is truncated, the second ends at the limit, and the others end before.
+        answers = torch.tensor([0, 1, 2, 3])[:, None]
+        facts = {"truncated": last & (answers < 2), "terminated": last & (answers > 0)}
+        reached = rollouts.inputs["observations"].roll(-1, 2)
+        return dataclasses.replace(rollouts, info={**facts, "observation": reached})
+
+    def test_a_truncated_episode_goes_on_in_components_by_step(self):
+        """The signal of whole answers is paid when the episode is over."""
+        rollouts = self.rollouts()
+        components = signals(rollouts)
+        targets = {}
+        for bootstraps in (False, True):
+            estimator = make(ScalarizedGAE, noise=0.3, gae_lambda=1.0, bootstraps=bootstraps)
+            estimator(rollouts, components, WEIGHTS)
+            targets[bootstraps] = estimator._examples.targets["returns"]
+        values = estimator.critic.network.net(rollouts.info["observation"]).detach()  # [B, G, T, J]
+        more = torch.zeros_like(values)
+        for prompt, length in enumerate(rollouts.lengths[:, 0].tolist()):
+            for step in range(length):
+                more[prompt, 0, step, 1] = 0.99 ** (length - step) * values[prompt, 0, length - 1, 1]
+        torch.testing.assert_close(targets[True] - targets[False], more[rollouts.mask], rtol=0, atol=1e-6)
+
+    def test_an_environment_without_limits_is_refused(self):
+        rollouts = episodes()
+        with pytest.raises(UserError, match="bootstraps"):
+            make(LagrangianGAE, bootstraps=True)(rollouts, signals(rollouts), WEIGHTS)
 
 
 class TestTheTrap:

@@ -6,7 +6,8 @@ Conventions that differ, and how the test makes them equal:
   standard deviations are sample standard deviations. Stable-baselines3 standardizes each minibatch, this package the
   whole batch; there is one minibatch.
 - Stable-baselines3 adds gamma V to the reward of a step that a time limit truncates, where V is the value of the
-  observation reached. Here an episode ends with value 0. The test hands over truncated episodes as ended.
+  observation reached, as `bootstraps: true` here. By default, an episode ends with value 0. For the default, the test
+  hands over truncated episodes as ended.
 - Stable-baselines3 clips the norm of both networks' gradient together, and this package each network's. Clipped value
   losses differ too: stable-baselines3 takes the clipped error, this package the larger error. The test clips neither.
 """
@@ -76,7 +77,7 @@ def layers(*modules):
     return list(chain.from_iterable((layer.weight, layer.bias) for layer in found))
 
 
-def ours(monkeypatch):
+def ours(monkeypatch, bootstraps):
     """The module after its update, its weights before, and all that the update computed."""
     torch.manual_seed(0)
     gradients, critic_gradients, examples = [], [], []
@@ -92,7 +93,12 @@ def ours(monkeypatch):
             epochs=EPOCHS, clip_low=CLIP, entropy_weight=ENTROPY, aggregation="token_mean", max_grad_norm=None
         ),
         estimator=LagrangianGAE(
-            critic, adam(critic_gradients), gamma=GAMMA, gae_lambda=GAE_LAMBDA, learning=ValueLearning(epochs=EPOCHS)
+            critic,
+            adam(critic_gradients),
+            gamma=GAMMA,
+            gae_lambda=GAE_LAMBDA,
+            bootstraps=bootstraps,
+            learning=ValueLearning(epochs=EPOCHS),
         ),
         group_size=4,
         seed=0,
@@ -121,7 +127,7 @@ def ours(monkeypatch):
     return module, before, keep, examples[0].targets, steps
 
 
-def theirs(before, rollouts, rewards):
+def theirs(before, rollouts, rewards, bootstraps):
     """Stable-baselines3's PPO after an update on the episodes, one after the other, and the gradients of its steps."""
     mask = rollouts.mask
     steps = int(mask.sum())
@@ -154,6 +160,10 @@ def theirs(before, rollouts, rewards):
         observations = rollouts.inputs["observations"][mask]
         actions = rollouts.actions[mask]
         values, log_probs, _ = policy.evaluate_actions(observations, actions)
+        if bootstraps:  # as `OnPolicyAlgorithm.collect_rollouts`
+            limited = mask & rollouts.info["truncated"] & ~rollouts.info["terminated"]
+            rewards = rewards.clone()
+            rewards[limited] += GAMMA * policy.predict_values(rollouts.info["observation"][limited]).flatten()
     gradients = []
     policy.optimizer.register_step_pre_hook(lambda *_: gradients.append(flat(p.grad for p in weights)))
     buffer = ppo.rollout_buffer
@@ -180,12 +190,13 @@ def peers_layers(policy):
     return layers(policy.mlp_extractor.policy_net, policy.action_net, policy.mlp_extractor.value_net, policy.value_net)
 
 
-def test_one_update_equals_stable_baselines(monkeypatch):
-    module, before, keep, targets, gradients = ours(monkeypatch)
+@pytest.mark.parametrize("bootstraps", [False, True])
+def test_one_update_equals_stable_baselines(bootstraps, monkeypatch):
+    module, before, keep, targets, gradients = ours(monkeypatch, bootstraps)
     rollouts, metrics = keep.outputs["rollouts"], keep.metrics
     terminated, truncated = (rollouts.info[name].any(-1) for name in ("terminated", "truncated"))
     assert terminated.any() and truncated.any(), "episodes of several lengths, ended and truncated"
-    ppo, their_gradients = theirs(before, rollouts, rollouts.info["reward"])
+    ppo, their_gradients = theirs(before, rollouts, rollouts.info["reward"], bootstraps)
     buffer, logged = ppo.rollout_buffer, ppo.logger.name_to_value
 
     def equal(found, expected):
