@@ -11,6 +11,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.prompts.inventory import Pieces
 from lightning_cgrpo.prompts.source import PromptLoader, PromptSource, PromptSubset, identities
 from lightning_cgrpo.randomness import Stream, generator, run_seed
 from lightning_cgrpo.user_code import UserCode
@@ -54,6 +55,11 @@ class GroupDataModule(LightningDataModule, ABC):
     @abstractmethod
     def source(self, split: Split) -> PromptSource:
         """Prompts of a split; splits share no prompt. ``predict`` answers the test prompts."""
+
+    def inventory(self, split: Split) -> list[Pieces]:
+        """Pieces that a split's prompts are read from, for the command `data`."""
+        with UserCode(f"{type(self).__name__}.source"):
+            return [Pieces("prompts", len(self.source(split)))]
 
     def setup(self, stage: str) -> None:
         with UserCode(f"{type(self).__name__}.source"):

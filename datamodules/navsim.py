@@ -8,8 +8,9 @@ from typing import Any
 
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
-from lightning_cgrpo.datamodules.base import GeneratedDataModule, Split, evenly_spaced
+from lightning_cgrpo.datamodules.base import SPLITS, GeneratedDataModule, Split, evenly_spaced
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.prompts.inventory import Pieces
 from lightning_cgrpo.prompts.source import PromptLoader
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.scene import Scene
@@ -86,6 +87,13 @@ class NavsimDataModule(GeneratedDataModule):
                 f"Expected prompts to ask for what the task reads, but got {self.form.answer} in data.form.answer and "
                 f"{task.answer} in model.task.answer, try the same in both."
             )
+
+    def inventory(self, split: Split) -> list[Pieces]:
+        return self.scenes.inventory(split) or super().inventory(split)
+
+    def prepare_data(self) -> None:
+        """Have one process of each machine read new files, before all processes do."""
+        self.scenes.scenes(SPLITS.get(str(self.trainer and self.trainer.state.fn), "train"))
 
     def source(self, split: Split) -> ScenePrompts:
         if split != "train":

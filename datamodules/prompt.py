@@ -12,7 +12,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lightning_cgrpo.datamodules.base import GroupDataModule, Split, check_at_least, evenly_spaced
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.prompts.records import SUFFIXES, Record, read_records
+from lightning_cgrpo.prompts.inventory import Pieces
+from lightning_cgrpo.prompts.records import SUFFIXES, Record, RecordError, read_records
 from lightning_cgrpo.prompts.source import PromptSource, identities
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.functions.prompts import Prompts, columns
@@ -72,6 +73,18 @@ class PromptDataModule(GroupDataModule):
         if stage == "test" and self.test_train_prompts:
             self.source("train")
 
+    def inventory(self, split: Split) -> list[Pieces]:
+        """The split's records, with every malformed record."""
+        paths = {"train": self.path, "val": self.val_path, "test": self.test_path or self.path}
+        path = paths[split]
+        if path is None or (split == "test" and self.needs_test_path):
+            return super().inventory(split) if split == "val" and self._has_validation else []
+        wrong: list[str] = []
+        rows = self._read(path, "validation" if split == "val" else split, wrong)
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        repeats = f"; {count:,} repeat an earlier prompt" if (count := len(rows) - len({*_keys(rows)})) else ""
+        return [Pieces("records", len(rows) + len(wrong), tuple(wrong), f"columns {', '.join(names)}{repeats}", 1)]
+
     def source(self, split: Split) -> Prompts:
         if split == "val" and not self._has_validation:
             raise UserError("Expected argument `val_prompts` or `val_path`, to have prompts to validate on.")
@@ -94,8 +107,16 @@ class PromptDataModule(GroupDataModule):
     def _has_validation(self) -> bool:
         return bool(self.val_path or self.val_prompts)
 
-    def _read(self, path: str, split: str) -> Rows:
-        rows = [self.columns(record) for record in read_records(path, split, self.subset)]
+    def _read(self, path: str, split: str, wrong: list[str] | None = None) -> Rows:
+        """The columns of each record; with `wrong`, errors of malformed records are put there."""
+        rows = []
+        for record in read_records(path, split, self.subset, wrong):
+            try:
+                rows.append(self.columns(record))
+            except RecordError as error:
+                if wrong is None:
+                    raise
+                wrong.append(str(error))
         names = dict.fromkeys(name for row in rows for name in row)
         missing = {name: count for name in names if (count := sum(name not in row for row in rows))}
         if missing:

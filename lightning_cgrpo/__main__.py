@@ -22,6 +22,7 @@ RUNS = {
 }
 TOOLS = {
     "tiny-model": ("lightning_cgrpo.cli.tiny_model", "make a small random language model, for first trials"),
+    "data": ("lightning_cgrpo.cli.data", "list what a configuration's data needs and what is missing, before a run"),
     "plan": ("lightning_cgrpo.cli.plan", "count the bytes of weights, optimizer, cache and logits before a run"),
     "study": ("lightning_cgrpo.studies.command", "train variants with several seeds, compare and report them"),
     "report": ("lightning_cgrpo.reporting.command", "draw figures and tables of runs, grouped by their configurations"),

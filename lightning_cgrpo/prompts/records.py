@@ -55,7 +55,9 @@ class Record:
         return value
 
 
-def read_records(path: str | Path, split: str = "train", subset: str | None = None) -> list[Record]:
+def read_records(
+    path: str | Path, split: str = "train", subset: str | None = None, wrong: list[str] | None = None
+) -> list[Record]:
     """All records of a split, in order.
 
     Args:
@@ -63,6 +65,7 @@ def read_records(path: str | Path, split: str = "train", subset: str | None = No
             ``{split}-*-of-*.parquet``; or a name for `datasets.load_dataset`.
         split: ignored for a file.
         subset: configuration of a named data set (``main``).
+        wrong: gets the errors of malformed lines, which are then left out.
 
     Raises:
         RecordError: there are no records, or unreadable records.
@@ -76,8 +79,8 @@ def read_records(path: str | Path, split: str = "train", subset: str | None = No
         return _read_named(str(path), split, subset)
     else:
         raise RecordError(f"Expected a file or a folder at {path}, but there is none (seen from {Path.cwd()}).")
-    records = [record for file in files for record in _read_file(file)]
-    if not records:
+    records = [record for file in files for record in _read_file(file, wrong)]
+    if not records and not wrong:
         raise RecordError(f"Expected {', '.join(map(str, files))} to hold records, but got none.")
     return records
 
@@ -95,29 +98,37 @@ def _files_of_split(folder: Path, split: str) -> list[Path]:
     return files
 
 
-def _read_file(file: Path) -> Iterator[Record]:
+def _read_file(file: Path, wrong: list[str] | None) -> Iterator[Record]:
     if file.suffix not in SUFFIXES:
         raise RecordError(f"Expected a file that ends in {' or '.join(SUFFIXES)}, but got {file}.")
-    return _read_jsonl(file) if file.suffix == ".jsonl" else _read_parquet(file)
+    return _read_jsonl(file, wrong) if file.suffix == ".jsonl" else _read_parquet(file)
 
 
-def _read_jsonl(file: Path) -> Iterator[Record]:
+def _read_jsonl(file: Path, wrong: list[str] | None) -> Iterator[Record]:
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            where = f"{file}:{number}"
             try:
-                # Editors on Windows begin a file with a byte order mark.
-                values = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"), object_pairs_hook=_unique)
-            except UnicodeDecodeError as error:
-                byte = f"byte 0x{line[error.start]:02x} at offset {error.start}"
-                raise RecordError(f"{where}: Expected UTF-8, but got {byte}.") from None
-            except (ValueError, RecursionError) as error:
-                raise RecordError(f"{where}: Expected a JSON object on the line, but got: {error}.") from None
-            if not isinstance(values, dict):
-                raise RecordError(f"{where}: Expected a JSON object, but got a {type(values).__name__}.")
-            yield Record(values, where)
+                yield _read_line(line, f"{file}:{number}", number == 1)
+            except RecordError as error:
+                if wrong is None:
+                    raise
+                wrong.append(str(error))
+
+
+def _read_line(line: bytes, where: str, first: bool) -> Record:
+    try:
+        # Editors on Windows begin a file with a byte order mark.
+        values = json.loads(line.decode("utf-8-sig" if first else "utf-8"), object_pairs_hook=_unique)
+    except UnicodeDecodeError as error:
+        byte = f"byte 0x{line[error.start]:02x} at offset {error.start}"
+        raise RecordError(f"{where}: Expected UTF-8, but got {byte}.") from None
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{where}: Expected a JSON object on the line, but got: {error}.") from None
+    if not isinstance(values, dict):
+        raise RecordError(f"{where}: Expected a JSON object, but got a {type(values).__name__}.")
+    return Record(values, where)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

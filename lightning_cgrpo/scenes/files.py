@@ -7,11 +7,14 @@ from functools import cached_property
 from pathlib import Path
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.prompts.inventory import Pieces
 from lightning_cgrpo.scenes import SCENE_SUFFIX
-from lightning_cgrpo.scenes.json_fields import Field, load_json
+from lightning_cgrpo.scenes.disk import faults
+from lightning_cgrpo.scenes.json_fields import Field, SceneError, load_json
 from lightning_cgrpo.scenes.logs import ALL, LogSource, Part
 from lightning_cgrpo.scenes.scene import Scene
 from lightning_cgrpo.scenes.scene_file import read_scene
+from lightning_cgrpo.scenes.source import Split
 
 
 class SceneFiles(LogSource[Path]):
@@ -42,15 +45,33 @@ class SceneFiles(LogSource[Path]):
     def scene(self, key: Path) -> Scene:
         return read_scene(key)
 
+    def inventory(self, split: Split) -> list[Pieces]:
+        """All scene files, because the log of a corrupt file is unknown, and their images."""
+        wrong, images = [], []
+        for path in self._files:
+            try:
+                images += [image for paths in read_scene(path).cameras.values() for image in paths]
+            except SceneError as error:
+                wrong.append(str(error))
+        lost = tuple(f"{path}: {why}" for path, why in faults(images).items())
+        return [
+            Pieces("scene files", len(self._files), tuple(wrong), needed=1),
+            Pieces("images", len(set(images)), lost),
+        ]
+
     @cached_property
-    def _paths(self) -> dict[str, list[Path]]:
+    def _files(self) -> list[Path]:
         files = [self.path] if self.path.is_file() else sorted(self.path.rglob(f"*{SCENE_SUFFIX}"))
         if not files:
             raise UserError(
                 f"Expected a scene file or a folder of *{SCENE_SUFFIX} files, but got {self.path}, which has none."
             )
+        return files
+
+    @cached_property
+    def _paths(self) -> dict[str, list[Path]]:
         by_log: dict[str, list[Path]] = {}
-        for path in files:
+        for path in self._files:
             name = path.relative_to(self.path).as_posix() if self.path.is_dir() else path.name
             log = Field(load_json(path), str(path)).get("log").optional_text()
             by_log.setdefault(name if log is None else log, []).append(path)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Literal, Self, TypeVar, overload
 
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.prompts.inventory import Pieces
 from lightning_cgrpo.scenes.scene import Scene
 
 Split = Literal["train", "val", "test"]
@@ -30,6 +31,10 @@ class SceneSource(ABC):
         Raises:
             UserError: there is nothing to read, or too little to split.
         """
+
+    def inventory(self, split: Split) -> list[Pieces]:
+        """Pieces that the split's scenes are read from, for the command `data`; none for made-up scenes."""
+        return []
 
     def follow_ups(self, split: Split) -> Sequence[Sequence[Scene]]:
         """Second-stage scenes of each scene, 4 s later."""

@@ -3,11 +3,14 @@
 Of the classes there is what the source uses.
 """
 
+import json
+import lzma
 import math
 import pickle
+import sys
 from enum import IntEnum
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ import shapely
 
 LOGS = ("2021.a", "2021.b", "2021.c")
 FRAMES, HISTORY = 14, 4
+TOWN = "us-nv-las-vegas-strip"
 
 
 def box(x: float, y: float, length: float, width: float) -> list[list[float]]:
@@ -123,7 +127,7 @@ def frames(log: str) -> list[dict[str, Any]]:
                 "timestamp": frame * 500_000,
                 "log_name": log,
                 "scene_token": f"scene-{log}",
-                "map_location": "us-nv-las-vegas-strip",
+                "map_location": TOWN,
                 "roadblock_ids": ["1", "2", "1"],
                 "traffic_lights": [("12", frame < 7), ("999", True)],  # the second is far away
                 "ego2global_translation": [pose[0], pose[1], 0.0],
@@ -159,7 +163,7 @@ class Layer(IntEnum):
 class FakeMap:
     """nuPlan's AbstractMap of `MAP`."""
 
-    map_name = "us-nv-las-vegas-strip"
+    map_name = TOWN
 
     def __init__(self, layers: Any, near: bool = True) -> None:
         self.near = near  # whether blocks are found by their place, and not by the route alone
@@ -216,14 +220,16 @@ class FakeScene:
         return SimpleNamespace(poses=np.array(expected(self.log[0]["log_name"])["human_trajectory"]))
 
     @classmethod
-    def load_from_disk(cls, file_path: Path, sensor_blobs_path: Path, sensor_config: Any) -> Any:
-        """Of a synthetic scene; only the cameras that are asked for know their path."""
-        camera = SimpleNamespace(camera_path=Path("f0.jpg") if sensor_config.cam_f0 else None)
-        return SimpleNamespace(frames=[SimpleNamespace(cameras=SimpleNamespace(cam_f0=camera))] * HISTORY)
+    def from_scene_dict_list(
+        cls, frames: list[dict[str, Any]], images: Path, history: int, future: int, sensors: Any
+    ) -> "FakeScene":
+        assert history == HISTORY
+        assert len(frames) == history + future
+        return cls(frames)
 
-
-class FakeSceneFilter(SimpleNamespace):
-    """navsim.common.dataclasses.SceneFilter."""
+    @classmethod
+    def load_from_disk(cls, file_path: Path, sensor_blobs_path: Path, sensor_config: Any) -> "FakeScene":
+        return cls(frames(pickle.loads(file_path.read_bytes())["scene_metadata"]["log_name"])[:8])
 
 
 class FakeSensorConfig(SimpleNamespace):
@@ -231,53 +237,22 @@ class FakeSensorConfig(SimpleNamespace):
 
     @classmethod
     def build_no_sensors(cls) -> "FakeSensorConfig":
-        return cls(cam_f0=False, cam_l0=False)
+        return cls()
 
 
-class FakeSceneLoader:
-    """navsim.common.dataloader.SceneLoader."""
+class CachedPlan:
+    """Of navsim's MetricCache, what the source uses; it is its own trajectory and centerline."""
 
-    def __init__(
-        self,
-        data_path: Path,
-        original_sensor_path: Path,
-        scene_filter: Any,
-        synthetic_sensor_path: Path,
-        synthetic_scenes_path: Path,
-        sensor_config: Any,
-    ) -> None:
-        self.scene_frames_dicts, self.synthetic_scenes = {}, {}
-        for path in data_path.iterdir():
-            if path.stem in scene_filter.log_names:
-                log = pickle.loads(path.read_bytes())
-                self.scene_frames_dicts[log[HISTORY - 1]["token"]] = log
-        if scene_filter.include_synthetic_scenes:
-            assert synthetic_scenes_path.parent.name == "two_stage"
-            [log] = self.scene_frames_dicts.values()
-            self.synthetic_scenes = {"1234567890abcdefg": [synthetic_scenes_path / "s.pkl", log[0]["log_name"]]}
+    discrete_path = tuple(SimpleNamespace(x=x, y=0.0, heading=0.0) for x in (0.0, 50.0))
 
     @property
-    def tokens(self) -> list[str]:
-        return [*self.scene_frames_dicts, *self.synthetic_scenes]
+    def trajectory(self) -> "CachedPlan":
+        return self
 
-    def get_scene_from_token(self, token: str) -> FakeScene:
-        if token in self.synthetic_scenes:
-            return FakeScene(next(iter(self.scene_frames_dicts.values()))[:8])
-        return FakeScene(self.scene_frames_dicts[token])
+    centerline = trajectory
 
-
-class FakeMetricCacheLoader:
-    """navsim.common.dataloader.MetricCacheLoader."""
-
-    tokens = ("2021.a-3",)
-
-    def __init__(self, cache_path: Path) -> None:
-        assert cache_path.name == "metric_cache"
-
-    def get_from_token(self, token: str) -> Any:
-        states = [SimpleNamespace(rear_axle=SimpleNamespace(x=i / 10, y=0.0, heading=0.0)) for i in range(51)]
-        line = SimpleNamespace(discrete_path=[SimpleNamespace(x=x, y=0.0, heading=0.0) for x in (0.0, 50.0)])
-        return SimpleNamespace(trajectory=SimpleNamespace(get_sampled_trajectory=lambda: states), centerline=line)
+    def get_sampled_trajectory(self) -> list[Any]:
+        return [SimpleNamespace(rear_axle=SimpleNamespace(x=i / 10, y=0.0, heading=0.0)) for i in range(51)]
 
 
 class FakeScenario:
@@ -332,8 +307,94 @@ class FakeScenario:
                 yield SimpleNamespace(status=status, lane_connector_id=lane)
 
 
-SPLITS = {
-    "trainval": ("trainval", None, False),
-    "test": ("test", None, False),
-    "two_stage": ("test", ["2021.c"], True),
-}
+def synthetic(log: str, token: str, after: str) -> dict[str, Any]:
+    """As the devkit pickles a synthetic scene: cameras are in lower case."""
+    images = [
+        {f"cam_{name}": {"data_path": f"{token}/cam_{name}/{step}.jpg"} for name in ("f0", "l0", "r0")}
+        for step in range(HISTORY)
+    ]
+    return {
+        "scene_metadata": {
+            "log_name": log,
+            "map_name": TOWN,
+            "initial_token": token,
+            "corresponding_original_scene": after,
+        },
+        "frames": [{"camera_dict": cameras} for cameras in images],
+    }
+
+
+def write_split(
+    config: Path, name: str, data: str, logs: list[str] | None, pairs: list[Any] | None = None, **filters: Any
+) -> None:
+    """Write a split's configuration, as the devkit's."""
+    (config / "scene_filter").mkdir(parents=True, exist_ok=True)
+    top = {"defaults": [{"scene_filter": f"{name}_filter"}], "data_split": data, "reactive_all_mapping": pairs}
+    (config / f"{name}.yaml").write_text(json.dumps(top))
+    content = {"_target_": "navsim.common.dataclasses.SceneFilter", "num_history_frames": HISTORY, "log_names": logs}
+    (config / "scene_filter" / f"{name}_filter.yaml").write_text(json.dumps(content | filters))
+
+
+def write_log(folder: Path, split: str, log: str, cameras: tuple[str, ...] = (), town: str = TOWN) -> None:
+    """Write a log, and the images of its cameras."""
+    path = folder / "data" / "navsim_logs" / split / f"{log}.pkl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps([frame | {"map_location": town} for frame in frames(log)]))
+    for frame in frames(log) if cameras else ():
+        for name in cameras:
+            write_image(folder / "data" / "sensor_blobs" / split / frame["cams"][name]["data_path"])
+
+
+def write_image(path: Path) -> None:
+    """Write the beginning and the end of a JPEG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\xff\xd8picture\xff\xd9")
+
+
+def write_maps(folder: Path, *towns: str) -> None:
+    (folder / "maps").mkdir(parents=True, exist_ok=True)
+    (folder / "maps" / "nuplan-maps-v1.0.json").write_text("{}")
+    for town in towns:
+        (folder / "maps" / town / "9.17").mkdir(parents=True)
+        (folder / "maps" / town / "9.17" / "map.gpkg").write_bytes(b"SQLite format 3\0")
+
+
+def write_caches(folder: Path, tokens: list[str]) -> dict[str, Path]:
+    """Write metric caches, and the devkit's list of them."""
+    cache = folder / "exp" / "metric_cache"
+    paths = {token: cache / "log" / "unknown" / token / "metric_cache.pkl" for token in tokens}
+    for path in paths.values():
+        path.parent.mkdir(parents=True)
+        path.write_bytes(lzma.compress(pickle.dumps(CachedPlan())))
+    (cache / "metadata").mkdir(parents=True, exist_ok=True)
+    (cache / "metadata" / "0.csv").write_text("\n".join(["file_name", *map(str, paths.values())]))
+    return paths
+
+
+def install(monkeypatch: Any, folder: Path) -> Path:
+    """Install the fake devkit, whose data are below the folder; returns the folder of its splits."""
+    modules: dict[str, dict[str, Any]] = {
+        "navsim": {"__path__": [str(folder / "navsim")]},
+        "navsim.common": {},
+        "navsim.common.dataclasses": {"Scene": FakeScene, "SensorConfig": FakeSensorConfig},
+        "navsim.planning": {},
+        "navsim.planning.scenario_builder": {},
+        "navsim.planning.scenario_builder.navsim_scenario": {"NavSimScenario": FakeScenario},
+        "nuplan": {},
+        "nuplan.common": {},
+        "nuplan.common.maps": {},
+        "nuplan.common.maps.maps_datatypes": {"SemanticMapLayer": Layer},
+    }
+    for name, content in modules.items():
+        module = ModuleType(name)
+        vars(module).update({"__path__": []} | content)
+        monkeypatch.setitem(sys.modules, name, module)
+    set_variables(monkeypatch, folder)
+    return folder / "navsim" / "planning" / "script" / "config" / "common" / "train_test_split"
+
+
+def set_variables(monkeypatch: Any, folder: Path) -> None:
+    for name, below in {"OPENSCENE_DATA_ROOT": "data", "NUPLAN_MAPS_ROOT": "maps", "NAVSIM_EXP_ROOT": "exp"}.items():
+        monkeypatch.setenv(name, str(folder / below))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.delenv("NUPLAN_MAP_VERSION", raising=False)

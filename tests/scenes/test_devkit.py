@@ -7,83 +7,61 @@ import importlib.util
 import pickle
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.scenes.devkit import NavsimDevkit
+from lightning_cgrpo.scenes.devkit import NavsimDevkit, index
 from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.scenes.scene_file import scene_from_json, scene_to_json
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from tests.scenes.fake_devkit import (
     LOGS,
-    SPLITS,
+    TOWN,
     FakeMap,
-    FakeMetricCacheLoader,
     FakeScenario,
-    FakeScene,
-    FakeSceneFilter,
-    FakeSceneLoader,
-    FakeSensorConfig,
-    Layer,
     expected,
     frames,
+    install,
+    set_variables,
+    synthetic,
+    write_caches,
+    write_image,
+    write_log,
+    write_maps,
+    write_split,
 )
+
+FOLLOW_UP, BEFORE_IT = "1234567890abcdefg", "1234567890abcdefh"
+CAMERAS = ("CAM_F0", "CAM_L0")
 
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two training logs, one test log, and the variables that lead to them."""
-    for folder in ("maps", "exp/metric_cache"):
-        (tmp_path / folder).mkdir(parents=True)
+    """Two training logs, one test log with a synthetic scene, and the variables that lead to them."""
     for log, split in zip(LOGS, ("trainval", "trainval", "test"), strict=True):
-        path = tmp_path / "data" / "navsim_logs" / split / f"{log}.pkl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(pickle.dumps(frames(log)))
-    monkeypatch.setenv("OPENSCENE_DATA_ROOT", str(tmp_path / "data"))
-    monkeypatch.setenv("NUPLAN_MAPS_ROOT", str(tmp_path / "maps"))
-    monkeypatch.setenv("NAVSIM_EXP_ROOT", str(tmp_path / "exp"))
-    monkeypatch.delenv("NUPLAN_MAP_VERSION", raising=False)
+        write_log(tmp_path, split, log, CAMERAS)
+    follow_up = tmp_path / "data" / "two_stage" / "synthetic_scene_pickles" / "s.pkl"
+    follow_up.parent.mkdir(parents=True)
+    follow_up.write_bytes(pickle.dumps(synthetic("2021.c", FOLLOW_UP, "2021.c-13")))
+    for step in range(4):
+        write_image(tmp_path / "data" / "two_stage" / "sensor_blobs" / FOLLOW_UP / "cam_f0" / f"{step}.jpg")
+    write_maps(tmp_path, TOWN)
+    write_caches(tmp_path, ["2021.a-3", "2021.b-3", "2021.c-3"])
+    set_variables(monkeypatch, tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def fake(data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The devkit's modules, and its configuration."""
-    config = data / "navsim" / "planning" / "script" / "config" / "common" / "train_test_split"
-    (config / "scene_filter").mkdir(parents=True)
-    for name, (folder, logs, synthetic) in SPLITS.items():
-        pairs = "reactive_all_mapping: [['2021.c-3', '2021.c-2', [['1234567890abcdefg', '1234567890abcdefh']]]]"
-        top = f"defaults:\n  - scene_filter: {name}_filter\ndata_split: {folder}\n" + (pairs if synthetic else "")
-        (config / f"{name}.yaml").write_text(top)
-        (config / "scene_filter" / f"{name}_filter.yaml").write_text(
-            "_target_: navsim.common.dataclasses.SceneFilter\nnum_history_frames: 4\n"
-            f"log_names: {'null' if logs is None else logs}\ninclude_synthetic_scenes: {str(synthetic).lower()}\n"
-        )
-    modules: dict[str, dict[str, Any]] = {
-        "navsim": {"__path__": [str(data / "navsim")]},
-        "navsim.common": {},
-        "navsim.common.dataclasses": {
-            "Scene": FakeScene,
-            "SceneFilter": FakeSceneFilter,
-            "SensorConfig": FakeSensorConfig,
-        },
-        "navsim.common.dataloader": {"SceneLoader": FakeSceneLoader, "MetricCacheLoader": FakeMetricCacheLoader},
-        "navsim.planning": {},
-        "navsim.planning.scenario_builder": {},
-        "navsim.planning.scenario_builder.navsim_scenario": {"NavSimScenario": FakeScenario},
-        "nuplan": {},
-        "nuplan.common": {},
-        "nuplan.common.maps": {},
-        "nuplan.common.maps.maps_datatypes": {"SemanticMapLayer": Layer},
-    }
-    for name, content in modules.items():
-        module = ModuleType(name)
-        vars(module).update({"__path__": []} | content)
-        monkeypatch.setitem(sys.modules, name, module)
+    config = install(monkeypatch, data)
+    for name in ("trainval", "test"):
+        write_split(config, name, name, None)
+    pairs = [["2021.c-3", "2021.c-2", [[FOLLOW_UP, BEFORE_IT]]]]
+    write_split(config, "two_stage", "test", ["2021.c"], pairs, include_synthetic_scenes=True)
     return data
 
 
@@ -156,41 +134,96 @@ def test_metric_caches_hold_the_plan(fake: Path) -> None:
     assert first.centerline is not None
     assert first.pdm_trajectory[:, 0].tolist() == [i / 10 for i in range(41)]
     assert first.centerline.tolist() == [[0, 0], [50, 0]]
-    assert second.pdm_trajectory is None
+    assert second.pdm_trajectory is not None
 
 
 def test_cameras_are_paths_of_images(fake: Path) -> None:
-    [scene] = source(cameras=["CAM_F0", "CAM_L0"]).scenes("test")
+    [scene] = source(cameras=CAMERAS).scenes("test")
     folder = fake / "data" / "sensor_blobs" / "test" / "2021.c"
     assert scene.cameras == {
         f"CAM_{name}": [str(folder / name / f"{frame}.jpg") for frame in range(4)] for name in ("F0", "L0")
     }
 
 
-def test_logs_are_read_once(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a DataModule, which asks for a split before a model is loaded, and again."""
-    read = []
-    monkeypatch.setattr(pickle, "loads", lambda data, loads=pickle.loads: read.append(loads(data)) or read[-1])
+def test_logs_are_indexed_once(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the first process: a later one reads the log of a scene that it builds, and a log that changed."""
+    read: list[str] = []
+
+    def load(file: Any, load: Any = pickle.load) -> Any:
+        read.append(Path(file.name).name)
+        return load(file)
+
+    monkeypatch.setattr(index.pickle, "load", load)
     form = PromptFormat(frames=1, cameras=(), system=False)
-    data = NavsimDataModule(1, source(test="test"), form, None, None, None, follow_ups=True)
-    data.setup("fit")
-    data.setup("test")
-    assert len(data.train_dataloader()) == 2
-    assert len(data.test_dataloader()) == 1
-    assert sorted(log[0]["log_name"] for log in read) == list(LOGS)
+    for expected_reads in ([f"{log}.pkl" for log in LOGS], []):
+        data = NavsimDataModule(1, source(test="test"), form, None, None, None, follow_ups=True)
+        data.setup("fit")
+        data.setup("test")
+        assert len(data.train_dataloader()) == 2
+        assert len(data.test_dataloader()) == 1
+        assert read == expected_reads
+        read.clear()
+    assert [source().scenes("train")[row].log for row in (0, 1, 0)] == [*LOGS[:2], LOGS[0]]
+    assert sorted(read) == [f"{log}.pkl" for log in LOGS[:2]]
+    read.clear()
+    write_log(fake, "trainval", "2021.b")
+    assert len(source().scenes("train")) == 2
+    assert read == ["2021.b.pkl"]
+
+
+def test_a_run_needs_the_data_or_says_that_it_goes_without(fake: Path) -> None:
+    images = fake / "data" / "sensor_blobs" / "trainval" / "2021.b" / "F0"
+    (images / "1.jpg").unlink()
+    with pytest.raises(UserError, match=r"but got 15 of 16 images \(such as .*2021\.b/F0/1\.jpg: missing\)"):
+        source(cameras=CAMERAS).scenes("train")
+    with pytest.warns(UserWarning, match="1 train scenes of trainval, with 15 of 16 images"):
+        assert [scene.log for scene in source(cameras=CAMERAS, partial=True).scenes("train")] == ["2021.a"]
+    assert len(source(cameras=CAMERAS, moments=2).scenes("train")) == 2, "the last two frames are whole"
+    write_image(images / "1.jpg")
+    assert len(source(cameras=CAMERAS).scenes("train")) == 2, "the folder has changed"
 
 
 def test_two_stages(fake: Path) -> None:
-    synthetic, now = source(test="two_stage", cameras=["CAM_F0"]).scenes("test")
+    with pytest.warns(UserWarning, match="1 of 2 synthetic scenes"):  # the fake split has one of the pair
+        scenes = source(test="two_stage", cameras=["CAM_F0"], partial=True).scenes("test")
+    follow_up, *others = scenes
+    now = next(scene for scene in others if scene.name == "2021.c-3")
     assert now.previous == "2021.c-2"
-    assert now.follow_ups == (synthetic.name,)
-    assert synthetic.previous == "1234567890abcdefh"
-    assert synthetic.synthetic
-    assert synthetic.human is None
-    assert synthetic.agents.times[-1] == 2.0  # its future ends there
-    assert not synthetic.lights.red[5:].any()
-    blobs = fake / "data" / "two_stage" / "sensor_blobs"
-    assert synthetic.cameras == {"CAM_F0": [str(blobs / "f0.jpg")] * 4}
+    assert now.follow_ups == (follow_up.name,)
+    assert follow_up.previous == BEFORE_IT
+    assert follow_up.synthetic
+    assert follow_up.human is None
+    assert follow_up.agents.times[-1] == 2.0  # its future ends there
+    assert not follow_up.lights.red[5:].any()
+    blobs = fake / "data" / "two_stage" / "sensor_blobs" / FOLLOW_UP / "cam_f0"
+    assert follow_up.cameras == {"CAM_F0": [str(blobs / f"{step}.jpg") for step in range(4)]}
+
+
+def test_the_private_test_can_be_answered(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its logs have histories of five frames, without annotations; so have its synthetic scenes."""
+    config = install(monkeypatch, fake)
+    private = [
+        {key: value for key, value in frame.items() if key not in ("anns", "traffic_lights", "roadblock_ids")}
+        | {"frame_idx": number}
+        for number, frame in enumerate(frames("p")[:5])
+    ]
+    later = [frame | {"token": f"{number}".zfill(17), "scene_token": "s"} for number, frame in enumerate(private)]
+    for path, content in (
+        ("navsim_logs/private_test_hard/private_test_hard.pkl", private[::-1]),
+        ("private/openscene_meta_datas/s.pkl", later),
+    ):
+        (fake / "data" / path).parent.mkdir(parents=True)
+        (fake / "data" / path).write_bytes(pickle.dumps(content))
+    lists = {"tokens": ["p-3", "p-4"], "reactive_synthetic_initial_tokens": ["3".zfill(17), "4".zfill(17)]}
+    write_split(config, "private", "private_test_hard", None, include_synthetic_scenes=True, **lists)
+    scenes = source(test="private").scenes("test")
+    assert [scene.name for scene in scenes] == ["3".zfill(17), "4".zfill(17), "p-3", "p-4"]
+    assert [scene.synthetic for scene in scenes] == [True, True, False, False]
+    wanted = scene_from_json(expected("p"), "p")
+    assert_same(scenes[2].ego.poses.tolist(), wanted.ego.poses.tolist())
+    assert_same(scenes[2].ego.velocities.tolist(), wanted.ego.velocities.tolist())
+    assert scenes[2].intent == wanted.intent
+    assert not scenes[2].route
 
 
 def test_errors_say_what_to_install_and_to_set(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -45,6 +46,29 @@ def scene_content(token: str, scene: Any, scenario: Any, layers: Any) -> dict[st
         "log": scene.scene_metadata.log_name,
         "intent": COMMANDS[int(np.argmax(command))],
     }
+
+
+def private_content(token: str, frames: list[dict[str, Any]]) -> dict[str, Any]:
+    """Convert the history of a scene without annotations, of the private test: it can be answered, not scored."""
+    return {
+        "name": token,
+        "scene_type": "synthetic" if len(token) == SYNTHETIC_TOKEN else "original",
+        "map": {"lanes": [], "roadblocks": []},
+        "route": [],
+        "ego": [_ego_of(frame, (step + 1 - len(frames)) * INTERVAL) for step, frame in enumerate(frames)],
+        "agents": [],
+        "traffic_lights": [],
+        "log": frames[-1]["log_name"],
+        "intent": COMMANDS[int(np.argmax(frames[-1]["driving_command"]))],
+    }
+
+
+def _ego_of(frame: dict[str, Any], time: float) -> dict[str, Any]:
+    x, y = frame["ego2global_translation"][:2]
+    w, i, j, k = frame["ego2global_rotation"]
+    yaw = math.atan2(2 * (w * k - i * j), 1 - 2 * (j * j + k * k))  # pyquaternion's, of which the devkit takes it
+    motion = [float(value) for value in frame["ego_dynamic_state"]]
+    return {"t": time, "pose": [float(x), float(y), yaw], "velocity": motion[:2], "acceleration": motion[2:]}
 
 
 def plan_content(cache: Any) -> dict[str, Any]:

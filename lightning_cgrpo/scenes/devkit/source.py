@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.scenes.devkit.convert import SYNTHETIC_TOKEN, plan_content, scene_content
+from lightning_cgrpo.prompts.inventory import Pieces, check_enough
+from lightning_cgrpo.scenes.devkit.convert import plan_content, private_content, scene_content
+from lightning_cgrpo.scenes.devkit.index import SplitIndex, read_cache
 from lightning_cgrpo.scenes.devkit.installation import (
     DATA,
     EXPERIMENTS,
@@ -26,6 +29,8 @@ from lightning_cgrpo.scenes.source import Scenes, SceneSource, Split
 class NavsimDevkit(SceneSource):
     """NAVSIM's scenes, read by the official devkit. Not run on the real data.
 
+    An index of the logs is kept in the user's cache, see `SplitIndex`. Scenes that lack an image or a map are left out.
+
     Environment variables of the devkit: OPENSCENE_DATA_ROOT (logs and images), NUPLAN_MAPS_ROOT, NUPLAN_MAP_VERSION
     (default nuplan-maps-v1.0), and for `metric_caches` NAVSIM_EXP_ROOT. Logs and caches are pickles, which can run any
     code, so set `allow_pickles` only for trusted files.
@@ -39,9 +44,12 @@ class NavsimDevkit(SceneSource):
             by the devkit's run_metric_caching.sh).
         cameras: cameras with images, such as CAM_F0.
         train_part: part of the logs not held out that is for training, see `in_part`.
+        moments: number of last frames, 0.5 s apart, whose images are needed; others may be missing.
+        partial: go without pieces of the data, even if more than 1 % are missing.
 
     Raises:
-        UserError: (from `scenes`) pickles aren't allowed, the devkit or a split is missing, or a variable isn't set.
+        UserError: (from `scenes`) pickles aren't allowed, the devkit or a split is missing, a variable isn't set, or
+            pieces of the data are missing.
     """
 
     def __init__(
@@ -53,25 +61,38 @@ class NavsimDevkit(SceneSource):
         metric_caches: bool = False,
         cameras: Sequence[str] = (),
         train_part: Part = ALL,
+        moments: int = 4,
+        partial: bool = False,
     ) -> None:
         self.train, self.test, self.val_share = train, test, val_share
         self.allow_pickles, self.metric_caches, self.cameras = allow_pickles, metric_caches, tuple(cameras)
-        self.train_part = checked_part(train_part)
+        self.train_part, self.moments, self.partial = checked_part(train_part), moments, partial
         self._read: dict[Split, Sequence[Scene]] = {}
 
     def scenes(self, split: Split) -> Sequence[Scene]:
-        # Once, because the devkit unpickles all logs of a split.
         if split not in self._read:
-            self._read[split] = self._scenes(split)
+            index = self._index(split)
+            pieces = index.inventory()
+            if not self.partial:
+                check_enough(pieces, f"{index.split.name}'s {split} scenes", "data.scenes.partial=true")
+            tokens = index.tokens
+            if lacking := [kind for kind in pieces if kind.faults]:
+                counts = ", ".join(f"{kind.present:,} of {kind.expected:,} {kind.kind}" for kind in lacking)
+                warnings.warn(f"{len(tokens):,} {split} scenes of {index.split.name}, with {counts}.", stacklevel=2)
+            self._read[split] = Scenes(tokens, _Builder(index, load_classes(), set(tokens)).scene)
         return self._read[split]
 
-    def _scenes(self, split: Split) -> Sequence[Scene]:
+    def inventory(self, split: Split) -> list[Pieces]:
+        """Read all files of a split, and list the pieces, with those that are missing or corrupt."""
+        return self._index(split, fresh=True).inventory()
+
+    def _index(self, split: Split, fresh: bool = False) -> SplitIndex:
         if not self.allow_pickles:
             raise UserError(
                 f"Expected `allow_pickles` to be true: NAVSIM's logs (${DATA}) and metric caches (${EXPERIMENTS}) are "
                 "pickles, which can run any code when they are read, try allow_pickles=true if you trust them."
             )
-        classes = load_classes()
+        load_classes()
         folders = find_folders(self.metric_caches)
         official = read_split(self.train)
         logs = _logs(official, folders)
@@ -89,61 +110,39 @@ class NavsimDevkit(SceneSource):
             official, logs = (tests, test_logs) if split == "test" else (official, deal(logs, self.val_share, 0)[split])
         if split == "train":
             logs = in_part(logs, self.train_part)
-        loader = _Loader(classes, folders, official, logs, self.cameras)
-        return Scenes(loader.tokens, loader.scene)
+        index = SplitIndex(folders, official, self.cameras, self.moments)
+        index.read(logs, fresh)
+        return index
 
 
-class _Loader:
-    def __init__(
-        self, classes: dict[str, Any], folders: Folders, split: OfficialSplit, logs: list[str], cameras: tuple[str, ...]
-    ) -> None:
-        self.classes, self.folders, self.cameras = classes, folders, cameras
-        self.images = folders.data / "sensor_blobs" / split.data
-        self.synthetic_images = folders.data / split.name / "sensor_blobs"
-        self.official = classes["SceneLoader"](
-            data_path=folders.data / "navsim_logs" / split.data,
-            original_sensor_path=self.images,
-            scene_filter=classes["SceneFilter"](**{**split.filter, "log_names": logs}),
-            synthetic_sensor_path=self.synthetic_images,
-            synthetic_scenes_path=folders.data / split.name / "synthetic_scene_pickles",
-            sensor_config=classes["SensorConfig"].build_no_sensors(),
-        )
-        self.tokens: list[str] = sorted(self.official.tokens)
-        cache = folders.metric_cache
-        self.caches = None if cache is None else classes["MetricCacheLoader"](cache)
-        self.cached = set() if self.caches is None else set(self.caches.tokens)
-        self.related = _related(split.pairs)
+class _Builder:
+    """Builds the scenes of an index; `present` are the tokens of all of them."""
+
+    def __init__(self, index: SplitIndex, classes: dict[str, Any], present: set[str]) -> None:
+        self.index, self.classes = index, classes
+        self.related = _related(index.split.pairs, present)
 
     def scene(self, token: str) -> Scene:
-        official = self.official.get_scene_from_token(token)
-        scenario = self.classes["NavSimScenario"](official, str(self.folders.maps), self.folders.map_version)
-        content = scene_content(token, official, scenario, self.classes["SemanticMapLayer"])
-        if self.caches is not None and token in self.cached:
-            content["overrides"] = plan_content(self.caches.get_from_token(token))
-        if self.cameras:
-            content["cameras"] = self._images(token, official.scene_metadata.num_history_frames)
+        frames = self.index.frames(token)
+        if frames is not None and len(frames) == self.index.history:
+            content = private_content(token, frames)
+        else:
+            content = self._annotated(token, frames)
+        if token in self.index.caches:
+            content["overrides"] = plan_content(read_cache(self.index.caches[token]))
+        if self.index.cameras:
+            content["cameras"] = self.index.image_paths(token)
         return scene_from_json({**content, **self.related.get(token, {})}, f"NAVSIM scene {token}")
 
-    def _images(self, token: str, frames: int) -> dict[str, list[str]]:
-        if len(token) != SYNTHETIC_TOKEN:
-            log = self.official.scene_frames_dicts[token][:frames]
-            return {
-                name: [str(self.images / frame["cams"][name]["data_path"]) for frame in log] for name in self.cameras
-            }
-        # The devkit reports a synthetic scene's paths only together with the images.
-        sensors = self.classes["SensorConfig"].build_no_sensors()
-        for name in self.cameras:
-            setattr(sensors, name.lower(), True)
-        scene = self.classes["Scene"].load_from_disk(
-            self.official.synthetic_scenes[token][0], self.synthetic_images, sensors
+    def _annotated(self, token: str, frames: list[dict[str, Any]] | None) -> dict[str, Any]:
+        index, kind, sensors = self.index, self.classes["Scene"], self.classes["SensorConfig"].build_no_sensors()
+        official = (
+            kind.load_from_disk(index.file(token), index.synthetic_images, sensors)
+            if frames is None
+            else kind.from_scene_dict_list(frames, index.images, index.history, index.future, sensors)
         )
-        return {
-            name: [
-                str(self.synthetic_images / getattr(frame.cameras, name.lower()).camera_path)
-                for frame in scene.frames[:frames]
-            ]
-            for name in self.cameras
-        }
+        scenario = self.classes["NavSimScenario"](official, str(index.folders.maps), index.folders.map_version)
+        return scene_content(token, official, scenario, self.classes["SemanticMapLayer"])
 
 
 def _logs(split: OfficialSplit, folders: Folders) -> list[str]:
@@ -158,11 +157,11 @@ def _logs(split: OfficialSplit, folders: Folders) -> list[str]:
     return names
 
 
-def _related(pairs: list[Any]) -> dict[str, dict[str, Any]]:
-    """The fields `previous` and `follow_ups`, by token."""
+def _related(pairs: list[Any], present: set[str]) -> dict[str, dict[str, Any]]:
+    """The fields `previous` and `follow_ups`, by token, of present scenes."""
     fields: dict[str, dict[str, Any]] = {}
     for now, previous, after in pairs:
-        fields[now] = {"previous": previous, "follow_ups": [pair[0] for pair in after]}
-        fields[previous] = {"follow_ups": [pair[1] for pair in after]}
+        fields[now] = {"previous": previous, "follow_ups": [pair[0] for pair in after if pair[0] in present]}
+        fields[previous] = {"follow_ups": [pair[1] for pair in after if pair[1] in present]}
         fields |= {pair[0]: {"previous": pair[1]} for pair in after}
     return fields

@@ -1,0 +1,132 @@
+"""The command ``data``: what a configuration's splits need and what of it is there, before any training."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_cgrpo.errors import UserError
+
+if TYPE_CHECKING:
+    from lightning_cgrpo.datamodules.base import GroupDataModule
+    from lightning_cgrpo.prompts.inventory import Pieces
+
+SHOWN = 20
+"""Lines of faults on the screen, for each kind of pieces."""
+AT_ONCE = 256
+"""Prompts tokenized at once."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command ``data``.
+
+    Raises:
+        UserError: (after printing) a run would not start with this data.
+    """
+    from lightning_cgrpo.cli.arguments import read_arguments
+
+    parser = argparse.ArgumentParser(
+        prog="python -m lightning_cgrpo data",
+        description="List the files, scenes and prompts that a configuration's splits need, with every missing or "
+        "corrupt piece. All files are read.",
+        usage="%(prog)s -c FILE... [--KEY=VALUE]... [--out FILE]",
+        epilog="The exit status is 2 if a run would not start with this data. See docs/driving.md.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write all lines, of which the screen shows some")
+    options, rest = parser.parse_known_args(argv)
+    config, _ = read_arguments("data", rest)
+    # Imported here, because --help must not wait for torch.
+    from lightning.pytorch import LightningDataModule, LightningModule
+
+    from lightning_cgrpo.cli.loading import instantiate
+    from lightning_cgrpo.cli.preparation import prepare
+    from lightning_cgrpo.datamodules.base import NUMBERS, GroupDataModule
+
+    prepare("data", config | {"ckpt_path": None})
+    run = instantiate(config, data=LightningDataModule, model=LightningModule)
+    data, module = run["data"], run["model"]
+    if not isinstance(data, GroupDataModule):
+        raise UserError(f"Expected data with prompts, but got {type(data).__name__}, try a GroupDataModule.")
+    every: dict[str, list[Pieces]] = {split: _pieces(data, module, split) for split in NUMBERS}
+    _show(every)
+    lines = [f"{split}: {line}" for split, pieces in every.items() for kind in pieces for line in kind.faults]
+    if options.out is not None:
+        options.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors="backslashreplace")
+        print(f"Wrote {len(lines)} lines to {options.out}.")
+    lacking = [f"{kind.kind} of {split}" for split, pieces in every.items() for kind in pieces if not kind.enough]
+    if lacking:
+        raise UserError(
+            f"Expected the data to be whole, but {', '.join(lacking)} are missing or corrupt, so that a run refuses to "
+            "start, try to mend the files above, or for NAVSIM data.scenes.partial=true to train on what is there."
+        )
+
+
+def _pieces(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
+    """A split's pieces; a split that can't be read is a piece with the error."""
+    from lightning_cgrpo.prompts.inventory import Pieces
+
+    try:
+        pieces = data.inventory(split)
+        if pieces and all(kind.enough for kind in pieces):
+            pieces += _lengths(data, module, split)
+    except UserError as error:
+        return [Pieces("sources", 1, (str(error),))]
+    return pieces
+
+
+def _lengths(data: GroupDataModule, module: Any, split: Any) -> list[Pieces]:
+    """Tokens of the prompts for a language model: of all rows in memory, else of the first prompt."""
+    import torch
+
+    from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+    from lightning_cgrpo.prompts.inventory import Pieces
+
+    policy = module.policy
+    if not isinstance(policy, CausalLMPolicy):
+        return []
+    try:
+        policy.load()
+    except UserError as error:
+        return [Pieces("lengths of prompts", 0, note=f"not measured: {str(error)[:120]}")]
+    room = (policy.context_length or math.inf) - module.sampler.longest
+    room, policy.max_prompt_tokens = min(room, policy.max_prompt_tokens or math.inf), None
+    source = data.source(split)
+    measured = range(len(source)) if source.rows is not None else range(1)
+    lengths: list[int] = []
+    for first in range(0, len(measured), AT_ONCE):
+        index = torch.tensor(measured[first : first + AT_ONCE])
+        tokens, _ = policy.read_prompts(source.groups(index).column("prompt", "data"), index)
+        lengths += map(len, tokens)
+    long = tuple(f"prompt {row}: {length:,} tokens" for row, length in enumerate(lengths) if length > room)
+    which = f"at most {max(lengths):,} tokens" if source.rows is not None else f"{lengths[0]:,} tokens of the first"
+    return [Pieces("lengths of prompts", len(lengths), long, f"{which}, room for {room:,}", 1)]
+
+
+def _show(every: dict[str, list[Pieces]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from lightning_cgrpo.errors import printable
+    from lightning_cgrpo.output import print_table
+
+    table = Table(box=SIMPLE_HEAD, title="Data")
+    table.title_justify = "left"
+    for head in ("split", "pieces", "expected", "present", "missing or corrupt"):
+        table.add_column(head, justify="left" if head in ("split", "pieces") else "right", no_wrap=True)
+    for split, pieces in every.items():
+        for kind in pieces:
+            numbers = (f"{number:,}" for number in (kind.expected, kind.present, len(kind.faults)))
+            table.add_row(split, kind.kind, *numbers)
+    print_table(table)
+    for split, pieces in every.items():
+        for kind in pieces:
+            if kind.note:
+                print(f"- {split}, {kind.kind}: {printable(kind.note)}")
+            for line in kind.faults[:SHOWN]:
+                print(f"- {split}: {printable(line)}")
+            if (more := len(kind.faults) - SHOWN) > 0:
+                print(f"- {split}: {more:,} more {kind.kind}, which --out FILE lists")
