@@ -47,7 +47,8 @@ class Constraint:
         violated_below: smaller values are violations.
         cost: value in the advantage. ``signal`` is the signal's own value; ``excess`` is violations - threshold *
             opportunities, the Lagrangian of the ratio violations / opportunities. They differ where answers have
-            different opportunities: a sum over steps as the cost prefers short answers, whatever their rate.
+            different opportunities: a sum over steps as the cost prefers short answers, whatever their rate. By
+            default ``excess`` for a signal with opportunities, unless its value and its count differ by design.
         start: threshold before the first update, or a list of thresholds, looser than the bound; with `over` or
             `notch`.
         over: updates until the bound is in force: along a line from `start`, or after equally long stays at each
@@ -63,7 +64,7 @@ class Constraint:
     signal: str | None = None
     violated_above: float | None = None
     violated_below: float | None = None
-    cost: Cost = "signal"
+    cost: Cost | None = None
     mean_at_most: float | None = None
     mean_at_least: float | None = None
     range: list[float] | None = None
@@ -124,10 +125,12 @@ class Constraint:
 
         A signal that is a number gives -1 at violations, else 0; under a bound of its mean, the number itself.
         """
-        if self.cost == "excess":
+        indicator = self._indicator(signal)
+        counted = indicator.count is None and indicator.opportunities is not None
+        if self.cost == "excess" or (self.cost is None and counted):
             count, opportunities = self.violations(signal)
             return self.bound.target * opportunities - count
-        value = as_number(self._indicator(signal).value)
+        value = as_number(indicator.value)
         return value if self.bound.lower and not self.from_number else -value
 
     @property

@@ -51,7 +51,7 @@ def _are_numbers(values: object) -> bool:
 def _choices(of: Constraint) -> Iterator[str]:
     if of.role not in get_args(Role):
         yield f"role: constrain or monitor, but got '{of.role}'"
-    if of.cost not in get_args(Cost):
+    if of.cost is not None and of.cost not in get_args(Cost):
         yield f"cost: signal or excess, but got '{of.cost}'"
     if of.violated_above is not None and of.violated_below is not None:
         yield "one of violated_above and violated_below, but got both"

@@ -73,7 +73,7 @@ def _events(path: Path) -> Iterator[tuple[str, int, Any]]:
             counts = np.zeros(WEIGHT_BINS)
             for limit, count in zip(event.histogram_value.bucket_limit, event.histogram_value.bucket, strict=True):
                 if count:
-                    counts[round(limit / WEIGHT_BIN - 0.5)] += count
+                    counts[min(round(limit / WEIGHT_BIN - 0.5), WEIGHT_BINS - 1)] += count
             yield tag, event.step, counts
 
 

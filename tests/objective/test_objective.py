@@ -1,6 +1,7 @@
 """What an objective means: signals into components, counts and thresholds."""
 
 import math
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -122,11 +123,11 @@ class TestSignalsByStep:
 
     def test_components_are_sums_and_keep_their_steps(self) -> None:
         components = self.OBJECTIVE.components(self.signals())
-        assert components.values.tolist() == [[[1, 0]], [[-2, -1]], [[-1, 0]]]
+        assert components.values.flatten(1).tolist() == [pytest.approx(x, abs=1e-6) for x in ([1, 0], [-1.7, -0.8], [-0.7, 0.2])]
         goal, lava, speed = components.by_step(self.MASK)[:, 0].tolist()
         assert goal == [[0, 0, 1], [0, 0, 0]]
-        assert lava == [[-1, 0, -1], [0, -1, 0]]
-        assert speed == [[-1, 0, 0], [0, 0, 0]]
+        assert lava == [pytest.approx(x, abs=1e-6) for x in ([-0.9, 0.1, -0.9], [0.1, -0.9, 0])]
+        assert speed == [pytest.approx(x, abs=1e-6) for x in ([-0.9, 0.1, 0.1], [0.1, 0.1, 0])]
 
     def test_an_inapplicable_answer_counts_in_no_step(self) -> None:
         signals = self.signals(applicable=torch.tensor([[False, True]]))
@@ -147,13 +148,18 @@ class TestSignalsByStep:
 class TestCost:
     """Two answers with steps: one violation in 10 steps, and 2 in 80; the threshold is .05 of the steps."""
 
-    signal = Signal(
-        torch.tensor([[1.0, 2.0]]), count=torch.tensor([[1.0, 2.0]]), opportunities=torch.tensor([[10.0, 80.0]])
-    )
+    signal = Signal(torch.tensor([[1.0, 2.0]]), opportunities=torch.tensor([[10.0, 80.0]]))
 
-    def test_a_sum_prefers_the_answer_with_the_higher_rate(self) -> None:
-        wrong, right = Constraint(at_most=0.05).component(self.signal)[0].tolist()
+    @pytest.mark.parametrize("signal", [signal, replace(signal, count=signal.value)])
+    def test_a_sum_prefers_the_answer_with_the_higher_rate(self, signal: Signal) -> None:
+        """A sum is the cost by name, or because the task gives it beside a count."""
+        constraint = Constraint(at_most=0.05, cost="signal" if signal.count is None else None)
+        wrong, right = constraint.component(signal)[0].tolist()
         assert wrong > right
+
+    def test_the_excess_is_the_default_of_a_rate_over_steps(self) -> None:
+        default, excess = (Constraint(at_most=0.05, cost=cost).component(self.signal) for cost in (None, "excess"))
+        assert default.equal(excess)
 
     def test_the_excess_prefers_the_answer_that_meets_the_threshold(self) -> None:
         wrong, right = Constraint(at_most=0.05, cost="excess").component(self.signal)[0].tolist()
