@@ -85,5 +85,5 @@ def out_of_reach(name: str, constraint: Constraint, best: ClusteredRate, size: i
         f"The threshold {name} {constraint.bound} is out of reach at the start: {chosen} has a "
         f"{constraint.bound.kind} of {value} ({standing(constraint.bound, best)}). Training reweighs answers, so it "
         "must discover better answers first; a policy from scratch may, a fine-tuned policy may need an easier "
-        "threshold or --callbacks.multipliers.slack=ResilientSlack, which loosens it."
+        "threshold."
     )

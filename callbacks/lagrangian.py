@@ -18,7 +18,6 @@ from lightning_cgrpo.multipliers import (
     AimForTest,
     Controller,
     DampedAscent,
-    ResilientSlack,
     StallDetector,
     WeightBounds,
 )
@@ -44,7 +43,6 @@ class LagrangianCallback(WeightSetter):
     Args:
         controller: by default `DampedAscent`.
         bounds: floors and caps of the policy's weights.
-        slack: loosens infeasible targets.
         stall: finds likely infeasible constraints; by default with its own defaults.
         every_n_updates: updates with pooled counts per dual step.
         aim: tightens the targets of rates, so that the policy passes a test.
@@ -57,14 +55,13 @@ class LagrangianCallback(WeightSetter):
         self,
         controller: Controller | None = None,
         bounds: WeightBounds | None = None,
-        slack: ResilientSlack | None = None,
         stall: StallDetector | None = None,
         every_n_updates: int = 1,
         aim: AimForTest | None = None,
     ) -> None:
         expect(every_n_updates >= 1, "every_n_updates", "at least 1", every_n_updates)
         self.controller: Controller = DampedAscent() if controller is None else controller
-        self.bounds, self.slack, self.aim = bounds, slack, aim
+        self.bounds, self.aim = bounds, aim
         self.stall = StallDetector() if stall is None else stall
         self.every_n_updates = every_n_updates
         self.constraints: dict[str, Constraint] = {}
@@ -161,8 +158,6 @@ class LagrangianCallback(WeightSetter):
             name, relaxed = list(self.constraints)[stalled], self.controller.relax(stalled)
             rank_zero_warn(self.targets.stalled(stalled, name, self.stall, units, relaxed))
         self.targets.moved = torch.zeros_like(self.targets.moved)
-        if self.slack is not None:
-            violations = self.slack(violations, unbounded, units, self.units.means)
         self.controller.step(violations, observed)
 
     def weight(self, pl_module: ConstrainedGRPO, update: int) -> None:
@@ -178,9 +173,6 @@ class LagrangianCallback(WeightSetter):
         if not logging_due(trainer, update):
             return
         metrics: dict[str, float] = {}
-        if self.slack is not None:
-            slack = zip(self.constraints, self.slack.slack(weights).tolist(), strict=True)
-            metrics |= {f"slack/{name}": value for name, value in slack}
         if self.bounds is not None:
             unbounded = zip(pl_module.objective.weight_names, weights.tolist(), strict=True)
             metrics |= {f"unbounded/{name}": weight for name, weight in unbounded}

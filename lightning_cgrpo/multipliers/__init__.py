@@ -4,7 +4,7 @@ from lightning_cgrpo.multipliers.aim import AimForTest
 from lightning_cgrpo.multipliers.controller import Controller
 from lightning_cgrpo.multipliers.damped_ascent import DampedAscent
 from lightning_cgrpo.multipliers.exponentiated_gradient import ExponentiatedGradient
-from lightning_cgrpo.multipliers.guards import ResilientSlack, StallDetector, WeightBounds, bounded, rounded_up
+from lightning_cgrpo.multipliers.guards import StallDetector, WeightBounds, bounded, rounded_up
 from lightning_cgrpo.multipliers.nupi import NuPI
 from lightning_cgrpo.multipliers.pid import PID
 from lightning_cgrpo.multipliers.projected import ProjectedAscent
@@ -19,7 +19,6 @@ __all__ = [
     "ExponentiatedGradient",
     "NuPI",
     "ProjectedAscent",
-    "ResilientSlack",
     "SoftmaxAdam",
     "StallDetector",
     "WeightBounds",

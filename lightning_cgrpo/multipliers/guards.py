@@ -1,7 +1,4 @@
-"""Guards against infeasible constraints: bounds on the weights, slack, and a detector.
-
-Bounds reserve weight for each component; slack loosens the threshold; the detector warns.
-"""
+"""Guards against infeasible constraints: bounds reserve weight for each component, and a detector warns."""
 
 from __future__ import annotations
 
@@ -143,28 +140,6 @@ def _check_feasible(floor: Tensor, cap: Tensor, names: list[str] | None = None) 
         )
 
 
-class ResilientSlack:
-    """Loosens each threshold in proportion to its weight: v_k <- v_k - lambda_k / alpha (Hounie et al., 2023).
-
-    In equilibrium an infeasible constraint has the weight alpha (rate - threshold). Feasible constraints settle
-    lambda_k / alpha above their thresholds.
-
-    Args:
-        alpha: stiffness, below 1 / (worst expected rate - threshold); slack is at most 1 / alpha.
-    """
-
-    def __init__(self, alpha: float = 2.0) -> None:
-        expect(0 < alpha < math.inf, "alpha", "positive", alpha)
-        self.alpha = alpha
-
-    def slack(self, weights: Tensor) -> Tensor:
-        return weights[1:] / self.alpha
-
-    def __call__(self, violations: Tensor, weights: Tensor, units: Tensor, means: Tensor) -> Tensor:
-        """Violations ``[K]`` in `units`, less the slack: of a rate the rate, of a mean (`means`) its unit."""
-        return violations - self.slack(weights).to(violations) / torch.where(means, 1, units)
-
-
 class StallDetector(nn.Module):
     """Finds a constraint that keeps nearly all the weight it can have, violated and without progress.
 
@@ -205,7 +180,7 @@ class StallDetector(nn.Module):
 
         Args:
             saturation: ``[K]`` shares of the caps, see `Controller.saturation`.
-            violations: ``[K]``, without slack.
+            violations: ``[K]``, without a margin.
             observed: ``[K]`` bool; an unobserved update neither counts nor ends a period.
         """
         if self.size is None:

@@ -17,7 +17,6 @@ from lightning_cgrpo.multipliers import (
     PID,
     AimForTest,
     ExponentiatedGradient,
-    ResilientSlack,
     SoftmaxAdam,
     StallDetector,
 )
@@ -65,13 +64,6 @@ class TestDualStep:
         running = run(controller)
         running.update([3, 1], [10, 10])
         assert controller.told[-1][0] == pytest.approx([0.2 / 0.3, -0.2 / math.sqrt(0.21)])
-
-    def test_standard_units_of_what_the_slack_leaves(self) -> None:
-        controller = Recording(0.2, 0.3, 0.5)
-        controller.standard_units = True
-        running = run(controller, slack=ResilientSlack(alpha=2.0))
-        running.update([3, 1], [10, 10])
-        assert controller.told[-1][0] == pytest.approx([(0.2 - 0.15) / 0.3, (-0.2 - 0.25) / math.sqrt(0.21)])
 
     def test_aims_for_a_test(self, caplog) -> None:
         """The controller sees tighter thresholds, in units of the declared ones, and the aims are logged."""

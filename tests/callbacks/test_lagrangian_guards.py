@@ -1,4 +1,4 @@
-"""Guards of the dual: bounds, slack, stalls and caps, as a run meets them."""
+"""Guards of the dual: bounds, stalls and caps, as a run meets them."""
 
 import math
 import random
@@ -7,9 +7,9 @@ import warnings
 import pytest
 
 from lightning_cgrpo.callbacks import LagrangianCallback
-from lightning_cgrpo.multipliers import DampedAscent, ResilientSlack, SoftmaxAdam, StallDetector, WeightBounds
+from lightning_cgrpo.multipliers import DampedAscent, SoftmaxAdam, StallDetector, WeightBounds
 from lightning_cgrpo.objective.objective import Constraint, Objective
-from tests.dual_run import COUNTS, DualRun, Frozen, Recording, run, saved
+from tests.dual_run import COUNTS, DualRun, Frozen, run, saved
 
 
 def test_bounds_are_what_the_policy_sees() -> None:
@@ -20,19 +20,6 @@ def test_bounds_are_what_the_policy_sees() -> None:
     assert running.update(*COUNTS[0]) == pytest.approx(expected)
     assert running.callback.controller.weights.tolist() == [0.2, 0.3, 0.5]
     assert running.logged == [({"unbounded/reward": 0.2, "unbounded/lava": 0.3, "unbounded/safe": 0.5}, 0)]
-
-
-def test_slack_follows_the_unbounded_weights_and_is_logged_when_due() -> None:
-    controller = Recording(0.2, 0.3, 0.5)
-    running = run(controller, slack=ResilientSlack(alpha=2.0), bounds=WeightBounds(cap=0.4))
-    assert running.module.weights.tolist() != [0.2, 0.3, 0.5]
-    running.trainer.log_every_n_steps = 2
-    for _ in range(5):
-        running.update([5, 5], [10, 10])
-    assert controller.told[0][0] == pytest.approx([0.5 - 0.1 - 0.15, 0.5 - 0.3 - 0.25])
-    assert [step for _, step in running.logged] == [0, 2, 4]
-    metrics, _ = running.logged[0]
-    assert metrics["slack/lava"] == pytest.approx(0.15) and metrics["slack/safe"] == pytest.approx(0.25)
 
 
 def test_a_stalled_constraint_is_named_once() -> None:
@@ -130,9 +117,9 @@ def test_bounds_that_do_not_bind_change_no_bit() -> None:
         assert bounded.update(*counts) == free.update(*counts)
 
 
-def test_the_stall_detector_looks_past_bounds_and_slack() -> None:
-    guards = {"bounds": WeightBounds(cap=0.5), "slack": ResilientSlack(alpha=1.0)}
-    running = run(Frozen(0.01, 0.04, 0.95), stall=StallDetector(weight=0.9, updates=4), **guards)
+def test_the_stall_detector_looks_past_bounds() -> None:
+    bounds, stall = WeightBounds(cap=0.5), StallDetector(weight=0.9, updates=4)
+    running = run(Frozen(0.01, 0.04, 0.95), stall=stall, bounds=bounds)
     with pytest.warns(UserWarning, match="Constraint 'safe'"):
         for _ in range(4):
             running.update([0, 9], [10, 10])

@@ -27,7 +27,7 @@ def key(changes=None, seed=0):
         {"callbacks.pictures": None},
         {"callbacks.more": {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": {"mode": "max"}}},
         {"callbacks.more": "lightning.pytorch.callbacks.LearningRateMonitor"},
-        {"callbacks.multipliers.init_args.slack": None},
+        {"callbacks.multipliers.init_args.aim": None},
         {"model.init_args.estimator": {"class_path": "lightning_cgrpo.grpo.advantages.ScalarizedAdvantages"}},
         {"model.init_args.estimator": {"class_path": "lightning_cgrpo.ScalarizedAdvantages", "init_args": {}}},
         {"model.init_args.eval_group_size": 4, "data.init_args.test_prompts": 3},

@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages
-from lightning_cgrpo.multipliers import Controller, ResilientSlack, StallDetector, WeightBounds
+from lightning_cgrpo.multipliers import Controller, StallDetector, WeightBounds
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import Rollouts, Signal
 from tests.dual_run import DualRun
@@ -69,7 +69,6 @@ class Outcome:
     reward: float
     rates: tuple[float, float]
     weights: tuple[float, float, float]
-    slack: tuple[float, float]
     std: float
     stalled: int | None
     reached: float | None
@@ -93,7 +92,6 @@ def play(
     controller: Controller,
     *,
     bounds: WeightBounds | None = None,
-    slack: ResilientSlack | None = None,
     updates: int = 1000,
     prompts: int = 32,
     group: int = 16,
@@ -108,7 +106,7 @@ def play(
     first, second = bandit.thresholds
     objective = Objective("reward", {"first": Constraint(at_most=first), "second": Constraint(at_most=second)})
     detector = Listening()
-    dual = DualRun(LagrangianCallback(controller, bounds, slack, detector), objective).start()
+    dual = DualRun(LagrangianCallback(controller, bounds, detector), objective).start()
     estimator = ScalarizedAdvantages()
     generator = torch.Generator().manual_seed(seed)
     logits = torch.zeros(len(table), requires_grad=True)
@@ -132,13 +130,12 @@ def play(
         loss.backward()
         optimizer.step()
 
-        loosened = torch.zeros(2) if slack is None else slack.slack(controller.weights)
         violations, opportunities = objective.violations(signals)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # stalls, which the detector keeps
             dual.update(violations.tolist(), opportunities.tolist())
         rates = violations / opportunities
-        history.append(torch.cat([drawn[..., 0].double().mean()[None], rates, weights, loosened]))
+        history.append(torch.cat([drawn[..., 0].double().mean()[None], rates, weights]))
 
     half = torch.stack(history[updates // 2 :])
     reward, *means = half.mean(0).tolist()
@@ -147,6 +144,4 @@ def play(
     if stalled is not None:
         unit = dual.callback.units.at(dual.callback.targets.in_force)[stalled].item()
         reached = bandit.thresholds[stalled] + detector.excess * unit
-    return Outcome(
-        reward, (*means[:2],), (*means[2:5],), (*means[5:],), half[:, 1:3].std(0).max().item(), stalled, reached
-    )
+    return Outcome(reward, (*means[:2],), (*means[2:],), half[:, 1:3].std(0).max().item(), stalled, reached)

@@ -1,4 +1,4 @@
-"""Guards: the projection's optimality, names and feasibility, slack, and when a stall is told."""
+"""Guards: the projection's optimality, names and feasibility, and when a stall is told."""
 
 import io
 import math
@@ -12,7 +12,6 @@ from lightning_cgrpo.multipliers import (
     DampedAscent,
     ExponentiatedGradient,
     ProjectedAscent,
-    ResilientSlack,
     SoftmaxAdam,
     StallDetector,
     WeightBounds,
@@ -172,28 +171,6 @@ class TestAntiWindup:
 )
 def test_rounded_up(rate: float, expected: float) -> None:
     assert rounded_up(rate) == expected
-
-
-class TestResilientSlack:
-    rates = torch.tensor([False, False])
-
-    def test_by_hand(self) -> None:
-        slack, weights = ResilientSlack(alpha=4.0), tensor(0.4, 0.1, 0.5)
-        assert slack.slack(weights).tolist() == pytest.approx([0.025, 0.125])
-        assert slack(tensor(0.2, 0.1), weights, tensor(1, 1), self.rates).tolist() == pytest.approx([0.175, -0.025])
-
-    def test_a_rate_is_loosened_by_a_rate_and_a_mean_by_its_unit(self) -> None:
-        slack, weights, means = ResilientSlack(alpha=4.0), tensor(0.4, 0.1, 0.5), torch.tensor([False, True])
-        assert slack(tensor(0.2, 0.1), weights, tensor(0.5, 20), means).tolist() == pytest.approx([0.15, -0.025])
-
-    def test_reduces_to_none_and_unobserved_stays_unobserved(self) -> None:
-        violations = ResilientSlack(1e12)(tensor(0.2, math.nan), tensor(0.4, 0.1, 0.5), tensor(1, 1), self.rates)
-        assert violations[0].item() == pytest.approx(0.2) and violations[1].isnan()
-
-    @pytest.mark.parametrize("alpha", [0.0, -1.0, math.inf, math.nan])
-    def test_alpha_is_checked(self, alpha: float) -> None:
-        with pytest.raises(ValueError, match=r"Expected argument `alpha`"):
-            ResilientSlack(alpha)
 
 
 class TestStallDetector:

@@ -123,7 +123,9 @@ class TestSignalsByStep:
 
     def test_components_are_sums_and_keep_their_steps(self) -> None:
         components = self.OBJECTIVE.components(self.signals())
-        assert components.values.flatten(1).tolist() == [pytest.approx(x, abs=1e-6) for x in ([1, 0], [-1.7, -0.8], [-0.7, 0.2])]
+        assert components.values.flatten(1).tolist() == [
+            pytest.approx(x, abs=1e-6) for x in ([1, 0], [-1.7, -0.8], [-0.7, 0.2])
+        ]
         goal, lava, speed = components.by_step(self.MASK)[:, 0].tolist()
         assert goal == [[0, 0, 1], [0, 0, 0]]
         assert lava == [pytest.approx(x, abs=1e-6) for x in ([-0.9, 0.1, -0.9], [0.1, -0.9, 0])]

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
@@ -37,6 +38,13 @@ def test_final_values_are_means_over_the_last_eighth(make_run):
     assert run.final == {"reward/mean": pytest.approx((88 + 99) / 2)} and set(run.series) == {"reward/mean"}
     shares = run.distributions["lava"]
     assert (shares[0], shares[40], shares.sum()) == (0.5, 0.5, 1)
+
+
+def test_an_effective_weight_beyond_the_last_bin_is_in_it(make_run):
+    folder = make_run("x/version_0")
+    with SummaryWriter(str(folder), filename_suffix=".later") as writer:
+        writer.add_histogram("effective_weights/goal", np.array([30.0, 30.0]), 99)
+    assert read(folder).distributions["goal"][-1] == 1
 
 
 def test_the_last_test_counts(make_run):
