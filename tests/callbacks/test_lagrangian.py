@@ -122,14 +122,6 @@ class TestDualStep:
             running.update(*counts)
         assert len(controller.told) == 2 and controller.told[0] == controller.told[1]
 
-    def test_a_single_constraint(self) -> None:
-        """torchmetrics makes a scalar of one rate."""
-        controller = Recording(0.5, 0.5)
-        running = DualRun(LagrangianCallback(controller), Objective("goal", {"lava": Constraint(at_most=0.25)})).start()
-        running.update([1], [2])
-        running.update([0], [0])
-        assert controller.told == [([0.25], [True])]
-
     def test_drifts_are_shares_of_their_bound(self) -> None:
         controller = Recording(0.2, 0.3, 0.5)
         drifts = {"drift": Constraint(signal="kl", mean_at_most=0.05), "gap": Constraint(mean_at_most=0.4)}

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -52,11 +51,6 @@ def stubborn() -> None:
             continue
 
 
-def pool() -> None:
-    with ThreadPoolExecutor() as threads:
-        threads.submit(forever).result()
-
-
 def regular_expression() -> None:
     re.match("(a+)+$", "a" * 60 + "b")
 
@@ -72,7 +66,6 @@ HANGS = {
     "sleep": lambda: time.sleep(1000),
     "long": lambda: time.sleep(2),
     "stubborn": stubborn,
-    "pool": pool,
     "regular expression": regular_expression,
     "native": native,
     "time limit": lambda: call_functions({"signal": lambda: time.sleep(1000)}, {}, time_limit=1000),

@@ -119,9 +119,7 @@ def test_workers_end_when_a_reward_function_ends_them(start):
 @pytest.mark.parametrize(
     ("hang", "code"),
     [
-        ("sleep", 143),
         ("stubborn", 143),
-        ("pool", 143),
         ("regular expression", 143),
         ("time limit", 143),
         pytest.param("native", 137, marks=pytest.mark.slow),
@@ -151,8 +149,10 @@ def test_a_second_signal_ends_the_run_at_once(start):
         assert status(process) == code and time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("command", ["validate", "before the first update"])
+@pytest.mark.parametrize(
+    ("command", "number", "code"),
+    [("validate", signal.SIGTERM, 143), ("before the first update", signal.SIGINT, 130)],
+)
 def test_without_anything_to_save_the_first_signal_ends_the_run_at_once(start, command, number, code):
     """Lightning swallows SIGTERM here."""
     arguments = ["validate", *RUN[1:]] if command == "validate" else [*RUN, "--callbacks.initial_rates=InitialRates"]

@@ -13,10 +13,8 @@ from lightning_cgrpo import load
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.cli import certificate
 from lightning_cgrpo.cli.looks import identity, record
-from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
+from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.objective.constraint import Constraint
-from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.verdicts import ratio
 
@@ -179,21 +177,6 @@ def test_what_can_decide_nothing_is_no_look():
     assert not (FOLDER / "certificates.json").exists()
 
 
-@pytest.mark.parametrize("prompts", [None, 59, 4])
-def test_too_few_test_prompts_are_one_advice(tmp_path, prompts):
-    """Not more prompts than there are, and then again fewer."""
-    files = {name: write(tmp_path / f"{name}.jsonl", texts) for name, texts in (("train", "abcd"), ("test", "xyzu"))}
-    data = PromptDataModule(files["train"], 2, test_path=files["test"])
-    objective = Objective("goal", {"lava": Constraint(at_most=0.05)})
-    with pytest.raises(UserError, match=r"at least 59 prompts, .* data with 59 or more test prompts, instead of 4"):
-        certificate.prompts_of(data, objective, prompts, 0.95)
-
-
-def write(file, texts):
-    file.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
-    return str(file)
-
-
 def test_two_commands_at_a_time_record_both_policies(tmp_path):
     """Each in a thread, as in a process: without a lock, one of them reads before the other writes."""
     look = {"question": {}, "decision": "certified", "constraints": {}}
@@ -299,14 +282,3 @@ def test_several_processes_rank_and_certify_as_one_does(home, launch, tmp_path):
     assert together_run("fit", *SMALL) == [0, 0]
     (expected,), (best,) = ((folder / FOLDER).glob("step=*.ckpt") for folder in (home, Path()))
     assert best.name == expected.name
-
-
-def test_names_of_subsets_are_whole_in_a_narrow_terminal(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    one = {"decision": "refuted", "at_least": 0.85, "rate": 0.6, "low": 0.5, "high": 0.7}
-    names = [f"correctness_of_the_whole_answer/steps={number}" for number in (1, 2)]
-    constraints = {name: {**one, "prompts_that_would_decide": None} for name in names}
-    of = {"checkpoint": "last.ckpt", "update": 4, "source": "60 prompts", "question": {"confidence": 0.95}}
-    certificate.show({"decision": "refuted", **of, "constraints": constraints}, "")
-    out = capsys.readouterr().out
-    assert all(name in out for name in names)

@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from lightning_cgrpo.cli.closing_card import closing_lines, closing_table, show_closing_card
+from lightning_cgrpo.cli.closing_card import closing_lines, closing_table
 
 
 def measured(update, low, high, value, reward):
@@ -61,8 +61,3 @@ def test_next_commands(tmp_path):
     assert sum(line.endswith("config.yaml --data.test_path=FILE") for line in lines) == 2
     infeasible = {**RECORD, "best": {**RECORD["best"], "score": -0.2}}
     assert any("No validation shows" in line for line in closing_lines(infeasible, tmp_path))
-
-
-def test_a_run_without_a_summary_has_no_card(tmp_path, capsys):
-    show_closing_card(tmp_path)
-    assert capsys.readouterr().out == ""

@@ -10,7 +10,6 @@ import pytest
 
 from lightning_cgrpo.cli import configuration
 from lightning_cgrpo.cli.configuration import PACKAGED, ConfigError, file_layer, find, merge, override, read
-from lightning_cgrpo.errors import did_you_mean
 
 
 @pytest.fixture(autouse=True)
@@ -114,13 +113,10 @@ class TestMerge:
     ("text", "value"),
     [
         ("1e-3", 0.001),
-        ("5.0e-4", 0.0005),
-        ("8", 8),
         ("true", True),
         ("null", None),
         ("[1, 2e-1]", [1, 0.2]),
         ("{reward: 1.0, lava: 1e-1}", {"reward": 1.0, "lava": 0.1}),
-        ("pkg.GDPO", "pkg.GDPO"),
         ("'1'", "1"),
         ("a: b", "a: b"),
         ("@x", "@x"),
@@ -149,10 +145,8 @@ class TestInterpolation:
         ("text", "problem"),
         [
             ("${b.group_sise}", "Did you mean 'b.group_size'?"),
-            ("${foo:bar}", "Unsupported interpolation type foo"),
             ("${a.key}", "Recursive interpolation detected"),
             ("${oc.env:NOWHERE}", "Environment variable 'NOWHERE' not found"),
-            ("${bro", "no viable alternative at input '${bro'"),
         ],
     )
     def test_a_mistake_is_one_line_that_names_the_key(self, text: str, problem: str) -> None:
@@ -172,8 +166,6 @@ class TestFiles:
         ("name", "meant"),
         [
             ("configs/gridwrld.yaml", "configs/gridworld.yaml"),
-            ("configs/ablation/gridworld/gdpo.yaml", "configs/ablations/gridworld/gdpo.yaml"),
-            ("/configs/gridworld.yaml", "configs/gridworld.yaml"),
             ("mien.yaml", "mine.yaml"),
         ],
     )
@@ -185,9 +177,7 @@ class TestFiles:
         ("text", "problem"),
         [
             ("a: 1\nb: [1, 2\nc: 3\n", "line 3"),
-            ("a: 1\nb:\n\tc: 3\n", "line 3"),
             ("a: 1\nb: 2\na: 3\n", "duplicate key a"),
-            ("a: ${b", "bad.yaml can't be read: "),
             ("- a\n- b", "a mapping of settings, but got list."),
             (b"a: \xff\xfe", "bad.yaml can't be read: "),
         ],
@@ -196,9 +186,6 @@ class TestFiles:
         Path("bad.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
         message = refused(["bad.yaml"])
         assert "bad.yaml" in message and problem in message
-
-    def test_a_key_twice_on_the_command_line(self) -> None:
-        assert "duplicate key a" in refused([], [("key", "{a: 1, a: 2}")])
 
     def test_what_is_read(self) -> None:
         assert build([write("empty.yaml", "")]) == build([write("comment.yaml", "# nothing\n")]) == {}
@@ -221,8 +208,3 @@ class TestBase:
         write("below.yaml", "callbacks: {multipliers: {class_path: LagrangianCallback}}")
         text = "{base: below.yaml, callbacks: {multiplier: null}}"
         assert "Did you mean 'multipliers'" in refused([write("mine.yaml", text)])
-
-
-def test_did_you_mean() -> None:
-    assert did_you_mean("max_step", ["max_steps", "min_steps"]) == " Did you mean 'max_steps'?"
-    assert did_you_mean("xyzzy", ["max_steps"]) == ""

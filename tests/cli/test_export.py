@@ -154,13 +154,6 @@ def test_what_surrounds_the_weights_survives(tmp_path, arguments):
     assert not (out / "adapter_config.json").exists()
 
 
-def test_the_policy_is_loaded_from_it(tmp_path):
-    policy = trained("whole")
-    again = loaded(export("whole", tmp_path / "out"), dtype=None)
-    answers = rollouts(policy)
-    close(log_probs(again, answers), log_probs(policy, answers))
-
-
 # ---------------------------------------------------------------------- adapters
 
 
@@ -254,11 +247,9 @@ def refused(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--out=tiny"], "which has something in it"),
         (["--ckpt_path=no.ckpt"], "There is no checkpoint 'no.ckpt'"),
         (["--ckpt_path=tiny"], "a whole checkpoint"),
         (["--model.policy.lora.rank=2"], "weights of this configuration's policy, but 'model."),
-        (["--print_config"], "no --print_config for export"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(tmp_path, arguments, words):
@@ -274,7 +265,7 @@ def test_another_models_checkpoint(tmp_path):
     assert "a language model" in refused("-c", "configs/gridworld.yaml", last, f"--out={tmp_path / 'out'}")
 
 
-@pytest.mark.parametrize("arguments", [("whole",), ("adapters", LORA), ("adapters", LORA, "--merge")])
+@pytest.mark.parametrize("arguments", [("whole",), ("adapters", LORA)])
 def test_the_documents_example(tmp_path, monkeypatch, capsys, arguments):
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "huggingface.md").read_text(), re.DOTALL)
     export(arguments[0], tmp_path / "models" / "mine", *arguments[1:])
@@ -298,7 +289,6 @@ UNREADABLE = {
     "adapters in '.*' can't be read, try another base_model_name": lambda folder: change(
         folder, base_model_name_or_path="/nowhere"
     ),
-    "to be LoRA, but got IA3": lambda folder: change(folder, peft_type="IA3"),
     "to hold adapter_model.safetensors": lambda folder: (folder / "adapter_model.safetensors").unlink(),
     "or a directory with adapters alone": lambda folder: shutil.copytree("tiny", folder, dirs_exist_ok=True),
 }

@@ -27,20 +27,12 @@ def refused(*overrides: str, extra: tuple[str, ...] = ()) -> str:
     ("key", "meant"),
     [
         ("trainr.max_steps", "trainer"),
-        ("callback.samples", "callbacks"),
-        ("trainer.max_step", "max_steps"),
         ("model.group_siz", "group_size"),
-        ("model.init_args.group_siz", "group_size"),
         ("model.init_arg.group_size", "init_args"),
-        ("model.class_pat", "class_path"),
         ("model.objective.constrains", "constraints"),
         ("model.objective.constraints.new.at_leats", "at_least"),
-        ("model.optimization.minibatch", "minibatch_size"),
         ("model.optimizer.lrr", "lr"),
-        ("model.sampler.environment.max_stesp", "max_steps"),
-        ("data.prompts_per_updat", "prompts_per_update"),
         ("callbacks.multipliers.controller.lrr", "lr"),
-        ("callbacks.checkpoints.every_n_train_step", "every_n_train_steps"),
     ],
 )
 def test_typo(key: str, meant: str) -> None:
@@ -52,12 +44,10 @@ def test_typo(key: str, meant: str) -> None:
     [
         (["callbacks.multipliers=FixedWeights", "callbacks.multipliers.weigths={a: 1}"], "Did you mean 'weights'?"),
         (["callbacks.multipliers.controller.class_path=lightning_cgrpo.multipliers.PIDD"], "Did you mean 'PID'?"),
-        (["model.estimator=lightning_cgrpo.GDP"], "no class 'lightning_cgrpo.GDP' for model.estimator."),
         (["model.estimator=lightning_cgrpo.ScalarizedRewards", "model.estimator.eps=1"], "It takes: scale."),
         (["model.lr_scheduler=torch.optim.lr_scheduler.LinearLR", "model.lr_scheduler.start=1"], "(LinearLR)"),
         (["callbacks.mine={class_path: my.Own, init_arg: {}}"], "beside class_path. Did you mean 'init_args'?"),
         (["callbacks.mine={class_path: my.Own, weights: {}}"], "Arguments of the class belong under init_args."),
-        (["xyzzy=1"], "Known here: seed_everything, threads, trainer,"),
     ],
 )
 def test_classes_and_what_they_take(overrides: list[str], words: str) -> None:
@@ -83,10 +73,8 @@ def test_keys_of_the_command() -> None:
         ["trainer.max_steps=10", "trainer.logger=false", "model.task.cost=mean"],
         ["model.objective.constraints.new={at_most: 0.1, signal: lava}", "model.objective.reward.goal=1"],
         ["callbacks.multipliers=FixedWeights", "callbacks.multipliers.weights={anything: 1}"],
-        ["callbacks.samples=null", "callbacks.multipliers=null"],
         # What can't be looked up is left to the import.
         ["callbacks.mine={class_path: my_module.Own, init_args: {x: 1}}"],
-        ["callbacks.mine={class_path: Own, init_args: {x: 1}}"],
         ["model.policy={class_path: torch.nn.Linear, init_args: {in_features: 1}}"],
         ["trainer.logger.max_queue=1"],  # It takes **kwargs.
     ],
@@ -99,12 +87,8 @@ def test_what_is_right_passes(overrides: list[str]) -> None:
     "class_path",
     [
         "lightning_cgrpo.ConstrainedGRPO",
-        "lightning_cgrpo.ScalarizedAdvantages",
         "lightning_cgrpo.Optimization",
-        "lightning_cgrpo.datamodules.GridworldDataModule",
         "lightning_cgrpo.callbacks.LagrangianCallback",
-        "lightning_cgrpo.multipliers.SoftmaxAdam",
-        "lightning.pytorch.callbacks.ModelCheckpoint",
         "lightning.pytorch.trainer.trainer.Trainer",
         "torch.optim.AdamW",
     ],
@@ -133,8 +117,3 @@ def test_annotated_dataclasses_are_followed() -> None:
     assert signature.parameters["objective"].type == "lightning_cgrpo.objective.objective.Objective"
     assert signature.parameters["policy"].type is None
     assert objective.parameters["constraints"].values_type == "lightning_cgrpo.objective.constraint.Constraint"
-
-
-@pytest.mark.parametrize("class_path", ["", "Nothing", "nothing.Here", "lightning_cgrpo.Nothing", "torch.Nothing"])
-def test_an_unknown_class_has_no_signature(class_path: str) -> None:
-    assert signature_of(class_path) is None

@@ -119,20 +119,6 @@ def test_scenes_without_a_fit_text_are_counted(serve, tmp_path):
     assert len(scenes(out)) == 3
 
 
-@pytest.mark.parametrize(("status", "words"), [(401, "401 .no key"), (404, "404")])
-def test_a_refusal_ends_the_command(serve, tmp_path, status, words):
-    with pytest.raises(UserError, match=words):
-        think(serve(lambda number: (status, "no key")), tmp_path / "thoughts.jsonl")
-
-
-def test_wrong_arguments(serve, tmp_path):
-    server = serve(lambda number: (200, "On."))
-    instruction = tmp_path / "instruction.txt"
-    instruction.write_text("Think.")
-    with pytest.raises(UserError, match="a text with"):
-        think(server, tmp_path / "thoughts.jsonl", "--instruction", str(instruction))
-    with pytest.raises(UserError, match="data with demonstrated drives, but got WordProblemsDataModule"):
-        main(
-            f"think -c configs/gsm8k.yaml --server http://127.0.0.1:{server.server_port} --writer a --out "
-            f"{tmp_path}/a.jsonl".split()
-        )
+def test_a_refusal_ends_the_command(serve, tmp_path):
+    with pytest.raises(UserError, match=r"401 .no key"):
+        think(serve(lambda number: (401, "no key")), tmp_path / "thoughts.jsonl")

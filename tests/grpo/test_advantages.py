@@ -321,18 +321,6 @@ class TestScalarizedRewards:
         effective = ScalarizedRewards().effective_weights(group_statistics(data), weights)
         assert effective.flatten().tolist() == pytest.approx([1, 0], rel=1e-6)
 
-    @pytest.mark.parametrize("weight", [1e-25, 5e-4, 0.5])
-    def test_where_only_a_cost_varies_its_effective_weight_is_one(self, weight: float) -> None:
-        """Why the failure mode loses control: the multiplier has no effect there."""
-        cost = [[0.0, -1, 0, 0], [0, -1, 0, 0]]
-        data = components([[[1.0, 1, 1, 1], [1, 0, 0, 0]], cost], dtype=torch.float32)
-        weights = torch.tensor([1 - weight, weight], dtype=torch.float64)
-        effective = ScalarizedRewards().effective_weights(group_statistics(data), weights)
-        assert effective[1, 0].item() == pytest.approx(1, rel=1e-6)
-        assert effective[0, 0] == 0
-        if weight == 5e-4:
-            assert effective[1, 1] < 1e-3
-
     @examples
     @given(batches(), st.integers(-20, 20))
     def test_does_not_see_the_scale_of_all_weights(self, batch, power: int) -> None:

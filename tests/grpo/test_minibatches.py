@@ -9,12 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.grpo import minibatches as optimization
 from lightning_cgrpo.grpo.minibatches import (
     Share,
-    loss_mask,
     micro_batches,
     minibatches,
     partition,
@@ -212,24 +209,3 @@ class TestTokenBatches:
         rows = torch.tensor([5, 2, 4])
         assert [piece.tolist() for piece in token_batches(self.examples(), rows, 15, True)] == [[5, 2], [4]]
         assert [piece.tolist() for piece in token_batches(self.examples(), rows[:0], 15, True)] == [[]]
-
-
-class TestLossMask:
-    MASK = torch.arange(4) < torch.tensor([[4, 1], [3, 2]])[..., None]
-
-    def test_truncated_answers_are_left_out_whole(self) -> None:
-        truncated = torch.tensor([[True, False], [False, True]])
-        rollouts = Rollouts(self.MASK.long(), self.MASK, {}, info={"truncated": truncated})
-        assert torch.equal(loss_mask(rollouts, False), self.MASK)
-        assert loss_mask(rollouts, True).sum(-1).tolist() == [[0, 1], [3, 0]]
-
-
-class TestArguments:
-    def test_a_surrogate_from_the_command_line(self, capsys: pytest.CaptureFixture[str]) -> None:
-        given = ["fit", "-c", "configs/gridworld.yaml", "--print_config"]
-        with pytest.raises(SystemExit):
-            main([*given, "--model.optimization.surrogate=CISPO", "--model.optimization.surrogate.cap=3"])
-        printed = capsys.readouterr().out
-        assert "class_path: lightning_cgrpo.CISPO" in printed and "cap: 3" in printed
-        with pytest.raises(UserError, match=r"There is no class 'CISP'\. Did you mean 'CISPO'\?"):
-            main([*given, "--model.optimization.surrogate=CISP"])

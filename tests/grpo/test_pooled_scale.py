@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.grpo.advantages import ScalarizedAdvantages, ScalarizedRewards, group_statistics
 from lightning_cgrpo.objective.objective import Components
 from lightning_cgrpo.rollout import Rollouts
@@ -131,8 +130,3 @@ def test_continues_from_its_running_state_to_the_bit() -> None:
     resumed.load_running_state({name: tensor[:2] for name, tensor in original.running_state().items()})
     fresh = ScalarizedAdvantages("pooled")  # as with another objective
     assert torch.equal(*(advantages(e, components(drawn(9))) for e in (fresh, resumed)))
-
-
-def test_an_unknown_scale() -> None:
-    with pytest.raises((ValueError, UserError), match="scale"):
-        ScalarizedAdvantages("batch")  # type: ignore[arg-type]

@@ -43,8 +43,3 @@ def test_padding_has_ratio_1_and_no_part_in_an_answers_ratio():
 def test_single_steps_are_units_of_their_own():
     correction = SamplingCorrection(high=None, sequence=True)
     assert correction.ratios(OLD[0], SAMPLING[0], MASK[0]).tolist() == pytest.approx([1, 1.25, 5, 0.5, 1])
-
-
-def test_has_no_gradient():
-    old = OLD.clone().requires_grad_()
-    assert not SamplingCorrection().ratios(old, SAMPLING, MASK).requires_grad

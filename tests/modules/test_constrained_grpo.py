@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import ClassVar
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.policy_steps import check_sampling
 from lightning_cgrpo.multipliers import SoftmaxAdam
-from lightning_cgrpo.rollout import Signal
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from tests.memory import Memory
 from tests.quiet import quiet_trainer
@@ -315,12 +313,6 @@ def test_a_precision_that_would_round_multipliers_is_refused(precision):
         train(make(), updates=1, precision=precision)
 
 
-def test_constraints_without_a_callback_that_weights_them_are_refused():
-    """They would be ignored; and before anything is loaded."""
-    with pytest.raises(UserError, match="LagrangianCallback"):
-        train(make(), multipliers=False)
-
-
 def test_multipliers_that_are_taken_out_leave_nothing_behind(tmp_path):
     """A run that goes on without the callback is plain GRPO, whatever the multipliers had been."""
     module = make()
@@ -329,19 +321,6 @@ def test_multipliers_that_are_taken_out_leave_nothing_behind(tmp_path):
     again = make()
     again.load_state_dict(module.state_dict())
     assert again.weights.tolist() == [1, 0, 0]
-
-
-class Numbers(GridworldTask):
-    signals: ClassVar = {"goal": "indicator", "lava": "any", "battery": "indicator"}
-
-    def score(self, prompts, rollouts):
-        signals = super().score(prompts, rollouts)
-        return {**signals, "lava": Signal(signals["lava"].value / 2)}
-
-
-def test_a_rate_of_numbers_is_refused():
-    with pytest.raises(UserError, match="constraint 'lava' to be 0 or 1"):
-        train(make(Numbers()), updates=20)
 
 
 class TestSignalsByStep:

@@ -74,12 +74,6 @@ def test_signals_of_which_one_draw_says_where_they_apply():
     assert got["y"].applicable is None and got["x"].count is None
 
 
-def test_chosen_prompts():
-    prompts = PromptGroups(torch.tensor([5, 6, 7]), {"n": torch.tensor([1, 2, 3]), "text": ["a", "b", "c"]})
-    got = chosen_prompts(prompts, torch.tensor([2, 0]))
-    assert got.index.tolist() == [7, 5] and got.columns["n"].tolist() == [3, 1] and got.columns["text"] == ["c", "a"]
-
-
 # ---------------------------------------------------------------------- the rounds
 
 

@@ -240,16 +240,6 @@ def test_a_users_reply_is_context(directory):
         demonstrated(policy, groups)
 
 
-def test_demonstrations_end_with_the_end_token(directory):
-    policy = policy_of(directory)
-    groups = Prompts(ROWS).groups(torch.arange(3))
-    rollouts = demonstrated(policy, groups)
-    for row, expected in zip(range(3), ROWS, strict=True):
-        tokens = rollouts.actions[row, 0][rollouts.mask[row, 0]].tolist()
-        assert tokens[-1] == policy.tokenizer.eos_token_id in policy.stop_tokens
-        assert policy.tokenizer.decode(tokens[:-1]) == expected["completion"]
-
-
 def test_what_cannot_be_learned_from_is_named(directory):
     with pytest.raises(UserError, match="'completion'"):
         demonstrated(policy_of(directory), WordProblemsDataModule().source("val").groups(torch.arange(2)))

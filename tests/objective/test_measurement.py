@@ -69,16 +69,6 @@ class TestIsolateFaults:
         signals, faults = isolate_faults({"x": only_inapplicable})
         assert faults["x"] == 0 and signals["x"] is only_inapplicable
 
-    def test_clean_signals_pass_as_they_are(self) -> None:
-        finite = {
-            "x": Signal(tensor([1.0, 0])),
-            "n": Signal(torch.tensor([[1, 2]])),
-            "b": Signal(torch.tensor([[True]])),
-        }
-        signals, faults = isolate_faults(finite)
-        assert all(signals[name] is finite[name] for name in finite)
-        assert [int(count) for count in faults.values()] == [0, 0, 0]
-
 
 OBJECTIVE = Objective(
     {"goal": 1.0, "speed": 0.5},
@@ -355,10 +345,6 @@ class TestMetrics:
             "inapplicable/polite": 0.2,
         }
 
-    def test_a_single_reward_has_one_tag(self) -> None:
-        metrics = behavior_metrics(Objective({"goal": 2.0}), SUMS)
-        assert metrics == {"reward/mean": 1.5, "rollout/length": 3.5, "inapplicable/goal": 0.2}
-
     def test_what_was_never_observed_is_left_out(self) -> None:
         nothing = dict.fromkeys(SUMS, 0) | {"answers": 10, "steps": 35, "inapplicable/polite": 10}
         assert behavior_metrics(OBJECTIVE, nothing) == {"rollout/length": 3.5, "inapplicable/polite": 1.0}
@@ -393,10 +379,3 @@ def test_no_other_choice_of_answers_comes_nearer_to_the_threshold() -> None:
         assert rates["polite"].rate == pytest.approx(1 - polite.amax(-1).mean().item())
         meets = ((lava <= 0.2 * steps + 1e-6) & (polite == 1)).any(-1).float().mean().item()
         assert rates[EVERY].rate == pytest.approx(1 - meets)
-
-
-def test_without_thresholds_there_is_nothing_to_reach() -> None:
-    best = RunningSums()
-    monitored = Objective("goal", {"lava": Constraint(role="monitor")})
-    best.add(best_sums(monitored, {"lava": Signal(torch.zeros(2, 3))}), PromptGroups(torch.arange(2)))
-    assert best.rates(()) == {}

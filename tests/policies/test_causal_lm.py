@@ -178,13 +178,6 @@ def test_a_unit_does_not_depend_on_the_others(policy):
         torch.testing.assert_close(alone.log_probs[0], together.log_probs[row, :steps], rtol=0, atol=1e-12)
 
 
-def test_rollouts_of_inference_mode_can_be_trained_on(policy):
-    with torch.inference_mode():
-        rollouts = ragged()
-    policy(policy.examples(rollouts)).log_probs.sum().backward()
-    assert policy.model.get_input_embeddings().weight.grad.abs().sum() > 0
-
-
 @pytest.mark.parametrize("family", ["GPT2", "OPT"])
 @pytest.mark.parametrize("gradient_checkpointing", [False, True])
 def test_dropout_is_inactive_and_checkpointing_changes_nothing(family, gradient_checkpointing, tokenizer):

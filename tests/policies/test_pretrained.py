@@ -1,10 +1,8 @@
 """Models are saved and loaded: whole, as adapters, from the cache of the hub, and never with code."""
 
 import copy
-import importlib.util
 import json
 import shutil
-import sys
 
 import pytest
 import torch
@@ -65,14 +63,6 @@ def test_adapters_on_a_weight_of_several_layers_are_not_merged(directory):
         written_tensors(policy.model)
 
 
-def test_a_gguf_file_is_read_or_says_what_to_install(directory, tmp_path):
-    file = tmp_path / "model.gguf"
-    file.write_bytes(b"GGUF")
-    installed = importlib.util.find_spec("gguf") is not None
-    with pytest.raises(UserError, match="Expected model to be" if installed else "pip install gguf"):
-        CausalLMPolicy(str(file)).load()
-
-
 def experts():
     return transformers.AutoModelForCausalLM.from_config(
         transformers.Qwen3MoeConfig(
@@ -112,18 +102,6 @@ def test_written_tensors_are_those_in_the_file(kind, directory, tmp_path):
         assert {tensor.data_ptr() for tensor in found.values()} == own, "no copies"
 
 
-def test_loads_once_and_late(directory):
-    policy = CausalLMPolicy(str(directory))
-    assert not list(policy.parameters())
-    with pytest.raises(RuntimeError, match=r"policy\.load\(\)"):
-        policy.encode(["a"])
-    policy.load()
-    weight = policy.model.get_input_embeddings().weight
-    policy.load()
-    assert policy.model.get_input_embeddings().weight is weight
-    assert weight.dtype == torch.float32
-
-
 def test_a_missing_model_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
     monkeypatch.setattr("lightning_cgrpo.json_client.getproxies", dict)
@@ -133,19 +111,6 @@ def test_a_missing_model_says_what_to_do(tmp_path, monkeypatch):
         assert name in str(caught.value)
         assert "\n" not in str(caught.value)
         assert caught.value.__suppress_context__
-
-
-def test_without_a_network_the_cache_of_the_hub_is_read(directory, tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("lightning_cgrpo.json_client.getproxies", dict)
-    cache = tmp_path / "models--somebody--tiny"
-    shutil.copytree(directory, cache / "snapshots" / "0123")
-    (cache / "refs").mkdir()
-    (cache / "refs" / "main").write_text("0123")
-    policy = CausalLMPolicy("somebody/tiny")
-    policy.load()
-    assert len(policy.encode(["Tom"])[0]) == 1
 
 
 def test_a_tokenizer_that_transformers_would_rebuild_is_read_from_its_file(directory, tmp_path):
@@ -173,12 +138,6 @@ def test_stop_tokens_are_the_tokenizers_and_the_generation_configs(directory, tm
     nameless.eos_token = None
     with pytest.raises(UserError, match="name a token that ends an answer"):
         CausalLMPolicy.from_model(model, nameless)
-
-
-def test_lora_without_peft_says_what_to_install(directory, monkeypatch):
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(UserError, match=r"pip install -e \"\.\[lora\]\""):
-        CausalLMPolicy(str(directory), lora=LoRA()).load()
 
 
 def test_no_code_of_a_repository_is_run(directory, tmp_path):

@@ -1,4 +1,4 @@
-"""Qwen3-VL and InternVL as policies: equal to transformers' own passes in float64."""
+"""Qwen2.5-VL, Qwen3-VL and InternVL as policies: equal to transformers' own passes in float64."""
 
 import json
 from functools import partial
@@ -9,22 +9,23 @@ import pytest
 import torch
 
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("PIL.Image")
+Image = pytest.importorskip("PIL.Image")
 
 from transformers.models.internvl.processing_internvl import InternVLProcessor  # noqa: E402
+from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl  # noqa: E402
 from transformers.models.qwen3_vl import modeling_qwen3_vl  # noqa: E402
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor  # noqa: E402
 
 from lightning_cgrpo.errors import UserError  # noqa: E402
 from lightning_cgrpo.policies.pretrained import LoRA  # noqa: E402
 from lightning_cgrpo.policies.vision_families import add_features  # noqa: E402
-from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy, images_of  # noqa: E402
+from lightning_cgrpo.policies.vision_language import PLACEHOLDER, VisionLanguagePolicy, images_of  # noqa: E402
 from lightning_cgrpo.rollout import Rollouts  # noqa: E402
 from lightning_cgrpo.samplers.engine import Sampling  # noqa: E402
 from lightning_cgrpo.samplers.transformers_engine import TransformersEngine  # noqa: E402
 from tests.policies import tiny_families  # noqa: E402
 
-FAMILIES = ("qwen3_vl", "internvl")
+FAMILIES = ("qwen2_5_vl", "qwen3_vl", "internvl")
 SLIDING = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
 """The last two of three layers of InternVL's Qwen2 see four tokens."""
 
@@ -58,7 +59,8 @@ def rotated(query, key, cos, sin):
 def float64_rotations():
     """transformers rounds to float32, whatever the dtype, and rounding would hide a fault."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(modeling_qwen3_vl, "apply_rotary_pos_emb_vision", rotated)
+        for modeling in (modeling_qwen2_5_vl, modeling_qwen3_vl):
+            patch.setattr(modeling, "apply_rotary_pos_emb_vision", rotated)
         yield
 
 
@@ -85,6 +87,8 @@ def loaded(directory, **options):
 @pytest.fixture(
     scope="module",
     params=[
+        ("qwen2_5_vl", True),
+        ("qwen2_5_vl", False),
         ("qwen3_vl", True),
         ("qwen3_vl", False),
         ("internvl", True),
@@ -115,7 +119,7 @@ def by_transformers(policy, prompt, answer):
     (tokens,), _ = policy.read_prompts([prompt])
     ids = torch.tensor([[*tokens, *answer.tolist()]])
     given, images = {}, images_of(prompt)
-    if images and policy.network.config.model_type == "qwen3_vl":
+    if images and policy.network.config.model_type != "internvl":
         given = dict(policy.image_processor(images=images, return_tensors="pt"))
         given["mm_token_type_ids"] = (ids == policy.image_token).int()
     elif images:
@@ -355,3 +359,18 @@ def test_other_families_are_refused_before_weights_are_read(tmp_path, family):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
     with pytest.raises(UserError, match=f"internvl, qwen2_5_vl or qwen3_vl, but '.*' is of {family}"):
         VisionLanguagePolicy(str(tmp_path)).load()
+
+
+def test_prompts(directories):
+    policy = loaded(directories["qwen2_5_vl"])
+    first = message("Where to?", picture(64, 32, 0), "and", picture(32, 32, 1))
+    (tokens,), inputs = policy.read_prompts([first])
+    merge = policy.network.config.vision_config.spatial_merge_size**2
+    assert tokens.count(policy.image_token) * merge == int(inputs["grids"].prod(-1).sum()) == inputs["patches"].shape[1]
+    first[0]["content"][1]["image"] = Image.fromarray(picture(64, 32, 0))
+    assert policy.read_prompts([first])[0] == [tokens]
+    assert policy.read_prompts(PROMPTS[2:])[1] == {}
+    with pytest.raises(UserError, match="prompt 7 as images, 0, but got 1"):
+        policy.read_prompts([message(f"a {PLACEHOLDER}")], torch.tensor([7]))
+    with pytest.raises(UserError, match="Expected readable images in prompt 0"):
+        policy.read_prompts([message("a", "b") + message({"no": "image"})])

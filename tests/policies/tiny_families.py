@@ -13,6 +13,8 @@ TEXT = {
 
 def write(directory, family, **text):
     """A model with its tokenizer and image processor in a directory; `text` changes the decoder's configuration."""
+    if family == "qwen2_5_vl":
+        return tiny.make_tiny_vision_model(directory, hidden_size=32)
     model, tokenizer, processor = {"qwen3_vl": qwen3, "internvl": internvl}[family](text)
     for part in (model, tokenizer, processor):
         part.save_pretrained(directory)

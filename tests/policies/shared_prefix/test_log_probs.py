@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from lightning_cgrpo.policies.shared_prefix.log_probs import _logits, chunk_rows, linear_log_probs
+from lightning_cgrpo.policies.shared_prefix.log_probs import _logits, linear_log_probs
 
 M, D, V = 11, 6, 50
 
@@ -94,9 +94,3 @@ def test_products_on_cuda_are_float32():
         hidden, weight = (torch.empty(n, D, dtype=torch.bfloat16, device="cuda") for n in (M, V))
         logits = _logits(hidden, weight, 0.5, torch.float32)
     assert (logits.dtype, logits.device.type, logits.shape) == (torch.float32, "cuda", (M, V))
-
-
-def test_chunks_by_device():
-    assert chunk_rows(2**20, "cpu") == 16
-    assert chunk_rows(2**20, "cuda") == 64
-    assert chunk_rows(10**10, "cuda") == 1

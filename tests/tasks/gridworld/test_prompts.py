@@ -66,9 +66,3 @@ def test_data_module_hands_on_its_settings():
     assert not set(found["train"]) & set(found["val"]) and not set(found["val"]) & set(found["test"])
     assert found["train"] == rows(Layouts(20, split=0, seed=3, size=6, lava=7).groups(torch.arange(20)))
     assert all(len(lava) == 7 and max(start, goal, *lava) < 36 for start, goal, lava in found["train"])
-
-
-@pytest.mark.parametrize(("size", "lava"), [(10, 99), (10, -1), (1, 0)])
-def test_refuses_grids_without_room(size, lava):
-    with pytest.raises(ValueError, match=f"`lava` to leave room for start and goal.*got {lava}"):
-        Layouts(10, size=size, lava=lava)

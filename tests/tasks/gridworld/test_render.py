@@ -54,27 +54,6 @@ def test_paths_and_marks(scene, tmp_path):
     assert content[:8] == b"\x89PNG\r\n\x1a\n" and len(content) > 2000
 
 
-def test_the_legend_names_all_that_is_drawn(scene):
-    """In the colors and with the marks of the picture."""
-    figure = GridworldRenderer().render(*scene, row=1)
-    figure.draw_without_rendering()
-    [legend] = figure.legends
-    entries = dict(zip((text.get_text() for text in legend.get_texts()), legend.legend_handles, strict=True))
-    paths, crosses, rings = parts(figure)
-    for name, (_, drawn) in (
-        ("path to the goal", paths[0]),
-        ("path that misses the goal", paths[1]),
-        ("step on lava", crosses[0]),
-        ("step with a low battery", rings[0]),
-    ):
-        assert entries[name].get_color() == drawn.get_color() and entries[name].get_marker() == drawn.get_marker()
-    image = figure.axes[0].get_images()[0]
-    assert entries["lava"].get_facecolor() == pytest.approx(image.to_rgba(image.get_array())[0, 1])
-    assert {"start of the agent", "goal"} < set(entries)
-    inside = legend.get_window_extent()
-    assert inside.x0 >= 0 and inside.x1 <= figure.bbox.width and inside.y0 >= 0
-
-
 def test_paths_over_the_same_cells_can_be_told_apart(scene):
     paths, *_ = parts(GridworldRenderer().render(*scene, row=0))
     (first, one), (second, other) = paths

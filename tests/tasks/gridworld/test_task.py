@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import PromptGroups, Rollouts
 from lightning_cgrpo.tasks.gridworld import GridworldTask
 
@@ -41,12 +40,3 @@ def test_cost_and_rate_are_chosen_independently(rollouts, cost, rate):
         assert opportunities.tolist() == [[4, 2, 3] if rate == "steps" else [1, 1, 1]]
     assert signals["goal"].value.tolist() == [[0, 1, 1]]
     assert [c.tolist() for c in signals["goal"].counts()] == [[[0, 1, 1]], [[1, 1, 1]]]
-
-
-@pytest.mark.parametrize(("rate", "lava", "battery"), [("steps", 4 / 9, 2 / 9), ("episodes", 2 / 3, 2 / 3)])
-def test_rates_are_pooled(rollouts, rate, lava, battery):
-    """4 of 9 steps on lava; the mean of the episodes' rates would be (3/4 + 1/2 + 0) / 3 = 5/12."""
-    objective = Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.1)})
-    objective.check_signals(GridworldTask.signals)
-    violations, opportunities = objective.violations(GridworldTask(rate=rate).score(PROMPTS, rollouts))
-    assert (violations / opportunities).tolist() == [lava, battery]

@@ -45,11 +45,6 @@ def test_a_flaw_is_seen_by_its_signal_alone(manners, signal):
     assert rates(demonstrations(manners)) == {"correctness": 1, "format": 1, "integer": 1, signal: 0}
 
 
-def test_verbose_is_longer_than_short():
-    verbose, short = (np.mean([len(text) for text in demonstrations(m)]) for m in (PERFECT, CLEAN))
-    assert verbose > 2 * short
-
-
 def test_gold_completions_of_the_real_data(shared_data):
     """All 8,792 solutions in the asked format are right, well-formed and integers, without annotations."""
     for split in ("train", "test"):

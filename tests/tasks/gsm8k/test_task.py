@@ -49,25 +49,6 @@ def test_profile(prompts, rollouts):
     assert signals["correctness"].value.tolist() == [[1, 1, 0], [0, 0, 0]]
 
 
-def test_no_prompts():
-    mask = torch.zeros(0, 2, 4, dtype=torch.bool)
-    rollouts = Rollouts(mask.long(), mask, {}, info={"text": [], "truncated": torch.zeros(0, 2, dtype=torch.bool)})
-    signals = GSM8KTask(4).score(PromptGroups(torch.zeros(0, dtype=torch.int64), {"answer": []}), rollouts)
-    assert all(signal.value.shape == (0, 2) for signal in signals.values())
-
-
-def test_refusals(prompts, rollouts):
-    with pytest.raises(ValueError, match="`max_completion_tokens` to be at least 1, but got 0"):
-        GSM8KTask(0)
-    with pytest.raises(ValueError, match="`profile` to be one of"):
-        GSM8KTask(4, profile="strict")
-    with pytest.raises(ValueError, match=r"at most 3 tokens.* but got one of 4"):
-        GSM8KTask(3).score(prompts, rollouts)
-    del rollouts.info["text"]
-    with pytest.raises(ValueError, match="report 'text'"):
-        GSM8KTask(4).score(prompts, rollouts)
-
-
 def test_prompts():
     system, user = chat("1 + 1?")
     assert system["role"] == "system" and user == {"role": "user", "content": "1 + 1?"}
@@ -81,10 +62,8 @@ def test_prompts():
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"answer": "#### 2"}, "Expected a field 'question'"),
         ({"question": "1 + 1?"}, "Expected a field 'answer'"),
         ({"question": "1 + 1?", "answer": "2"}, "to end in '#### <number>', but got ...'2'"),
-        ({"question": "1 + 1?", "answer": "two ####"}, "a number"),
         ({"question": "1 + 1?", "answer": "#### two"}, "a number"),
     ],
 )

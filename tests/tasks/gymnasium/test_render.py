@@ -17,9 +17,7 @@ from lightning_cgrpo import (
     Objective,
 )
 from lightning_cgrpo.callbacks import Pictures
-from lightning_cgrpo.datamodules import GridworldDataModule, SeedDataModule
-from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from lightning_cgrpo.datamodules import SeedDataModule
 from tests.quiet import quiet_trainer
 from tests.tasks.gymnasium.test_environment import GROUP, SEEDS, WALK, continuous, discrete, prompts, rollout
 
@@ -90,12 +88,6 @@ def test_the_callback_draws_the_sampler_s_worlds_and_changes_nothing(tmp_path):
     assert torch.equal(drawn, plain)
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png"))
     assert found == [f"drawn/run/version_0/episodes/0/{update:05d}.png" for update in (0, 2)]
-
-
-def test_the_callback_needs_a_renderer(tmp_path):
-    grid = module(EnvironmentSampler(Gridworld(max_steps=5)), GridworldTask(), 30, 5)
-    with pytest.raises(UserError, match="a renderer for Pictures, but got none"):
-        train(tmp_path, grid, GridworldDataModule(2), Pictures())
 
 
 def test_worlds_that_ignore_their_seed_are_named():
