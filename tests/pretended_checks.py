@@ -114,8 +114,6 @@ def test_shipped_models_are_loaded_and_share_prompts(make, machine):
     ],
 )
 def test_weights_of_a_seed_are_the_same_on_every_device(make, machine):
-    if make not in (FromScratch, VisionFromScratch):
-        pytest.importorskip("peft")
     here, there = make(), make()
     here.load()
     with DEVICE:
@@ -129,7 +127,6 @@ def test_weights_of_a_seed_are_the_same_on_every_device(make, machine):
 
 
 def test_adapters_are_read(tmp_path, machine):
-    pytest.importorskip("peft")
     policy = CausalLMPolicy("packaged:word-problems", lora=LoRA(rank=2))
     policy.load()
     policy.save_pretrained(tmp_path)

@@ -8,8 +8,6 @@ import pytest
 
 from lightning_cgrpo.__main__ import main
 
-pytest.importorskip("transformers")
-
 FOLDER = Path(__file__).parents[1] / "examples/constraints"
 SMALL = shlex.split(
     "--trainer.max_steps=2 --trainer.log_every_n_steps=1 --trainer.limit_val_batches=1 --trainer.val_check_interval=2 "

@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-transformers = pytest.importorskip("transformers")
-
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: E402
-
-from lightning_cgrpo import GSM8KTask  # noqa: E402
-from lightning_cgrpo.__main__ import main  # noqa: E402
-from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
-from tests.gsm8k_records import write_records  # noqa: E402
+from lightning_cgrpo import GSM8KTask
+from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from tests.gsm8k_records import write_records
 
 
 @pytest.fixture(scope="module")

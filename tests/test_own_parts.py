@@ -4,7 +4,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import torch
 
 from lightning_cgrpo.__main__ import main
 
@@ -13,8 +12,7 @@ import torch
 from lightning.pytorch import Callback
 
 from lightning_cgrpo import (
-    AdvantageEstimator, Controller, Environment, EnvironmentSampler, GeneratedScenes, GroupDataModule,
-    PromptGroups, SceneSource, Signal, Task,
+    AdvantageEstimator, Controller, Environment, EnvironmentSampler, GroupDataModule, PromptGroups, Signal, Task,
 )
 
 
@@ -100,18 +98,6 @@ class Steady(Controller):
 class Counter(Callback):
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         print("weights", [round(weight, 3) for weight in pl_module.weights.tolist()])
-
-
-class Straight(SceneSource):
-    """A scene source of one's own may choose from a shipped source."""
-
-    def scenes(self, split):
-        print("scenes of", split)
-        return GeneratedScenes(count=8).scenes(split)[:4]
-
-
-def shouts(completions, **columns):
-    return [float(text.isupper()) for text in completions]
 '''
 
 
@@ -154,30 +140,3 @@ def test_a_problem_of_one_s_own(own, capsys):
     assert own_parts.Twice.calls >= 3
     weights = [line for line in capsys.readouterr().out.splitlines() if line.startswith("weights")]
     assert len(weights) == 3 and weights[-1] == "weights [0.636, 0.364]"  # 1 - 0.5 * 0.9^3 = 0.6355
-
-
-@pytest.mark.slow
-def test_a_scene_source_of_one_s_own(own, capsys):
-    small = ["--data.prompts_per_update=2", "--data.train_prompts=4", "--data.val_prompts=2", "--data.test_prompts=2"]
-    run = ["--trainer.max_steps=1", "--trainer.limit_val_batches=0", "--callbacks.initial_rates=null"]
-    off = ["--trainer.enable_checkpointing=false", "--callbacks.checkpoints=null", "--data.follow_ups=false"]
-    main(["fit", "-c", "configs/navsim.yaml", "--data.scenes=own_parts.Straight", *small, *run, *off, *QUIET])
-    assert "scenes of train" in capsys.readouterr().out
-
-
-def test_a_reward_function_of_one_s_own(own):
-    Path("prompts.jsonl").write_text('{"prompt": "Say A."}\n' * 4)
-    main(["tiny-model", "models/tiny"])
-    main(
-        [
-            "fit", "-c", "configs/gsm8k.yaml", "--model.policy.model=models/tiny", "--data=PromptDataModule",
-            "--data.path=prompts.jsonl", "--data.prompts_per_update=2", "--model.task=FunctionTask",
-            "--model.task.signals={shouts: own_parts.shouts, brief: own_parts.shouts}",
-            "--model.objective={reward: brief, constraints: {shouts: {at_least: 0.1}}}",
-            "--model.objective.constraints={correctness: null, format: null, integer: null}",
-            "--callbacks.multipliers.bounds=null", "--model.sampler.max_new_tokens=4", "--trainer.max_steps=1",
-            "--trainer.limit_val_batches=0", "--callbacks.initial_rates=null",
-        ]
-    )  # fmt: skip
-    saved = torch.load(next(Path("runs").glob("*/version_0/checkpoints/last.ckpt")), weights_only=True)
-    assert saved["callbacks"]["LagrangianCallback"]["names"] == ["shouts"]

@@ -19,7 +19,6 @@ from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.policies.vision_language import VisionLanguagePolicy
 from lightning_cgrpo.samplers.generation import GenerationSampler
-from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
 from tests.policies import tiny_families
 
 QWEN_7B = {
@@ -71,17 +70,6 @@ def test_shards_and_replicas(qwen, gpus):
     assert shards["rollout"]["keys and values"] == 2 * 28 * 4 * 128 * min(8, 32 // gpus) * (512 + 16 * 1023) * 4
     replicas = phases("--trainer.strategy=ddp", "--trainer.precision=32-true", gpus=gpus, model_config=qwen)
     assert replicas["training"]["weights"] == replicas["training"]["DDP's copy of gradients"] == 4 * WEIGHTS
-
-
-def test_adapters_train_alone_and_need_no_reference(qwen):
-    counted = phases(
-        "--model.policy.lora.rank=8", "--model.policy.dtype=bfloat16", "--trainer.precision=bf16-mixed", gpus=1,
-        model_config=qwen,
-    )["training"]  # fmt: skip
-    adapters = 8 * 28 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
-    assert counted["gradients"] == 4 * adapters and counted["optimizer"] == 8 * adapters
-    assert counted["weights"] == 2 * WEIGHTS + 4 * adapters
-    assert "reference" not in counted
 
 
 def test_a_critic_adds_its_own_tensors():
@@ -172,18 +160,7 @@ def test_vision_language_models(tmp_path, family):
     assert counted == sum(p.nbytes for p in policy.parameters())
 
 
-def test_saved_adapters_and_models_of_a_policys_own(directory, tmp_path):
-    policy = CausalLMPolicy(str(directory), lora=LoRA(rank=4))
-    policy.load()
-    policy.save_pretrained(tmp_path / "adapters")
-    saved = build(CausalLMPolicy(str(tmp_path / "adapters")), ALONE)
-    assert nbytes(saved, trained=True) == sum(p.nbytes for p in policy.parameters() if p.requires_grad)
-    assert nbytes(build(FromScratch(layers=1), replace(ALONE, double=True))) == 2 * nbytes(
-        build(FromScratch(layers=1), ALONE)
-    )
-
-
-@pytest.mark.parametrize("content", [None, "{", "[]", '{"model_type": "no"}', '{"model_type": "vit"}'])
+@pytest.mark.parametrize("content", [None, "{", '{"model_type": "vit"}'])
 def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, content):
     path = tmp_path / "config.json"
     if content is not None:
@@ -191,20 +168,6 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path, content):
     with pytest.raises(UserError, match="try --model-config") as caught:
         main(["plan", "-c", "configs/gsm8k.yaml", "--model-config", str(path)])
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        (("--model.policy.model=nowhere/at/all",), "--model-config"),
-        (("--model.policy.mdel=x",), "mdel"),
-        (("--trainer.strategy=deepspeed",), "strategy"),
-        (("--answer-tokens", "8"), "max_new_tokens"),
-    ],
-)
-def test_what_is_refused(arguments, word):
-    with pytest.raises(UserError, match=word):
-        main(["plan", "-c", "configs/gsm8k.yaml", *arguments])
 
 
 def test_what_is_printed(capsys):

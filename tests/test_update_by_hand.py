@@ -5,22 +5,19 @@ import statistics
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 
-transformers = pytest.importorskip("transformers")
-
-from lightning.pytorch import Callback  # noqa: E402
-
-from lightning_cgrpo import ConstrainedGRPO, Constraint, GSM8KTask, Objective, Optimization  # noqa: E402
-from lightning_cgrpo.callbacks import LagrangianCallback  # noqa: E402
-from lightning_cgrpo.datamodules import GSM8KDataModule  # noqa: E402
-from lightning_cgrpo.multipliers import SoftmaxAdam  # noqa: E402
-from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
-from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
-from lightning_cgrpo.rollout import Rollouts  # noqa: E402
-from lightning_cgrpo.samplers.sampler import Sampler  # noqa: E402
-from tests.gsm8k_records import write_records  # noqa: E402
-from tests.memory import Memory  # noqa: E402
-from tests.quiet import quiet_trainer  # noqa: E402
+from lightning_cgrpo import ConstrainedGRPO, Constraint, GSM8KTask, Objective, Optimization
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.datamodules import GSM8KDataModule
+from lightning_cgrpo.multipliers import SoftmaxAdam
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.rollout import Rollouts
+from lightning_cgrpo.samplers.sampler import Sampler
+from tests.gsm8k_records import write_records
+from tests.memory import Memory
+from tests.quiet import quiet_trainer
 
 MAX_TOKENS, GROUP = 48, 8
 

@@ -1,6 +1,7 @@
 """The comparison with TRL: what it times and how, at sizes of no interest."""
 
 import dataclasses
+import importlib
 import time
 from pathlib import Path
 
@@ -76,9 +77,7 @@ def test_table_says_which_goals_are_met():
 @pytest.mark.parametrize("side", ["ours", "theirs"])
 def test_both_sides_make_updates(side, tmp_path):
     """A rollout in each, all answers as long as they may be."""
-    if side == "theirs":
-        pytest.importorskip("trl")
-    module = pytest.importorskip(f"benchmarks.trl.{side}")
+    module = importlib.import_module(f"benchmarks.trl.{side}")
     save_model(tmp_path)
     meter = Meter()
     module.run(tmp_path, SMALL, 2, meter)
@@ -89,7 +88,6 @@ def test_both_sides_make_updates(side, tmp_path):
 @pytest.mark.slow
 def test_the_projection_of_answers_only_changes_nothing(tmp_path, monkeypatch):
     """But what is computed: log-probabilities and entropies of the answers are the same."""
-    pytest.importorskip("trl")
     import trl.trainer.utils as utils
 
     from benchmarks.trl.theirs import make_trainer, project_answers_only

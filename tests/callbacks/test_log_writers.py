@@ -47,7 +47,6 @@ class Lengths(Renderer):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """A run with the three loggers, W&B's offline."""
-    pytest.importorskip("wandb")
     folder = tmp_path_factory.mktemp("logs")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

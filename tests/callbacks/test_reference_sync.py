@@ -64,7 +64,6 @@ def test_every_other_update_it_moves_towards_the_policy_and_a_resumed_run_goes_o
 
 def test_adapters_are_refused(tmp_path):
     """The reference is the policy with its adapters off: there is nothing to move."""
-    pytest.importorskip("peft")
     from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
 
     policy = CausalLMPolicy(str(make_tiny_model(tmp_path / "model")), lora=LoRA(rank=2))

@@ -6,19 +6,18 @@ import shlex
 import shutil
 from pathlib import Path
 
+import peft
 import pytest
 import torch
+import transformers
 
-transformers = pytest.importorskip("transformers")
-peft = pytest.importorskip("peft")
-
-from lightning_cgrpo.__main__ import main  # noqa: E402
-from lightning_cgrpo.errors import UserError  # noqa: E402
-from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA  # noqa: E402
-from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
-from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
-from lightning_cgrpo.rollout import PromptGroups  # noqa: E402
-from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
+from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.randomness import Stream, uniform
+from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.samplers.generation import GenerationSampler
 
 ROOT = Path(__file__).parents[2]
 PROMPTS = ["Tom has 3 apples.", "Anna reads 12 pages every day. How many in 5 days?", "A"]

@@ -54,7 +54,6 @@ def test_first_predicts_zero_and_has_no_output_layer(directory):
 
 
 def test_adapters(directory):
-    pytest.importorskip("peft")
     critic = critic_of(directory, lora=LoRA(rank=4))
     trained = {name for name, p in critic.named_parameters() if p.requires_grad}
     assert {name for name in trained if "lora" not in name} == {"heads.weight", "heads.bias"}

@@ -2,10 +2,19 @@
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 
+from lightning_cgrpo import (
+    Constraint,
+    GenerationSampler,
+    Objective,
+    SupervisedFineTuning,
+    VisionLanguagePolicy,
+)
 from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
+from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model
 from lightning_cgrpo.scenes.files import SceneFiles
 from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.scenes.scene_file import write_scene
@@ -147,18 +156,6 @@ def test_a_demonstrated_answer_drives_well():
 
 # --- with a model
 
-transformers = pytest.importorskip("transformers")
-
-from lightning.pytorch import Trainer  # noqa: E402
-
-from lightning_cgrpo import (  # noqa: E402
-    Constraint,
-    GenerationSampler,
-    Objective,
-    SupervisedFineTuning,
-    VisionLanguagePolicy,
-)
-from lightning_cgrpo.policies.tiny.vision import make_tiny_vision_model  # noqa: E402
 
 TEXTS = ["Intent: go left.\nSpeed: 7.3 m/s.\n0123456789", "[-14.5,0.0], [12.0,0.3]", "front view, t=0.0s"]
 

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow import feather
 
 from examples.scene_sources.argoverse2 import Argoverse2
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, Scene
 from lightning_cgrpo.scenes.scene_file import read_scene, scene_from_json, scene_to_json
-
-pa = pytest.importorskip("pyarrow")
-from pyarrow import feather  # noqa: E402
 
 YAW = 0.3
 """Of the road. The ego speeds up from 5 m/s with 1 m/s² along it."""

@@ -42,7 +42,9 @@ class Batch:
 
 @pytest.fixture(scope="module")
 def trl():
-    return pytest.importorskip("trl")
+    import trl
+
+    return trl
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -109,8 +111,9 @@ def moved(model, by, seed):
 
 def make_theirs(trl, batch, tmp_path, kind="GRPO", rewards=1, vllm=False, **options):
     """A trainer of TRL's in which sampling and scoring return the batch."""
-    datasets = pytest.importorskip("datasets")
-    transformers = pytest.importorskip("transformers")
+    import datasets
+    import transformers
+
     model = transformers.AutoModelForCausalLM.from_pretrained(batch.folder, dtype=torch.float64)
     spread(model, 3)
     config = getattr(trl, f"{kind}Config")(

@@ -8,14 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
+from lightning.pytorch import LightningDataModule
+from safetensors.torch import load_file
 
-transformers = pytest.importorskip("transformers")
-
-from lightning.pytorch import LightningDataModule  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
-
-from benchmarks.navsim.average import average  # noqa: E402
-from lightning_cgrpo import (  # noqa: E402
+from benchmarks.navsim.average import average
+from lightning_cgrpo import (
     CausalLMPolicy,
     Constraint,
     GenerationSampler,
@@ -24,16 +22,16 @@ from lightning_cgrpo import (  # noqa: E402
     SupervisedFineTuning,
     VisionLanguagePolicy,
 )
-from lightning_cgrpo.__main__ import main  # noqa: E402
-from lightning_cgrpo.callbacks import SavePretrained  # noqa: E402
-from lightning_cgrpo.datamodules import GSM8KDataModule, WordProblemsDataModule  # noqa: E402
-from lightning_cgrpo.errors import UserError  # noqa: E402
-from lightning_cgrpo.modules.supervised import demonstrated  # noqa: E402
-from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
-from lightning_cgrpo.prompts.source import PromptLoader  # noqa: E402
-from lightning_cgrpo.rollout import PromptGroups  # noqa: E402
-from lightning_cgrpo.tasks.functions.prompts import Prompts  # noqa: E402
-from tests.quiet import QUIET, quiet_trainer  # noqa: E402
+from lightning_cgrpo.__main__ import main
+from lightning_cgrpo.callbacks import SavePretrained
+from lightning_cgrpo.datamodules import GSM8KDataModule, WordProblemsDataModule
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.modules.supervised import demonstrated
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.prompts.source import PromptLoader
+from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.tasks.functions.prompts import Prompts
+from tests.quiet import QUIET, quiet_trainer
 
 ROWS = [
     {"prompt": "1 + 1?\n", "answer": "2", "completion": "<think></think>\n<answer>2</answer>"},

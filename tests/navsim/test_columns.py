@@ -46,22 +46,12 @@ def test_weighted_average(values, average):
     assert epdms(columns(**values)).item() == pytest.approx(average, abs=1e-15)
 
 
-def test_rows_with_and_without_a_previous_frame():
-    found = weighted_average(columns(3, history_comfort=0.0, two_frame_extended_comfort=[1.0, 0.0, math.nan]))
-    assert torch.allclose(found, tensor([14 / 16, 12 / 16, 12 / 14]))
-
-
 @pytest.mark.parametrize("name", MULTIPLIERS)
 def test_multipliers_multiply(name):
     half = columns(**{name: 0.5, "ego_progress": 0.4})
     assert multiplicative_metrics_prod(half).item() == 0.5
     assert epdms(half).item() == pytest.approx(0.5 * 11 / 14, abs=1e-15)
     assert epdms(columns(**{name: 0.0})).item() == 0
-
-
-def test_a_row_that_failed_has_no_score():
-    failed = {name: torch.full((1,), math.nan, dtype=torch.float64) for name in columns()}
-    assert epdms(failed).isnan().all()
 
 
 def test_what_the_human_fails_is_forgiven():

@@ -182,12 +182,6 @@ def test_a_plan_that_is_kept_is_comfortable():
     assert extended_comfort(drive(0.5), drive(0.0)).all() and not extended_comfort(drive(0.8), drive(0.0)).any()
 
 
-@pytest.mark.parametrize("interval", [0.04, 0.55, math.nan])
-def test_frames_too_far_apart_are_an_error(interval):
-    with pytest.raises(ValueError, match="interval"):
-        extended_comfort(drive(), drive(), interval)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_checks_are_the_official_ones(shared_data, dtype):
     """Float32 starts at the origin, where it has its digits."""

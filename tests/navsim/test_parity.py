@@ -11,11 +11,9 @@ from lightning_cgrpo.navsim.columns import COLUMNS
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
 from lightning_cgrpo.navsim.traffic.reactive import Reactive
-from lightning_cgrpo.scenes.json_fields import Field
-from lightning_cgrpo.scenes.scene_file import map_from_json, read_scene, scene_from_json
+from lightning_cgrpo.scenes.scene_file import read_scene
 
 POLICIES = {"non_reactive": LogReplay(), "reactive": Reactive()}
-SIMULATED = [0, 1, 2, 3, 5, 7]
 """Columns of the states that the official results hold: x, y, yaw, speed, acceleration, steering."""
 
 
@@ -84,26 +82,3 @@ def test_scores_are_the_official_ones_with_the_own_planner(cases, name):
     found, parts = all_rows(cases, name, lambda some: Scorer([case[0] for case in some], POLICIES[name]))
     for first, official, _ in parts:
         assert_official(found, first, official["official"][name], 1e-5)
-
-
-def test_simulated_states_are_the_official_ones(cases):
-    found, parts = all_rows(cases, "non_reactive", lambda some: Scorer([case[0] for case in some]))
-    for first, official, poses in parts:
-        if "simulated_xyh_v_a_steer" in official:
-            expected = torch.tensor(official["simulated_xyh_v_a_steer"], dtype=torch.float64)
-            states = found.states[first : first + len(poses), ::5, SIMULATED]
-            assert torch.allclose(states, expected, atol=1e-4, rtol=0)
-
-
-def test_rows_of_the_two_stage_group(shared_data):
-    case = json.loads((shared_data / "driving/cases/two_stage_g0.json").read_text())
-    road_map = map_from_json(Field(case["map"], "two_stage_g0.json", "map"))
-    names = list(case["scenes"])
-    scenes = [scene_from_json(case["scenes"][name], name, road_map) for name in names]
-    poses = torch.tensor([case["plans"][name] for name in names], dtype=torch.float64)
-    found = Scorer(scenes, LogReplay())(poses, torch.arange(len(names)))
-    for i, name in enumerate(names):
-        row = case["rows"][name]
-        for column in COLUMNS:
-            assert found.columns[column][i].item() == pytest.approx(row[column], abs=1e-5), (name, column)
-        assert found.multiplicative_metrics_prod[i].item() == row["multiplicative_metrics_prod"]

@@ -14,7 +14,6 @@ from torch import Tensor
 from lightning_cgrpo.navsim.batch.scene_batch import SceneBatch
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
 from lightning_cgrpo.navsim.geometry import rectangles
-from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.simulation.simulate import simulate
 from lightning_cgrpo.navsim.traffic.idm.rails import find_rails
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
@@ -272,20 +271,3 @@ def test_real_scenes_drive_as_one_by_one(shared_data: Path):
         traffic, states = drive([scene], poses)
         for row in range(len(states)):
             assert worst(scene, states[row], traffic.poses[row], traffic.present[row]) < 1e-2
-
-
-def test_official_scores(shared_data: Path):
-    compared = 0
-    for file in sorted((shared_data / "driving" / "cases").glob("*.official.json")):
-        rows = json.loads(file.read_text())["official"].get("reactive")
-        if rows is None:
-            continue
-        scene = read_scene(str(file).replace(".official.", ".scene."))
-        poses = candidates(file, ".official.")
-        scores = Scorer([scene], Reactive())(poses, torch.zeros(len(poses), dtype=torch.int64))
-        for name, found in scores.columns.items():
-            expected = torch.tensor([row[name] for row in rows], dtype=torch.float64)
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5, msg=f"{file.name}: {name}")
-        compared += len(rows)
-    if not compared:
-        pytest.skip("no official scores with reactive traffic")

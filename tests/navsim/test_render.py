@@ -78,14 +78,6 @@ def test_candidates_are_told_by_score_and_marked_where_they_violate():
     assert {style.SCORES(float(score)) for score in scores.epdms} <= colors
 
 
-def test_what_was_hit_is_outlined():
-    hit = torch.tensor([[[27.7, -2.7], [27.7, -0.8], [32.3, -0.8], [32.3, -2.7]]], dtype=torch.float64)
-    figure, _ = picture(straight_road([agent("parked", 30.0, -1.75)]), [straight()], hits=[hit])
-    outlines = [part for part in figure.axes[0].collections if len(part.get_facecolor()) == 0]
-    red = [part for part in outlines if np.allclose(part.get_edgecolor()[0], to_rgba(style.RED_LIGHT))]
-    assert any(np.allclose(part.get_paths()[0].vertices[:4].mean(0), [0.0, 30.0]) for part in red)
-
-
 def lit(*red):
     lights = [
         {"t": t, "red": ["through"] if on else [], "green": []} for t, on in zip((0, 1.0, 2.5, 4), red, strict=False)
@@ -112,11 +104,3 @@ def test_malformed_and_jumping_candidates_dont_spoil_the_picture():
     # Nothing but a malformed one: still the scene.
     figure, _ = picture(straight_road(), [malformed])
     figure.canvas.draw()
-
-
-def test_of_many_candidates_the_best_and_the_worst_are_listed():
-    figure, scores = picture(straight_road(), [straight(acceleration=-step / 20) for step in range(50)])
-    listed = texts(figure.axes[1])
-    assert "… 15 more" in listed
-    order = scores.epdms.argsort(descending=True).tolist()
-    assert str(order[0]) in listed and str(order[-1]) in listed

@@ -211,12 +211,6 @@ def test_rows_are_independent():
     assert not broken[[3, 5, 7], -1].isfinite().all(-1).any()
 
 
-def test_the_first_state_is_the_start():
-    states = simulate(START, candidates())
-    assert torch.equal(states[:, 0, :7], START.expand(18, 7)) and not states[:, 0, 7:].any()
-    assert not states[:, 1:, [State.VY, State.AY]].any()
-
-
 def test_a_moved_and_turned_scene_gives_moved_and_turned_states():
     motion = torch.tensor([40.0, -70.0, 1.1], dtype=torch.float64)
     moved = START.clone()
@@ -266,9 +260,3 @@ def test_box():
     expected = [[1 - side, front], [1 - side, rear], [1 + side, rear], [1 + side, front]]
     assert torch.allclose(corners(pose), torch.tensor(expected, dtype=torch.float64))
     assert pytest.approx(1.461) == REAR_AXLE_TO_CENTER
-
-
-@pytest.mark.parametrize("interval", [0.0, math.nan])
-def test_intervals_that_cannot_be(interval):
-    with pytest.raises(ValueError, match="interval"):
-        simulate(START, torch.zeros(8, 3), interval)

@@ -28,14 +28,6 @@ def test_rows_of_stages_and_only_known_columns(capsys):
     assert not any("ADE" in line or "@4s" in line for line in shown)
 
 
-def test_a_column_unknown_for_one_driver_is_a_dash(capsys):
-    shown = lines(
-        {"one": Result("EPDMS", stage(0.5)), "other": Result("EPDMS", stage(1.0, **{"ADE@4s": None}))}, capsys
-    )
-    assert ["one", "S1", "2", "0.250", *["0.500"] * 8] in shown
-    assert ["other", "S1", "2", "0.250", *["1.000"] * 7, "-"] in shown
-
-
 def test_drivers_of_two_dialects_share_no_table():
     both = {"one": Result("EPDMS, one stage, Reactive", stage(0.5)), "other": Result("PDMS v1.1", stage(0.5))}
     with pytest.raises(UserError, match="one dialect"):

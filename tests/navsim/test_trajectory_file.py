@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.command.pairs import match
 from lightning_cgrpo.navsim.command.trajectory_file import read_candidates
 from lightning_cgrpo.scenes.json_fields import SceneError
@@ -35,8 +34,6 @@ def test_good_ones_are_read(tmp_path):
         ({"poses": GOOD[:7]}, "trajectories[0].poses: Expected 8 poses, at 0.5 to 4 s, but got 7."),
         ({"poses": with_pose(2, [1.0, float("nan"), 0.0])}, "trajectories[0].poses[2]: Expected finite numbers"),
         ({"poses": with_pose(1, [1.0, 0.0])}, "Expected numbers of the shape [3], but got the shape [2]"),
-        ({"poses": with_pose(1, [10**400, 0.0, 0.0])}, "poses[1]: Expected"),
-        ({"poses": "forward"}, "Expected a list, but got 'forward'"),
         ({"pose": GOOD}, "Expected a field 'poses', but got none. Did you mean 'pose'?"),
         (GOOD, "Expected an object"),
     ],
@@ -65,7 +62,6 @@ def test_teleporting_is_an_error_that_can_be_scored(tmp_path):
     [
         ("{", "Expected JSON"),
         ('{"trajectory": []}', "Did you mean 'trajectory'?"),
-        ('{"trajectories": []}', "trajectories: Expected at least one trajectory"),
     ],
 )
 def test_a_file_that_is_none_names_itself(tmp_path, content, error):
@@ -101,14 +97,3 @@ def test_files_match_whatever_their_names_are(tmp_path):
     # With a folder, a file's stem counts, and the folder's others aren't meant.
     assert match(folder, folder / "a.trajs.json") == match(folder / "a.scene.json", folder)
     assert match(folder, folder / "a.trajs.json")[1] == []
-
-
-def test_nothing_to_match_is_an_error(tmp_path):
-    scenes = touch(tmp_path / "scenes", "a.scene.json")
-    trajectories = touch(tmp_path / "trajectories", "b.trajs.json")
-    with pytest.raises(UserError, match=r"the scenes 'a' and the trajectories of 'b', try files of the same NAME"):
-        match(scenes, trajectories)
-    with pytest.raises(UserError, match=r"--scenes to be a folder with files \*.scene.json, but .* has none"):
-        match(trajectories, trajectories)
-    with pytest.raises(UserError, match=r"--trajectories .* but there is no 'nowhere'"):
-        match(scenes, type(scenes)("nowhere"))

@@ -1,6 +1,5 @@
 """Rollouts and policies with adapters, for the tests of policies."""
 
-import pytest
 import torch
 
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
@@ -21,7 +20,6 @@ def ragged(seed=0, steps=8):
 
 
 def with_lora(directory, **options):
-    pytest.importorskip("peft")
     policy = CausalLMPolicy(str(directory), dtype="float64", lora=LoRA(rank=4, alpha=8), **options)
     policy.load()
     return policy

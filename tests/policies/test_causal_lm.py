@@ -6,15 +6,14 @@ from functools import partial
 
 import pytest
 import torch
+import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
-transformers = pytest.importorskip("transformers")
-
-from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
-from lightning_cgrpo.policies.shared_prefix import log_probs  # noqa: E402
-from lightning_cgrpo.policies.token_log_probs import token_log_probs  # noqa: E402
-from lightning_cgrpo.rollout import Examples  # noqa: E402
-from tests.policies.small_policies import TEMPERATURE, perturb, ragged, with_lora  # noqa: E402
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.shared_prefix import log_probs
+from lightning_cgrpo.policies.token_log_probs import token_log_probs
+from lightning_cgrpo.rollout import Examples
+from tests.policies.small_policies import TEMPERATURE, perturb, ragged, with_lora
 
 SIZES = {
     "vocab_size": 300,

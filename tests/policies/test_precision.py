@@ -7,8 +7,6 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-pytest.importorskip("transformers")
-
 from lightning_cgrpo import GenerationSampler
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.precision import cast_once, keep_cast

@@ -6,16 +6,14 @@ import shutil
 
 import pytest
 import torch
+import transformers
+from safetensors.torch import load_file
 
-transformers = pytest.importorskip("transformers")
-
-from safetensors.torch import load_file  # noqa: E402
-
-from lightning_cgrpo.errors import UserError  # noqa: E402
-from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA  # noqa: E402
-from lightning_cgrpo.policies.pretrained import write, written_tensors  # noqa: E402
-from tests.policies import tiny_families  # noqa: E402
-from tests.policies.small_policies import perturb, ragged, with_lora  # noqa: E402
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy, LoRA
+from lightning_cgrpo.policies.pretrained import write, written_tensors
+from tests.policies import tiny_families
+from tests.policies.small_policies import perturb, ragged, with_lora
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -114,7 +112,8 @@ def test_a_missing_model_says_what_to_do(tmp_path, monkeypatch):
 
 
 def test_a_tokenizer_that_transformers_would_rebuild_is_read_from_its_file(directory, tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
+    import tokenizers
+
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<end>": 0, "Tom": 1, "has": 2, "?": 3}, unk_token="?"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     transformers.AutoModelForCausalLM.from_pretrained(directory).save_pretrained(tmp_path)

@@ -8,18 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from lightning.pytorch import LightningModule
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
+from safetensors.torch import load_file
 
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("peft")
-
-from safetensors.torch import load_file  # noqa: E402
-
-from lightning_cgrpo import CategoricalMLP, CausalLMPolicy  # noqa: E402
-from lightning_cgrpo.checkpoints.sharded import read_weights  # noqa: E402
-from lightning_cgrpo.errors import UserError  # noqa: E402
-from lightning_cgrpo.policies.sharding import full_weights, in_turn, shard, unsharded  # noqa: E402
+from lightning_cgrpo import CategoricalMLP, CausalLMPolicy
+from lightning_cgrpo.checkpoints.sharded import read_weights
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.sharding import full_weights, in_turn, shard, unsharded
 
 WORKER = Path(__file__).with_name("sharding_worker.py")
 EXACT = ("whole_model", "one_prompt", "adapters", "vision", "supervised")

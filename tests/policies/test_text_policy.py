@@ -5,8 +5,6 @@ import warnings
 import pytest
 import torch
 
-pytest.importorskip("transformers")
-
 from lightning_cgrpo.errors import UserError
 
 

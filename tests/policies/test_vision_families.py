@@ -7,23 +7,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from transformers.models.internvl.processing_internvl import InternVLProcessor
+from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
+from transformers.models.qwen3_vl import modeling_qwen3_vl
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
-transformers = pytest.importorskip("transformers")
-Image = pytest.importorskip("PIL.Image")
-
-from transformers.models.internvl.processing_internvl import InternVLProcessor  # noqa: E402
-from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl  # noqa: E402
-from transformers.models.qwen3_vl import modeling_qwen3_vl  # noqa: E402
-from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor  # noqa: E402
-
-from lightning_cgrpo.errors import UserError  # noqa: E402
-from lightning_cgrpo.policies.pretrained import LoRA  # noqa: E402
-from lightning_cgrpo.policies.vision_families import add_features  # noqa: E402
-from lightning_cgrpo.policies.vision_language import PLACEHOLDER, VisionLanguagePolicy, images_of  # noqa: E402
-from lightning_cgrpo.rollout import Rollouts  # noqa: E402
-from lightning_cgrpo.samplers.engine import Sampling  # noqa: E402
-from lightning_cgrpo.samplers.transformers_engine import TransformersEngine  # noqa: E402
-from tests.policies import tiny_families  # noqa: E402
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.pretrained import LoRA
+from lightning_cgrpo.policies.vision_families import add_features
+from lightning_cgrpo.policies.vision_language import PLACEHOLDER, VisionLanguagePolicy, images_of
+from lightning_cgrpo.rollout import Rollouts
+from lightning_cgrpo.samplers.engine import Sampling
+from lightning_cgrpo.samplers.transformers_engine import TransformersEngine
+from tests.policies import tiny_families
 
 FAMILIES = ("qwen2_5_vl", "qwen3_vl", "internvl")
 SLIDING = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
@@ -321,7 +318,6 @@ def test_saved_and_read_again(directories, family, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_adapters(directories, family, tmp_path):
-    pytest.importorskip("peft")
     policy = loaded(directories[family], lora=LoRA(rank=2), max_pixels=32 * 32)
     with torch.no_grad():
         for name, parameter in policy.named_parameters():

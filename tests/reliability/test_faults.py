@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
 
-pytest.importorskip("transformers")
-
 from lightning_cgrpo import (
     CausalLMPolicy,
     ConstrainedGRPO,

@@ -9,24 +9,22 @@ import pytest
 import torch
 from lightning import Trainer
 
-transformers = pytest.importorskip("transformers")
-
-from lightning_cgrpo.callbacks import LagrangianCallback  # noqa: E402
-from lightning_cgrpo.datamodules import PromptDataModule  # noqa: E402
-from lightning_cgrpo.errors import UserError  # noqa: E402
-from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO  # noqa: E402
-from lightning_cgrpo.objective.constraint import Constraint  # noqa: E402
-from lightning_cgrpo.objective.objective import Objective  # noqa: E402
-from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
-from lightning_cgrpo.policies.tiny.text import TEXTS, build_model, train_tokenizer  # noqa: E402
-from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
-from lightning_cgrpo.rollout import Examples, PromptGroups, read  # noqa: E402
-from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler  # noqa: E402
-from lightning_cgrpo.samplers.conversation.template import ChatTemplate  # noqa: E402
-from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, schema  # noqa: E402
-from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations  # noqa: E402
-from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
-from lightning_cgrpo.tasks.functions.task import FunctionTask  # noqa: E402
+from lightning_cgrpo.callbacks import LagrangianCallback
+from lightning_cgrpo.datamodules import PromptDataModule
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.modules.constrained_grpo import ConstrainedGRPO
+from lightning_cgrpo.objective.constraint import Constraint
+from lightning_cgrpo.objective.objective import Objective
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.tiny.text import TEXTS, build_model, train_tokenizer
+from lightning_cgrpo.randomness import Stream, uniform
+from lightning_cgrpo.rollout import Examples, PromptGroups, read
+from lightning_cgrpo.samplers.conversation.sampler import ConversationSampler
+from lightning_cgrpo.samplers.conversation.template import ChatTemplate
+from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, schema
+from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations
+from lightning_cgrpo.samplers.generation import GenerationSampler
+from lightning_cgrpo.tasks.functions.task import FunctionTask
 
 TURN = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] "
 HERMES = """\

@@ -5,8 +5,6 @@ import time
 import pytest
 import torch
 
-pytest.importorskip("transformers")
-
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.tiny.text import TEXTS
 from lightning_cgrpo.randomness import Stream, uniform

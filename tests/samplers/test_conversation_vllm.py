@@ -1,9 +1,6 @@
 """Conversations through a vLLM server: tokens in, tokens out, a request for each turn."""
 
-import pytest
 import torch
-
-pytest.importorskip("transformers")
 
 from lightning_cgrpo.rollout import read
 from lightning_cgrpo.samplers.vllm.server import VLLMServer

@@ -2,21 +2,20 @@
 
 import pytest
 import torch
+import transformers
 
-transformers = pytest.importorskip("transformers")
-
-from lightning_cgrpo.errors import UserError  # noqa: E402
-from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
-from lightning_cgrpo.policies.shared_prefix.decoding import Decoding  # noqa: E402
-from lightning_cgrpo.policies.shared_prefix.rotation import JointRotation  # noqa: E402
-from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
-from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
-from lightning_cgrpo.rollout import PromptGroups  # noqa: E402
-from lightning_cgrpo.samplers import transformers_engine  # noqa: E402
-from lightning_cgrpo.samplers.generation import ENDLESS, GenerationSampler  # noqa: E402
-from lightning_cgrpo.samplers.sampler import Sampler  # noqa: E402
-from lightning_cgrpo.samplers.token_sampling import min_p, sample, top_k, top_p  # noqa: E402
-from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY  # noqa: E402
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
+from lightning_cgrpo.policies.shared_prefix.rotation import JointRotation
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.randomness import Stream, uniform
+from lightning_cgrpo.rollout import PromptGroups
+from lightning_cgrpo.samplers import transformers_engine
+from lightning_cgrpo.samplers.generation import ENDLESS, GenerationSampler
+from lightning_cgrpo.samplers.sampler import Sampler
+from lightning_cgrpo.samplers.token_sampling import min_p, sample, top_k, top_p
+from lightning_cgrpo.samplers.transformers_engine import LOOK_EVERY
 
 TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day. How many in 5 days?"]
 

@@ -12,13 +12,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers.logger import DummyLogger
 
-transformers = pytest.importorskip("transformers")
-
-from lightning.pytorch import Callback, Trainer  # noqa: E402
-from lightning.pytorch.loggers.logger import DummyLogger  # noqa: E402
-
-from lightning_cgrpo import (  # noqa: E402
+from lightning_cgrpo import (
     ConstrainedGRPO,
     Constraint,
     FunctionTask,
@@ -26,24 +23,24 @@ from lightning_cgrpo import (  # noqa: E402
     Optimization,
     json_client,
 )
-from lightning_cgrpo.datamodules import PromptDataModule  # noqa: E402
-from lightning_cgrpo.errors import UserError  # noqa: E402
-from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
-from lightning_cgrpo.policies.pretrained import LoRA  # noqa: E402
-from lightning_cgrpo.policies.tiny.text import make_tiny_model  # noqa: E402
-from lightning_cgrpo.randomness import Stream, uniform  # noqa: E402
-from lightning_cgrpo.rollout import Rollouts, read  # noqa: E402
-from lightning_cgrpo.samplers.engine import Sampling  # noqa: E402
-from lightning_cgrpo.samplers.generation import GenerationSampler  # noqa: E402
-from lightning_cgrpo.samplers.vllm import ipc_push, server  # noqa: E402
-from lightning_cgrpo.samplers.vllm.folder_push import FolderPush  # noqa: E402
-from lightning_cgrpo.samplers.vllm.ipc_push import IPCPush  # noqa: E402
-from lightning_cgrpo.samplers.vllm.nccl_push import NCCLPush  # noqa: E402
-from lightning_cgrpo.samplers.vllm.server import VLLMServer  # noqa: E402
-from lightning_cgrpo.samplers.vllm.weights import version  # noqa: E402
-from tests.forked import server as server_of_processes  # noqa: E402
-from tests.samplers.fake_transfer import BroadcastWorker, DistantWorker, FilePush, GlooPush  # noqa: E402
-from tests.samplers.fake_vllm import FakeServer  # noqa: E402
+from lightning_cgrpo.datamodules import PromptDataModule
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.pretrained import LoRA
+from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from lightning_cgrpo.randomness import Stream, uniform
+from lightning_cgrpo.rollout import Rollouts, read
+from lightning_cgrpo.samplers.engine import Sampling
+from lightning_cgrpo.samplers.generation import GenerationSampler
+from lightning_cgrpo.samplers.vllm import ipc_push, server
+from lightning_cgrpo.samplers.vllm.folder_push import FolderPush
+from lightning_cgrpo.samplers.vllm.ipc_push import IPCPush
+from lightning_cgrpo.samplers.vllm.nccl_push import NCCLPush
+from lightning_cgrpo.samplers.vllm.server import VLLMServer
+from lightning_cgrpo.samplers.vllm.weights import version
+from tests.forked import server as server_of_processes
+from tests.samplers.fake_transfer import BroadcastWorker, DistantWorker, FilePush, GlooPush
+from tests.samplers.fake_vllm import FakeServer
 
 TEXTS = ["How many apples are left?", "Tom", "Anna reads 12 pages every day."]
 GROUP_SIZE = 3
@@ -215,7 +212,6 @@ def test_weights_are_pushed_once_per_change(engine, served, policy, tmp_path):
 
 @every_way
 def test_adapters_are_merged(engine, served, directory):
-    pytest.importorskip("peft")
     policy = make_policy(directory, lora=LoRA(rank=2))
     with torch.no_grad():
         for name, parameter in policy.model.named_parameters():

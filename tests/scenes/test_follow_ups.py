@@ -36,12 +36,6 @@ def test_they_depend_on_their_numbers_alone(pairs: list[tuple[Scene, list[Scene]
     assert len({scene.name for _, group in pairs for scene in group}) == sum(len(group) for _, group in pairs)
 
 
-def test_as_many_as_one_asks_for(pairs: list[tuple[Scene, list[Scene]]]) -> None:
-    assert [len(group) for group in GeneratedScenes(3, 5, follow_ups=2).follow_ups("test")] == [2] * 5
-    assert len(GeneratedScenes(3, 5, follow_ups=0).follow_ups("test")[0]) == 0
-    assert sum(len(group) == 4 for _, group in pairs) >= COUNT - 2
-
-
 def test_the_world_is_the_same(pairs: list[tuple[Scene, list[Scene]]]) -> None:
     for first, group in pairs:
         for scene in group:

@@ -50,13 +50,6 @@ def test_splits_share_nothing() -> None:
     assert len({tuple(scene.ego.poses.flatten().tolist()) for scene in found}) == 24
 
 
-def test_there_are_as_many_as_one_asks_for() -> None:
-    assert len(GeneratedScenes().scenes("val")) == 1_000_000
-    assert GeneratedScenes().scenes("val")[999_999].name == "generated_val_0_999999"
-    with pytest.raises(IndexError):
-        GeneratedScenes(count=3).scenes("val")[3]
-
-
 def test_scenes_survive_a_file(scenes: list[Scene]) -> None:
     for scene in scenes[:10]:
         again = scene_from_json(json.loads(json.dumps(scene_to_json(scene))), "again")

@@ -151,13 +151,6 @@ def test_tensors_of_a_scene() -> None:
     assert len(scene.map.carparks.polygons[0]) == 3
 
 
-def test_a_polygon_may_repeat_its_first_point() -> None:
-    closed = content()
-    closed["map"]["carparks"][0]["polygon"].append([0.0, 2.0])
-    xy = read(closed).map.carparks.polygons.xy[0]
-    assert (xy[3:] == xy[0]).all()
-
-
 def changed(*path: Any, value: Any) -> dict[str, Any]:
     top = content()
     at: Any = top

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.scenes.files import SceneFiles
-from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.scenes.logs import deal, in_part
 from lightning_cgrpo.scenes.source import Scenes
 
@@ -84,21 +83,6 @@ def test_files_without_a_log_are_split_one_by_one_wherever_the_folder_is(tmp_pat
     here, there = (names(SceneFiles(tmp_path / folder)) for folder in ("here", "there"))
     assert here == there
     assert [len(part) for part in here] == [8, 1, 1]
-
-
-def test_one_file(tmp_path: Path) -> None:
-    path = write(tmp_path, "scene")
-    assert names(SceneFiles(path, val_share=0, test_share=0)) == [["scene"], [], []]
-    with pytest.raises(UserError, match="at least 3 logs to split, but got 1"):
-        SceneFiles(path).scenes("train")
-
-
-def test_errors_name_the_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="which has none"):
-        SceneFiles(tmp_path).scenes("train")
-    (tmp_path / "broken.scene.json").write_text("[]")
-    with pytest.raises(SceneError, match=r"broken\.scene\.json: top level: Expected an object"):
-        SceneFiles(tmp_path).scenes("train")
 
 
 @given(st.sets(st.text(max_size=4), min_size=1, max_size=40), st.floats(0, 1))

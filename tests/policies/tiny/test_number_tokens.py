@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 import torch
+import transformers
 
-transformers = pytest.importorskip("transformers")
-
-from lightning_cgrpo import GenerationSampler, GSM8KTask  # noqa: E402
-from lightning_cgrpo.datamodules import WordProblemsDataModule  # noqa: E402
-from lightning_cgrpo.errors import UserError  # noqa: E402
-from lightning_cgrpo.policies.causal_lm import CausalLMPolicy  # noqa: E402
-from lightning_cgrpo.policies.pretrained import PACKAGED  # noqa: E402
-from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch  # noqa: E402
+from lightning_cgrpo import GenerationSampler, GSM8KTask
+from lightning_cgrpo.datamodules import WordProblemsDataModule
+from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
+from lightning_cgrpo.policies.pretrained import PACKAGED
+from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
 
 BOUNDS = {"correctness": 0.85, "format": 0.99, "integer": 0.99}
 TEXTS = [

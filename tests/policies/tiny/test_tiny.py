@@ -1,13 +1,12 @@
 """The tiny model: transformers loads it, and its tokenizer survives the round trip."""
 
 import pytest
+import tokenizers
 import torch
+import transformers
 
-transformers = pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
-
-from lightning_cgrpo.cli.tiny_model import main  # noqa: E402
-from lightning_cgrpo.policies.tiny.text import TEXTS, make_tiny_model  # noqa: E402
+from lightning_cgrpo.cli.tiny_model import main
+from lightning_cgrpo.policies.tiny.text import TEXTS, make_tiny_model
 
 SAMPLES = [
     *TEXTS,

@@ -5,8 +5,6 @@ import copy
 import pytest
 import torch
 
-pytest.importorskip("transformers")
-
 from lightning_cgrpo import DrivingTask, GeneratedScenes, GenerationSampler, Observations, VisionLanguagePolicy
 from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
 from lightning_cgrpo.modules.supervised import demonstrated

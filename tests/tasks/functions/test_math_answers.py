@@ -6,8 +6,6 @@ import pytest
 
 from lightning_cgrpo.tasks.functions import math_correct
 
-pytest.importorskip("math_verify")
-
 RIGHT = [
     (r"so \boxed{\frac{14}{3}}", r"\frac{14}{3}"),
     (r"$\boxed{0.5}$", "1/2"),
