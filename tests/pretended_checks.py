@@ -181,10 +181,9 @@ ON_THE_DEVICE = "--trainer.accelerator=pretended", "--trainer.strategy=pretended
         pytest.param("navsim_sft", [*SCENES, "--callbacks.save=null"], None, marks=pytest.mark.slow),
     ],
 )
-def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options, most, tmp_path, monkeypatch):
+def test_an_update_of_a_shipped_configuration_is_that_of_the_cpu(config, options, most, folder, monkeypatch):
     """And the host waits for the device no more often than the budget allows."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (folder / "configs").symlink_to(ROOT / "configs")
     expected = update(config, *options)
     with pretending() as machine:
         monkeypatch.setattr(Waits, "pretended", machine.waits)
@@ -215,9 +214,8 @@ def update(config, *options):
     return [state["exp_avg"] for state in optimizer.state.values()]
 
 
-def test_a_run_of_the_cpu_resumes_on_the_device(tmp_path, monkeypatch):
+def test_a_run_of_the_cpu_resumes_on_the_device(folder):
     """What a checkpoint holds is read on the CPU, before the module is on the device."""
-    monkeypatch.chdir(tmp_path)
     short = ["-c", str(ROOT / "configs/gridworld.yaml"), *GRPO, "--data.prompts_per_update=3", "--threads=1"]
     short += ["--trainer.limit_val_batches=0", "--trainer.enable_progress_bar=false", "--callbacks.pictures=null"]
     short += ["--model.sampler.environment.max_steps=5", "--model.redraws=1", "--trainer.logger.name=run"]

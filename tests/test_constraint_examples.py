@@ -33,10 +33,9 @@ def test_all_examples_are_tried() -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "mean" else pytest.mark.slow) for name in EXPECTED]
 )
-def test_trains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_trains(name: str, folder: Path) -> None:
     main(["fit", "-c", str(FOLDER / f"{name}.yaml"), *SMALL, *FURTHER.get(name, [])])
-    [file] = tmp_path.glob("runs/example/**/metrics.csv")
+    [file] = folder.glob("runs/example/**/metrics.csv")
     rows = list(csv.DictReader(file.open()))
     logged = {tag for row in rows for tag, value in row.items() if value}
     assert logged >= EXPECTED[name]

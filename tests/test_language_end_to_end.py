@@ -60,9 +60,8 @@ def train_and_read(model, data):
     return events
 
 
-def test_records_to_checkpoints(model, records, tmp_path, monkeypatch):
+def test_records_to_checkpoints(model, records, folder):
     """Fit, then test and predict from the checkpoint: every tag, readable completions, one line per answer."""
-    monkeypatch.chdir(tmp_path)
     events = train_and_read(model, records)
     tags = set(events.Tags()["scalars"])
     bounded = {"correctness", "format", "integer", "truncated"}

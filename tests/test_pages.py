@@ -137,9 +137,8 @@ def test_a_page(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_readme_and_the_tour(tmp_path, monkeypatch):
+def test_the_readme_and_the_tour(folder):
     """Methods have folders of their own, and a test is of the run of the same name, whatever ran in between."""
-    monkeypatch.chdir(tmp_path)
     Path("config.json").write_text(json.dumps(QWEN))
     for split in ("train", "test"):
         rows = [{"question": f"{n} apples and 4?", "answer": f"#### {n + 4}"} for n in range(600)]

@@ -133,24 +133,22 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, monkeypatch):
     ],
     ids=["PID", "NuPI with stall detector"],
 )
-def test_state_between_dual_steps_is_resumed(tmp_path, monkeypatch, multipliers):
+def test_state_between_dual_steps_is_resumed(folder, multipliers):
     """A dual step every three updates, checkpoints every five: counts of two updates wait in the checkpoint."""
-    monkeypatch.chdir(tmp_path)
     arguments = [*ARGUMENTS, *shlex.split(multipliers), "--callbacks.multipliers.every_n_updates=3"]
     main([*arguments, "--trainer.max_steps=10"])
-    middle = checkpoint(tmp_path, 0, EVERY)
+    middle = checkpoint(folder, 0, EVERY)
     duals = middle["callbacks"]["LagrangianCallback"]
     assert (duals["rates"]["opportunities"] > 0).all()
     assert "stall" in duals
     main([*arguments, "--trainer.max_steps=10", f"--ckpt_path=runs/resumed/version_0/checkpoints/step={EVERY}.ckpt"])
-    assert rows(tmp_path, 1, 0) == rows(tmp_path, 0, EVERY)
-    assert_same_state(checkpoint(tmp_path, 1, 10), checkpoint(tmp_path, 0, 10), 10)
+    assert rows(folder, 1, 0) == rows(folder, 0, EVERY)
+    assert_same_state(checkpoint(folder, 1, 10), checkpoint(folder, 0, 10), 10)
 
 
 @pytest.mark.slow
-def test_a_critic_is_resumed(tmp_path, monkeypatch):
+def test_a_critic_is_resumed(folder):
     """Its weights, its optimizer and schedule, and a warm-up that has ended."""
-    monkeypatch.chdir(tmp_path)
     critic = (
         "-c configs/ablations/gridworld/ppo_lagrangian.yaml --model.estimator.learning.warmup=3 "
         "--model.estimator.critic.hidden=[32] --model.estimator.lr_scheduler=torch.optim.lr_scheduler.StepLR "
@@ -159,25 +157,24 @@ def test_a_critic_is_resumed(tmp_path, monkeypatch):
     # An override of the estimator would come after the file of the critic.
     arguments = [*RUN, *shlex.split(critic), "--model.estimator.learning.minibatch_size=200"]
     main([*arguments, "--trainer.max_steps=10"])
-    middle = checkpoint(tmp_path, 0, EVERY)
+    middle = checkpoint(folder, 0, EVERY)
     assert len(middle["optimizer_states"]) == len(middle["lr_schedulers"]) == 2
     assert middle["optimizer_states"][1]["param_groups"][0]["lr"] == pytest.approx(1e-4)
     main([*arguments, "--trainer.max_steps=10", f"--ckpt_path=runs/resumed/version_0/checkpoints/step={EVERY}.ckpt"])
-    assert rows(tmp_path, 1, 0) == rows(tmp_path, 0, EVERY)
-    assert sum("critic/loss" in row for row in rows(tmp_path, 0, 0)) == 10
-    assert_same_state(checkpoint(tmp_path, 1, 10), checkpoint(tmp_path, 0, 10), 10)
+    assert rows(folder, 1, 0) == rows(folder, 0, EVERY)
+    assert sum("critic/loss" in row for row in rows(folder, 0, 0)) == 10
+    assert_same_state(checkpoint(folder, 1, 10), checkpoint(folder, 0, 10), 10)
     # An evaluation needs no critic.
     main(["test", *arguments[1:], f"--ckpt_path=runs/resumed/version_0/checkpoints/step={EVERY}.ckpt"])
 
 
-def test_float64_is_resumed(tmp_path, monkeypatch):
+def test_float64_is_resumed(folder):
     """Lightning loads weights before it converts the module, which would round them."""
-    monkeypatch.chdir(tmp_path)
     arguments = [*ARGUMENTS, "--trainer.precision=64-true", "--trainer.max_steps=10"]
     main(arguments)
     main([*arguments, f"--ckpt_path=runs/resumed/version_0/checkpoints/step={EVERY}.ckpt"])
-    assert rows(tmp_path, 1, 0) == rows(tmp_path, 0, EVERY)
-    ours, theirs = (checkpoint(tmp_path, version, 10) for version in (1, 0))
+    assert rows(folder, 1, 0) == rows(folder, 0, EVERY)
+    ours, theirs = (checkpoint(folder, version, 10) for version in (1, 0))
     assert all(value.dtype == torch.float64 for value in theirs["state_dict"].values() if value.is_floating_point())
     assert_same_state(ours, theirs, 10)
 

@@ -121,19 +121,6 @@ def test_numbers_are_those_of_the_update(run, events, update):
     assert logged("throughput/answers_per_second") == pytest.approx(goal.numel() / seconds, rel=1e-4)
 
 
-@pytest.mark.parametrize("update", [0, 1])
-def test_histograms_are_of_the_groups_in_which_a_component_varies(run, events, update):
-    """Under scalarized advantages every such group has the multiplier itself."""
-    rollouts = run[1].updates[update][0]["rollouts"]
-    for name in CONSTRAINTS:
-        penalties = rollouts.info[name].sum(-1)
-        groups = int((penalties != penalties[:, :1]).any(-1).sum())
-        histogram = events.Histograms(f"effective_weights/{name}")[update].histogram_value
-        assert histogram.num == groups > 0
-        weight = events.Scalars(f"multiplier/{name}")[update].value
-        assert histogram.min == pytest.approx(weight, rel=1e-5) and histogram.max == pytest.approx(weight, rel=1e-5)
-
-
 def test_initial_rates_are_of_the_untrained_policy(run, events):
     """Measured again: two batches of training prompts, answered by the first policy with randomness of their own."""
     sums = dict.fromkeys(("goal", "lava", "battery", "steps", "answers"), 0)

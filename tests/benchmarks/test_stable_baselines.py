@@ -9,7 +9,7 @@ import torch
 from stable_baselines3.common.vec_env import VecNormalize
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmarks.stable_baselines import PUBLISHED, Run, learn, play, study_steps, table
+from benchmarks.stable_baselines import learn, play, study_steps
 from lightning_cgrpo import Gymnasium
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import PromptGroups
@@ -51,11 +51,6 @@ def test_played_as_by_hand(options):
     assert not any(values[~rollouts.mask].any() for values in rollouts.info.values())
 
 
-def test_steps_of_a_run_that_is_not_there(tmp_path):
-    with pytest.raises(UserError, match=r"a finished run of a study in .*, but got none, try the study, or --steps"):
-        study_steps(tmp_path)
-
-
 def test_steps_of_a_resumed_run(tmp_path):
     """Three updates of four answers; the second update was logged twice."""
     for version, logged in enumerate(([(0, 2.5), (1, 9.0)], [(1, 3.0), (2, 5.25)])):
@@ -67,9 +62,3 @@ def test_steps_of_a_resumed_run(tmp_path):
     (tmp_path / "finished.json").write_text(json.dumps({"updates": 4, "answers": 16}))
     with pytest.raises(UserError, match="4 logged updates"):
         study_steps(tmp_path)
-
-
-def test_the_table():
-    runs = [Run("cartpole", seed, 100, 1.0 + seed, 0.1 * seed, 2.0) for seed in range(3)]
-    assert table(runs).splitlines()[-1] == "| cartpole | 3 | 100 ± 0 | 2 ± 1 | 10.00% ± 10.00% | 2.0 ± 0.0 |"
-    assert set(PUBLISHED) == {"cartpole", "pendulum", "minigrid_lava"}

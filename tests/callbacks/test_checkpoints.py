@@ -29,15 +29,13 @@ def read(path):
 
 
 @pytest.mark.parametrize("updates", [2, 4, 6, 7])  # before, at, and after an interval; 6 is the end of an epoch
-def test_last_is_the_end(updates, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_last_is_the_end(updates, folder):
     assert read(fit("short", f"--trainer.max_steps={updates}"))["global_step"] == updates
-    assert len(list(tmp_path.glob("runs/short/*/checkpoints/last*"))) == 1
+    assert len(list(folder.glob("runs/short/*/checkpoints/last*"))) == 1
 
 
 @pytest.mark.slow
-def test_a_longer_run_goes_on_from_the_end(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_longer_run_goes_on_from_the_end(folder):
     whole = read(fit("whole", "--trainer.max_steps=9"))
     fit("parts", "--trainer.max_steps=5")
     fit("parts", "--trainer.max_steps=9", "--ckpt_path=last")
@@ -47,14 +45,12 @@ def test_a_longer_run_goes_on_from_the_end(tmp_path, monkeypatch):
         assert torch.equal(parts["state_dict"][name], tensor)
 
 
-def test_a_policy_trained_with_a_reference_is_tested_without(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_policy_trained_with_a_reference_is_tested_without(folder):
     path = fit("reference", "--trainer.max_steps=1", "--model.optimization.kl_weight=0.1")
     assert any(name.startswith("reference.") for name in read(path)["state_dict"])
     main(["test", *COMMON, "--data.test_prompts=4", f"--ckpt_path={path}"])
 
 
-def test_two_callbacks_that_set_weights_are_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_two_callbacks_that_set_weights_are_refused(folder):
     with pytest.raises(UserError, match=r"one callback to set the weights .* LagrangianCallback and FixedWeights"):
         fit("two", "--trainer.max_steps=1", "--callbacks.others=FixedWeights")

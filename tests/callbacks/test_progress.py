@@ -37,8 +37,7 @@ def terminal(monkeypatch):
         ({"max_steps": -1, "max_epochs": -1, "limit_train_batches": 2}, float("inf")),
     ],
 )
-def test_it_counts_updates_over_epochs(tmp_path, monkeypatch, limits, total):
-    monkeypatch.chdir(tmp_path)
+def test_it_counts_updates_over_epochs(folder, limits, total):
     bar = ObjectiveProgressBar()
     watch = Watch(bar)
     ends = [Stop(8, "update")] if total == float("inf") else []
@@ -52,8 +51,7 @@ def test_it_counts_updates_over_epochs(tmp_path, monkeypatch, limits, total):
 
 
 @pytest.mark.parametrize("first", [4, 6])  # within an epoch, and at its end
-def test_it_counts_on_after_a_resume(tmp_path, monkeypatch, first):
-    monkeypatch.chdir(tmp_path)
+def test_it_counts_on_after_a_resume(folder, first):
     trained(Checkpoints(every_n_train_steps=2, save_last=True), max_steps=first)
     bar = ObjectiveProgressBar()
     watch = Watch(bar)

@@ -45,8 +45,7 @@ def states(name):
     return out
 
 
-def test_every_other_update_it_moves_towards_the_policy_and_a_resumed_run_goes_on(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_every_other_update_it_moves_towards_the_policy_and_a_resumed_run_goes_on(folder):
     fit("whole", *SYNC, "--trainer.max_steps=5")
     found = states("whole")
     assert list(found) == [1, 2, 3, 4, 5]

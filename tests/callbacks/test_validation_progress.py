@@ -51,12 +51,11 @@ def whole(tmp_path_factory):
     ],
     ids=["before the second", "after the second", "in its first batch", "in its last batch", "in the first one"],
 )
-def test_the_whole_checkpoint_is_the_same(tmp_path, monkeypatch, whole, end):
-    monkeypatch.chdir(tmp_path)
+def test_the_whole_checkpoint_is_the_same(folder, whole, end):
     with pytest.raises((ChildProcessError, SystemExit)):
         run("run", end())
     run("run", ckpt_path="last")
-    assert_identical(final(tmp_path), whole[0])
+    assert_identical(final(folder), whole[0])
     counted = whole[0]["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]["total"]
     assert set(counted.values()) == {4}, "two batches of two validations"
     logged = logs(Path("runs/run/version_0")) | logs(Path("runs/run/version_1"))

@@ -174,24 +174,21 @@ def newest_of_run():
 
 
 @pytest.mark.parametrize("lineage", [True, False])
-def test_a_clock_that_was_set_back_changes_nothing(tmp_path, monkeypatch, lineage):
-    monkeypatch.chdir(tmp_path)
+def test_a_clock_that_was_set_back_changes_nothing(folder, lineage):
     saved("version_0/checkpoints/last.ckpt", 2, *((FIRST,) if lineage else ()))
     last = saved("version_1/checkpoints/last.ckpt", 6, *((FIRST, ("b", 2)) if lineage else ()))
     assert newest_of_run() == last
 
 
 @pytest.mark.parametrize("copied", ["version_2", "version_0 (copy)"])
-def test_a_copied_folder_is_the_same_run(tmp_path, monkeypatch, copied):
-    monkeypatch.chdir(tmp_path)
+def test_a_copied_folder_is_the_same_run(folder, copied):
     saved(f"{copied}/checkpoints/last.ckpt", 2, FIRST)
     last = saved("version_0/checkpoints/last.ckpt", 6, FIRST)
     assert newest_of_run() == last
 
 
-def test_a_run_that_resumed_an_earlier_checkpoint_is_newer_only_if_it_has_more_updates(tmp_path, monkeypatch):
+def test_a_run_that_resumed_an_earlier_checkpoint_is_newer_only_if_it_has_more_updates(folder):
     """Which of two branches is meant, nobody can tell."""
-    monkeypatch.chdir(tmp_path)
     first, second = "version_0/checkpoints/last.ckpt", "version_1/checkpoints/last.ckpt"
     saved(first, 9, FIRST)
     saved(second, 6, FIRST, SECOND)
@@ -200,8 +197,7 @@ def test_a_run_that_resumed_an_earlier_checkpoint_is_newer_only_if_it_has_more_u
     assert saved(second, 12, FIRST, SECOND) == newest_of_run()
 
 
-def test_of_unrelated_runs_the_last_version_counts_unless_another_is_longer(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_of_unrelated_runs_the_last_version_counts_unless_another_is_longer(folder):
     saved("version_9/checkpoints/last.ckpt", 6, FIRST)
     last = saved("version_10/checkpoints/last.ckpt", 6, OTHER)
     assert newest_of_run() == last
@@ -210,9 +206,8 @@ def test_of_unrelated_runs_the_last_version_counts_unless_another_is_longer(tmp_
         newest_of_run()
 
 
-def test_in_one_folder_last_is_the_newest(tmp_path, monkeypatch):
+def test_in_one_folder_last_is_the_newest(folder):
     """A second run without a logger writes over the first; without save_last, the largest number of updates counts."""
-    monkeypatch.chdir(tmp_path)
     step = saved("version_0/checkpoints/step=10.ckpt", 10, FIRST)
     assert newest([step.parent]) == step
     last = saved("version_0/checkpoints/last.ckpt", 3, OTHER)
@@ -221,8 +216,7 @@ def test_in_one_folder_last_is_the_newest(tmp_path, monkeypatch):
     assert newest([step.parent]) == step
 
 
-def test_a_damaged_newest_is_not_passed_over(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_damaged_newest_is_not_passed_over(folder):
     first = saved("version_0/checkpoints/last.ckpt", 2, FIRST)
     last = saved("version_1/checkpoints/last.ckpt", 6, FIRST, ("b", 2))
     content = last.read_bytes()
@@ -260,9 +254,8 @@ def test_every_changed_bit_and_every_missing_end_is_noticed_or_harmless(tmp_path
         assert damage(broken)
 
 
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    folders = [tmp_path / f"runs/gridworld/version_{number}/checkpoints" for number in (0, 1)]
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(folder, monkeypatch, capsys):
+    folders = [folder / f"runs/gridworld/version_{number}/checkpoints" for number in (0, 1)]
     for age, path in enumerate([folders[1] / "last.ckpt", folders[1] / "step=4.ckpt", folders[0] / "last.ckpt"]):
         CheckpointFiles().save_checkpoint(CONTENT, path)
         os.utime(path, (1e9 - age, 1e9 - age))
@@ -295,9 +288,8 @@ class Code:
 
 
 @pytest.mark.parametrize("how", ["torch", "pickle"])
-def test_code_in_a_checkpoint_is_not_run(tmp_path, monkeypatch, how):
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "evil.ckpt"
+def test_code_in_a_checkpoint_is_not_run(folder, how):
+    path = folder / "evil.ckpt"
     if how == "torch":
         torch.save({"state_dict": Code()}, path)
     else:
@@ -375,9 +367,8 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("update", "validation"), [(2, False), (1, False), (1, True)])
-def test_sigterm_saves_and_the_rest_is_what_it_would_have_been(tmp_path, monkeypatch, whole, update, validation):
+def test_sigterm_saves_and_the_rest_is_what_it_would_have_been(folder, whole, update, validation):
     """In an update; before a validation; in the first batch of one. No checkpoint is due by itself."""
-    monkeypatch.chdir(tmp_path)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
         fit("parts", terminate=Terminate(update, validation))
@@ -392,17 +383,15 @@ def test_sigterm_saves_and_the_rest_is_what_it_would_have_been(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("every", [2, 10])
-def test_sigterm_saves_without_save_last(tmp_path, monkeypatch, every):
+def test_sigterm_saves_without_save_last(folder, every):
     """Also where another checkpoint has been written after this update."""
-    monkeypatch.chdir(tmp_path)
     given = ["--callbacks.checkpoints.save_last=null", f"--callbacks.checkpoints.every_n_train_steps={every}"]
     with pytest.raises(SystemExit):
         fit("parts", *given, terminate=Terminate(1))
     assert last("parts", 0)["global_step"] == 2
 
 
-def test_sigterm_in_the_last_update_ends_as_usual(tmp_path, monkeypatch, whole):
-    monkeypatch.chdir(tmp_path)
+def test_sigterm_in_the_last_update_ends_as_usual(folder, whole):
     fit("parts", terminate=Terminate(4))
     assert last("parts", 0)["global_step"] == 5 and logged("parts") == whole[0]
 
@@ -425,9 +414,8 @@ def test_what_a_killed_run_has_left_is_removed_when_it_goes_on(tmp_path, monkeyp
     assert {path.name for path in folder.iterdir()} == before - {"last.unfinished", "step=4.unfinished"}
 
 
-def test_logs_are_on_the_disk_before_a_checkpoint_is(tmp_path, monkeypatch):
+def test_logs_are_on_the_disk_before_a_checkpoint_is(folder, monkeypatch):
     """Lightning's CSVLogger writes every hundred updates, and TensorBoard's every two minutes."""
-    monkeypatch.chdir(tmp_path)
     seen = []
     saved = CheckpointFiles.save_checkpoint
 
@@ -441,9 +429,8 @@ def test_logs_are_on_the_disk_before_a_checkpoint_is(tmp_path, monkeypatch):
     assert all(updates == set(range(step)) for step, updates in seen)
 
 
-def test_a_disk_that_fills_up_while_logs_are_written_ends_the_run_in_one_line(tmp_path, monkeypatch, capsys):
+def test_a_disk_that_fills_up_while_logs_are_written_ends_the_run_in_one_line(folder, monkeypatch, capsys):
     """TensorBoard's writer is a thread, whose error the next metrics meet."""
-    monkeypatch.chdir(tmp_path)
     given = [a for a in ARGUMENTS if "logger=" not in a and "max_steps" not in a]
     given += ["--trainer.max_steps=400", "--callbacks.checkpoints.every_n_train_steps=1000"]
     monkeypatch.setattr("sys.argv", ["lightning_cgrpo", "fit", *given, "--trainer.logger.name=full"])

@@ -140,10 +140,9 @@ DESCRIPTIONS = {
 
 
 @pytest.mark.parametrize("kind", [*DESCRIPTIONS, "another description", "a setting", "a file elsewhere"])
-def test_code_in_a_sharded_checkpoint_is_not_run(tmp_path, monkeypatch, kind):
+def test_code_in_a_sharded_checkpoint_is_not_run(folder, kind):
     """Which torch would run in going on with it: its description and the optimizer's settings are pickles."""
-    monkeypatch.chdir(tmp_path)
-    path = sharded(tmp_path / "evil.ckpt", **({"lr": Code()} if kind == "a setting" else {}))
+    path = sharded(folder / "evil.ckpt", **({"lr": Code()} if kind == "a setting" else {}))
     description, message = DESCRIPTIONS.get(kind, (None, "beside|more than tensors and plain containers"))
     if description:
         (path / ".metadata").write_bytes(description)
@@ -152,7 +151,7 @@ def test_code_in_a_sharded_checkpoint_is_not_run(tmp_path, monkeypatch, kind):
     elif kind == "a file elsewhere":
         content = (path / ".metadata").read_bytes()
         (path / ".metadata").write_bytes(content.replace(b"__0_0.distcp", b"../00.distcp"))
-        shutil.move(path / "__0_0.distcp", tmp_path / "00.distcp")
+        shutil.move(path / "__0_0.distcp", folder / "00.distcp")
     with pytest.raises(UserError, match=f"damaged .*({message})"):
         main(["fit", "-c", "configs/gridworld.yaml", f"--ckpt_path={path}"])
     assert not Path("executed").exists()

@@ -22,8 +22,7 @@ class Mine(ConstrainedGRPO):
 """
 
 
-def test_neither_the_configuration_nor_checkpoints_nor_loggers_hold_a_secret(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_neither_the_configuration_nor_checkpoints_nor_loggers_hold_a_secret(folder, monkeypatch, capsys):
     monkeypatch.setenv("TOKEN", SECRET)
     monkeypatch.setenv("RATE", "0.25")
     Path("mine_with_a_secret.py").write_text(MODULE)

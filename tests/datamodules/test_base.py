@@ -40,10 +40,6 @@ class TestOrder:
         assert batches(7, 3) == [[0, 1, 2], [3, 4, 5], [6]]
         assert batches(6, 3) == [[0, 1, 2], [3, 4, 5]]
 
-    def test_columns_come_along(self) -> None:
-        (groups,) = PromptLoader(Numbers(3), 3, seed=1)
-        assert torch.equal(groups.columns["square"], groups.index**2)
-
     def test_each_pass_has_every_prompt_once_in_an_order_of_its_own(self) -> None:
         passes = [flat(batches(20, 4, start=5 * number, seed=0)) for number in range(4)]
         assert all(sorted(prompts) == list(range(20)) for prompts in passes)
@@ -64,15 +60,6 @@ class TestOrder:
     def test_length(self, size: int, batch_size: int, drop_last: bool, length: int) -> None:
         loader = PromptLoader(Numbers(size), batch_size, drop_last=drop_last)
         assert len(loader) == len(list(loader)) == length
-
-    def test_too_few_prompts(self) -> None:
-        with pytest.raises(
-            ValueError,
-            match=r"Expected at least 4 training prompts, for one update, but got 3, try a smaller data\.prompts_per_",
-        ):
-            PromptLoader(Numbers(3), 4, drop_last=True)
-        with pytest.raises(ValueError, match="Expected prompts to evaluate on, but got none"):
-            PromptLoader(Numbers(0), 4)
 
 
 class TestResume:

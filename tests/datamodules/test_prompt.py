@@ -3,7 +3,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
 
 from lightning_cgrpo.datamodules.prompt import PromptDataModule, held_out
 from lightning_cgrpo.errors import UserError
@@ -61,12 +60,9 @@ def test_another_column_and_a_system_prompt(tmp_path):
     ("row", "problem"),
     [
         ({"text": "x"}, "a field 'prompt'"),
-        ({"prompt": ""}, "empty"),
         ({"prompt": 3}, "a string"),
         ({"prompt": []}, "empty"),
         ({"prompt": ["Hi"]}, "message 1"),
-        ({"prompt": [*CHAT, {"role": "user"}]}, "message 2"),
-        ({"prompt": [{"role": "user", "content": ""}]}, "'content' in message 1"),
         ({"prompt": [{"role": 1, "content": "Hi"}]}, "'role' in message 1"),
     ],
 )
@@ -124,14 +120,6 @@ def test_repetitions_of_a_held_out_prompt_are_not_trained_on(tmp_path):
     assert prompts(data.source("train")) == ["b", "c", "b", "d", "e", "e"]
 
 
-def test_separate_files(tmp_path, folder):
-    val = write(tmp_path / "other.jsonl", [{"prompt": "val"}])
-    data = PromptDataModule(f"{folder}/train.jsonl", val_path=val, test_path=f"{folder}/test.jsonl")
-    assert len(data.source("train")) == 10
-    assert prompts(data.source("val")) == ["val"]
-    assert len(data.source("test")) == 5
-
-
 def test_splits_that_there_are_not(folder, tmp_path):
     with pytest.raises(UserError, match=r"`test_path`, since `path` is a file of training prompts: .*train\.jsonl"):
         PromptDataModule(f"{folder}/train.jsonl").setup("test")
@@ -139,43 +127,6 @@ def test_splits_that_there_are_not(folder, tmp_path):
         PromptDataModule(folder).setup("validate")
     with pytest.raises(ValueError, match="`val_prompts` to be at least 0, but got -1"):
         PromptDataModule(folder, val_prompts=-1)
-
-
-class Records(LightningModule):
-    """Notes the prompts that it is given."""
-
-    def __init__(self):
-        super().__init__()
-        self.automatic_optimization = False
-        self.seen = {"train": [], "val": []}
-
-    def training_step(self, batch, index):
-        self.seen["train"] += batch.columns["prompt"]
-
-    def validation_step(self, batch, index):
-        self.seen["val"] += batch.columns["prompt"]
-
-    def configure_optimizers(self):
-        return []
-
-
-@pytest.mark.parametrize("val_prompts", [0, 2])
-def test_a_trainer_trains_with_and_without_validation(folder, val_prompts, tmp_path):
-    module = Records()
-    trainer = Trainer(
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        default_root_dir=tmp_path,
-    )
-    trainer.fit(module, datamodule=PromptDataModule(folder, prompts_per_update=4, val_prompts=val_prompts))
-    assert len(set(module.seen["train"])) == 8
-    assert module.seen["val"] == ["train 0", "train 5"][:val_prompts]
-    assert not set(module.seen["train"]) & set(module.seen["val"])
 
 
 def test_a_missing_test_file_is_told_before_training(tmp_path):

@@ -13,7 +13,7 @@ from lightning_cgrpo.scenes.generator import GeneratedScenes
 from lightning_cgrpo.tasks.driving.answers import AnswerFormat
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
 from lightning_cgrpo.tasks.driving.scene_prompts import DrivingDemonstrations
-from lightning_cgrpo.tasks.driving.thoughts import Thoughts, WrittenThoughts, thought_first
+from lightning_cgrpo.tasks.driving.thoughts import WrittenThoughts, thought_first
 
 SMALL = PromptFormat(frames=1, cameras=(), system=False)
 TEXT = "The light is red; a car waits at 12.3 m. So stop :) and wait"
@@ -49,17 +49,6 @@ def test_every_scene_needs_thoughts(tmp_path):
         next(iter(data.train_dataloader()))
     with pytest.raises(UserError, match="Expected a file or a folder"):
         WrittenThoughts(tmp_path / "no" / "such.jsonl")
-
-
-def test_nobody_s_thoughts_may_hide_the_trajectory():
-    class Aside(Thoughts):
-        def __call__(self, scene):
-            return "I wait (as it is red)."
-
-    with pytest.raises(UserError, match=r"thoughts without brackets, but got 'I wait \(as it is red\)\."):
-        DrivingDemonstrations(GeneratedScenes(0, 1).scenes("train"), None, SMALL, True, Aside()).groups(
-            torch.tensor([0])
-        )
 
 
 @pytest.mark.parametrize("text", ["I wait (as it is red).", "[1.0,2.0]", "a [b] c", "() "])

@@ -54,7 +54,3 @@ def test_a_demonstration_follows_from_its_index():
     assert whole == parts
     other = [text for groups in demonstrations(seed=1).train_dataloader() for text in groups.columns["completion"]]
     assert whole != other
-
-
-def test_evaluation_has_no_completions():
-    assert set(everything(demonstrations(val_prompts=3).source("val")).columns) == {"prompt", "answer", "steps"}

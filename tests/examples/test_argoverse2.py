@@ -3,7 +3,6 @@
 import json
 import math
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from examples.scene_sources.argoverse2 import Argoverse2
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.scenes.scene import AGENT_TYPES, Scene
-from lightning_cgrpo.scenes.scene_file import read_scene, scene_from_json, scene_to_json
+from lightning_cgrpo.scenes.scene_file import read_scene, scene_to_json
 
 YAW = 0.3
 """Of the road. The ego speeds up from 5 m/s with 1 m/s² along it."""
@@ -171,11 +170,6 @@ def test_scenes_overlap_by_the_stride_and_are_the_same_from_any_layout(tmp_path:
     assert scene_to_json(again.scenes("train")[1]) == scene_to_json(one[2])
 
 
-def test_scene_round_trips_through_its_file(scene: Scene) -> None:
-    again = scene_from_json(json.loads(json.dumps(scene_to_json(scene))), "again")
-    assert scene_to_json(again) == scene_to_json(scene)
-
-
 def test_splits_are_of_whole_logs(tmp_path: Path) -> None:
     for i in range(5):
         write_log(tmp_path / f"drive{i}")
@@ -188,30 +182,11 @@ def test_splits_are_of_whole_logs(tmp_path: Path) -> None:
 def test_errors_say_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="has none"):
         Argoverse2(tmp_path).scenes("train")
-    with pytest.raises(UserError, match="stride"):
-        Argoverse2(tmp_path, stride=0)
     log = write_log(tmp_path / "one" / "drive")
-    with pytest.raises(UserError, match="at least 3 logs"):
-        Argoverse2(log).scenes("train")
-    source = Argoverse2(log, val_share=0, test_share=0)
-    source.scenes("train")
-    table = feather.read_table(log / "annotations.feather")
-    boxes = len(table)
-    feather.write_feather(table.drop(["length_m"]), str(log / "annotations.feather"))
-    with pytest.raises(SceneError, match=r"annotations\.feather.*length_m"):
-        source.scenes("train")[0]
-    (log / "annotations.feather").write_bytes(b"no feather")
-    with pytest.raises(SceneError, match="feather file"):
-        source.scenes("train")
+    boxes = len(feather.read_table(log / "annotations.feather"))
     strange = write_log(tmp_path / "two", category=["SPACESHIP"] * boxes)
     with pytest.raises(SceneError, match="SPACESHIP"):
         Argoverse2(strange, val_share=0, test_share=0).scenes("train")[0]
-    (strange / "map" / "log_map_archive_x.json").unlink()
-    with pytest.raises(SceneError, match="one file map"):
-        Argoverse2(strange, val_share=0, test_share=0).scenes("train")[0]
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"pip install -e .\.\[data\]"):
-        source.scenes("train")
 
 
 @pytest.fixture(scope="module")

@@ -156,15 +156,11 @@ def broken(frame: int, **fields: Any) -> str:
     ("line", "problem"),
     [
         ('{"120": {"vEgo": 3.1', "Expected JSON"),
-        ("[]", "Expected an object"),
         (json.dumps(full(119, 0.0)), ".jsonl: Expected a record of frame 120, but got none"),
-        (json.dumps(mini(119, 0.0)), ".jsonl: Expected a record of frame 120, but got none"),
         (json.dumps(mini(120, 0.0) | {"trajectory": None}), "trajectory: Expected numbers"),
         (broken(120, trajectory=[[0.0, 0.0, 0.0]] * 20), "more than 20 points"),
-        (broken(120, trajectory=[[5.0, 0.0, 0.0]] * 60), "from the car on"),
         (broken(120, trajectory=[[i / 2, 0.0, 0.0] for i in range(60)]), "goes on from 10 frames before"),
         (broken(120, trajectory=[[0.0, float("nan"), 0.0]] * 60), "finite"),
-        (broken(120, vEgo=None), "120.vEgo: Expected numbers"),
         (broken(120, extrinsic_matrix=np.eye(4).tolist()), "a front camera's"),
     ],
 )  # fmt: skip
@@ -223,17 +219,5 @@ def test_missing_images_and_a_wrong_folder(tmp_path: Path) -> None:
         match=r"of 5\.5 s in .*, but got none of 1 clips, first: .*image of frame 50, but got none, try to extract",
     ):
         CoVLA(tmp_path).scenes("train")
-    (tmp_path / "images" / "a").rename(tmp_path / "images" / "b")
-    with pytest.raises(UserError, match=r"got none of 1 clips, first: .*images/a: Expected images, but got none, try"):
-        CoVLA(tmp_path).scenes("train")
-    write(tmp_path / "empty", clip())
-    (tmp_path / "empty/states/2022-07-14--14-32-55--10_first.jsonl").write_text("")
-    with pytest.raises(
-        UserError, match=r"got none of 1 clips, first: .*first\.jsonl: Expected a record of frame 0, but"
-    ):
-        CoVLA(tmp_path / "empty").scenes("train")
-    write(tmp_path / "short", clip(frames=100))
-    with pytest.raises(UserError, match=r"got none of 1 clips, which are shorter\."):
-        CoVLA(tmp_path / "short").scenes("train")
     with pytest.raises(UserError, match=r"a multiple of 0\.5 s, but got 0\.7"):
         CoVLA(tmp_path, 0.7)

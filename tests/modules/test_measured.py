@@ -20,8 +20,7 @@ class Ends(Callback):
 
 
 @pytest.mark.parametrize("command", ["test", "predict", "validate", "certify", "fit"])
-def test_an_evaluation_that_ends_early_fails(tmp_path, monkeypatch, command):
-    monkeypatch.chdir(tmp_path)
+def test_an_evaluation_that_ends_early_fails(folder, monkeypatch, command):
     small = [*NAMED, "--trainer.limit_val_batches=1.0", "--trainer.val_check_interval=1", "--data.eval_prompts=2"]
     bounds = [f"--model.objective.constraints.{name}.at_most=0.9" for name in ("lava", "battery")]
     if command == "certify":

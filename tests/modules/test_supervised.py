@@ -253,9 +253,8 @@ SHORT = (
 
 
 @pytest.mark.slow
-def test_the_shipped_recipe_runs(tmp_path, monkeypatch):
+def test_the_shipped_recipe_runs(folder):
     """Two updates of configs/gsm8k_sft.yaml; what it writes is a policy."""
-    monkeypatch.chdir(tmp_path)
     main(["fit", *shlex.split(f"-c configs/gsm8k_sft.yaml {SHORT} --data.prompts_per_update=4 --trainer.max_steps=2")])
     assert policy_of("models/word-problems") is not None
 
@@ -282,9 +281,8 @@ def test_a_run_that_goes_on_ends_with_the_same_model(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_drivers_recipe_is_four_runs_on_different_scenes(tmp_path, monkeypatch):
+def test_the_drivers_recipe_is_four_runs_on_different_scenes(folder, monkeypatch):
     """The commands at the head of configs/navsim_sft.yaml, in little: each run goes on from earlier runs' ends."""
-    monkeypatch.chdir(tmp_path)
     head = (Path(__file__).parents[2] / "configs" / "navsim_sft.yaml").read_text().partition("threads:")[0]
     commands = re.findall(r"python -m lightning_cgrpo (fit .*)", head.replace("\\\n#", ""))
     (mean,) = re.findall(r"benchmarks.navsim.average (.*)", head)
@@ -317,9 +315,8 @@ def test_the_drivers_recipe_is_four_runs_on_different_scenes(tmp_path, monkeypat
     )
 
 
-def test_real_records_and_any_model(directory, shared_data, tmp_path, monkeypatch):
+def test_real_records_and_any_model(directory, shared_data, folder):
     """The same recipe on GSM8K itself, from another model, in micro-batches."""
-    monkeypatch.chdir(tmp_path)
     command = (
         f"-c configs/gsm8k_sft.yaml {SHORT} --data=GSM8KDataModule --data.path={shared_data / 'gsm8k'} "
         f"--data.prompts_per_update=4 --model.policy=lightning_cgrpo.CausalLMPolicy --model.policy.model={directory} "

@@ -50,9 +50,3 @@ def test_a_larger_test_costs_less() -> None:
     margins = [(threshold - AimForTest(prompts)(threshold)).item() for prompts in (100, 1000, 10_000)]
     assert margins == sorted(margins, reverse=True)
     assert margins[0] / margins[2] == pytest.approx(10, rel=0.2)
-
-
-@pytest.mark.parametrize(("prompts", "confidence"), [(0, 0.9), (10, 0.5), (10, 1.0)])
-def test_arguments_are_checked(prompts: int, confidence: float) -> None:
-    with pytest.raises(ValueError, match=r"Expected argument `(prompts|confidence)`"):
-        AimForTest(prompts, confidence)

@@ -9,7 +9,7 @@ from matplotlib.colors import to_rgba
 from lightning_cgrpo.navsim.render import style
 from lightning_cgrpo.navsim.render.draw import draw
 from lightning_cgrpo.navsim.scorer import Scorer
-from tests.scenes.scenes import agent, crossing, moved, straight, straight_road
+from tests.scenes.scenes import agent, moved, straight, straight_road
 
 TO_THE_SIDE = straight(left=-3.0)
 
@@ -76,20 +76,6 @@ def test_candidates_are_told_by_score_and_marked_where_they_violate():
     assert int(scores.steps["drivable_area_compliance"][2]) > 0
     colors = {to_rgba(line.get_color()) for line in axes.lines}
     assert {style.SCORES(float(score)) for score in scores.epdms} <= colors
-
-
-def lit(*red):
-    lights = [
-        {"t": t, "red": ["through"] if on else [], "green": []} for t, on in zip((0, 1.0, 2.5, 4), red, strict=False)
-    ]
-    return texts(picture(crossing(traffic_lights=lights), [straight()])[0].axes[0])
-
-
-def test_lights_say_when_they_are_red():
-    assert "red to 1 s" in lit(True, False, False)
-    assert "red from 1 to 2.5 s" in lit(False, True, False)
-    assert "red to 1, from 2.5 s" in lit(True, False, True)
-    assert not any("red" in text for text in [*lit(True, True), *lit(False, False), *lit()])
 
 
 def test_malformed_and_jumping_candidates_dont_spoil_the_picture():

@@ -100,15 +100,6 @@ def test_a_function_that_raises_ends_the_run_with_its_own_error(folder):
     assert error.value.__notes__ == ["Raised by the reward function of signal 'reward_of_it'."]
 
 
-@pytest.mark.parametrize(
-    ("output", "problem"),
-    [(None, "a NoneType"), ([1.0], "list of 8 numbers.* but got 1"), ([torch.ones(2)] * 8, "numbers or None")],
-)
-def test_another_output_than_numbers_ends_the_run(folder, output, problem):
-    with pytest.raises(UserError, match=f"signal 'reward_of_it' .*{problem}"):
-        train(folder, lambda completions: output)
-
-
 @pytest.mark.parametrize("faulty", ["reward_of_it", "even"])
 def test_a_signal_without_a_finite_value_for_20_updates_ends_the_run(folder, faulty):
     """One finite value, or none that applies, is enough to continue."""

@@ -4,7 +4,6 @@ import shutil
 
 import pytest
 import torch
-from torch.distributed.checkpoint.state_dict_saver import save
 
 from benchmarks import kill_loop
 
@@ -15,26 +14,6 @@ def test_killed_runs_go_on_as_if_they_had_not_been(monkeypatch):
     for number in (5, 10, 11, 15):
         (trial,) = kill_loop.main(["--kills=1", f"--first={number}", "--seed=1"])
         assert trial.differences == []
-
-
-def test_twenty_kills_are_of_all_kinds():
-    settings = [kill_loop._setting(number) for number in range(20)]
-    assert sum(task == "language" for task, _ in settings) == sum(strategy == "auto" for _, strategy in settings) == 10
-    assert sum(setting == ("language", "ddp") for setting in settings) == 2
-    sharded = [number for number in range(40) if kill_loop._setting(number) == ("language", "fsdp2")]
-    assert sharded == [3, 11, 19, 27, 35] and {number // 4 % 5 for number in sharded} == set(range(5))
-
-
-def test_a_directory_is_read_as_a_file_is(tmp_path):
-    state = {"state_dict": {"a": torch.arange(3.0)}, "optimizer_0": {"param_groups": [{"lr": 0.1}]}}
-    rest = {"global_step": 3, "callbacks": {}}
-    save(state, checkpoint_id=tmp_path / "sharded.ckpt", no_dist=True)
-    torch.save(rest, tmp_path / "sharded.ckpt" / "meta.pt")
-    torch.save(state | rest, tmp_path / "single.ckpt")
-    found = [kill_loop.read(tmp_path / f"{name}.ckpt") for name in ("sharded", "single")]
-    assert list(kill_loop._different(*found, "checkpoint")) == []
-    found[1]["state_dict"]["a"][1] += 1
-    assert list(kill_loop._different(*found, "checkpoint")) == ["checkpoint.state_dict.a: other numbers"]
 
 
 def test_what_differs_is_told(tmp_path):

@@ -83,16 +83,6 @@ def test_the_mean_of_a_distribution_is_that_of_the_table():
     assert texts(figure.axes[0]) == ["λ 0.125\nmean 3.25"]
 
 
-def test_labels_longer_than_their_axes_keep_columns_together():
-    widths = []
-    for label in ("short", "a label that is a good deal longer than the axes under it, " * 2):
-        [(_, figure)] = curves([method(label, made({"reward/mean": [0.5] * 10, "rate/lava": [0.5] * 10}))])
-        figure.draw_without_rendering()
-        widths.append([axes.get_position().width for axes in figure.axes])
-        assert label.split()[0] in figure.texts[0].get_text()
-    assert widths[0] == pytest.approx(widths[1], rel=0.02)
-
-
 def test_text_of_a_pdf_stays_text(shipped_fonts, tmp_path):
     """Journals refuse fonts of type 3."""
     with style():

@@ -8,13 +8,11 @@ import pytest
 from lightning_cgrpo.objective.bound import Bound
 from lightning_cgrpo.reporting.measures import (
     compliance,
-    near_best,
     second_half,
     spread,
     statistic,
     together,
     violates,
-    violation,
 )
 from lightning_cgrpo.reporting.series import Series
 
@@ -61,12 +59,6 @@ def test_tolerance_is_a_share_of_the_allowed_violations():
     assert compliance(series([0.8, 0.78, 0.77]), rate("at_least", 0.8)).values.tolist() == [1, 1, 0]
     mean = Bound("mean", "at_most", 20.0)
     assert not violates(statistic([20.4]), mean) and violates(statistic([20.5]), mean)
-
-
-def test_violation_in_both_orientations():
-    assert violation(0.3, rate("at_most", 0.1)) == pytest.approx(0.2)
-    assert violation(0.7, rate("at_least", 0.8)) == pytest.approx(0.1) and violation(0.9, rate("at_least", 0.8)) < 0
-    assert near_best(1.0) == pytest.approx(0.85) and near_best(-1.0) == pytest.approx(-1.15)
 
 
 def test_spread_is_over_what_two_seeds_reach():

@@ -5,10 +5,7 @@ import torch
 
 from lightning_cgrpo import CategoricalMLP, EnvironmentSampler
 from lightning_cgrpo.policies.network_policy import NetworkPolicy
-from lightning_cgrpo.policies.policy import PolicyOutput
 from lightning_cgrpo.randomness import Stream, uniform
-from lightning_cgrpo.rollout import Examples
-from lightning_cgrpo.samplers.environment import Environment
 from lightning_cgrpo.tasks.gridworld import Gridworld, Layouts
 
 HORIZON, GROUP = 25, 4
@@ -157,61 +154,6 @@ def test_randomness_is_that_of_the_noise_alone():
 
     EnvironmentSampler(Gridworld(HORIZON)).rollout(policy, layouts(), GROUP, noise)
     assert shapes == [(GROUP, HORIZON)]
-
-
-class Once(Environment):
-    """Two actions, one step."""
-
-    max_steps = 1
-
-    def reset(self, prompts, group_size):
-        return Once.Episodes(len(prompts) * group_size)
-
-    class Episodes:
-        """State 0 before the step, 1 after it."""
-
-        def __init__(self, size):
-            self.start = torch.zeros(size, dtype=torch.int64)
-
-        def observe(self, states):
-            return states[:, None].float()
-
-        def step(self, states, actions):
-            return torch.ones_like(states)
-
-        def ended(self, states):
-            return states == 1
-
-        def report(self, states, actions, reached):
-            return {"action": actions}
-
-
-class Biased(torch.nn.Module):
-    """Chooses action 0, 1, 2 with probabilities 0.25, 0, 0.75."""
-
-    def forward(self, observations):
-        return torch.tensor([[0.25, 0.0, 0.75]]).log().expand(len(observations), -1)
-
-
-def test_probabilities_are_the_policy_s():
-    """The inverse of the distribution function: below 1/4 the first action, never the one of probability 0."""
-    draws = torch.tensor([0.0, 0.2499999, 0.25, 0.9999999]).view(1, 4, 1)
-    prompts = Layouts(1).groups(torch.tensor([0]))
-    rollouts = EnvironmentSampler(Once()).rollout(NetworkPolicy(Biased()), prompts, 4, lambda *shape: draws)
-    assert rollouts.actions.flatten().tolist() == [0, 0, 2, 2]
-    assert rollouts.log_probs.flatten().exp().tolist() == pytest.approx([0.25, 0.25, 0.75, 0.75])
-
-
-def test_rollouts_can_take_part_in_training():
-    """Tensors made under inference mode can't be saved for a backward pass; these are none."""
-    policy = make_policy("mlp")
-    rollouts = rollout(policy)
-    tensors = [rollouts.actions, rollouts.mask, rollouts.log_probs, *rollouts.inputs.values(), *rollouts.info.values()]
-    assert not any(tensor.is_inference() for tensor in tensors)
-    examples = policy.examples(rollouts)
-    assert isinstance(examples, Examples) and isinstance(policy(examples), PolicyOutput)
-    policy(examples).log_probs.sum().backward()
-    assert all(parameter.grad.any() for parameter in policy.parameters())
 
 
 def test_no_prompts():

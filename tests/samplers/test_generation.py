@@ -4,7 +4,6 @@ import pytest
 import torch
 import transformers
 
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
 from lightning_cgrpo.policies.shared_prefix.decoding import Decoding
 from lightning_cgrpo.policies.shared_prefix.rotation import JointRotation
@@ -263,24 +262,6 @@ def test_distribution(directory, temperature):
     assert (expected > 5).sum() > 5
 
 
-def test_top_p_support_and_distribution(directory):
-    policy = CausalLMPolicy(str(directory), dtype="float64")
-    policy.load()
-    with torch.no_grad():
-        policy.model.get_input_embeddings().weight.mul_(6)
-    draws = 2000
-    grid = ((torch.arange(draws, dtype=torch.float64) + 0.5) / draws).view(1, draws, 1)
-    rollouts = GenerationSampler(1, top_p=0.4).rollout(policy, groups(TEXTS[:1]), draws, lambda *shape: grid)
-    probabilities = policy.model(policy.encode(TEXTS[:1])[0]).logits[0, -1].softmax(-1)
-    ordered, order = probabilities.sort(descending=True)
-    size = int((ordered.cumsum(0) < 0.4).sum()) + 1
-    assert 1 < size < 100
-    inside = torch.zeros_like(probabilities).index_put((order[:size],), ordered[:size])
-    counts = torch.bincount(rollouts.actions.flatten(), minlength=len(probabilities))
-    assert ((counts - draws * inside / inside.sum()).abs() <= 1).all()
-    assert (counts[inside == 0] == 0).all()
-
-
 def test_top_p():
     probabilities = torch.tensor([[0.1, 0.4, 0.4, 0.1], [0.97, 0.01, 0.01, 0.01]], dtype=torch.float64)
     for p, kept in ((0.4, [[1], [0]]), (0.41, [[1, 2], [0]]), (0.85, [[0, 1, 2], [0]]), (1e-9, [[1], [0]])):
@@ -375,17 +356,6 @@ def test_diverged_weights_are_an_error(directory, monkeypatch, look_every):
     prompts = groups()
     with pytest.raises(FloatingPointError, match="Expected finite logits"):
         GenerationSampler(9).rollout(policy, prompts, 2, noise_for(prompts))
-
-
-def test_errors_name_what_is_wrong(policy):
-    prompts = groups()
-    with pytest.raises(UserError, match=r"column 'prompt' for GenerationSampler, but got question"):
-        GenerationSampler(2).rollout(policy, PromptGroups(prompts.index, {"question": TEXTS}), 2, noise_for(prompts))
-    with pytest.raises(UserError, match=r"256 positions.*max_new_tokens 250"):
-        GenerationSampler(250).rollout(policy, prompts, 2, noise_for(prompts))
-    for name, value in {"top_p": 0.0, "min_new_tokens": 5, "top_k": 0, "min_p": 2, "batch_size": 0}.items():
-        with pytest.raises(ValueError, match=name):
-            GenerationSampler(4, **{name: value})
 
 
 def test_no_gradients_and_no_inference_tensors(policy):

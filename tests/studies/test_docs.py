@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from lightning_cgrpo.studies.study import configuration, read_study
 
 ROOT = Path(__file__).parents[2]
@@ -12,18 +10,16 @@ PAGE = (ROOT / "docs/studies.md").read_text(encoding="utf-8")
 YAML = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_first_study_is_read(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").write_text(YAML[0])
+def test_the_first_study_is_read(folder):
+    (folder / "mine.yaml").write_text(YAML[0])
     study = read_study("mine.yaml")
     assert len({run.name for run in study.runs}) == 9 and study.after and study.at_once == 2
     assert all(configuration(run)["trainer"]["max_steps"] == 2000 for run in study.runs)
 
 
-def test_a_user_s_own_problem(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").write_text(YAML[1])
-    (tmp_path / "study.yaml").write_text(YAML[2])
+def test_a_user_s_own_problem(folder):
+    (folder / "mine.yaml").write_text(YAML[1])
+    (folder / "study.yaml").write_text(YAML[2])
     (functions,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     tour = (ROOT / "docs/tour.md").read_text(encoding="utf-8")
     assert functions.strip() in tour
@@ -36,8 +32,3 @@ def test_a_user_s_own_problem(tmp_path, monkeypatch):
             assert value in example
         assert model["policy"]["init_args"]["model"] == "models/tiny-qwen2"
     assert [run.name for run in study.runs[:2]] == ["softmax,seed=0", "pid,seed=0"] and len(study.runs) == 6
-
-
-@pytest.mark.parametrize("file", re.findall(r"configs/studies/\w+\.yaml", PAGE))
-def test_shipped_studies_exist(file):
-    assert (ROOT / file).is_file()

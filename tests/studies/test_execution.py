@@ -13,7 +13,6 @@ from filelock import FileLock
 from lightning_cgrpo.output import SUMMARY
 from lightning_cgrpo.studies import execution
 from lightning_cgrpo.studies.children import Children
-from lightning_cgrpo.studies.command import progress_line
 from lightning_cgrpo.studies.execution import execute, here
 from lightning_cgrpo.studies.state import identity, notes, state, summary_of
 from lightning_cgrpo.studies.study import Run, configuration
@@ -126,12 +125,3 @@ def test_a_signal_ends_all_children_and_begins_no_other(at_once, number):
     assert [state(run) for run in runs[:at_once]] == ["interrupted at 4 of 10"] * at_once
     assert [state(run) for run in runs[at_once:]] == ["open"] * (4 - at_once)
     assert os.system(f"ps -eo args | grep -v grep | grep -q 'name=slow,seed=0.*{runs[0].logs}'") != 0
-
-
-def test_the_progress_of_a_sitting(monkeypatch):
-    runs, done = [make("good", seed) for seed in range(3)], {0: (60, 100)}
-    monkeypatch.setattr("lightning_cgrpo.studies.command.progress", lambda run: done.get(run.seed, (0, None)))
-    assert progress_line(runs, 60, 600.0) == "60 of 300 updates, 10 min"
-    done |= {0: (100, 100), 1: (10, 100)}
-    # 50 updates took ten minutes, 190 are left.
-    assert progress_line(runs, 60, 600.0) == "110 of 300 updates, 10 min, 38 min left"

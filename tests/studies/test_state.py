@@ -99,18 +99,17 @@ def test_an_identity_tells_learning_seed_and_length():
         check_distinct([make(), replace(same, variant="b")])
 
 
-def test_other_weights_behind_the_same_name_make_another_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_other_weights_behind_the_same_name_make_another_run(folder, monkeypatch):
     run = Run("a", 0, ("-c", "configs/gsm8k.yaml", "--model.policy.model=mine"), "runs/mine")
-    (tmp_path / "mine").mkdir()
+    (folder / "mine").mkdir()
     for name in ("config.json", "model.safetensors"):
-        (tmp_path / "mine" / name).write_text(name)
+        (folder / "mine" / name).write_text(name)
     first = identity(run)
     assert origin("mine").fingerprint in first
-    (tmp_path / "mine/model.safetensors").write_text("others")
+    (folder / "mine/model.safetensors").write_text("others")
     identity.cache_clear(), weights.cache_clear()
     assert identity(run) != first
-    (tmp_path / "mine/config.json").unlink()
+    (folder / "mine/config.json").unlink()
     weights.cache_clear()
     monkeypatch.setattr("lightning_cgrpo.policies.pretrained.hub_answers", lambda: True)
     for model in ("mine", "nobody/nothing"):

@@ -63,15 +63,6 @@ def dots(monkeypatch):
     monkeypatch.setattr("lightning_cgrpo.callbacks.driving.pictures.picture", lambda *_: Figure(figsize=(0.2, 0.2)))
 
 
-def test_scenes_of_every_nth_update(tmp_path, dots):
-    callback = DrivePictures(every_n_updates=3, scenes=5)
-    for update in range(5):
-        trainer = trainer_at(tmp_path, update)
-        callback.on_train_batch_end(trainer, MODULE, TWO, None, 0)
-        trainer.loggers[0].finalize("success")
-    assert images(tmp_path) == {"drives/0": [0, 3], "drives/1": [0, 3]}
-
-
 def test_the_first_scenes_of_every_validation(tmp_path, dots):
     callback = DrivePictures(every_n_updates=100)
     for update, batch, checking in ((-1, 0, True), (6, 0, False), (6, 1, False), (9, 0, False)):

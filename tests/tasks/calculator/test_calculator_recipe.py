@@ -15,21 +15,18 @@ QUICK = shlex.split(
 
 
 @pytest.mark.slow
-def test_the_recipe_makes_a_model_from_which_training_starts_and_resumes(tmp_path, monkeypatch):
+def test_the_recipe_makes_a_model_from_which_training_starts_and_resumes(folder):
     """Two updates and two after resuming leave the state of four updates."""
-    monkeypatch.chdir(tmp_path)
     small = ["--model.policy.hidden_size=32", "--model.policy.layers=1", "--trainer.max_steps=2"]
     main(["fit", "-c", "configs/calculator_sft.yaml", *QUICK, *small])
-    assert (tmp_path / "models/calculator/config.json").is_file()
+    assert (folder / "models/calculator/config.json").is_file()
     train = ["fit", "-c", "configs/calculator.yaml", *QUICK, "--model.group_size=2", "--callbacks.samples=null"]
     train += ["--callbacks.checkpoints.every_n_train_steps=2", "--callbacks.checkpoints.save_top_k=-1"]
     train += ["--callbacks.checkpoints.monitor=null", "--trainer.max_steps=4"]
     main(train)
-    (first,) = tmp_path.glob("runs/calculator,*/*/checkpoints/step=2.ckpt")
+    (first,) = folder.glob("runs/calculator,*/*/checkpoints/step=2.ckpt")
     main([*train, f"--ckpt_path={first}"])
-    ends = [
-        torch.load(path, weights_only=True) for path in tmp_path.glob("runs/calculator,*/*/checkpoints/step=4.ckpt")
-    ]
+    ends = [torch.load(path, weights_only=True) for path in folder.glob("runs/calculator,*/*/checkpoints/step=4.ckpt")]
     assert len(ends) == 2
     assert_same_state(*ends, 4)
     start = torch.load(first, weights_only=True)["state_dict"]

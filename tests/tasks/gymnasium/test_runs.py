@@ -31,15 +31,14 @@ def fit(*arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
-def test_overlays_start(world, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_overlays_start(world, folder):
     overlays = sorted((PACKAGED / "ablations" / world).glob("*.yaml"))
     assert [file.stem for file in overlays] == ["fixed_weights", "ppo_lagrangian", "unconstrained"]
     for overlay in overlays:
         name = overlay.stem
         steps = "--trainer.max_steps=7" if name == "ppo_lagrangian" else "--trainer.max_steps=1"  # beyond the warm-up
         fit("-c", f"configs/{world}.yaml", "-c", f"configs/ablations/{world}/{name}.yaml", steps, *SHORT.get(world, []))
-        assert list(tmp_path.glob(f"runs/{world},*{name}*/version_0/checkpoints/last.ckpt")), name
+        assert list(folder.glob(f"runs/{world},*{name}*/version_0/checkpoints/last.ckpt")), name
 
 
 RUNS = {
