@@ -18,7 +18,6 @@ from lightning_cgrpo import GaussianMLP, Objective
 from lightning_cgrpo.callbacks import SampleAnswers, WritePredictions
 from lightning_cgrpo.callbacks.answers import answer_records
 from lightning_cgrpo.callbacks.sample_answers import _table, best_and_worst
-from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
 
 HOSTILE = [
