@@ -6,37 +6,27 @@ import pytest
 import torch
 
 from lightning_cgrpo.multipliers import DampedAscent, ExponentiatedGradient, standard_units
+from tests.multipliers.stepping import maker, multiplier, step
 
-ONE = torch.ones(1, dtype=torch.bool)
-
-
-def controller(**arguments) -> DampedAscent:
-    made = DampedAscent(**arguments)
-    made.setup(1)
-    return made
-
-
-def step(made: DampedAscent, violation: float) -> float:
-    made.step(torch.tensor([violation], dtype=torch.float64), ONE)
-    return made.multipliers.item()
+controller = maker(DampedAscent)
 
 
 def test_steps_by_hand() -> None:
     made = controller(gain=2.0, time=4.0, smoothing=0.75, max_multiplier=9.0, init=1.0)
     assert made.weights.tolist() == [0.5, 0.5]
     smoothed, integral = 0.4, 0.2  # the average starts at the first violation
-    assert step(made, 0.4) == pytest.approx(math.exp(2 * 0.8 + integral))
+    assert multiplier(made, 0.4) == pytest.approx(math.exp(2 * 0.8 + integral))
     for violation in (-2.0, -2.0, 2.0, 2.0, -0.8):
         smoothed = 0.75 * smoothed + 0.25 * violation
         integral += 0.5 * smoothed
         part = max(-1.0, min(1.0, 2 * smoothed))
-        assert step(made, violation) == pytest.approx(math.exp(part + max(part, 0) + integral))
-    assert step(made, 9.0) == pytest.approx(9.0)
+        assert multiplier(made, violation) == pytest.approx(math.exp(part + max(part, 0) + integral))
+    assert multiplier(made, 9.0) == pytest.approx(9.0)
 
 
 def test_the_answer_to_a_burst_is_bounded() -> None:
-    assert step(controller(time=1e9, max_multiplier=100.0), 7.0) == pytest.approx(math.exp(2))
-    assert step(controller(time=1e9), -7.0) == pytest.approx(math.exp(-1))
+    assert multiplier(controller(time=1e9, max_multiplier=100.0), 7.0) == pytest.approx(math.exp(2))
+    assert multiplier(controller(time=1e9), -7.0) == pytest.approx(math.exp(-1))
 
 
 def test_noise_moves_no_multiplier_on_average() -> None:
@@ -45,7 +35,7 @@ def test_noise_moves_no_multiplier_on_average() -> None:
     made = controller(init=0.05)
     seen = []
     for noise in 0.2 * torch.randn(4000, generator=generator, dtype=torch.float64):
-        step(made, noise.item())
+        multiplier(made, noise.item())
         seen.append(made.integral.item())
     walk = 5 / 60 * 0.2 * math.sqrt(4000)
     assert abs(seen[-1] - math.log(0.05)) < 2 * walk
@@ -55,22 +45,22 @@ def test_noise_moves_no_multiplier_on_average() -> None:
 def test_integral_stops_at_the_cap_and_leaves_it_at_once() -> None:
     made = controller()
     for _ in range(150):
-        assert step(made, 0.5) <= 10 + 1e-12
+        assert multiplier(made, 0.5) <= 10 + 1e-12
     assert made.multipliers.item() == pytest.approx(10)
-    falling = [step(made, -0.1) for _ in range(15)]
+    falling = [multiplier(made, -0.1) for _ in range(15)]
     assert falling[9] < 7 and falling == sorted(falling, reverse=True)
 
 
 def test_integral_stops_at_the_least_multiplier_and_leaves_it_before_the_threshold_is_crossed() -> None:
     made = controller()
     for _ in range(1000):
-        step(made, -0.3)
+        multiplier(made, -0.3)
     assert made.multipliers.item() == pytest.approx(0.01)
     assert made.integral.item() > math.log(0.01) + 0.9  # it stopped where the proportional part did the rest
-    rising = [step(made, -0.3 + 0.01 * t) for t in range(31)]
+    rising = [multiplier(made, -0.3 + 0.01 * t) for t in range(31)]
     crossed = 30  # the first update without slack
     assert rising[crossed] > 0.015 and rising == sorted(rising)
-    woken = [step(made, 0.3) for _ in range(4)]
+    woken = [multiplier(made, 0.3) for _ in range(4)]
     assert woken[3] > 5 * rising[crossed]
 
 
@@ -98,8 +88,8 @@ def test_reduces_to_exponentiated_gradient() -> None:
     exponentiated.setup(1)
     violations = 0.05 + 0.3 * torch.randn(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for violation in violations:
-        step(made, violation.item())
-        exponentiated.step(violation[None], ONE)
+        multiplier(made, violation.item())
+        step(exponentiated, violation.item())
         assert made.weights.tolist() == pytest.approx(exponentiated.weights.tolist(), abs=1e-6)
 
 

@@ -6,18 +6,9 @@ import pytest
 import torch
 
 from lightning_cgrpo.multipliers import ExponentiatedGradient
+from tests.multipliers.stepping import maker, step
 
-ALL = torch.ones(2, dtype=torch.bool)
-
-
-def controller(**arguments) -> ExponentiatedGradient:
-    made = ExponentiatedGradient(**arguments)
-    made.setup(2)
-    return made
-
-
-def step(made: ExponentiatedGradient, *violations: float) -> None:
-    made.step(torch.tensor(violations, dtype=torch.float64), ALL)
+controller = maker(ExponentiatedGradient, 2)
 
 
 def test_steps_by_hand() -> None:
@@ -41,7 +32,7 @@ def test_reduces_to_multiplicative_weights() -> None:
     made = controller(lr=0.7, clip=math.inf, bound=math.inf)
     expected = torch.full((3,), 1 / 3, dtype=torch.float64)
     for violations in torch.randn(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64):
-        made.step(violations, ALL)
+        step(made, *violations.tolist())
         expected = expected * torch.cat([torch.ones(1), (0.7 * violations).exp()])
         expected /= expected.sum()
         assert torch.allclose(made.weights, expected, rtol=1e-12)

@@ -4,76 +4,62 @@ import pytest
 import torch
 
 from lightning_cgrpo.multipliers import PID, NuPI, ProjectedAscent
+from tests.multipliers.stepping import draws, maker, multiplier, step
 
-ONE = torch.ones(1, dtype=torch.bool)
-
-
-def controller(**arguments) -> NuPI:
-    made = NuPI(**arguments)
-    made.setup(1)
-    return made
-
-
-def step(made: NuPI, violation: float) -> float:
-    made.step(torch.tensor([violation], dtype=torch.float64), ONE)
-    return made.multipliers.item()
-
-
-def random(size: int) -> torch.Tensor:
-    return 0.05 + 0.3 * torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+controller = maker(NuPI)
 
 
 def test_steps_by_hand() -> None:
     made = controller(kp=1.0, ki=0.5, nu=0.75)
-    assert step(made, 0.2) == pytest.approx(0.1)  # ki v_0: s_0 = v_0
+    assert multiplier(made, 0.2) == pytest.approx(0.1)  # ki v_0: s_0 = v_0
     # s_1 = .75 * .2 + .25 * .6 = .3; were s_0 = 0, the proportional term would be .15 and the sum .55.
-    assert step(made, 0.6) == pytest.approx(0.1 + 0.3 + (0.3 - 0.2))
-    assert step(made, 0.3) == pytest.approx(0.5 + 0.15 + 0)
+    assert multiplier(made, 0.6) == pytest.approx(0.1 + 0.3 + (0.3 - 0.2))
+    assert multiplier(made, 0.3) == pytest.approx(0.5 + 0.15 + 0)
     # s_3 = .75 * .3 + .25 * -.9 = 0
-    assert step(made, -0.9) == pytest.approx(max(0, 0.65 - 0.45 - 0.3))
+    assert multiplier(made, -0.9) == pytest.approx(max(0, 0.65 - 0.45 - 0.3))
     assert made.weights.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("nu", [0.0, 0.9, -0.5])
 def test_equals_the_recursion(nu: float) -> None:
     made = controller(kp=0.8, ki=0.1, nu=nu, max_multiplier=0.3, init=0.2)
-    multiplier, smoothed, seen = 0.2, None, set()
-    for v in (random(300) - 0.05).tolist():
+    expected, smoothed, seen = 0.2, None, set()
+    for v in (draws(300) - 0.05).tolist():
         new = v if smoothed is None else nu * smoothed + (1 - nu) * v
         change = 0.0 if smoothed is None else new - smoothed
-        multiplier = min(max(multiplier + 0.1 * v + 0.8 * change, 0.0), 0.3)
+        expected = min(max(expected + 0.1 * v + 0.8 * change, 0.0), 0.3)
         smoothed = new
-        assert step(made, v) == pytest.approx(multiplier, abs=1e-12)
-        seen.add(round(multiplier, 9))
+        assert multiplier(made, v) == pytest.approx(expected, abs=1e-12)
+        seen.add(round(expected, 9))
     assert {0.0, 0.3} < seen  # both bounds were met
 
 
 def test_reduces_to_projected_ascent() -> None:
     made, projected = controller(kp=0.0, ki=0.7, nu=0.9, max_multiplier=1.0), ProjectedAscent(0.7, max_multiplier=1.0)
     projected.setup(1)
-    for v in random(300):
-        step(made, v.item())
-        projected.step(v[None], ONE)
+    for v in draws(300):
+        multiplier(made, v.item())
+        step(projected, v.item())
         assert torch.equal(made.multipliers, projected.multipliers)
 
 
 def test_reduces_to_optimistic_gradient() -> None:
     made = controller(kp=0.1, ki=0.1, init=2.0)
-    violations = random(50).tolist()
+    violations = draws(50).tolist()
     expected, previous = 2.0, violations[0]
     for v in violations:
         expected += 0.1 * (2 * v - previous)
         previous = v
-        assert step(made, v) == pytest.approx(expected)
+        assert multiplier(made, v) == pytest.approx(expected)
 
 
 def test_reduces_to_pid_between_the_bounds() -> None:
     made, pid = controller(kp=0.5, ki=0.1, nu=0.6, init=1.0), PID(kp=0.5, ki=0.1, smoothing=0.6)
     pid.setup(1)
-    violations = random(50).abs() + 0.1
+    violations = draws(50).abs() + 0.1
     for v in violations:
-        step(made, v.item())
-        pid.step(v[None], ONE)
+        multiplier(made, v.item())
+        step(pid, v.item())
         assert made.multipliers.item() == pytest.approx(1 + pid.multipliers.item() - 0.5 * violations[0].item())
     assert made.multipliers.item() < 5
 
@@ -81,5 +67,5 @@ def test_reduces_to_pid_between_the_bounds() -> None:
 def test_leaves_the_cap_at_once() -> None:
     made = controller(kp=1.0, ki=0.1, max_multiplier=2.0)
     for _ in range(1000):
-        assert step(made, 0.5) <= 2.0
-    assert step(made, 0.3) == pytest.approx(2.0 + 0.03 - 0.2)
+        assert multiplier(made, 0.5) <= 2.0
+    assert multiplier(made, 0.3) == pytest.approx(2.0 + 0.03 - 0.2)

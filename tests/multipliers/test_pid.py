@@ -4,48 +4,34 @@ import pytest
 import torch
 
 from lightning_cgrpo.multipliers import PID, ProjectedAscent
+from tests.multipliers.stepping import draws, maker, multiplier, step
 
-ONE = torch.ones(1, dtype=torch.bool)
-
-
-def controller(**arguments) -> PID:
-    made = PID(**arguments)
-    made.setup(1)
-    return made
-
-
-def step(made: PID, violation: float) -> float:
-    made.step(torch.tensor([violation], dtype=torch.float64), ONE)
-    return made.multipliers.item()
-
-
-def random(size: int) -> torch.Tensor:
-    return 0.05 + 0.3 * torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+controller = maker(PID)
 
 
 def test_steps_by_hand() -> None:
     made = controller(kp=1.0, ki=0.5, kd=2.0)
     assert made.weights.tolist() == [1, 0]
-    assert step(made, 0.2) == pytest.approx(0.2 + 0.1)  # no derivative at the start
-    assert step(made, 0.3) == pytest.approx(0.3 + 0.25 + 2 * 0.1)
-    assert step(made, 0.1) == pytest.approx(0.1 + 0.3)  # the derivative's positive part only
+    assert multiplier(made, 0.2) == pytest.approx(0.2 + 0.1)  # no derivative at the start
+    assert multiplier(made, 0.3) == pytest.approx(0.3 + 0.25 + 2 * 0.1)
+    assert multiplier(made, 0.1) == pytest.approx(0.1 + 0.3)  # the derivative's positive part only
     assert made.weights.tolist() == pytest.approx([1 / 1.4, 0.4 / 1.4])
-    assert step(made, -0.4) == pytest.approx(0)  # -0.4 + 0.1 < 0
+    assert multiplier(made, -0.4) == pytest.approx(0)  # -0.4 + 0.1 < 0
     assert made.integral.item() == pytest.approx(0.1)
-    assert step(made, -0.4) == 0
+    assert multiplier(made, -0.4) == 0
     assert made.integral.item() == 0
-    assert step(made, 0.1) == pytest.approx(0.1 + 0.05 + 2 * 0.5)
+    assert multiplier(made, 0.1) == pytest.approx(0.1 + 0.05 + 2 * 0.5)
 
 
 def test_equals_the_published_recursion_between_its_bounds() -> None:
     made = controller(kp=0.4, ki=0.1, kd=0.6)
-    violations = random(100).tolist()
+    violations = draws(100).tolist()
     integral, previous = 0.0, violations[0]
     for v in violations:
         integral = max(0.0, integral + 0.1 * v)
         expected = max(0.0, 0.4 * v + integral + 0.6 * max(0.0, v - previous))
         previous = v
-        assert step(made, v) == pytest.approx(expected)
+        assert multiplier(made, v) == pytest.approx(expected)
     assert expected < 5
 
 
@@ -53,7 +39,7 @@ def test_equals_the_published_recursion_between_its_bounds() -> None:
 def test_derivative_does_not_kick_at_the_start(first: float) -> None:
     calm = controller(kp=0.0, kd=100.0)
     plain = controller(kp=0.0, kd=0.0)
-    assert step(calm, first) == step(plain, first)
+    assert multiplier(calm, first) == multiplier(plain, first)
 
 
 def test_derivative_after_a_gap_starts_at_the_last_observation() -> None:
@@ -68,19 +54,19 @@ def test_derivative_after_a_gap_starts_at_the_last_observation() -> None:
 def test_integral_does_not_wind_up() -> None:
     made = controller(kp=1.0, ki=0.1, max_multiplier=2.0)
     for _ in range(1000):
-        saturated = step(made, 0.5)
+        saturated = multiplier(made, 0.5)
     assert saturated == 2.0
     assert made.integral.item() == pytest.approx(1.5)  # kp v = .5 does the rest
-    assert step(made, 0.3) == pytest.approx(0.3 + 1.53)
-    assert step(made, -0.1) == pytest.approx(-0.1 + 1.52)
+    assert multiplier(made, 0.3) == pytest.approx(0.3 + 1.53)
+    assert multiplier(made, -0.1) == pytest.approx(-0.1 + 1.52)
 
 
 def test_spike_does_not_empty_the_integral() -> None:
     made = controller(kp=10.0, ki=0.1, max_multiplier=2.0)
     for _ in range(20):
-        step(made, 0.1)
+        multiplier(made, 0.1)
     before = made.integral.item()
-    assert step(made, 0.9) == 2.0
+    assert multiplier(made, 0.9) == 2.0
     assert made.integral.item() == before
 
 
@@ -88,9 +74,9 @@ def test_reduces_to_projected_ascent() -> None:
     made, projected = controller(kp=0.0, ki=0.7, kd=0.0, max_multiplier=1.0), ProjectedAscent(0.7, max_multiplier=1.0)
     projected.setup(1)
     seen = set()
-    for v in random(300):
-        step(made, v.item())
-        projected.step(v[None], ONE)
+    for v in draws(300):
+        multiplier(made, v.item())
+        step(projected, v.item())
         assert torch.equal(made.multipliers, projected.multipliers)
         assert torch.equal(made.weights, projected.weights)
         seen.add(made.multipliers.item())

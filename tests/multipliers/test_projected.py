@@ -1,21 +1,11 @@
 """Projected ascent against its equation."""
 
 import pytest
-import torch
 
 from lightning_cgrpo.multipliers import ProjectedAscent
+from tests.multipliers.stepping import maker, step
 
-ALL = torch.ones(2, dtype=torch.bool)
-
-
-def controller(**arguments) -> ProjectedAscent:
-    made = ProjectedAscent(**arguments)
-    made.setup(2)
-    return made
-
-
-def step(made: ProjectedAscent, *violations: float) -> None:
-    made.step(torch.tensor(violations, dtype=torch.float64), ALL)
+controller = maker(ProjectedAscent, 2)
 
 
 def test_steps_by_hand() -> None:

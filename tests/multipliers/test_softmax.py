@@ -7,22 +7,13 @@ import torch
 
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.multipliers.softmax import softmax_gradient
+from tests.multipliers.stepping import maker, step
 
-ALL = torch.ones(2, dtype=torch.bool)
-
-
-def controller(**arguments) -> SoftmaxAdam:
-    made = SoftmaxAdam(**arguments)
-    made.setup(2)
-    return made
+controller = maker(SoftmaxAdam, 2)
 
 
 def logits(made: SoftmaxAdam) -> list[float]:
     return [logit.item() for logit in made.logits]
-
-
-def step(made: SoftmaxAdam, *violations: float) -> None:
-    made.step(torch.tensor(violations, dtype=torch.float64), ALL)
 
 
 def random(seed: int, size: int) -> torch.Tensor:
@@ -75,7 +66,7 @@ def test_reduces_to_signs_without_moments() -> None:
     before = torch.tensor(logits(made), dtype=torch.float64)
     for violations in random(1, 20).view(10, 2):
         g = softmax_gradient(before, violations)
-        made.step(violations, ALL)
+        step(made, *violations.tolist())
         after = torch.tensor(logits(made), dtype=torch.float64)
         assert torch.allclose(after - before, 0.01 * g.sign(), rtol=1e-4)
         before = after
