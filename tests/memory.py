@@ -1,12 +1,31 @@
-"""A logger that keeps the metrics of each update."""
+"""What each update of a training leaves."""
 
+import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 
 
-class Memory(DummyLogger):
+def flat(module):
+    """A copy of all weights of a network, as one vector."""
+    return torch.cat([parameter.detach().clone().flatten() for parameter in module.parameters()])
+
+
+class Memory(Callback, DummyLogger):
+    """Keeps outputs, and the weights of policy and objective after each update; as a logger, the metrics."""
+
     def __init__(self):
         super().__init__()
-        self.updates = {}
+        self.updates, self.outputs, self.parameters, self.weights, self.steps = {}, [], [], [], []
+
+    @property
+    def metrics(self):
+        return list(self.updates.values())
 
     def log_metrics(self, metrics, step=None):
         self.updates.setdefault(step, {}).update(metrics)
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.outputs.append(outputs)
+        self.parameters.append(flat(pl_module.policy))
+        self.weights.append(pl_module.weights.clone())
+        self.steps.append(trainer.global_step)

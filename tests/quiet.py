@@ -1,10 +1,18 @@
 """Trainers and commands that show and write nothing."""
 
+import shlex
 from typing import Any
 
 from lightning.pytorch import Trainer
 
 QUIET = "--trainer.enable_progress_bar=false --trainer.enable_model_summary=false"
+GRIDWORLD = shlex.split(
+    f"-c configs/gridworld.yaml {QUIET} --callbacks.initial_rates=null --callbacks.progress=null "
+    "--callbacks.pictures=null --data.prompts_per_update=4 --data.train_prompts=12 --data.val_prompts=6 "
+    "--data.eval_prompts=4 --model.group_size=4 --model.policy.hidden=[16] --model.sampler.environment.max_steps=20"
+)
+"""Three small updates in an epoch; overrides come after."""
+CSV = ["--trainer.logger=CSVLogger", "--trainer.logger.save_dir=runs", "--trainer.log_every_n_steps=1"]
 
 
 def quiet_trainer(*callbacks: Any, **options: Any) -> Trainer:

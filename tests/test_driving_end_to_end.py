@@ -23,12 +23,6 @@ STUDY = read_study(str(ROOT / "configs/studies/navsim.yaml"))
 METHODS = [file.stem for file in sorted((ROOT / "configs/ablations/navsim").glob("*.yaml"))]
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def command(name, *more):
     main([name, *shlex.split(" ".join((SMALL, *more)))])
 

@@ -21,14 +21,6 @@ from tests.quiet import quiet_trainer
 UPDATES = 15
 
 
-class Signals(Callback):
-    def __init__(self) -> None:
-        self.measured = []
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.measured.append(outputs["measured"])
-
-
 class Stop(Callback):
     """Writes a checkpoint after an update, and ends the run before the next."""
 
@@ -42,10 +34,10 @@ class Stop(Callback):
 
 
 def trained(updates: int = UPDATES, ckpt_path: str | None = None, stop: int | None = None, save: Path | None = None):
-    module, memory, duals, seen = process_worker.grammar_module(), Memory(), LagrangianCallback(), Signals()
-    trainer = quiet_trainer(duals, seen, Stop(stop, save), precision="64-true", logger=memory, max_steps=updates)
+    module, memory, duals = process_worker.grammar_module(), Memory(), LagrangianCallback()
+    trainer = quiet_trainer(duals, memory, Stop(stop, save), precision="64-true", logger=memory, max_steps=updates)
     trainer.fit(module, process_worker.WithSides(3, seed=0), ckpt_path=ckpt_path)
-    return module, steady(memory.updates), duals, seen.measured
+    return module, steady(memory.updates), duals, [outputs["measured"] for outputs in memory.outputs]
 
 
 def steady(updates):

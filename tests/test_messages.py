@@ -10,11 +10,9 @@ import torch
 import torch.distributed as dist
 
 from lightning_cgrpo import (
-    CategoricalMLP,
     CausalLMPolicy,
     ConstrainedGRPO,
     Constraint,
-    EnvironmentSampler,
     FunctionTask,
     GenerationSampler,
     Objective,
@@ -25,7 +23,7 @@ from lightning_cgrpo.datamodules import GridworldDataModule, PromptDataModule
 from lightning_cgrpo.objective.measurement import RunningSums
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.rollout import PromptGroups
-from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from tests.grids import grid_module
 from tests.process_worker import even
 from tests.quiet import quiet_trainer
 
@@ -63,15 +61,9 @@ class Wire:
 
 
 def gridworld(folder) -> tuple[ConstrainedGRPO, object]:
-    module = ConstrainedGRPO(
-        CategoricalMLP(30, 5, hidden=(8,)),
-        EnvironmentSampler(Gridworld(max_steps=8)),
-        GridworldTask(),
-        Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.01)}),
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-        optimization=Optimization(epochs=2, minibatch_size=20, aggregation="token_mean"),
-        group_size=4,
-    )
+    optimization = Optimization(epochs=2, minibatch_size=20, aggregation="token_mean")
+    constraints = {name: Constraint(at_most=0.01) for name in ("lava", "battery")}
+    module = grid_module(constraints, max_steps=8, optimization=optimization)
     return module, GridworldDataModule(2 * 64, train_prompts=256, size=5, lava=2)
 
 

@@ -45,9 +45,7 @@ def test_images_have_the_size_that_qwens_processor_makes_of_a_camera_s():
 # ---------------------------------------------------------------------- they run
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.fixture(scope="module")

@@ -5,24 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Callback
 
 from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from tests.memory import Memory
 from tests.quiet import quiet_trainer
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "plain_cgrpo.py"
-
-
-class Multipliers(Callback):
-    def __init__(self):
-        self.history = []
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.history.append(pl_module.weights.clone())
 
 
 @pytest.fixture
@@ -53,10 +45,9 @@ def test_library_equals_the_plain_loop(plain):
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=5e-4),
         optimization=Optimization(epochs=2, minibatch_size=2048, entropy_weight=0.001, aggregation="token_mean"),
     )
-    seen = Multipliers()
-    duals = LagrangianCallback(SoftmaxAdam(lr=0.01))
+    seen, duals = Memory(), LagrangianCallback(SoftmaxAdam(lr=0.01))
     quiet_trainer(duals, seen, precision="64-true", max_steps=updates).fit(module, GridworldDataModule())
 
-    torch.testing.assert_close(torch.stack(seen.history), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.stack(seen.weights), expected, rtol=0, atol=1e-12)
     for ours, theirs in zip(policy.net.parameters(), network.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)

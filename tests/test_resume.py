@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, EnvironmentSampler, Objective
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.errors import UserError
-from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from tests.forked import forked
+from tests.grids import grid_module
 from tests.quiet import quiet_trainer
 
 EVERY = 5
@@ -181,15 +180,10 @@ def test_float64_is_resumed(folder):
 
 def test_a_run_from_python_whose_callbacks_have_no_state_resumes(tmp_path):
     def trained(updates, ckpt_path=None):
-        module = ConstrainedGRPO(
-            CategoricalMLP(30, 5, hidden=(8,)),
-            EnvironmentSampler(Gridworld(max_steps=5)),
-            GridworldTask(),
-            Objective("goal"),
-            optimizer=torch.optim.Adam,
-        )
         trainer = quiet_trainer(max_steps=updates)
-        trainer.fit(module, GridworldDataModule(prompts_per_update=4, train_prompts=40), ckpt_path=ckpt_path)
+        trainer.fit(
+            grid_module(max_steps=5), GridworldDataModule(prompts_per_update=4, train_prompts=40), ckpt_path=ckpt_path
+        )
         trainer.save_checkpoint(tmp_path / "run.ckpt")
         return trainer.global_step
 

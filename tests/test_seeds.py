@@ -4,33 +4,19 @@ import pytest
 import torch
 from lightning import seed_everything
 
-from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, EnvironmentSampler, Objective
 from lightning_cgrpo.datamodules import GridworldDataModule, NavsimDataModule, WordProblemsDataModule
 from lightning_cgrpo.policies.pretrained import LoRA, with_adapters
 from lightning_cgrpo.policies.tiny.text import build_model
-from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from lightning_cgrpo.tasks.gsm8k.from_scratch import FromScratch
+from tests.grids import grid_module
 from tests.quiet import quiet_trainer
-
-
-def make(**options):
-    # The same weights for every seed: what differs then is what the module and its data draw.
-    torch.manual_seed(0)
-    return ConstrainedGRPO(
-        CategoricalMLP(30, 5, hidden=(8,)),
-        EnvironmentSampler(Gridworld(max_steps=10)),
-        GridworldTask(),
-        Objective("goal"),
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-        group_size=4,
-        **options,
-    )
 
 
 def layouts_and_actions(lightning_seed, **options):
     """What one update sees and does, after `seed_everything(lightning_seed)`."""
     seed_everything(lightning_seed)
-    module, seen = make(**options), {}
+    # The same weights for every seed: what differs then is what the module and its data draw.
+    module, seen = grid_module(**options), {}
     step = module.training_step
 
     def training_step(prompts, batch_idx):

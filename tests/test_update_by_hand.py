@@ -5,7 +5,6 @@ import statistics
 
 import pytest
 import torch
-from lightning.pytorch import Callback
 
 from lightning_cgrpo import ConstrainedGRPO, Constraint, GSM8KTask, Objective, Optimization
 from lightning_cgrpo.callbacks import LagrangianCallback
@@ -16,7 +15,7 @@ from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.samplers.sampler import Sampler
 from tests.gsm8k_records import write_records
-from tests.memory import Memory
+from tests.memory import Memory, flat
 from tests.quiet import quiet_trainer
 
 MAX_TOKENS, GROUP = 48, 8
@@ -75,15 +74,6 @@ class Informed(Scripted):
         return rollouts
 
 
-class Keep(Callback):
-    def __init__(self):
-        self.outputs, self.weights = [], []
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.outputs.append(outputs)
-        self.weights.append(pl_module.weights.clone())
-
-
 def train(model, data, updates=2, sampler=None, precision="64-true", lr=0.1, **optimization):
     """The module after some updates, what was logged, and what was put out."""
     module = ConstrainedGRPO(
@@ -104,17 +94,12 @@ def train(model, data, updates=2, sampler=None, precision="64-true", lr=0.1, **o
         optimization=Optimization(**{"kl_weight": 0.04, **optimization}),
         group_size=GROUP,
     )
-    memory, keep = Memory(), Keep()
-    duals = LagrangianCallback(SoftmaxAdam(lr=0.02))
-    quiet_trainer(duals, keep, precision=precision, max_steps=updates, logger=memory).fit(
+    memory, duals = Memory(), LagrangianCallback(SoftmaxAdam(lr=0.02))
+    quiet_trainer(duals, memory, precision=precision, max_steps=updates, logger=memory).fit(
         module, GSM8KDataModule(str(data), prompts_per_update=3, val_prompts=0)
     )
     assert not any(tag.startswith("faults/") for update in memory.updates.values() for tag in update)
-    return module, memory.updates, keep
-
-
-def parameters(model):
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    return module, memory.updates, memory
 
 
 @pytest.fixture(scope="module")
@@ -202,8 +187,8 @@ def test_the_reference_stays_and_the_kl_starts_at_zero(by_hand, model):
     module, metrics, _ = by_hand
     initial = CausalLMPolicy(str(model), dtype="float64")
     initial.load()
-    assert torch.equal(parameters(module.reference), parameters(initial))
-    assert not torch.equal(parameters(module.policy), parameters(initial))
+    assert torch.equal(flat(module.reference), flat(initial))
+    assert not torch.equal(flat(module.policy), flat(initial))
     assert not any(parameter.requires_grad for parameter in module.reference.parameters())
     assert metrics[0]["policy/kl"] == pytest.approx(0, abs=1e-15)
     assert metrics[1]["policy/kl"] > 1e-9
@@ -219,7 +204,7 @@ def test_old_log_probs_are_those_of_the_policy_that_sampled(model, records, mini
         train(model, records, sampler=sampler(), epochs=2, minibatch_size=minibatch_size)[0].policy
         for sampler in (Scripted, Informed)
     ]
-    torch.testing.assert_close(*map(parameters, results), rtol=0, atol=1e-12)
+    torch.testing.assert_close(*map(flat, results), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("pieces", [{"micro_batch_size": 5}, {"micro_batch_tokens": 40}], ids=["answers", "tokens"])
@@ -230,7 +215,7 @@ def test_micro_batches_do_not_change_the_result(model, records, minibatch_size, 
     whole, metrics, _ = train(model, records, **common)
     pieces, in_pieces, _ = train(model, records, **pieces, **common)
     # The norms of these models are computed in float32, whatever the dtype.
-    torch.testing.assert_close(parameters(whole.policy), parameters(pieces.policy), rtol=0, atol=1e-8)
+    torch.testing.assert_close(flat(whole.policy), flat(pieces.policy), rtol=0, atol=1e-8)
     for update in (0, 1):
         for name in ("loss", "kl", "entropy", "clip_fraction", "grad_norm"):
             tag = f"policy/{name}"

@@ -5,18 +5,9 @@ import torch
 
 from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.errors import UserError
+from tests.quiet import CSV, GRIDWORLD
 
-COMMON = [
-    *("-c", "configs/gridworld.yaml"),
-    "--trainer.logger=lightning.pytorch.loggers.CSVLogger",
-    "--trainer.logger.save_dir=runs",
-    "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false",
-    *(f"--callbacks.{name}=null" for name in ("initial_rates", "progress", "pictures")),
-    "--callbacks.checkpoints.every_n_train_steps=4",
-    *("--data.prompts_per_update=4", "--data.train_prompts=12", "--data.val_prompts=4"),
-    *("--model.policy.hidden=[16]", "--model.group_size=4", "--model.sampler.environment.max_steps=20"),
-]
+COMMON = [*GRIDWORLD, *CSV, "--callbacks.checkpoints.every_n_train_steps=4"]
 
 
 def fit(name, *arguments):

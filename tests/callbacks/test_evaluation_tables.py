@@ -7,14 +7,14 @@ import torch
 from rich.console import Console
 from scipy.stats import binomtest
 
-from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective
+from lightning_cgrpo import Constraint, Objective
 from lightning_cgrpo.callbacks import EvaluationTable
 from lightning_cgrpo.callbacks.evaluation_tables import objective_table
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.objective.measurement import Evaluation
 from lightning_cgrpo.randomness import Stream
-from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
 from lightning_cgrpo.verdicts.clustered import ClusteredRate
+from tests.grids import grid_module
 from tests.quiet import quiet_trainer
 
 
@@ -78,21 +78,8 @@ def test_only_enforced_thresholds_are_alarming_and_names_are_no_markup():
 # ---------------------------------------------------------------------- a test of both
 
 
-def make(**arguments):
-    torch.manual_seed(0)
-    return ConstrainedGRPO(
-        CategoricalMLP(30, 5, hidden=(8,)),
-        EnvironmentSampler(Gridworld(max_steps=15)),
-        GridworldTask(),
-        Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.05)}),
-        optimizer=torch.optim.Adam,
-        eval_group_size=2,
-        **arguments,
-    )
-
-
-def evaluate(data, **arguments):
-    module = make(**arguments)
+def evaluate(data):
+    module = grid_module({"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.05)}, 15, eval_group_size=2)
     trainer = quiet_trainer(EvaluationTable())
     trainer.test(module, data, verbose=False)
     return module, {tag: float(value) for tag, value in trainer.callback_metrics.items()}

@@ -7,10 +7,11 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 
-from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Signal
+from lightning_cgrpo import Constraint, Objective, Signal
 from lightning_cgrpo.callbacks import FixedWeights, InitialRates
 from lightning_cgrpo.datamodules import GridworldDataModule
-from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from lightning_cgrpo.tasks.gridworld import GridworldTask
+from tests.grids import grid_module
 from tests.quiet import quiet_trainer
 
 
@@ -44,16 +45,7 @@ class Counting(Marked):
 
 
 def before_training(tmp_path, objective, task=None):
-    torch.manual_seed(0)
-    module = ConstrainedGRPO(
-        CategoricalMLP(30, 5, hidden=(8,)),
-        EnvironmentSampler(Gridworld(max_steps=5)),
-        task or Marked(),
-        objective,
-        optimizer=torch.optim.Adam,
-        group_size=4,
-    )
-    logged = {}
+    module, logged = grid_module(max_steps=5, task=task or Marked(), objective=objective), {}
 
     logger = CSVLogger(tmp_path)
     logger.log_metrics = lambda metrics, step=None: logged.update(metrics)

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import Callback
 from torch import Tensor
 
-from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, EnvironmentSampler, ScalarizedAdvantages, ScalarizedRewards
+from lightning_cgrpo import ScalarizedAdvantages, ScalarizedRewards
 from lightning_cgrpo.callbacks import FixedWeights, LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.errors import UserError
@@ -22,8 +22,10 @@ from lightning_cgrpo.multipliers import (
 )
 from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import Signal
-from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from lightning_cgrpo.tasks.gridworld import GridworldTask
 from tests.dual_run import COUNTS, THRESHOLDS, DualRun, Frozen, Recording, numbers, run, same, saved
+from tests.grids import grid_module
+from tests.memory import Memory
 from tests.quiet import quiet_trainer
 
 
@@ -159,39 +161,21 @@ class Generous(GridworldTask):
         return signals | {"goal": Signal(signals["goal"].value + 5)}
 
 
-class Watch(Callback):
-    """Remembers every update's weights, rewards, and how many of its steps were on lava or low on battery."""
-
-    def __init__(self) -> None:
-        self.weights: list[Tensor] = []
-        self.rewards: list[Tensor] = []
-        self.rates: list[list[float]] = []
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        self.weights.append(pl_module.weights.clone())
-        self.rewards.append(outputs["signals"]["goal"].value)
-        info, steps = outputs["rollouts"].info, int(outputs["rollouts"].mask.sum())
-        self.rates.append([int(info[name].sum()) / steps for name in ("lava", "battery")])
-
-
-def train(callback: Callback, updates: int, task: GridworldTask | None = None, estimator=None) -> tuple[Tensor, Watch]:
+def train(callback: Callback, updates: int, task: GridworldTask | None = None, estimator=None) -> tuple[Tensor, Memory]:
     """The policy's parameters after training on a small grid, and what was seen on the way."""
-    torch.manual_seed(0)
-    module = ConstrainedGRPO(
-        policy=CategoricalMLP(30, 5, hidden=(16,)),
-        sampler=EnvironmentSampler(Gridworld(max_steps=20)),
+    module = grid_module(
+        {"lava": Constraint(at_most=0.05), "battery": Constraint(at_most=0.01)},
+        max_steps=20,
+        lr=0.01,
         task=task or GridworldTask(),
-        objective=Objective("goal", {"lava": Constraint(at_most=0.05), "battery": Constraint(at_most=0.01)}),
         estimator=estimator,
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.01),
         optimization=Optimization(epochs=2, minibatch_size=100, aggregation="token_mean"),
-        group_size=4,
     )
-    watch = Watch()
+    watch = Memory()
     data = GridworldDataModule(prompts_per_update=4, train_prompts=64, size=5, lava=6)
     quiet_trainer(callback, watch, max_steps=updates).fit(module, data)
     assert len(watch.weights) == updates
-    return torch.cat([p.detach().flatten() for p in module.policy.parameters()]), watch
+    return watch.parameters[-1], watch
 
 
 @pytest.mark.parametrize("estimator", [ScalarizedAdvantages, ScalarizedRewards])
@@ -204,8 +188,8 @@ def test_the_dual_never_sees_the_reward(estimator) -> None:
         ],
         strict=True,
     )
-    assert all(torch.equal(b, a + 5) for a, b in zip(watched[0].rewards, watched[1].rewards, strict=True))
-    assert torch.cat(watched[0].rewards).unique().numel() == 2, "Expected rewards to vary."
+    rewards = [torch.cat([outputs["signals"]["goal"].value for outputs in watch.outputs]) for watch in watched]
+    assert torch.equal(rewards[1], rewards[0] + 5) and rewards[0].unique().numel() == 2, "Expected rewards to vary."
     first, second = (torch.stack(watch.weights) for watch in watched)
     assert torch.equal(first, second) and len(first.unique(dim=0)) == 3
     assert torch.equal(*policies)
@@ -224,8 +208,12 @@ def test_multipliers_in_training_are_those_of_the_rates() -> None:
     """Every dual step of a real run again, from its rollouts alone."""
     _, watch = train(LagrangianCallback(ExponentiatedGradient(lr=1.0, clip=1.0)), 4)
     z = [0.0, 0.0]
-    for rates, weights in zip(watch.rates, watch.weights, strict=True):
+    rates_of_lava = []
+    for outputs, weights in zip(watch.outputs, watch.weights, strict=True):
+        rollouts = outputs["rollouts"]
+        rates = [int(rollouts.info[name].sum()) / int(rollouts.mask.sum()) for name in ("lava", "battery")]
+        rates_of_lava.append(rates[0])
         z = [x + rate - threshold for x, rate, threshold in zip(z, rates, [0.05, 0.01], strict=True)]
         total = 1 + sum(map(math.exp, z))
         assert weights.tolist() == pytest.approx([1 / total, math.exp(z[0]) / total, math.exp(z[1]) / total], rel=1e-12)
-    assert max(watch.rates)[0] > 0.05
+    assert max(rates_of_lava) > 0.05

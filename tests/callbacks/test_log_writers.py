@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -17,6 +16,7 @@ from lightning_cgrpo.output import HISTOGRAMS
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.reporting.logs import METRICS, Log
 from lightning_cgrpo.tasks.task import Renderer
+from tests.quiet import quiet_trainer
 
 pytestmark = pytest.mark.slow
 UPDATES = 3
@@ -64,19 +64,10 @@ def runs(tmp_path_factory):
         )
         loggers = [TensorBoardLogger("tb", "x"), CSVLogger("csv", "x", flush_logs_every_n_steps=1), WandbLogger("x")]
         shown = [EffectiveWeights(), SampleAnswers(1), Pictures(Lengths(), 1)]
-        trainer = Trainer(
-            max_steps=UPDATES,
-            accelerator="cpu",
-            logger=loggers,
-            callbacks=[LagrangianCallback(SoftmaxAdam()), *shown],
-            log_every_n_steps=1,
-            val_check_interval=UPDATES,
-            check_val_every_n_epoch=None,
-            num_sanity_val_steps=0,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
+        limits = {"max_steps": UPDATES, "val_check_interval": UPDATES, "check_val_every_n_epoch": None}
+        validated = {"limit_val_batches": None, "num_sanity_val_steps": 0}
+        duals = LagrangianCallback(SoftmaxAdam())
+        trainer = quiet_trainer(duals, *shown, logger=loggers, **limits, **validated)
         trainer.fit(module, PromptDataModule("prompts.jsonl", prompts_per_update=2, val_prompts=2, eval_prompts=2))
         run = loggers[2].experiment
         summary, media = dict(run.summary), Path(run.dir).resolve()

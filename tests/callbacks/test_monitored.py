@@ -35,9 +35,7 @@ class Seen(Callback):
         self.note("epoch", trainer)
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def ranking(**options):

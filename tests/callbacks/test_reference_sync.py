@@ -10,22 +10,13 @@ from lightning_cgrpo.__main__ import main
 from lightning_cgrpo.callbacks import ReferenceSync
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
+from tests.quiet import CSV, GRIDWORLD
 
 COMMON = [
-    *("-c", "configs/gridworld.yaml"),
-    "--trainer.logger=lightning.pytorch.loggers.CSVLogger",
-    "--trainer.logger.save_dir=runs",
-    "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false",
-    *(f"--callbacks.{name}=null" for name in ("initial_rates", "progress", "pictures")),
-    "--trainer.limit_val_batches=0",
-    "--callbacks.checkpoints.every_n_train_steps=1",
-    "--callbacks.checkpoints.save_top_k=-1",
-    "--callbacks.checkpoints.monitor=null",
-    "--model.policy.hidden=[16]",
-    "--model.sampler.environment.max_steps=20",
+    *GRIDWORLD, *CSV, "--trainer.limit_val_batches=0", "--callbacks.checkpoints.every_n_train_steps=1",
+    "--callbacks.checkpoints.save_top_k=-1", "--callbacks.checkpoints.monitor=null",
     "--model.optimization.kl_weight=0.1",
-]
+]  # fmt: skip
 SYNC = ["--callbacks.sync=ReferenceSync", "--callbacks.sync.every_n_updates=2", "--callbacks.sync.alpha=0.25"]
 
 

@@ -20,21 +20,13 @@ from lightning_cgrpo.checkpoints.plugin import CheckpointFiles
 from lightning_cgrpo.cli.run_folders import find_checkpoint, last_checkpoint
 from lightning_cgrpo.errors import UserError
 from tests.checkpoints.full_disk_worker import little_room
+from tests.quiet import CSV, GRIDWORLD
 
 CONTENT = {"state_dict": {"weight": torch.arange(3000.0)}, "global_step": 3}
 ARGUMENTS = [
-    *("-c", "configs/gridworld.yaml"),
-    "--trainer.logger=lightning.pytorch.loggers.CSVLogger",
-    "--trainer.logger.save_dir=runs",
-    "--trainer.log_every_n_steps=1",
-    "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false",
-    "--trainer.max_steps=5",
-    "--trainer.val_check_interval=2",
-    *(f"--callbacks.{name}=null" for name in ("initial_rates", "progress", "pictures", "layout", "effective_weights")),
-    *("--data.prompts_per_update=4", "--data.train_prompts=12", "--data.val_prompts=8", "--data.eval_prompts=4"),
-    *("--model.policy.hidden=[16]", "--model.group_size=4", "--model.sampler.environment.max_steps=20"),
-]
+    *GRIDWORLD, *CSV, "--trainer.max_steps=5", "--trainer.val_check_interval=2", "--data.val_prompts=8",
+    *(f"--callbacks.{name}=null" for name in ("layout", "effective_weights")),
+]  # fmt: skip
 
 
 # ---------------------------------------------------------------------- writing

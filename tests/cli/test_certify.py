@@ -17,14 +17,15 @@ from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.verdicts import ratio
+from tests.quiet import GRIDWORLD
 
-SMALL = shlex.split(
-    "-c configs/gridworld.yaml --data.prompts_per_update=4 --data.train_prompts=12 --data.val_prompts=6 "
-    "--data.test_prompts=5 --data.eval_prompts=40 --model.group_size=4 --model.eval_group_size=2 "
-    "--model.policy.hidden=[16] --model.sampler.environment.max_steps=20 --callbacks.initial_rates=null "
-    "--callbacks.progress=null --trainer.enable_progress_bar=false --trainer.enable_model_summary=false "
-    "--trainer.logger.name=gridworld --trainer.max_steps=2 --trainer.val_check_interval=1"
-)
+SMALL = [
+    *GRIDWORLD,
+    *shlex.split(
+        "--data.test_prompts=5 --data.eval_prompts=40 --model.eval_group_size=2 --trainer.logger.name=gridworld "
+        "--trainer.max_steps=2 --trainer.val_check_interval=1"
+    ),
+]
 BOUNDS = "--model.objective.constraints.lava.at_most={lava} --model.objective.constraints.battery.at_most=0.99"
 FOLDER = Path("runs/gridworld/version_0/checkpoints")
 

@@ -26,12 +26,6 @@ SMALL = shlex.split(
 ABLATIONS = sorted(path.name for path in (PACKAGED / "ablations" / "gridworld").glob("*.yaml"))
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def command(name, arguments=""):
     main([name, *SMALL, *shlex.split(arguments)])
 

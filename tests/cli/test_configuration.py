@@ -11,12 +11,7 @@ import pytest
 from lightning_cgrpo.cli import configuration
 from lightning_cgrpo.cli.configuration import PACKAGED, ConfigError, file_layer, find, merge, override, read
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder without configs, as a user's may be."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def write(name: str, text: str) -> str:

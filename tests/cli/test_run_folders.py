@@ -25,10 +25,7 @@ SMALL = (
 NAMED = [*SMALL, "--trainer.logger.name=mine"]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def named(arguments):

@@ -17,7 +17,6 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
 from stable_baselines3 import PPO
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.torch_layers import FlattenExtractor
@@ -37,14 +36,11 @@ from lightning_cgrpo import (
 from lightning_cgrpo.critic import critic_advantages
 from lightning_cgrpo.critic.value_learning import ValueLearning
 from lightning_cgrpo.datamodules import SeedDataModule
+from tests.memory import Memory
+from tests.quiet import quiet_trainer
 
 SCALE, HIDDEN, EPOCHS = 1e6, (16, 16), 4
 GAMMA, GAE_LAMBDA, CLIP, ENTROPY, RATE = 0.97, 0.9, 0.1, 0.01, 0.01
-
-
-class Keep(Callback):
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.outputs, self.metrics = outputs, pl_module.latest_metrics
 
 
 class Double(FlattenExtractor):
@@ -110,19 +106,8 @@ def ours(monkeypatch, bootstraps):
     monkeypatch.setattr(
         critic_advantages, "learn_values", lambda *given: (examples.append(given[1]), learn_values(*given))[1]
     )
-    keep = Keep()
-    trainer = Trainer(
-        accelerator="cpu",
-        precision="64-true",
-        max_steps=1,
-        logger=False,
-        callbacks=[keep],
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-    )
-    trainer.fit(module, SeedDataModule(prompts_per_update=6))
+    keep = Memory()
+    quiet_trainer(keep, precision="64-true", max_steps=1).fit(module, SeedDataModule(prompts_per_update=6))
     steps = [torch.cat(pair) for pair in zip(gradients, critic_gradients, strict=True)]
     return module, before, keep, examples[0].targets, steps
 
@@ -193,7 +178,8 @@ def peers_layers(policy):
 @pytest.mark.parametrize("bootstraps", [False, True])
 def test_one_update_equals_stable_baselines(bootstraps, monkeypatch):
     module, before, keep, targets, gradients = ours(monkeypatch, bootstraps)
-    rollouts, metrics = keep.outputs["rollouts"], keep.metrics
+    [outputs], metrics = keep.outputs, module.latest_metrics
+    rollouts = outputs["rollouts"]
     terminated, truncated = (rollouts.info[name].any(-1) for name in ("terminated", "truncated"))
     assert terminated.any() and truncated.any(), "episodes of several lengths, ended and truncated"
     ppo, their_gradients = theirs(before, rollouts, rollouts.info["reward"], bootstraps)
@@ -208,7 +194,7 @@ def test_one_update_equals_stable_baselines(bootstraps, monkeypatch):
     raw = torch.from_numpy(buffer.advantages).flatten()
     equal(targets["values"], buffer.values)
     equal(targets["returns"], buffer.returns)
-    equal(keep.outputs["advantages"][rollouts.mask], (raw - raw.mean()) / (raw.std() + 1e-8))
+    equal(outputs["advantages"][rollouts.mask], (raw - raw.mean()) / (raw.std() + 1e-8))
     assert metrics["policy/loss"] == pytest.approx(
         logged["train/policy_gradient_loss"] + ENTROPY * logged["train/entropy_loss"], rel=1e-11
     )

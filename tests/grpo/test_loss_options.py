@@ -8,32 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.loggers.logger import DummyLogger
 
 import lightning_cgrpo
-from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
+from lightning_cgrpo import Constraint, EnvironmentSampler, Optimization
 from lightning_cgrpo.callbacks import FixedWeights
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.grpo.sampling_correction import SamplingCorrection
-from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
-
-GROUPS, GROUP_SIZE = 4, 4
-
-
-class Record(Callback, DummyLogger):
-    """Outputs, metrics and the policy after each update."""
-
-    def __init__(self):
-        super().__init__()
-        self.outputs, self.metrics, self.parameters = [], [], []
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.outputs.append(outputs)
-        self.parameters.append(torch.cat([p.detach().clone().flatten() for p in pl_module.policy.parameters()]))
-
-    def log_metrics(self, metrics, step=None):
-        self.metrics.append(metrics)
+from lightning_cgrpo.tasks.gridworld import Gridworld
+from tests.grids import grid_module
+from tests.memory import Memory, flat
+from tests.quiet import quiet_trainer
 
 
 class Engine(EnvironmentSampler):
@@ -58,32 +42,17 @@ class Engine(EnvironmentSampler):
 
 
 def train(sampler, updates=1, **optimization):
-    torch.manual_seed(0)
-    module = ConstrainedGRPO(
-        CategoricalMLP(30, 5, hidden=(16,)).double(),
-        sampler,
-        GridworldTask(),
-        Objective("goal", {"lava": Constraint(at_most=0.01)}),
+    module = grid_module(
+        {"lava": Constraint(at_most=0.01)},
+        sampler=sampler,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0),
         optimization=Optimization(**optimization),
-        group_size=GROUP_SIZE,
-    )
+    ).double()
     module.configure_model()
-    start = torch.cat([p.detach().clone().flatten() for p in module.policy.parameters()])
-    record = Record()
-    trainer = Trainer(
-        accelerator="cpu",
-        precision="64-true",
-        max_steps=updates,
-        logger=record,
-        log_every_n_steps=1,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        callbacks=[FixedWeights({"lava": 0}), record],
-    )
-    trainer.fit(module, GridworldDataModule(GROUPS, train_prompts=100, size=5, lava=2))
+    start, record = flat(module.policy), Memory()
+    weights = FixedWeights({"lava": 0})
+    trainer = quiet_trainer(weights, record, logger=record, precision="64-true", max_steps=updates)
+    trainer.fit(module, GridworldDataModule(4, train_prompts=100, size=5, lava=2))
     record.moves = torch.diff(torch.stack([start, *record.parameters]), dim=0)
     return record
 

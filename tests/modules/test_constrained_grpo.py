@@ -5,61 +5,42 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lightning.pytorch import Callback
 
 import lightning_cgrpo.modules.constrained_grpo
-from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
+from lightning_cgrpo import CategoricalMLP, Constraint, Objective, Optimization
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.modules.policy_steps import check_sampling
 from lightning_cgrpo.multipliers import SoftmaxAdam
-from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
-from tests.memory import Memory
+from lightning_cgrpo.tasks.gridworld import GridworldTask
+from tests.grids import grid_module
+from tests.memory import Memory, flat
 from tests.quiet import quiet_trainer
 
 GROUPS, GROUP_SIZE = 4, 4
 OBJECTIVE = Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.05)})
 
 
-class Record(Callback):
-    """Keeps what each update put out, and the policy's parameters after it."""
-
-    def __init__(self):
-        self.outputs, self.parameters, self.steps = [], [], []
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.outputs.append(outputs)
-        self.parameters.append(flat(pl_module))
-        self.steps.append(trainer.global_step)
-
-
-def flat(module):
-    return torch.cat([parameter.detach().clone().flatten() for parameter in module.policy.parameters()])
-
-
 def make(task=None, optimizer=None, scheduler=None, objective=OBJECTIVE, policy=None, **optimization):
-    torch.manual_seed(0)
-    return ConstrainedGRPO(
-        policy or CategoricalMLP(30, 5, hidden=(16,)),
-        EnvironmentSampler(Gridworld(max_steps=30)),
-        task or GridworldTask(),
-        objective,
-        optimizer=optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=1e-3)),
+    parts = {"task": task, "policy": policy, "optimizer": optimizer}
+    return grid_module(
+        max_steps=30,
+        objective=objective,
         lr_scheduler=scheduler,
         optimization=Optimization(**{"aggregation": "token_mean", "entropy_weight": 0.001, **optimization}),
-        group_size=GROUP_SIZE,
+        **{name: part for name, part in parts.items() if part is not None},
     )
 
 
 def train(module, updates=3, multipliers=True, **options):
     """Returns the metrics by update, and the record."""
-    memory, record = Memory(), Record()
+    record = Memory()
     callbacks = [LagrangianCallback(SoftmaxAdam())] * multipliers + [record]
-    trainer = quiet_trainer(*callbacks, logger=memory, max_steps=updates, **options)
+    trainer = quiet_trainer(*callbacks, logger=record, max_steps=updates, **options)
     trainer.fit(module, GridworldDataModule(GROUPS, train_prompts=100, size=5, lava=6))
     assert trainer.global_step == updates
-    return memory.updates, record
+    return record.updates, record
 
 
 # ---------------------------------------------------------------------- faults
@@ -219,7 +200,7 @@ def test_the_loss_of_a_minibatch_is_its_own_mean():
 
     def way(**optimization):
         module = make(optimizer=sgd, **optimization).double()
-        start = flat(module)
+        start = flat(module.policy)
         _, record = train(module, updates=1, precision="64-true")
         return record.parameters[0] - start, int(record.outputs[0]["rollouts"].mask.sum())
 
@@ -263,7 +244,7 @@ def test_gradients_are_scaled_down_to_the_limit_and_no_further(clipped):
     one before."""
     sgd = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=1.0), "entropy_weight": 0.1}
     module = make(**sgd)
-    start = flat(module)
+    start = flat(module.policy)
     free, record = train(module, updates=1)
     norm = free[0]["policy/grad_norm"]
     gradient = record.parameters[0] - start

@@ -2,18 +2,8 @@
 
 import pytest
 import torch
-from lightning.pytorch import Callback
-from lightning.pytorch.loggers.logger import DummyLogger
 
-from lightning_cgrpo import (
-    CategoricalMLP,
-    ConstrainedGRPO,
-    Constraint,
-    EnvironmentSampler,
-    Objective,
-    Optimization,
-    ScalarizedAdvantages,
-)
+from lightning_cgrpo import ConstrainedGRPO, Constraint, Objective, Optimization, ScalarizedAdvantages
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.grpo.advantages import group_statistics
@@ -21,10 +11,13 @@ from lightning_cgrpo.modules.dynamic_sampling import chosen_prompts, redraw, wit
 from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.randomness import Stream
 from lightning_cgrpo.rollout import PromptGroups, Rollouts, Signal
-from lightning_cgrpo.tasks.gridworld import Gridworld, GridworldTask
+from lightning_cgrpo.tasks.gridworld import GridworldTask
+from tests.grids import grid_module
+from tests.memory import Memory
 from tests.quiet import quiet_trainer
 
-OBJECTIVE = Objective("goal", {"lava": Constraint(at_most=0.01)})
+CONSTRAINTS = {"lava": Constraint(at_most=0.01)}
+OBJECTIVE = Objective("goal", CONSTRAINTS)
 
 
 # ---------------------------------------------------------------------- putting groups in their places
@@ -145,33 +138,10 @@ def test_no_round_of_any_update_shares_its_randomness(monkeypatch):
 # ---------------------------------------------------------------------- in training
 
 
-class Record(Callback, DummyLogger):
-    """Outputs and metrics of each update."""
-
-    def __init__(self):
-        super().__init__()
-        self.outputs, self.metrics = [], []
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.outputs.append(outputs)
-
-    def log_metrics(self, metrics, step=None):
-        self.metrics.append(metrics)
-
-
 def train(redraws, updates=1, cost="sum"):
-    torch.manual_seed(0)
-    module = ConstrainedGRPO(
-        CategoricalMLP(30, 5, hidden=(16,)),
-        EnvironmentSampler(Gridworld(max_steps=12)),
-        GridworldTask(cost),
-        OBJECTIVE,
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-        optimization=Optimization(aggregation="token_mean"),
-        group_size=3,
-        redraws=redraws,
-    )
-    record = Record()
+    parts = {"task": GridworldTask(cost), "group_size": 3, "redraws": redraws}
+    module = grid_module(CONSTRAINTS, 12, optimization=Optimization(aggregation="token_mean"), **parts)
+    record = Memory()
     trainer = quiet_trainer(LagrangianCallback(SoftmaxAdam()), record, logger=record, max_steps=updates)
     trainer.fit(module, GridworldDataModule(16, train_prompts=100, size=5, lava=2))
     return record, module

@@ -11,8 +11,6 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.loggers.logger import DummyLogger
 
 from lightning_cgrpo import (
     CausalLMPolicy,
@@ -32,6 +30,8 @@ from lightning_cgrpo.multipliers import SoftmaxAdam
 from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.samplers import transformers_engine
 from lightning_cgrpo.tasks.functions.calls import call_functions
+from tests.memory import Memory
+from tests.quiet import quiet_trainer
 
 GROUP, PROMPTS = 4, 2
 
@@ -46,22 +46,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-class Memory(Callback, DummyLogger):
-    """Metrics by update, the multipliers and the policy's parameters after it."""
-
-    def __init__(self):
-        super().__init__()
-        self.metrics, self.weights, self.parameters = [], [], []
-
-    def log_metrics(self, metrics, step=None):
-        if "multiplier/reward" in metrics:
-            self.metrics.append(metrics)
-
-    def on_train_batch_end(self, trainer, pl_module, *args):
-        self.weights.append(pl_module.weights.clone())
-        self.parameters.append(torch.cat([p.detach().flatten().clone() for p in pl_module.policy.parameters()]))
-
-
 def train(folder, reward, even=None, updates=2, prompts="prompts.jsonl", kind="indicator", **task):
     """Constrained GRPO on two functions: a reward, and an indicator with a rate."""
     module = ConstrainedGRPO(
@@ -74,11 +58,7 @@ def train(folder, reward, even=None, updates=2, prompts="prompts.jsonl", kind="i
         group_size=GROUP,
     )
     memory = Memory()
-    trainer = Trainer(
-        accelerator="cpu", max_steps=updates, max_epochs=-1, logger=memory, log_every_n_steps=1,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[LagrangianCallback(SoftmaxAdam()), memory],
-    )  # fmt: skip
+    trainer = quiet_trainer(LagrangianCallback(SoftmaxAdam()), memory, logger=memory, max_steps=updates, max_epochs=-1)
     trainer.fit(module, PromptDataModule(str(folder / prompts), prompts_per_update=PROMPTS))
     return memory
 
@@ -267,10 +247,7 @@ def test_supervised_fine_tuning_ends_with_a_gradient_that_is_not_finite(folder):
     module.policy.load()
     with torch.no_grad():
         module.policy.model.model.norm.weight.fill_(torch.nan)
-    trainer = Trainer(
-        accelerator="cpu", max_steps=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False,
-    )  # fmt: skip
+    trainer = quiet_trainer(max_steps=1)
     with pytest.raises(FloatingPointError, match="finite gradients in update 0, but got NaN or infinity"):
         trainer.fit(module, PromptDataModule(str(folder / "demonstrations.jsonl"), prompts_per_update=2))
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning import Trainer
 
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import PromptDataModule
@@ -25,6 +24,7 @@ from lightning_cgrpo.samplers.conversation.tools import InvalidCallError, schema
 from lightning_cgrpo.samplers.conversation.world import Conversation, Conversations
 from lightning_cgrpo.samplers.generation import GenerationSampler
 from lightning_cgrpo.tasks.functions.task import FunctionTask
+from tests.quiet import quiet_trainer
 
 TURN = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] "
 HERMES = """\
@@ -536,11 +536,7 @@ def test_a_resumed_run_has_the_same_conversations(tmp_path):
             group_size=4,
             seed=3,
         )
-        multipliers = LagrangianCallback()
-        trainer = Trainer(
-            max_steps=steps, accelerator="cpu", callbacks=[multipliers], logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
-        )  # fmt: skip
+        trainer = quiet_trainer(LagrangianCallback(), max_steps=steps)
         trainer.fit(module, PromptDataModule(str(data), prompts_per_update=2), ckpt_path=resumed)
         return trainer, module
 

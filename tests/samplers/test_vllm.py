@@ -12,8 +12,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.loggers.logger import DummyLogger
 
 from lightning_cgrpo import (
     ConstrainedGRPO,
@@ -39,6 +37,8 @@ from lightning_cgrpo.samplers.vllm.nccl_push import NCCLPush
 from lightning_cgrpo.samplers.vllm.server import VLLMServer
 from lightning_cgrpo.samplers.vllm.weights import version
 from tests.forked import server as server_of_processes
+from tests.memory import Memory
+from tests.quiet import quiet_trainer
 from tests.samplers.fake_transfer import BroadcastWorker, DistantWorker, FilePush, GlooPush
 from tests.samplers.fake_vllm import FakeServer
 
@@ -518,15 +518,6 @@ def test_a_real_server():
 # ---------------------------------------------------------------------- training
 
 
-class Record(Callback, DummyLogger):
-    def __init__(self):
-        super().__init__()
-        self.metrics = []
-
-    def log_metrics(self, metrics, step=None):
-        self.metrics.append(metrics)
-
-
 def long(completions, **_):
     return [float(len(text)) for text in completions]
 
@@ -543,11 +534,8 @@ def test_training(directory, served, tmp_path):
         group_size=GROUP_SIZE,
         optimization=Optimization(minibatch_size=5),
     )
-    record = Record()
-    Trainer(
-        accelerator="cpu", max_steps=2, logger=record, callbacks=[record], enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1, default_root_dir=tmp_path,
-    ).fit(module, PromptDataModule(str(tmp_path / "prompts.jsonl"), prompts_per_update=3))  # fmt: skip
+    record, prompts = Memory(), PromptDataModule(str(tmp_path / "prompts.jsonl"), prompts_per_update=3)
+    quiet_trainer(record, logger=record, max_steps=2).fit(module, prompts)
     gaps = [metrics["sampling/log_prob_gap"] for metrics in record.metrics if "sampling/log_prob_gap" in metrics]
     assert len(gaps) == 2 and all(gap < 1e-4 for gap in gaps)
     assert served.pushes() == 2 and served.version != version(module.policy), "the last update's nobody asked for"
