@@ -9,10 +9,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
-from lightning_cgrpo import EnvironmentSampler
 from lightning_cgrpo.__main__ import main
-from lightning_cgrpo.randomness import Stream, uniform
-from lightning_cgrpo.tasks.gridworld import Gridworld
 from tests.quiet import QUIET
 
 ARGUMENTS = (
@@ -45,14 +42,10 @@ INITIAL = {
 
 
 KEEP = """\
-import copy
 from lightning.pytorch import Callback
 
 class Keep(Callback):
-    policy, updates = None, []
-
-    def on_fit_start(self, trainer, pl_module):
-        Keep.policy = copy.deepcopy(pl_module.policy)
+    updates = []
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         Keep.updates.append((outputs, pl_module.weights.clone()))
@@ -119,30 +112,6 @@ def test_numbers_are_those_of_the_update(run, events, update):
     seconds = sum(logged(f"time/{name}") for name in ("rollout", "score", "optimize"))
     assert logged("throughput/steps_per_second") == pytest.approx(steps / seconds, rel=1e-4)
     assert logged("throughput/answers_per_second") == pytest.approx(goal.numel() / seconds, rel=1e-4)
-
-
-def test_initial_rates_are_of_the_untrained_policy(run, events):
-    """Measured again: two batches of training prompts, answered by the first policy with randomness of their own."""
-    sums = dict.fromkeys(("goal", "lava", "battery", "steps", "answers"), 0)
-    for number, (outputs, _) in enumerate(run[1].updates):
-        prompts = outputs["prompts"]
-
-        def noise(*shape, number=number, prompts=prompts):
-            return uniform(0, Stream.INITIAL_RATES, number, prompts.index, shape)
-
-        with torch.no_grad():
-            rollouts = EnvironmentSampler(Gridworld(30)).rollout(run[1].policy, prompts, 8, noise)
-        assert not torch.equal(rollouts.actions, outputs["rollouts"].actions)
-        for name in ("goal", "lava", "battery"):
-            sums[name] += rollouts.info[name].sum().item()
-        sums["steps"] += rollouts.mask.sum().item()
-        sums["answers"] += rollouts.lengths.numel()
-    [lava], [battery], [reward] = (
-        events.Scalars(f"initial/{tag}") for tag in ("rate/lava", "rate/battery", "reward/mean")
-    )
-    assert lava.value == pytest.approx(sums["lava"] / sums["steps"], rel=1e-6)
-    assert battery.value == pytest.approx(sums["battery"] / sums["steps"], rel=1e-6)
-    assert reward.value == pytest.approx(sums["goal"] / sums["answers"], rel=1e-6)
 
 
 def test_custom_scalars_show_each_rate_with_its_threshold(events):

@@ -174,13 +174,6 @@ def test_adapters_are_saved_alone(tmp_path, home, monkeypatch):
     assert loaded(out).stop_tokens
 
 
-def test_adapters_are_merged_on_request(tmp_path):
-    out = export("adapters", tmp_path / "out", LORA, "--merge")
-    expected = logits(sdpa(trained("adapters", lora=LoRA(rank=4))))
-    close(logits(transformers.AutoModelForCausalLM.from_pretrained(out)), expected)
-    assert not any("lora" in name for name in loaded(out).state_dict())
-
-
 @pytest.mark.parametrize("merge", [[], ["--merge"]])
 def test_the_policy_is_loaded_from_adapters(tmp_path, merge):
     policy = trained("adapters", lora=LoRA(rank=4))
@@ -246,7 +239,6 @@ def refused(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--ckpt_path=no.ckpt"], "There is no checkpoint 'no.ckpt'"),
         (["--ckpt_path=tiny"], "a whole checkpoint"),
         (["--model.policy.lora.rank=2"], "weights of this configuration's policy, but 'model."),
     ],

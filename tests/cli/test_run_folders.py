@@ -1,7 +1,5 @@
 """Runs of different configurations have different folders; `last` finds the run of the same command."""
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -132,20 +130,6 @@ def test_auto_resumes_the_newest_checkpoint_or_starts_anew(capsys):
         torch.load(file, weights_only=True)["global_step"] for file in sorted(Path().glob("runs/mine/*/*/last*"))
     ]
     assert updates == [2, 3]
-
-
-def test_lineage_and_updates_decide_not_the_clock(capsys):
-    """A copy made before the run went on is newer by its time."""
-    main(["fit", *NAMED])
-    main(["fit", *NAMED, "--ckpt_path=last", "--trainer.max_steps=4"])
-    shutil.copytree("runs/mine/version_0", "runs/mine/version_2")
-    os.utime("runs/mine/version_2/checkpoints/last.ckpt", (4e9, 4e9))
-    capsys.readouterr()
-    main(["fit", *NAMED, "--ckpt_path=last", "--trainer.max_steps=5"])
-    assert "Resuming from runs/mine/version_1/checkpoints/last.ckpt" in first_line(capsys)
-    main(["fit", *NAMED])
-    with pytest.raises(UserError, match="neither continues the other"):
-        main(["fit", *NAMED, "--ckpt_path=last"])
 
 
 def test_runs_of_one_project_are_told_apart_by_their_names():

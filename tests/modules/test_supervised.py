@@ -31,6 +31,7 @@ from lightning_cgrpo.policies.tiny.text import make_tiny_model
 from lightning_cgrpo.prompts.source import PromptLoader
 from lightning_cgrpo.rollout import PromptGroups
 from lightning_cgrpo.tasks.functions.prompts import Prompts
+from tests.memory import flat
 from tests.quiet import QUIET, quiet_trainer
 
 ROWS = [
@@ -76,10 +77,6 @@ def train(
     return trainer
 
 
-def parameters(policy):
-    return torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])
-
-
 def losses_by_hand(policy, rows):
     """Of each row by itself, unpadded: -log p of its completion and the end token."""
     losses = []
@@ -102,14 +99,14 @@ def test_one_update_by_hand(directory, micro_batch_size):
         for parameter in expected.parameters():
             parameter -= 0.1 * parameter.grad
     assert float(trainer.callback_metrics["sft/loss"]) == pytest.approx(float(losses.mean()), rel=1e-6)
-    torch.testing.assert_close(parameters(policy), parameters(expected), rtol=0, atol=1e-6)
-    assert (parameters(policy) - parameters(policy_of(directory))).abs().max() > 1e-3
+    torch.testing.assert_close(flat(policy), flat(expected), rtol=0, atol=1e-6)
+    assert (flat(policy) - flat(policy_of(directory))).abs().max() > 1e-3
 
 
 def test_gradients_are_scaled_down(directory):
     policy, before = policy_of(directory), policy_of(directory)
     train(policy, max_grad_norm=0.5)
-    assert float((parameters(policy) - parameters(before)).norm()) == pytest.approx(0.1 * 0.5, rel=1e-4)
+    assert float((flat(policy) - flat(before)).norm()) == pytest.approx(0.1 * 0.5, rel=1e-4)
 
 
 def test_it_learns_to_answer_as_demonstrated(directory):
@@ -126,7 +123,7 @@ def test_the_directory_answers_identically(directory, tmp_path):
     policy = policy_of(directory, "float32")
     train(policy, callbacks=[SavePretrained(str(tmp_path / "deep" / "model"))], precision="32-true")
     again = policy_of(tmp_path / "deep" / "model", "float32")
-    assert torch.equal(parameters(again), parameters(policy))
+    assert torch.equal(flat(again), flat(policy))
     assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "deep" / "model") is not None
 
 
@@ -137,7 +134,7 @@ def test_a_model_is_there_until_another_is_written(directory, tmp_path, monkeypa
     policy.save_pretrained(target)
     (target / "notes.txt").write_text("mine")
     (target / "model-00001-of-00002.safetensors").write_text("a part of an earlier model")
-    before = parameters(policy).clone()
+    before = flat(policy).clone()
     save = CausalLMPolicy.save_pretrained
 
     def killed(self, folder, **given):
@@ -153,13 +150,13 @@ def test_a_model_is_there_until_another_is_written(directory, tmp_path, monkeypa
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(CausalLMPolicy, "save_pretrained", killed)
         callback.on_train_end(trainer, module)
-    assert torch.equal(parameters(policy_of(target, "float32")), before)
+    assert torch.equal(flat(policy_of(target, "float32")), before)
 
     names = {file.name for file in target.iterdir()}
     with monkeypatch.context() as patch:
         patch.setattr(CausalLMPolicy, "save_pretrained", save)
         callback.on_train_end(trainer, module)
-    assert torch.equal(parameters(policy_of(target, "float32")), before + 1)
+    assert torch.equal(flat(policy_of(target, "float32")), before + 1)
     assert (target / "notes.txt").read_text() == "mine"
     gone = names - {file.name for file in target.iterdir()}
     assert gone == {"model.unfinished", "model-00001-of-00002.safetensors"}
@@ -324,7 +321,7 @@ def test_real_records_and_any_model(directory, shared_data, folder):
         "--trainer.max_steps=2 --data.val_prompts=4"
     )
     main(["fit", *shlex.split(command)])
-    assert not torch.equal(parameters(policy_of(Path("tuned"))), parameters(policy_of(directory)))
+    assert not torch.equal(flat(policy_of(Path("tuned"))), flat(policy_of(directory)))
     assert GSM8KDataModule(str(shared_data / "gsm8k")).source("train").groups(torch.arange(1)).columns["completion"]
 
 

@@ -39,12 +39,6 @@ GOOD = {"tag": "on", "poses": straight().tolist()}
 BRAKE = {"tag": "brake", "poses": straight(acceleration=-3.0).tolist()}
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def write(name, scene, candidates, **fields):
     Path(f"{name}.scene.json").write_text(scene if isinstance(scene, str) else json.dumps(scene | fields))
     if candidates is not None:

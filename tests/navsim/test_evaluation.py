@@ -1,41 +1,16 @@
 """Planners' scores of both stages, and their displacement from the human."""
 
-import json
-
 import pytest
 import torch
 
 from lightning_cgrpo.navsim.dialects import EPDMS, OFF, Epdms
-from lightning_cgrpo.navsim.evaluation import average_displacement, drives, evaluate, human
+from lightning_cgrpo.navsim.evaluation import average_displacement, evaluate, human
 from lightning_cgrpo.navsim.scorer import Scorer
 from lightning_cgrpo.navsim.simulation.interpolation import resample
 from lightning_cgrpo.navsim.traffic.log_replay import LogReplay
-from lightning_cgrpo.navsim.two_stage import summary
 from lightning_cgrpo.scenes.generator import GeneratedScenes
-from lightning_cgrpo.scenes.scene_file import scene_from_json
 from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL, AnswerFormat
 from tests.scenes.scenes import agent, straight_road
-
-
-def test_official_two_stages(shared_data):
-    """Scenes that name each other: with extended comfort, as the official script has it."""
-    case = json.loads((shared_data / "driving" / "cases" / "two_stage_g0.json").read_text())
-    group = case["group"]
-    before = dict([(group["now"], group["prev"]), *group["pairs"]])
-    after = {group["now"]: [now for now, _ in group["pairs"]], group["prev"]: [prev for _, prev in group["pairs"]]}
-    links = {name: {"previous": before.get(name), "follow_ups": after.get(name)} for name in case["scenes"]}
-    scenes = [
-        scene_from_json({**scene, "name": name, "map": case["map"]} | {k: v for k, v in links[name].items() if v}, name)
-        for name, scene in case["scenes"].items()
-    ]
-    poses = torch.tensor([case["plans"][scene.name] for scene in scenes], dtype=torch.float64)[:, None]
-    scores = Scorer(scenes)(poses[:, 0], torch.arange(len(scenes)))
-    result = summary(drives(scenes, scores, poses, 0.5, range(len(scenes))), EPDMS, LogReplay())
-    official = [case["official"][name] for name in (group["now"], group["prev"])]
-    assert result.first.columns["EPDMS"] == pytest.approx(sum(row["score"] for row in official) / 2, abs=1e-5)
-    assert result.first.columns["EC"] is not None
-    assert (result.scenes, result.second.scenes) == (2, 2 * len(group["pairs"]))
-    assert result.epdms == pytest.approx(case["group_score"], abs=1e-5)
 
 
 def test_displacement():

@@ -1,10 +1,6 @@
 """Uploads: what reaches the hub, and refusals in one line."""
 
-import http.server
-import json
 import shutil
-import threading
-from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -30,44 +26,17 @@ def test_a_folder_without_unfinished_files(tmp_path, monkeypatch, capsys):
     assert "https://hub/me/mine" in capsys.readouterr().out
 
 
-@pytest.fixture
-def hub(monkeypatch):
-    """A server that creates repositories of one user, as the hub would."""
+def test_a_new_repository_is_private(monkeypatch):
     asked = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append(body)
-            allowed = body.get("organization") == "me"
-            self.send_response(200 if allowed else 403)
-            self.end_headers()
-            self.wfile.write(
-                json.dumps({"url": "https://huggingface.co/me/mine"} if allowed else {"error": "Forbidden"}).encode()
-            )
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        api = huggingface_hub.HfApi(endpoint=address, token="hf_x")
-        monkeypatch.setattr(huggingface_hub, "create_repo", api.create_repo)
-        yield SimpleNamespace(asked=asked)
-        server.shutdown()
-
-
-def test_a_new_repository_is_private(hub):
+    monkeypatch.setattr(huggingface_hub, "create_repo", lambda name, **options: asked.append((name, options)))
     open_repository("me/mine")
-    assert hub.asked[0]["name"] == "mine" and str(hub.asked[0].get("visibility", hub.asked[0].get("private"))) in (
-        "private",
-        "True",
-    )
+    assert asked == [("me/mine", {"private": True, "exist_ok": True})]
 
 
 @pytest.mark.parametrize("name", ["another/mine", "no such name"])
-def test_refusals_name_the_repository(hub, name):
+def test_refusals_name_the_repository(monkeypatch, name):
+    nobody = huggingface_hub.HfApi(endpoint="http://127.0.0.1:9", token="hf_x")
+    monkeypatch.setattr(huggingface_hub, "create_repo", nobody.create_repo)
     with pytest.raises(UserError, match=rf"but got '{name}' .*hf auth login") as caught:
         open_repository(name)
     assert "\n" not in str(caught.value)

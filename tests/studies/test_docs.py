@@ -23,12 +23,9 @@ def test_a_user_s_own_problem(folder):
     (functions,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     tour = (ROOT / "docs/tour.md").read_text(encoding="utf-8")
     assert functions.strip() in tour
-    (example,) = re.findall(r"```python\n(.*?)```", tour, re.DOTALL)
     study = read_study("study.yaml")
     for run in study.runs:
         model = configuration(run)["model"]["init_args"]
         assert model["task"]["init_args"]["signals"].keys() == {"brief", "says_it"}
-        for value in ("models/tiny-qwen2", "at_least=0.9", "lr=1e-4", "max_new_tokens=32", "prompts_per_update=4"):
-            assert value in example
         assert model["policy"]["init_args"]["model"] == "models/tiny-qwen2"
     assert [run.name for run in study.runs[:2]] == ["softmax,seed=0", "pid,seed=0"] and len(study.runs) == 6

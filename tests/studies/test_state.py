@@ -1,7 +1,6 @@
 """How a study knows its runs: by the identity that a run writes, here and in saved results."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,24 +78,6 @@ def test_the_committed_results_are_finished_runs(folder):
         known |= {identity(run) for run in runs}
     assert known == set(there.saved) and all(record["answers"] for record in there.saved.values())
     assert all((path.parents[1] / "report.md").is_file() for path in results.glob("**/runs/*.json"))
-
-
-def test_an_identity_tells_learning_seed_and_length():
-    same = make("--callbacks.layout=null", "--trainer.enable_checkpointing=false", "--data.test_prompts=7")
-    assert identity(same) == identity(make()) == identity(replace(make(), variant="b", logs="elsewhere"))
-    others = [
-        make(seed=1),
-        make(updates=20),
-        make("--model.group_size=4"),
-        make("--callbacks.multipliers.controller=PID"),
-        make("--trainer.precision=bf16-mixed"),
-        make("--callbacks.own=lightning.pytorch.callbacks.EarlyStopping", "--callbacks.own.monitor=reward/mean"),
-        make("--trainer.max_steps=-1", "--trainer.max_epochs=1"),
-        make("--trainer.max_steps=-1", "--trainer.max_epochs=2"),
-    ]
-    assert len({identity(run) for run in [make(), *others]}) == len(others) + 1
-    with pytest.raises(UserError, match="'a' and 'b' do not"):
-        check_distinct([make(), replace(same, variant="b")])
 
 
 def test_other_weights_behind_the_same_name_make_another_run(folder, monkeypatch):
