@@ -36,11 +36,7 @@ def forked(
 
 
 def _call(
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    output: Path,
-    environment: Mapping[str, str],
-    folder: Path,
+    function: Callable[..., Any], arguments: tuple[Any, ...], output: Path, environment: Mapping[str, str], folder: Path
 ) -> None:
     from lightning.pytorch.utilities import rank_zero_only
 

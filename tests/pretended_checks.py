@@ -31,9 +31,6 @@ def machine():
         yield machine
 
 
-# --- the device itself
-
-
 @pytest.mark.parametrize(
     "refused",
     [
@@ -67,11 +64,7 @@ def test_what_cuda_computes_is_computed(machine):
 def test_waits_of_the_host_are_counted(machine):
     there = torch.arange(4.0, device=DEVICE)
     assert not machine.waits
-    waits = {
-        "read": lambda: float(there[0]),
-        "shape": lambda: there[there > 1],
-        "copy": there.cpu,
-    }
+    waits = {"read": lambda: float(there[0]), "shape": lambda: there[there > 1], "copy": there.cpu}
     for number, (kind, wait) in enumerate(waits.items(), 1):
         wait()
         assert machine.waits[kind, "elsewhere"] == 1 and machine.waits.total() == number
@@ -87,9 +80,6 @@ def test_waits_name_the_line_that_asks(machine):
     assert mask.tolist() == [True] * 3 and kept is here and numbers.tolist() == [0, 1]
     ((_, line),) = machine.waits
     assert line.partition(":")[0] == on_host.__module__
-
-
-# --- policies
 
 
 @pytest.mark.parametrize(
@@ -161,8 +151,6 @@ def test_vision_families_train_and_generate(family, share_prompts, most, tmp_pat
     towers = [parameter for tower in policy.family.towers for parameter in tower.parameters()]
     assert {parameter.grad.device for parameter in towers if parameter.grad is not None} == {DEVICE}
 
-
-# --- runs
 
 GRPO = "--callbacks.initial_rates.batches=1", "--callbacks.progress=null", "--model.group_size=4"
 SCENES = "--data.train_prompts=6", "--data.val_prompts=2"

@@ -26,8 +26,6 @@ def records(tmp_path_factory):
     return write_records(tmp_path_factory.mktemp("data") / "gsm8k")
 
 
-# ---------------------------------------------------------------------- through the command line
-
 LONGEST = 48  # long enough that some answers of a random model end
 
 
@@ -93,9 +91,6 @@ def test_records_to_checkpoints(model, records, folder):
     assert all(isinstance(line["answer"], str) and line["signals"].keys() == GSM8KTask.signals.keys() for line in lines)
     assert all(1 <= line["signals"]["tokens"] <= LONGEST for line in lines)
     assert all((line["signals"]["length"] == -1) >= line["signals"]["truncated"] for line in lines)
-
-
-# ---------------------------------------------------------------------- the embedded default
 
 
 def embedded(updates, *more):

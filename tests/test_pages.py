@@ -65,8 +65,6 @@ def run(arguments: list[str]) -> str:
     return said.getvalue()
 
 
-# ---------------------------------------------------------------------- all pages
-
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
 
@@ -104,9 +102,6 @@ def test_the_example_trains_where_it_was_copied(tmp_path, monkeypatch):
     said = run(shlex.split(f"fit -c mine/your_problem.yaml {data} --model.group_size=4 {SHORT}"))
     assert "Answers of update 0" in said and "explained" in said
     assert list(tmp_path.glob("runs/your_problem*/version_0/checkpoints/last.ckpt"))
-
-
-# ---------------------------------------------------------------------- a reader's folder
 
 
 @pytest.mark.slow

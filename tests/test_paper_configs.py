@@ -60,9 +60,6 @@ def test_overrides_change_the_method_and_the_folder_alone(override):
     assert changed[name] == f"gsm8k_qwen2_5_7b,{override.removesuffix('.yaml')}"
 
 
-# ---------------------------------------------------------------------- they run
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """Arguments that put a tiny model and a dozen questions in the place of the real ones."""

@@ -28,9 +28,6 @@ def read(*names):
     return config
 
 
-# ---------------------------------------------------------------------- the numbers
-
-
 def test_images_have_the_size_that_qwens_processor_makes_of_a_camera_s():
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
@@ -40,9 +37,6 @@ def test_images_have_the_size_that_qwens_processor_makes_of_a_camera_s():
     assert form["height"] // 28 * (form["width"] // 28) == 312, "the tokens in the comment"
     covla = read(GENERAL)["data"]["init_args"]["form"]
     assert smart_resize(1208, 1928, 28, *pixels) == (covla["height"], covla["width"])
-
-
-# ---------------------------------------------------------------------- they run
 
 
 pytestmark = pytest.mark.usefixtures("folder")

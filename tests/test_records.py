@@ -62,11 +62,7 @@ def test_a_line_that_is_no_object_is_named(tmp_path, line, problem):
 
 @pytest.mark.parametrize(
     ("values", "problem"),
-    [
-        ({"question": "x"}, "got question"),
-        ({"answer": ["x"]}, "list"),
-        ({"answer": "a\ud800"}, r"'\ud800'"),
-    ],
+    [({"question": "x"}, "got question"), ({"answer": ["x"]}, "list"), ({"answer": "a\ud800"}, r"'\ud800'")],
 )
 def test_a_field_that_is_no_text_is_named(tmp_path, values, problem):
     file = write_jsonl(tmp_path / "train.jsonl", [{"answer": "fine"}, values])

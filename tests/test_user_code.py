@@ -109,9 +109,6 @@ def test_a_task_that_a_coroutine_starts_leaves_the_event_loop_running():
     assert called(starts, {}, "starts", 5) is True and called(starts, {}, "starts", 5) is True
 
 
-# ---------------------------------------------------------------------- in every command
-
-
 class Coin(Environment):
     max_steps, observation_size, actions = 1, 1, 2
     raised = None
@@ -223,9 +220,6 @@ def test_no_command_ends_or_is_shortened_without_an_error(command, broken):
         assert not bends or kind.__name__ in str(error.value)
 
 
-# ---------------------------------------------------------------------- Ctrl-C
-
-
 def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(1)
@@ -271,9 +265,6 @@ def test_other_threads_have_no_signals():
     thread.start()
     thread.join()
     assert "KeyboardInterrupt" in str(outcomes[0])
-
-
-# ---------------------------------------------------------------------- texts
 
 
 class SilentError(Exception):

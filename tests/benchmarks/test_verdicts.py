@@ -5,13 +5,7 @@ import math
 
 import pytest
 
-from benchmarks.verdicts import (
-    RESULTS,
-    false_certificates,
-    false_joint_certificates,
-    false_step_certificates,
-    needed,
-)
+from benchmarks.verdicts import RESULTS, false_certificates, false_joint_certificates, false_step_certificates, needed
 
 pytestmark = pytest.mark.slow
 REPETITIONS = 10_000

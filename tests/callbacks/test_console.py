@@ -41,11 +41,7 @@ class Speak(Callback):
 def run():
     quiet()
     trained(
-        InitialRates(),
-        ObjectiveProgressBar(every_n_updates=2),
-        Speak(),
-        max_steps=UPDATES,
-        enable_progress_bar=True,
+        InitialRates(), ObjectiveProgressBar(every_n_updates=2), Speak(), max_steps=UPDATES, enable_progress_bar=True
     )
 
 

@@ -75,9 +75,6 @@ def test_only_enforced_thresholds_are_alarming_and_names_are_no_markup():
     assert monitored.plain.endswith("missed") and not any(span.style for span in monitored.spans)
 
 
-# ---------------------------------------------------------------------- a test of both
-
-
 def evaluate(data):
     module = grid_module({"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.05)}, 15, eval_group_size=2)
     trainer = quiet_trainer(EvaluationTable())

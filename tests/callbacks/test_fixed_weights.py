@@ -10,8 +10,7 @@ from lightning_cgrpo.callbacks import FixedWeights
 from lightning_cgrpo.objective.objective import Constraint, Objective
 
 OBJECTIVE = Objective(
-    "goal",
-    {"lava": Constraint(at_most=0.1), "seen": Constraint(role="monitor"), "safe": Constraint(at_least=0.7)},
+    "goal", {"lava": Constraint(at_most=0.1), "seen": Constraint(role="monitor"), "safe": Constraint(at_least=0.7)}
 )
 
 

@@ -44,9 +44,6 @@ def ranking(**options):
     )
 
 
-# ---------------------------------------------------------------------- metrics
-
-
 @pytest.mark.parametrize("every", [1, 3])
 def test_metrics_of_updates_are_there_for_callbacks_at_all_times(every):
     seen = Seen()
@@ -89,9 +86,6 @@ def test_a_metric_that_there_is_not_is_reported_with_those_that_there_are(kind, 
     assert max(step for _, step in seen.metrics) == update
 
 
-# ---------------------------------------------------------------------- ranks
-
-
 def ranks(folder):
     """Updates of the best checkpoints, best first, as the last checkpoint knows them, and their scores."""
     callbacks = torch.load(folder / "last.ckpt", weights_only=True)["callbacks"]
@@ -103,11 +97,7 @@ def ranks(folder):
 
 @pytest.mark.parametrize(
     ("monitor", "every", "stop"),
-    [
-        ("rate/lava", 3, (4, "validation")),
-        ("val/rate/lava", 1, (5, "update")),
-        ("val/rate/lava", 3, (6, "validation")),
-    ],
+    [("rate/lava", 3, (4, "validation")), ("val/rate/lava", 1, (5, "update")), ("val/rate/lava", 3, (6, "validation"))],
 )
 def test_a_resumed_run_ranks_as_one_that_nothing_interrupted(monitor, every, stop):
     """Also where nothing has been logged since the resume, and where the checkpoint comes before its validation."""
@@ -129,9 +119,6 @@ def test_time_decides_too():
     assert {path.stem for path in Path(checkpoints.dirpath).glob("*.ckpt")} == {
         f"step={n}" for n in range(1, STEPS + 1)
     }
-
-
-# ---------------------------------------------------------------------- best and last
 
 
 def test_the_best_of_a_run_that_was_moved_or_thinned():
@@ -176,9 +163,6 @@ def test_last_is_the_newest_of_all_versions():
 def test_last_without_any_is_refused():
     with pytest.raises(UserError, match=r"Expected a checkpoint .*mine/last.ckpt .*, but found none"):
         trained(Checkpoints(dirpath="mine", every_n_train_steps=2, save_last=True), ckpt_path="last")
-
-
-# ---------------------------------------------------------------------- feasible first
 
 
 MERIT = {"monitor": "val/merit", "mode": "max", "save_last": True, "filename": "{step}"}

@@ -90,8 +90,7 @@ def test_a_finished_run(fit):
 
 
 @pytest.mark.parametrize(
-    ("how", "status"),
-    [("exits", "failed"), ("interrupts", "interrupted"), ("fails", "failed"), ("stops", "finished")],
+    ("how", "status"), [("exits", "failed"), ("interrupts", "interrupted"), ("fails", "failed"), ("stops", "finished")]
 )
 def test_the_status_says_how_a_run_ended(fit, how, status):
     summary = fit(ending(how))

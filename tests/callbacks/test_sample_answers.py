@@ -74,9 +74,6 @@ def lines(file):
     return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
-# ---------------------------------------------------------------------- on disk
-
-
 def test_a_file_holds_all_answers_of_an_update(tmp_path, capsys):
     """Of one that is due, each with all that is known of it."""
     correct = Signal(torch.tensor([[1.0, 0.5], [1.0, 7.0]]), applicable=torch.tensor([[True] * 2, [False] * 2]))
@@ -146,9 +143,6 @@ def test_predicted_actions_are_those_that_the_world_gets():
     assert record == {"index": 4, "seed": 17, "answer": actions, "signals": {}, "tokens": 2}
 
 
-# ---------------------------------------------------------------------- on the screen
-
-
 def on_screen(of, width=80, encoding="utf-8"):
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, width=width, color_system=None)
@@ -196,9 +190,6 @@ def test_any_text_makes_a_table_of_straight_rows(text):
     assert {cell_len(row) for row in rows[1:]} <= {0, 80}
 
 
-# ---------------------------------------------------------------------- in TensorBoard
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_tensorboard_survives_any_text(tmp_path, text, capsys):
     show(SampleAnswers(), tmp_path, outputs([[text, "b"]], prompts=[text]), update=100)
@@ -210,14 +201,7 @@ def test_tensorboard_survives_any_text(tmp_path, text, capsys):
     assert len(markdown) < 100_000
     # What the texts hold is in blocks of code: nothing else but our own headings is Markdown.
     outside = [line for line in markdown.split("\n") if line and not line.startswith("    ")]
-    assert outside == [
-        "**Prompt**",
-        "**Best answer** (correct 0)",
-        "**Worst answer** (correct 1)",
-    ]
-
-
-# ---------------------------------------------------------------------- values
+    assert outside == ["**Prompt**", "**Best answer** (correct 0)", "**Worst answer** (correct 1)"]
 
 
 def test_prompts_of_all_kinds():

@@ -29,9 +29,6 @@ ARGUMENTS = [
 ]  # fmt: skip
 
 
-# ---------------------------------------------------------------------- writing
-
-
 def test_a_write_that_fails_leaves_the_former_whole_and_nothing_else(tmp_path):
     files, path = CheckpointFiles(), tmp_path / "last.ckpt"
     files.save_checkpoint({"global_step": 1}, path)
@@ -144,9 +141,6 @@ def test_looking_for_a_directory_while_it_gets_its_name_does_no_harm(tmp_path, m
     assert looked and (target / "meta.pt").read_text() == "new" and list(tmp_path.iterdir()) == [target]
 
 
-# ---------------------------------------------------------------------- the newest
-
-
 def saved(name, update, *lineage):
     """A checkpoint of runs that `lineage` names with their first updates; later files are older."""
     path = Path("runs/run", name)
@@ -219,9 +213,6 @@ def test_a_damaged_newest_is_not_passed_over(folder):
     assert newest_of_run() == last
 
 
-# ---------------------------------------------------------------------- reading
-
-
 def test_every_changed_bit_and_every_missing_end_is_noticed_or_harmless(tmp_path):
     """torch loads a changed weight as it is, and fails in many ways where the archive's structure is changed."""
     whole, broken = tmp_path / "whole.ckpt", tmp_path / "broken.ckpt"
@@ -291,9 +282,6 @@ def test_code_in_a_checkpoint_is_not_run(folder, how):
     with pytest.raises(UserError, match="tensors and plain containers" if how == "torch" else "damaged"):
         CheckpointFiles().load_checkpoint(path)
     assert not Path("executed").exists()
-
-
-# ---------------------------------------------------------------------- in training
 
 
 class Terminate(Callback):

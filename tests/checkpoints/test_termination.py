@@ -71,9 +71,6 @@ def updates():
     return torch.load(LAST, weights_only=True)["global_step"]
 
 
-# ---------------------------------------------------------------------- an update that ends
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_run_after_its_update(start, number, code):
@@ -113,9 +110,6 @@ def test_workers_end_when_a_reward_function_ends_them(start):
     assert "SIGTERM" not in output()
 
 
-# ---------------------------------------------------------------------- an update that doesn't end
-
-
 @pytest.mark.parametrize(
     ("hang", "code"),
     [
@@ -136,10 +130,7 @@ def test_sigterm_ends_an_update_that_hangs(start, hang, code):
 
 @pytest.mark.slow
 def test_a_second_signal_ends_the_run_at_once(start):
-    for first, second, code in (
-        (signal.SIGINT, signal.SIGINT, 130),
-        (signal.SIGTERM, signal.SIGTERM, 143),
-    ):
+    for first, second, code in ((signal.SIGINT, signal.SIGINT, 130), (signal.SIGTERM, signal.SIGTERM, 143)):
         Path("here").unlink(missing_ok=True)
         process = start("stubborn", call=4, grace=60)
         os.kill(process.pid, first)
@@ -150,8 +141,7 @@ def test_a_second_signal_ends_the_run_at_once(start):
 
 
 @pytest.mark.parametrize(
-    ("command", "number", "code"),
-    [("validate", signal.SIGTERM, 143), ("before the first update", signal.SIGINT, 130)],
+    ("command", "number", "code"), [("validate", signal.SIGTERM, 143), ("before the first update", signal.SIGINT, 130)]
 )
 def test_without_anything_to_save_the_first_signal_ends_the_run_at_once(start, command, number, code):
     """Lightning swallows SIGTERM here."""
@@ -222,9 +212,6 @@ def test_two_processes_end_when_one_hangs(tmp_path):
     assert process.wait(60) in (143, -signal.SIGKILL), text()
     assert "did not end within 1 s of SIGTERM" in text()
     wait(lambda: not Path(f"/proc/{(tmp_path / 'here').read_text()}").exists(), 5)
-
-
-# ---------------------------------------------------------------------- the watchdog's clock
 
 
 def test_an_update_has_three_times_the_longest_but_a_minute_at_least():

@@ -46,9 +46,6 @@ def refused(name, arguments=""):
     return text
 
 
-# ---------------------------------------------------------------------- help, and errors without a run
-
-
 def test_help_lists_all_commands(capsys):
     for arguments in ([], ["--help"], ["-h"], ["help"]):
         main(arguments)
@@ -57,10 +54,7 @@ def test_help_lists_all_commands(capsys):
         assert all(f"\n  {name}" in text for name in (*RUNS, *TOOLS))
 
 
-@pytest.mark.parametrize(
-    ("word", "hint"),
-    [("fitt", "'fit'"), ("train", "'fit'"), ("xyz", "Try --help")],
-)
+@pytest.mark.parametrize(("word", "hint"), [("fitt", "'fit'"), ("train", "'fit'"), ("xyz", "Try --help")])
 def test_unknown_command(word, hint):
     with pytest.raises(UserError, match=f"^Unknown command '{word}'.*{hint}"):
         main([word])
@@ -146,9 +140,6 @@ def test_quick_answers_import_nothing_heavy(folder):
             assert err.startswith("lightning_cgrpo: error: ") and err.count("\n") == 1
 
 
-# ---------------------------------------------------------------------- a run and what it leaves
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A folder with one run of five updates, checkpoints every two, validation every two."""
@@ -229,9 +220,6 @@ def test_another_objective_s_checkpoint_is_refused(trained, monkeypatch):
     Path("swapped.yaml").write_text(yaml.safe_dump(swapped, sort_keys=False))
     with pytest.raises(UserError, match=r"of \['battery', 'lava'\] by .* got \['lava', 'battery'\]"):
         main(["fit", "-c", "swapped.yaml", "--ckpt_path=last", "--trainer.max_steps=6"])
-
-
-# ---------------------------------------------------------------------- configurations
 
 
 @pytest.mark.parametrize(("given", "policy"), [(None, "passive"), ("active", "active")])

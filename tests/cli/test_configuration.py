@@ -150,19 +150,15 @@ class TestInterpolation:
 
 
 class TestFiles:
-    def test_packaged_files_are_found_from_anywhere_after_the_users(self, elsewhere: Path) -> None:
+    def test_packaged_files_are_found_from_anywhere_after_the_users(self, folder: Path) -> None:
         for name in ("configs/gridworld.yaml", "gridworld.yaml"):
             assert find(name) == PACKAGED / "gridworld.yaml"
-        (elsewhere / "configs").mkdir()
+        (folder / "configs").mkdir()
         write("configs/gridworld.yaml", "mine: 1")
         assert build(["configs/gridworld.yaml"]) == {"mine": 1}
 
     @pytest.mark.parametrize(
-        ("name", "meant"),
-        [
-            ("configs/gridwrld.yaml", "configs/gridworld.yaml"),
-            ("mien.yaml", "mine.yaml"),
-        ],
+        ("name", "meant"), [("configs/gridwrld.yaml", "configs/gridworld.yaml"), ("mien.yaml", "mine.yaml")]
     )
     def test_missing(self, name: str, meant: str) -> None:
         write("mine.yaml", "a: 1")

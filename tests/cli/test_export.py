@@ -109,9 +109,6 @@ def initial():
     return transformers.AutoModelForCausalLM.from_pretrained("tiny", dtype=torch.float64)
 
 
-# ---------------------------------------------------------------------- all weights
-
-
 @pytest.mark.slow
 def test_a_directory_of_a_run_answers_identically_in_transformers(tmp_path):
     policy = trained("whole")
@@ -151,9 +148,6 @@ def test_what_surrounds_the_weights_survives(tmp_path, arguments):
     assert after(PROMPTS).input_ids == before(PROMPTS).input_ids
     assert loaded(out).stop_tokens == loaded("tiny").stop_tokens
     assert not (out / "adapter_config.json").exists()
-
-
-# ---------------------------------------------------------------------- adapters
 
 
 def test_adapters_are_saved_alone(tmp_path, home, monkeypatch):
@@ -217,9 +211,6 @@ def test_adapters_go_on(tmp_path):
     assert all(torch.equal(value, state[f"policy.{key}"]) for key, value in after.items())
 
 
-# ---------------------------------------------------------------------- the command
-
-
 def test_a_runs_own_configuration_is_enough(tmp_path, capsys):
     main(["export", "-c", "runs/whole/version_0/config.yaml", "--out", str(tmp_path / "out")])
     text = capsys.readouterr().out
@@ -266,9 +257,6 @@ def test_the_documents_example(tmp_path, monkeypatch, capsys, arguments):
     exec(example, names)
     assert names["model"].dtype == torch.float32
     assert capsys.readouterr().out.strip()
-
-
-# ---------------------------------------------------------------------- adapters that can't be read
 
 
 def change(folder, **values):

@@ -31,9 +31,6 @@ def named(arguments):
     return config["trainer"]["logger"]["init_args"]["name"]
 
 
-# ---------------------------------------------------------------------- names
-
-
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
@@ -73,8 +70,6 @@ def test_loggers_are_appended_and_each_has_its_name():
     assert first["class_path"].endswith("TensorBoardLogger") and second["class_path"] == "CSVLogger"
     assert first["init_args"]["name"] == second["init_args"]["name"] == "gridworld,seed=2"
 
-
-# ---------------------------------------------------------------------- which checkpoint
 
 VALIDATED = [*NAMED, "--trainer.max_steps=3", "--trainer.limit_val_batches=1.0", "--trainer.val_check_interval=1"]
 
@@ -155,9 +150,6 @@ def test_a_folder_is_no_checkpoint():
             main(["test", *NAMED, f"--ckpt_path={place}"])
 
 
-# ---------------------------------------------------------------------- what is written where
-
-
 @pytest.mark.slow
 def test_evaluations_write_beside_the_run(capsys):
     main(["fit", *NAMED])
@@ -189,9 +181,6 @@ def test_no_run_is_written_over():
     main(["fit", *NAMED, version, "--ckpt_path=last", "--trainer.max_steps=3"])  # in the same folder, on purpose
 
 
-# ---------------------------------------------------------------------- in Python
-
-
 def test_a_trained_module_is_loaded():
     main(["fit", *NAMED])
     path = "runs/mine/version_0/checkpoints/last.ckpt"
@@ -208,9 +197,6 @@ def test_a_trained_module_is_loaded():
     Path("alone/last.ckpt").write_bytes(Path(path).read_bytes())
     with pytest.raises(UserError, match="from which to build the module, but there is none"):
         lightning_cgrpo.load("alone/last.ckpt")
-
-
-# ---------------------------------------------------------------------- resuming with other settings
 
 
 def learning_rate(path):

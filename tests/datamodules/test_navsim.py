@@ -4,13 +4,7 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 
-from lightning_cgrpo import (
-    Constraint,
-    GenerationSampler,
-    Objective,
-    SupervisedFineTuning,
-    VisionLanguagePolicy,
-)
+from lightning_cgrpo import Constraint, GenerationSampler, Objective, SupervisedFineTuning, VisionLanguagePolicy
 from lightning_cgrpo.datamodules import NavsimDataModule, NavsimDemonstrationsDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.expert.pdm_closed import plan
@@ -152,9 +146,6 @@ def test_a_demonstrated_answer_drives_well():
     groups = source.groups(torch.arange(12))
     drives = DrivingTask().scored(groups.columns["scene"], [[text] for text in groups.columns["completion"]])
     assert float(torch.cat([drive.scores.epdms for drive in drives]).mean()) > 0.8
-
-
-# --- with a model
 
 
 TEXTS = ["Intent: go left.\nSpeed: 7.3 m/s.\n0123456789", "[-14.5,0.0], [12.0,0.3]", "front view, t=0.0s"]

@@ -57,9 +57,6 @@ def train(sampler, updates=1, **optimization):
     return record
 
 
-# ---------------------------------------------------------------------- another engine
-
-
 def errors(*values):
     """Of the first steps; none in the others."""
     return torch.tensor([*values, *[0.0] * (10 - len(values))], dtype=torch.float64)
@@ -102,9 +99,6 @@ def test_what_an_engine_does_not_report_is_counted_and_left_as_it_is():
     assert "faults/sampling_log_probs" not in filled.metrics[0]
 
 
-# ---------------------------------------------------------------------- answers that were cut short
-
-
 def test_truncated_answers_move_nothing_and_still_count():
     everything = train(Engine(truncated=torch.tensor([True] * 4)), mask_truncated=True, entropy_weight=0.1)
     assert not everything.moves.any() and everything.metrics[0]["rollout/masked"] == 1
@@ -129,8 +123,6 @@ def test_the_parts_of_the_answers_add_up():
     assert halves[0].any() and halves[1].any()
     torch.testing.assert_close(halves[0] + halves[1], whole, rtol=1e-6, atol=1e-12)
 
-
-# ---------------------------------------------------------------------- what the docs list
 
 PAGE = (Path(__file__).parents[2] / "docs/losses.md").read_text()
 ROWS = [row.split("|")[1:3] for row in re.findall(r"^\| .*\|$", PAGE.partition("| TRL |")[0], re.MULTILINE)[1:]]

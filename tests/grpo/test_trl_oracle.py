@@ -245,10 +245,7 @@ LOSSES = {
         {"loss_type": "grpo", **KL, "use_bias_correction_kl": True, "importance_sampling_level": "sequence"},
         {"kl_weight": 0.2, "correct_kl": True, "sequence_ratio": True},
     ),
-    "entropy": (
-        {"loss_type": "dapo", "entropy_coef": 0.1},
-        {"aggregation": "token_mean", "entropy_weight": 0.1},
-    ),
+    "entropy": ({"loss_type": "dapo", "entropy_coef": 0.1}, {"aggregation": "token_mean", "entropy_weight": 0.1}),
     "truncated": (
         {"loss_type": "grpo", **KL, "mask_truncated_completions": True},
         {"kl_weight": 0.2, "mask_truncated": True},
@@ -304,9 +301,6 @@ def test_sampling_mismatch(mode, low, high, trl, batch, tmp_path):
     assert_same(loss_of_ours(batch, inputs["advantages"], sampled=True, **ours), theirs)
     with pytest.raises(AssertionError):
         assert_same(loss_of_ours(batch, inputs["advantages"], **ours), theirs)
-
-
-# ---------------------------------------------------------------------- advantages
 
 
 def components(batch, count):

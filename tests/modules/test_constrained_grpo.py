@@ -43,8 +43,6 @@ def train(module, updates=3, multipliers=True, **options):
     return record.updates, record
 
 
-# ---------------------------------------------------------------------- faults
-
 FAULTY = torch.zeros(GROUPS, GROUP_SIZE, dtype=torch.bool)
 FAULTY[0, 1] = FAULTY[2, 3] = FAULTY[3] = True
 
@@ -124,9 +122,6 @@ def metrics_of(prefix, metrics):
     return torch.tensor([value for tag, value in sorted(metrics.items()) if tag.startswith(prefix)])
 
 
-# ---------------------------------------------------------------------- dropout
-
-
 class Dropping(CategoricalMLP):
     """A policy with dropout, which remembers its mode in each pass."""
 
@@ -147,9 +142,6 @@ def test_a_policy_with_dropout_is_the_same_policy_in_sampling_and_training():
     metrics, _ = train(module, updates=2)
     assert [update["policy/clip_fraction"] for update in metrics.values()] == [0, 0]
     assert policy.modes[0] is False and policy.modes[1] is True, "sampling, then training"
-
-
-# ---------------------------------------------------------------------- counting
 
 
 class Noisy(CategoricalMLP):
@@ -256,9 +248,6 @@ def test_gradients_are_scaled_down_to_the_limit_and_no_further(clipped):
     torch.testing.assert_close(step, gradient * (0.25 if clipped else 1), rtol=1e-3, atol=1e-7)
 
 
-# ---------------------------------------------------------------------- weights
-
-
 def test_without_callbacks_it_is_plain_grpo(monkeypatch):
     """The weight stays 1, and what reaches the loss at every step of an answer is the Z of its reward."""
     given = []
@@ -283,9 +272,6 @@ def test_without_callbacks_it_is_plain_grpo(monkeypatch):
         informative += int((std > 0).sum())
         assert metrics[update]["multiplier/reward"] == 1 and "multiplier/lava" not in metrics[update]
     assert informative > 2, "the test must see groups with an advantage"
-
-
-# ---------------------------------------------------------------------- precision
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true"])

@@ -20,9 +20,6 @@ CONSTRAINTS = {"lava": Constraint(at_most=0.01)}
 OBJECTIVE = Objective("goal", CONSTRAINTS)
 
 
-# ---------------------------------------------------------------------- putting groups in their places
-
-
 def drawn(groups, steps, number, size=2):
     """Rollouts full of one number, of which some is not of steps."""
     mask = torch.ones(groups, size, steps, dtype=torch.bool)
@@ -65,9 +62,6 @@ def test_signals_of_which_one_draw_says_where_they_apply():
     assert got["x"].value.tolist() == [[0, 0], [1, 1], [0, 0]] and got["y"].count.tolist() == [[1, 1], [0, 0], [1, 1]]
     assert got["x"].applicable.tolist() == [[True, True], [True, False], [True, True]]
     assert got["y"].applicable is None and got["x"].count is None
-
-
-# ---------------------------------------------------------------------- the rounds
 
 
 def varying(objective, weights=None):
@@ -133,9 +127,6 @@ def test_no_round_of_any_update_shares_its_randomness(monkeypatch):
     monkeypatch.setattr(ConstrainedGRPO, "sample", spy)
     train(3, updates=3)
     assert counters == sorted(set(counters)) and {counter // 3 for counter in counters} == {0, 1, 2}
-
-
-# ---------------------------------------------------------------------- in training
 
 
 def train(redraws, updates=1, cost="sum"):

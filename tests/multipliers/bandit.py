@@ -43,17 +43,11 @@ class Bandit:
 
 
 # One safe arm, one that tempts to either violation, one to both. Optimum: 2/7, 2/7, 3/7 and 0 of them.
-FEASIBLE = Bandit(
-    arms=((0.5, 0.05, 0.05), (0.8, 0.4, 0.05), (0.8, 0.05, 0.4), (0.9, 0.4, 0.4)),
-    thresholds=(0.15, 0.2),
-)
+FEASIBLE = Bandit(arms=((0.5, 0.05, 0.05), (0.8, 0.4, 0.05), (0.8, 0.05, 0.4), (0.9, 0.4, 0.4)), thresholds=(0.15, 0.2))
 
 # The second rate can't fall below .30. The arm where it does has little reward and violates the first threshold, which
 # the first arm meets easily; the third has the most reward and violates both.
-INFEASIBLE = Bandit(
-    arms=((0.95, 0.02, 0.4), (0.25, 0.25, 0.3), (1.0, 0.3, 0.5)),
-    thresholds=(0.05, 0.05),
-)
+INFEASIBLE = Bandit(arms=((0.95, 0.02, 0.4), (0.25, 0.25, 0.3), (1.0, 0.3, 0.5)), thresholds=(0.05, 0.05))
 
 
 @dataclass(frozen=True)

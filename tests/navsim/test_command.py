@@ -171,10 +171,7 @@ def test_pictures(folder):
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
-    [
-        (["--scenes", "nowhere"], "--scenes"),
-        (["--out", "road.scene.json/scores.json"], "can't be written"),
-    ],
+    [(["--scenes", "nowhere"], "--scenes"), (["--out", "road.scene.json/scores.json"], "can't be written")],
 )
 def test_wrong_paths_are_one_line(folder, arguments, error):
     write("road", ROAD, [GOOD])

@@ -5,13 +5,7 @@ import pytest
 import shapely
 import torch
 
-from lightning_cgrpo.navsim.geometry.boxes import (
-    bounds,
-    bounds_touch,
-    box_corners,
-    boxes_touch,
-    segments_touch_boxes,
-)
+from lightning_cgrpo.navsim.geometry.boxes import bounds, bounds_touch, box_corners, boxes_touch, segments_touch_boxes
 from lightning_cgrpo.navsim.geometry.polygons import Polygons
 from lightning_cgrpo.navsim.geometry.polylines import Polylines
 from lightning_cgrpo.navsim.geometry.ranges import expand, starts

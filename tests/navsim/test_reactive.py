@@ -58,9 +58,7 @@ def merge(agents: list[dict[str, Any]], speed: float = 6.0) -> Scene:
         "map": {"roadblocks": blocks, "lanes": lanes, "intersections": [{"id": "junction", "polygon": junction}]},
         "route": ["east", "turn", "north"],
     }
-    content["ego"] = [
-        {"t": 0.0, "pose": [-14.0, 0.0, 0.0], "velocity": [speed, 0.0], "acceleration": [0.0, 0.0]},
-    ]
+    content["ego"] = [{"t": 0.0, "pose": [-14.0, 0.0, 0.0], "velocity": [speed, 0.0], "acceleration": [0.0, 0.0]}]
     return scene_from_json(content, "merge")
 
 

@@ -58,11 +58,7 @@ def test_teleporting_is_an_error_that_can_be_scored(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "error"),
-    [
-        ("{", "Expected JSON"),
-        ('{"trajectory": []}', "Did you mean 'trajectory'?"),
-    ],
+    ("content", "error"), [("{", "Expected JSON"), ('{"trajectory": []}', "Did you mean 'trajectory'?")]
 )
 def test_a_file_that_is_none_names_itself(tmp_path, content, error):
     with pytest.raises(SceneError, match=r"a\.trajs\.json: ") as raised:

@@ -177,9 +177,6 @@ def weights(module):
     return torch.cat([whole(parameter.detach()).flatten() for parameter in module.parameters()])
 
 
-# ---------------------------------------------------------------------- scenarios
-
-
 def whole_model(folder, strategy):
     """All weights, a reference that follows, activation checkpointing, an uneven share of three prompts."""
     return fit(grpo(language(folder, gradient_checkpointing=True)), prompts(folder), strategy, 3, ReferenceSync(2, 0.5))

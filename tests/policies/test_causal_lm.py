@@ -204,9 +204,6 @@ def test_checkpointing_recomputes(tokenizer):
     assert len(calls) == 2
 
 
-# --- the reference
-
-
 def test_reference_is_a_frozen_copy(policy):
     examples = policy.examples(ragged())
     reference = policy.reference()

@@ -130,9 +130,6 @@ def test_mixed_precision_with_images(sharded):
         assert not torch.equal(rank["policy"], rank["reference"])
 
 
-# ---------------------------------------------------------------------- what is refused
-
-
 def small_module(strategy):
     module = LightningModule()
     module.policy = CategoricalMLP(3, 2)
@@ -171,9 +168,6 @@ def test_a_placeholder_is_a_unit_of_the_policy(folder, kind):
     assert all(parameter.grad is not None for parameter in policy.parameters())
 
 
-# ---------------------------------------------------------------------- checkpoints
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sharded", "consolidated"])
 def test_goes_on_as_if_it_had_not_stopped(sharded, alone, folder, kind):
@@ -209,9 +203,6 @@ def test_weights_are_read_out_of_a_sharded_checkpoint(sharded, folder):
     expected = policy_weights(folder / "2" / "consolidated" / "last.ckpt")
     assert read.keys() == expected.keys()
     assert all(torch.equal(value, expected[name]) for name, value in read.items())
-
-
-# ---------------------------------------------------------------------- Hugging Face directories
 
 
 @pytest.mark.slow

@@ -71,9 +71,6 @@ def lengths(completions):
     return [float(len(text)) for text in completions]
 
 
-# ---------------------------------------------------------------------- reward functions
-
-
 def test_a_function_that_raises_ends_the_run_with_its_own_error(folder):
     with pytest.raises(ZeroDivisionError) as error:
         train(folder, lambda completions: [1 / 0])
@@ -196,9 +193,6 @@ def test_whatever_a_function_returns_no_dual_and_no_weight_takes_a_number_that_i
     assert torch.stack(memory.weights).isfinite().all() and memory.parameters[-1].isfinite().all()
 
 
-# ---------------------------------------------------------------------- prompts and answers
-
-
 def test_prompts_that_are_too_long_are_found_before_training(folder):
     rows = [{"prompt": "short"}, {"prompt": "Long. " * 3000}, {"prompt": "also short"}]
     (folder / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -250,9 +244,6 @@ def test_supervised_fine_tuning_ends_with_a_gradient_that_is_not_finite(folder):
     trainer = quiet_trainer(max_steps=1)
     with pytest.raises(FloatingPointError, match="finite gradients in update 0, but got NaN or infinity"):
         trainer.fit(module, PromptDataModule(str(folder / "demonstrations.jsonl"), prompts_per_update=2))
-
-
-# ---------------------------------------------------------------------- a full disk
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

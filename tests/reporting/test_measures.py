@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 
 from lightning_cgrpo.objective.bound import Bound
-from lightning_cgrpo.reporting.measures import (
-    compliance,
-    second_half,
-    spread,
-    statistic,
-    together,
-    violates,
-)
+from lightning_cgrpo.reporting.measures import compliance, second_half, spread, statistic, together, violates
 from lightning_cgrpo.reporting.series import Series
 
 

@@ -3,14 +3,7 @@
 import numpy as np
 import pytest
 
-from lightning_cgrpo.reporting.series import (
-    Series,
-    bin_width,
-    binned,
-    mean_and_std,
-    moving_average,
-    on_common_steps,
-)
+from lightning_cgrpo.reporting.series import Series, bin_width, binned, mean_and_std, moving_average, on_common_steps
 
 
 def series(steps, values):

@@ -13,14 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lightning_cgrpo import (
-    ConstrainedGRPO,
-    Constraint,
-    FunctionTask,
-    Objective,
-    Optimization,
-    json_client,
-)
+from lightning_cgrpo import ConstrainedGRPO, Constraint, FunctionTask, Objective, Optimization, json_client
 from lightning_cgrpo.datamodules import PromptDataModule
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.policies.causal_lm import CausalLMPolicy
@@ -116,9 +109,6 @@ def change(policy, by=1e-3):
         policy.model.model.norm.weight.add_(by)
 
 
-# ---------------------------------------------------------------------- answers
-
-
 def test_answers_are_sampled_from_the_policy(engine, policy):
     with torch.inference_mode():
         made = generate(engine, policy)
@@ -188,9 +178,6 @@ def test_filters_and_lengths(engine, policy):
     for least in (1, 3):
         lengths = generate(engine, policy, Sampling(LENGTH, min_new_tokens=least)).mask.sum(-1)
         assert lengths.min() == least
-
-
-# ---------------------------------------------------------------------- weights
 
 
 @every_way
@@ -410,9 +397,6 @@ def test_the_first_process_pushes(served, policy, monkeypatch):
     assert waited == [0, 0, 1, 1] and served.pushes() == 1  # that there is; what it sent has arrived; it is checked
 
 
-# ---------------------------------------------------------------------- what can be wrong
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -494,9 +478,6 @@ def test_asks_again_where_that_is_safe(served, policy, monkeypatch):
         generate(engine, policy, rows=(0,))
 
 
-# ---------------------------------------------------------------------- the real one
-
-
 @pytest.mark.skipif(REAL not in os.environ, reason=f"no address in {REAL}, see docs/vllm.md")
 def test_a_real_server():
     """Started in float32 with a directory that is seen here, too."""
@@ -513,9 +494,6 @@ def test_a_real_server():
         assert torch.equal(made.tokens, again.tokens) and not torch.equal(made.tokens, other.tokens)
     assert generate(engine, policy, Sampling(LENGTH, min_new_tokens=LENGTH)).mask.all()
     assert (generate(engine, policy, Sampling(LENGTH, top_k=1)).log_probs == 0).all()
-
-
-# ---------------------------------------------------------------------- training
 
 
 def long(completions, **_):

@@ -279,8 +279,7 @@ class FakeScenario:
             rear_axle=SimpleNamespace(x=pose[0], y=pose[1], heading=pose[2]),
             center=SimpleNamespace(point=SimpleNamespace(x=x, y=y)),
             dynamic_car_state=SimpleNamespace(
-                rear_axle_velocity_2d=SimpleNamespace(x=vx, y=vy),
-                rear_axle_acceleration_2d=SimpleNamespace(x=ax, y=ay),
+                rear_axle_velocity_2d=SimpleNamespace(x=vx, y=vy), rear_axle_acceleration_2d=SimpleNamespace(x=ax, y=ay)
             ),
         )
 

@@ -180,9 +180,7 @@ def moved(scene: Scene, x: float, y: float, yaw: float) -> Scene:
         scene,
         map=RoadMap(
             replace(
-                road_map.lanes,
-                polygons=shapes(road_map.lanes.polygons),
-                centerlines=shapes(road_map.lanes.centerlines),
+                road_map.lanes, polygons=shapes(road_map.lanes.polygons), centerlines=shapes(road_map.lanes.centerlines)
             ),
             replace(road_map.roadblocks, polygons=shapes(road_map.roadblocks.polygons)),
             *(

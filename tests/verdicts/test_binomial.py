@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
-from lightning_cgrpo.verdicts.binomial import (
-    lower_bound,
-    p_value_met,
-    p_value_missed,
-    prompts_needed,
-    upper_bound,
-)
+from lightning_cgrpo.verdicts.binomial import lower_bound, p_value_met, p_value_missed, prompts_needed, upper_bound
 
 CASES = [(0, 1), (0, 299), (3, 10), (10, 10), (17, 500), (499, 500), (1, 1)]
 

@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 
 from lightning_cgrpo.verdicts import binomial
-from lightning_cgrpo.verdicts.ratio import (
-    STAKES,
-    lower_bound,
-    p_value_met,
-    p_value_missed,
-    prompts_needed,
-    upper_bound,
-)
+from lightning_cgrpo.verdicts.ratio import STAKES, lower_bound, p_value_met, p_value_missed, prompts_needed, upper_bound
 
 
 def episodes(generator, prompts, rate, most=20):

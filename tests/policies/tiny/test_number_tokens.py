@@ -57,9 +57,6 @@ def test_a_saved_directory_is_read_as_it_was_written(policy, tmp_path):
         assert torch.equal(again.model.state_dict()[name], weight)
 
 
-# ---------------------------------------------------------------------- the model that comes with the package
-
-
 @pytest.fixture(scope="module")
 def shipped():
     policy = CausalLMPolicy("packaged:word-problems")

@@ -68,9 +68,6 @@ def test_a_saved_directory_answers_as_before(fresh, tmp_path):
     assert torch.equal(*values)
 
 
-# ---------------------------------------------------------------------- the model that comes with the package
-
-
 def test_the_shipped_model_is_small_and_of_this_shape(shipped, fresh):
     assert sum(file.stat().st_size for file in (PACKAGED / "driver").iterdir()) < 4e6
     assert shipped.tokenizer.backend_tokenizer.to_str() == fresh.tokenizer.backend_tokenizer.to_str()

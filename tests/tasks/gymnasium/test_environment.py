@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_cgrpo import (
-    CategoricalMLP,
-    EnvironmentSampler,
-    GaussianMLP,
-    Gymnasium,
-    NetworkPolicy,
-    RecurrentPolicy,
-)
+from lightning_cgrpo import CategoricalMLP, EnvironmentSampler, GaussianMLP, Gymnasium, NetworkPolicy, RecurrentPolicy
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.randomness import Stream, uniform
 from lightning_cgrpo.rollout import PromptGroups
@@ -153,8 +146,7 @@ def test_a_wrapper_that_keeps_state_over_resets_is_refused(wrapper, value, proce
 
 
 @pytest.mark.parametrize(
-    ("id", "kind", "value"),
-    [(ODD, "counts", "reward"), (ODD, "noisy", "reward"), (WALK, "drifts", "observation")],
+    ("id", "kind", "value"), [(ODD, "counts", "reward"), (ODD, "noisy", "reward"), (WALK, "drifts", "observation")]
 )
 def test_a_world_with_state_or_randomness_of_its_own_is_named_once(id, kind, value):
     environment = Gymnasium(id, {"kind" if id == ODD else "fault": kind})

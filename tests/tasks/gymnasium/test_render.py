@@ -8,14 +8,7 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 
-from lightning_cgrpo import (
-    CategoricalMLP,
-    ConstrainedGRPO,
-    EnvironmentSampler,
-    Gymnasium,
-    GymnasiumTask,
-    Objective,
-)
+from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, EnvironmentSampler, Gymnasium, GymnasiumTask, Objective
 from lightning_cgrpo.callbacks import Pictures
 from lightning_cgrpo.datamodules import SeedDataModule
 from tests.quiet import quiet_trainer
