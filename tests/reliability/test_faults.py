@@ -99,8 +99,8 @@ def test_a_signal_without_a_finite_value_for_20_updates_ends_the_run(folder, fau
         with pytest.raises(UserError, match=f"finite values of signal '{faulty}'.*none in 20 updates"):
             train_with(never, 30)
         assert len(calls) == 20
-        train_with(rarely, 40)
-    train_with(lambda completions: [None] * len(completions), 25)
+        train_with(rarely, 22)
+    train_with(lambda completions: [None] * len(completions), 21)
 
 
 def test_a_function_that_hangs_ends_the_run_after_the_time_limit(folder):
