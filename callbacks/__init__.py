@@ -3,6 +3,7 @@
 from lightning_cgrpo.callbacks.checkpoints import Checkpoints
 from lightning_cgrpo.callbacks.driving.pictures import DrivePictures
 from lightning_cgrpo.callbacks.driving.scores import DrivingScores
+from lightning_cgrpo.callbacks.driving.submission import WriteSubmission
 from lightning_cgrpo.callbacks.evaluation_tables import EvaluationTable
 from lightning_cgrpo.callbacks.fixed_weights import FixedWeights
 from lightning_cgrpo.callbacks.initial_rates import InitialRates
@@ -34,4 +35,5 @@ __all__ = [
     "TensorBoardLayout",
     "WeightSetter",
     "WritePredictions",
+    "WriteSubmission",
 ]

@@ -115,6 +115,11 @@ class NavsimDataModule(GeneratedDataModule):
         named = dict(zip(("test", "test_train"), loaders if isinstance(loaders, list) else [loaders], strict=False))
         return named | {"test_follow_ups": PromptLoader(FollowUpPrompts(groups, self.form), self.eval_prompts)}
 
+    def predict_dataloader(self) -> PromptLoader:
+        """Without the expert's plans, because scenes without a map can be answered, too."""
+        source = ScenePrompts(*self._scenes("test"), self.form, planned=False)
+        return PromptLoader(source, self.eval_prompts)
+
     def _scenes(self, split: Split) -> tuple[Sequence[Scene], int | None]:
         return self.scenes.scenes(split), self.counts[split]
 

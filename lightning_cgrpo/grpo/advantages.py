@@ -149,7 +149,7 @@ class ScalarizedAdvantages(AdvantageEstimator):
         self.scale = scale
         self._deviation: RunningDeviation | None = None
 
-    def __call__(self, rollouts: Rollouts, components: Components, weights: Tensor) -> Tensor:
+    def __call__(self, rollouts: Rollouts | None, components: Components, weights: Tensor) -> Tensor:
         statistics = group_statistics(components)
         if self.scale == "group":
             return _weighted(weights, statistics.standardized).to(components.values.dtype)

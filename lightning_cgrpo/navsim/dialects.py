@@ -20,6 +20,8 @@ class Dialect(ABC):
     """Turns the `Scores` of one simulation into sub-scores and a total."""
 
     name: str
+    drops_failed: bool = False
+    """True if means leave out rows without a score, False if such rows count as 0."""
 
     @abstractmethod
     def shown(self, scores: Scores) -> Mapping[str, Tensor]:
@@ -64,14 +66,22 @@ class Epdms(Dialect):
     Args:
         human_filter: what the filter changes.
         extended_comfort: count EC in rows that have a previous frame.
+        drops_failed: leave malformed plans out of means, as the devkit's script for one stage does.
     """
 
     human_filter: HumanFilter = FIXED
     extended_comfort: bool = True
+    drops_failed: bool = False
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        return f"EPDMS{self.human_filter.name}{'' if self.extended_comfort else ' without EC'}"
+        without = "" if self.extended_comfort else " without EC"
+        return f"EPDMS{self.human_filter.name}{without}{' of valid rows' if self.drops_failed else ''}"
+
+    def full_name(self, traffic: object, stages: str = ONE_STAGE) -> str:
+        if self.drops_failed and stages != ONE_STAGE:
+            raise UserError("Expected a dialect of two stages, but got EPDMS of valid rows, try EPDMS.")
+        return super().full_name(traffic, stages)
 
     def shown(self, scores: Scores) -> Mapping[str, Tensor]:
         return self._columns(scores, self.human_filter.columns)
@@ -120,6 +130,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "epdms_before_fix_no_ec": Epdms(STALE, extended_comfort=False),
     "epdms_no_filter": Epdms(OFF),
     "epdms_no_filter_no_ec": Epdms(OFF, extended_comfort=False),
+    "epdms_valid": Epdms(drops_failed=True),
     "pdms": PDMS,
 }
 """Dialects by their key on the command line."""

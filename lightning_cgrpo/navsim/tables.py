@@ -83,10 +83,9 @@ def show_scores(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     notes += wrong[:MOST_ERRORS]
     if len(wrong) > MOST_ERRORS:
         notes.append(f"{len(wrong) - MOST_ERRORS} more errors are in the file.")
-    notes += [
-        f"{name}: mean {fmean(row['scores'][name] for row in rows):.4f} of {len(rows)} rows."
-        for name in rows[0]["scores"]
-    ]
+    for name in rows[0]["scores"]:
+        values = [row["scores"][name] for row in rows if row["scores"][name] is not None]
+        notes.append(f"{name}: mean {fmean(values) if values else 0.0:.4f} of {len(values)} rows.")
     for note in notes:
         Console().print(f"- {note}", markup=False, highlight=False)
 

@@ -156,9 +156,9 @@ def _values(drives: Sequence[Drive], dialect: Dialect, *, both_frames: bool) -> 
         columns = {**drive.columns, EXTENDED_COMFORT: extended}
         columns["epdms"] = dialect.total({**(drive.counted or drive.columns), EXTENDED_COMFORT: extended})
         table = torch.stack([columns[name].double() for name in SHORT.values()], 1)
-        malformed = torch.zeros_like(table)
+        malformed = torch.full_like(table, torch.nan if dialect.drops_failed else 0.0)
         malformed[:, list(SHORT).index("ADE@4s")] = torch.nan
-        malformed[:, list(SHORT).index("EC")] = torch.where(extended.isnan(), torch.nan, 0.0)
+        malformed[:, list(SHORT).index("EC")] *= torch.where(extended.isnan(), torch.nan, 1.0)
         values.append(torch.where(drive.valid[:, None], table, malformed))
     return values
 

@@ -7,16 +7,23 @@ import importlib.util
 import pickle
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from lightning_cgrpo.callbacks import WriteSubmission
 from lightning_cgrpo.datamodules import NavsimDataModule
 from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.navsim.columns import MULTIPLIERS
+from lightning_cgrpo.navsim.command.submission import Authors, read_submission
+from lightning_cgrpo.rollout import Rollouts
 from lightning_cgrpo.scenes.devkit import NavsimDevkit, index
 from lightning_cgrpo.scenes.json_fields import SceneError
 from lightning_cgrpo.scenes.scene_file import scene_from_json, scene_to_json
 from lightning_cgrpo.tasks.driving.prompts import PromptFormat
+from lightning_cgrpo.tasks.driving.task import DrivingTask
 from tests.scenes.fake_devkit import (
     LOGS,
     TOWN,
@@ -223,7 +230,30 @@ def test_the_private_test_can_be_answered(fake: Path, monkeypatch: pytest.Monkey
     assert_same(scenes[2].ego.poses.tolist(), wanted.ego.poses.tolist())
     assert_same(scenes[2].ego.velocities.tolist(), wanted.ego.velocities.tolist())
     assert scenes[2].intent == wanted.intent
-    assert not scenes[2].route
+
+    form = PromptFormat(frames=1, cameras=(), system=False)
+    data = NavsimDataModule(1, source(test="private"), form, None, None, None)
+    [batch] = data.predict_dataloader()
+    answers = ["[5.0,0.0], [10.0,0.0], [15.0,0.0], [20.0,0.0]"] * 3 + ["Straight on."]
+    steps = torch.ones(4, 1, 1, dtype=torch.int64)
+    info = {"text": [[answer] for answer in answers], "truncated": torch.zeros(4, 1, dtype=torch.bool)}
+    rollouts = Rollouts(steps, steps.bool(), {}, info=info)
+    task = DrivingTask()
+    signals = task.score(batch, rollouts)
+    assert signals["malformed"].value[:, 0].tolist() == [0, 0, 0, 1]
+    assert set(signals) >= set(task.signals)
+    assert not any(signals[name].applicable.any() for name in ("wat", "epdms", "ade", *MULTIPLIERS))
+    callback = WriteSubmission(Authors("a", "b", "c", "d", "e"), str(fake / "submission.pkl"))
+    module: Any = SimpleNamespace(task=task)
+    trainer: Any = SimpleNamespace(datamodule=data)
+    callback.on_predict_batch_end(trainer, module, {"rollouts": rollouts, "prompts": batch}, batch, 0)
+    callback.on_predict_end(trainer, module)
+    submitted = read_submission(fake / "submission.pkl")
+    assert [len(candidates) for candidates in submitted.values()] == [1] * 4
+    plan = submitted["p-3"][0].poses
+    assert plan is not None
+    assert plan[:, 0].tolist() == pytest.approx([2.5 * step for step in range(1, 9)])
+    assert submitted["p-4"][0].poses.count_nonzero() == 0  # type: ignore[union-attr]
 
 
 def test_errors_say_what_to_install_and_to_set(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:

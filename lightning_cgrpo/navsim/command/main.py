@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.command.pairs import Pair, match
 
-FILTERED = ("epdms_no_ec", "epdms_before_fix", "epdms_before_fix_no_ec")
+FILTERED = ("epdms_no_ec", "epdms_before_fix", "epdms_before_fix_no_ec", "epdms_valid")
 DIALECT_KEYS = (*FILTERED, "epdms_no_filter", "epdms_no_filter_no_ec", "pdms")
 """`dialects.DIALECTS` but the default, named here because --help must not wait for torch."""
 
@@ -101,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         type=Path,
         required=True,
-        help="candidates in a scene, or a folder of NAME.trajs.json; may be the folder of the scenes",
+        help="candidates in a scene, or a folder of NAME.trajs.json; may be the folder of the scenes. The devkit's "
+        "submission.pkl, or a .csv of token,x,y,heading, has those of the scenes named by their tokens",
     )
     parser.add_argument(
         "--traffic",

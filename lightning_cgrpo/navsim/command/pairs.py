@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.scenes import SCENE_SUFFIX
+
+if TYPE_CHECKING:
+    from lightning_cgrpo.navsim.command.trajectory_file import Candidate
 
 TRAJECTORIES_SUFFIX = ".trajs.json"
 
 
 class Pair(NamedTuple):
-    """A scene file, its name without suffix (stem), and its trajectory file."""
+    """A scene file, its name without suffix (stem), and its trajectory file or candidates."""
 
     stem: str
     scene: Path
-    trajectories: Path
+    trajectories: Path | Sequence[Candidate]
 
 
 def match(scenes: Path, trajectories: Path) -> tuple[list[Pair], list[str]]:
@@ -25,16 +28,21 @@ def match(scenes: Path, trajectories: Path) -> tuple[list[Pair], list[str]]:
 
     Args:
         scenes: a file, or a folder of ``*.scene.json``.
-        trajectories: a file, or a folder of ``*.trajs.json``. Two files always pair.
+        trajectories: a file, or a folder of ``*.trajs.json``. Two files always pair. A submission (.pkl) or table
+            (.csv) has the trajectories of many scenes, by their stems.
 
     Raises:
         UserError: if a path does not exist, or no two files match.
     """
     of_scenes = _files(scenes, SCENE_SUFFIX, "--scenes")
-    of_trajectories = _files(trajectories, TRAJECTORIES_SUFFIX, "--trajectories")
-    if scenes.is_file() and trajectories.is_file():
+    by_token = trajectories.suffix in (".pkl", ".csv")
+    of_trajectories: Mapping[str, Path | Sequence[Candidate]] = (
+        _by_token(trajectories) if by_token else _files(trajectories, TRAJECTORIES_SUFFIX, "--trajectories")
+    )
+    if scenes.is_file() and trajectories.is_file() and not by_token:
+        [(_, file)] = of_trajectories.items()
         [(stem, scene)] = of_scenes.items()
-        return [Pair(stem, scene, trajectories)], []
+        return [Pair(stem, scene, file)], []
     pairs = [Pair(stem, file, of_trajectories[stem]) for stem, file in of_scenes.items() if stem in of_trajectories]
     if not pairs:
         raise UserError(
@@ -44,12 +52,23 @@ def match(scenes: Path, trajectories: Path) -> tuple[list[Pair], list[str]]:
     notes = []
     alone = [stem for stem in of_scenes if stem not in of_trajectories]
     # A single file of trajectories is not meant for the other scenes of the folder.
-    if alone and trajectories.is_dir():
+    if alone and (by_token or trajectories.is_dir()):
         notes.append(f"No trajectories for the scenes {names(alone)}.")
     alone = [stem for stem in of_trajectories if stem not in of_scenes]
     if alone and scenes.is_dir():
         notes.append(f"No scene for the trajectories of {names(alone)}.")
     return pairs, notes
+
+
+def _by_token(path: Path) -> dict[str, list[Candidate]]:
+    # Imported here, because --help must not wait for torch.
+    if path.suffix == ".csv":
+        from lightning_cgrpo.navsim.command.trajectory_file import read_table
+
+        return read_table(path)
+    from lightning_cgrpo.navsim.command.submission import read_submission
+
+    return read_submission(path)
 
 
 def names(stems: Iterable[str], most: int = 10) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.navsim.columns import EXTENDED_COMFORT, SHORT
 from lightning_cgrpo.navsim.command.pairs import Pair, names
 from lightning_cgrpo.navsim.command.scored_scene import Picture, ScoredScene, finder, partners
-from lightning_cgrpo.navsim.command.trajectory_file import POSES, Candidate, read_candidates
+from lightning_cgrpo.navsim.command.trajectory_file import Candidate, read_candidates
 from lightning_cgrpo.navsim.dialects import OFF, PDMS, Dialect, Epdms
 from lightning_cgrpo.navsim.explanation import explain
 from lightning_cgrpo.navsim.geometry.boxes import box_corners, boxes_touch
@@ -52,21 +53,45 @@ def score_files(
         loaded: list[Loaded] = []
         for pair in some:
             try:
-                loaded.append((pair.stem, read_scene(pair.scene), read_candidates(pair.trajectories)))
+                given = pair.trajectories
+                candidates = read_candidates(given) if isinstance(given, Path) else list(given)
+                loaded.append((pair.stem, read_scene(pair.scene), candidates))
             except UserError as error:
                 errors.append(str(error))
-        try:
-            results += _score(loaded, traffic, dialects, pictures, explained)
-        except Exception:
-            # Scored one by one, because one scene fails, maybe unforeseen, as with coordinates of 1e300.
-            for one in loaded:
-                try:
-                    results += _score([one], traffic, dialects, pictures, explained)
-                except Exception as error:
-                    kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-                    errors.append(f"{one[0]}: {kind}{error}")
+        for together in _by_sampling(loaded):
+            try:
+                results += _score(together, traffic, dialects, pictures, explained)
+            except Exception:
+                # Scored one by one, because one scene fails, maybe unforeseen, as with coordinates of 1e300.
+                for one in together:
+                    try:
+                        results += _score([one], traffic, dialects, pictures, explained)
+                    except Exception as error:
+                        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+                        errors.append(f"{one[0]}: {kind}{error}")
         done(len(some))
-    return _compared(results), errors
+    places = {pair.stem: place for place, pair in enumerate(pairs)}
+    return _compared(sorted(results, key=lambda result: places[result.stem])), errors
+
+
+def _sampling(candidates: Sequence[Candidate]) -> tuple[int, float]:
+    """Number of poses and interval of a scene's candidates; those of the first that isn't malformed."""
+    return next(((len(c.poses), c.interval) for c in candidates if c.poses is not None), (8, 0.5))
+
+
+def _by_sampling(loaded: Sequence[Loaded]) -> list[list[Loaded]]:
+    """Scenes with plans of the same times; other plans of a scene become malformed."""
+    parts: dict[tuple[int, float], list[Loaded]] = {}
+    for stem, scene, candidates in loaded:
+        count, interval = _sampling(candidates)
+        same = [
+            c
+            if c.poses is None or (len(c.poses), c.interval) == (count, interval)
+            else Candidate(c.tag, None, f"Expected {count} poses, as of the scene's others, but got {len(c.poses)}.")
+            for c in candidates
+        ]
+        parts.setdefault((count, interval), []).append((stem, scene, same))
+    return list(parts.values())
 
 
 def _score(
@@ -76,17 +101,16 @@ def _score(
     pictures: bool,
     explained: str | None,
 ) -> list[ScoredScene]:
-    if not loaded:
-        return []
     filtered = dialects[0] != Epdms(OFF)
     scorer = Scorer([scene for _, scene, _ in loaded], traffic, human_filter=filtered, pdms=PDMS in dialects)
     totals = {dialect.full_name(traffic): dialect for dialect in dialects}
-    malformed = torch.full((POSES, 3), torch.nan, dtype=torch.float64)
+    poses_of_plan, interval = _sampling(loaded[0][2])
+    malformed = torch.full((poses_of_plan, 3), torch.nan, dtype=torch.float64)
     every = [candidate for _, _, candidates in loaded for candidate in candidates]
     poses = torch.stack([malformed if candidate.poses is None else candidate.poses for candidate in every])
     counts = [len(candidates) for _, _, candidates in loaded]
     scene = torch.arange(len(loaded)).repeat_interleave(torch.tensor(counts))
-    scores = scorer(poses, scene)
+    scores = scorer(poses, scene, interval)
     hits = _hits(scorer, scores, scene) if pictures else []
     results, begin = [], 0
     for number, ((stem, of, candidates), plan, count) in enumerate(zip(loaded, scorer.plans, counts, strict=True)):

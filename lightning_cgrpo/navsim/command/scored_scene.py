@@ -36,7 +36,7 @@ class ScoredScene:
     previous: str | None  # name of the scene 0.5 s before
     follow_ups: tuple[str, ...]  # names of second-stage scenes
     candidates: Sequence[Candidate]  # in the order of the file
-    poses: Tensor  # [R, 8, 3], NaN where malformed
+    poses: Tensor  # [R, P, 3], NaN where malformed
     scores: Scores
     totals: Mapping[str, Dialect]  # by full name, the first of `epdms`
     picture: Picture | None = None
@@ -55,6 +55,11 @@ class ScoredScene:
         numbers |= {name: dialect(scores) for name, dialect in self.totals.items()}
         finite = scores.valid & scores.epdms.isfinite()
         lists = {name: column.where(finite, column.new_zeros(())).tolist() for name, column in numbers.items()}
+        for name, dialect in self.totals.items():
+            if dialect.drops_failed:
+                lists[name] = [
+                    value if holds else None for value, holds in zip(lists[name], finite.tolist(), strict=True)
+                ]
         before = columns[EXTENDED_COMFORT].tolist() if EXTENDED_COMFORT in columns else [None] * len(self.candidates)
         valid, comfort = finite.tolist(), (scores.comfort & finite[:, None]).tolist()
         return [

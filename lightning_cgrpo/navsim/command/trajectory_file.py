@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +14,8 @@ from torch import Tensor
 
 from lightning_cgrpo.scenes.json_fields import Field, SceneError, load_json
 
-POSES = 8
-INTERVAL = 0.5
-"""Seconds between poses; the first pose is one interval after t = 0."""
+SAMPLINGS = {8: 0.5, 40: 0.1}
+"""Seconds between poses, by the number of poses in 4 s; the first pose is one interval after t = 0."""
 TOP_SPEED = 50.0
 """m/s (180 km/h) between poses; a faster trajectory teleports."""
 
@@ -25,8 +25,9 @@ class Candidate:
     """A trajectory to score."""
 
     tag: str | None
-    poses: Tensor | None  # [8, 3] x, y, yaw in the ego's frame, at 0.5 to 4 s; None if malformed
+    poses: Tensor | None  # [P, 3] x, y, yaw in the ego's frame, every `interval` seconds; None if malformed
     error: str | None = None  # a teleporting trajectory has an error, and poses that are scored
+    interval: float = 0.5
 
 
 def read_candidates(path: str | Path) -> list[Candidate]:
@@ -42,6 +43,33 @@ def read_candidates(path: str | Path) -> list[Candidate]:
     return candidates
 
 
+def read_table(path: str | Path) -> dict[str, list[Candidate]]:
+    """Candidates by token, of a CSV file with a row ``token,x,y,heading`` for each pose, in order, and perhaps `tag`.
+
+    Raises:
+        SceneError: the file has other columns.
+    """
+    poses: dict[tuple[str, str | None], list[list[Any]]] = {}
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            for row in csv.DictReader(file):
+                pose = [float(row[name]) for name in ("x", "y", "heading")]
+                poses.setdefault((row["token"], row.get("tag")), []).append(pose)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        reason = f"no column {error}" if isinstance(error, KeyError) else error
+        raise SceneError(f"{path}: Expected rows token,x,y,heading of poses, but got {reason}.") from None
+    candidates: dict[str, list[Candidate]] = {}
+    for (token, tag), rows in poses.items():
+        item = Field({"tag": tag, "poses": rows}, f"{path}: {token}")
+        candidates.setdefault(token, []).append(_candidate(item))
+    return candidates
+
+
+def shown_tokens(tokens: Sequence[str]) -> str:
+    """An example in words."""
+    return f" (such as {tokens[0]})" if tokens else ""
+
+
 def _candidate(item: Field) -> Candidate:
     tag = item.value.get("tag") if isinstance(item.value, dict) else None
     tag = tag if tag is None else str(tag)
@@ -49,13 +77,14 @@ def _candidate(item: Field) -> Candidate:
         poses = _poses(item["poses"])
     except SceneError as error:
         return Candidate(tag, None, str(error).removeprefix(f"{item.file}: "))
-    return Candidate(tag, poses, _error(poses))
+    interval = SAMPLINGS[len(poses)]
+    return Candidate(tag, poses, fault_of(poses, interval), interval)
 
 
-def _error(poses: Tensor) -> str | None:
-    """Error message if poses ``[8, 3]`` exceed `TOP_SPEED` or a heading exceeds 2 pi (degrees), else None."""
+def fault_of(poses: Tensor, interval: float) -> str | None:
+    """Error message if poses ``[P, 3]`` exceed `TOP_SPEED` or a heading exceeds 2 pi (degrees), else None."""
     path = torch.cat([poses.new_zeros(1, 2), poses[:, :2]])
-    speeds = path.diff(dim=0).norm(dim=1) / INTERVAL
+    speeds = path.diff(dim=0).norm(dim=1) / interval
     fastest = int(speeds.argmax())
     if speeds[fastest] > TOP_SPEED:
         return (
@@ -68,6 +97,7 @@ def _error(poses: Tensor) -> str | None:
 
 def _poses(value: Field) -> Tensor:
     poses: Sequence[Any] = list(value)
-    if len(poses) != POSES:
-        raise value.wrong(f"{POSES} poses, at {INTERVAL:g} to {POSES * INTERVAL:g} s", str(len(poses)))
+    if len(poses) not in SAMPLINGS:
+        samplings = " or ".join(f"{count} poses every {seconds:g} s" for count, seconds in SAMPLINGS.items())
+        raise value.wrong(samplings, str(len(poses)))
     return torch.stack([pose.tensor(3) for pose in poses])

@@ -59,7 +59,8 @@ def private_content(token: str, frames: list[dict[str, Any]]) -> dict[str, Any]:
         "agents": [],
         "traffic_lights": [],
         "log": frames[-1]["log_name"],
-        "intent": COMMANDS[int(np.argmax(frames[-1]["driving_command"]))],
+        # Without a route, an unknown command has no other source.
+        "intent": COMMANDS[int(np.argmax(frames[-1]["driving_command"]))].replace("unknown", "straight"),
     }
 
 

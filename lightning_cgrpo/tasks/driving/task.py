@@ -93,6 +93,8 @@ class DrivingTask(Task):
         SceneError: a scene has no route.
         """
         scenes: Sequence[Scene] = prompts.column("scene", "DrivingTask")
+        if "plan" not in prompts.columns and scenes and not any(scene.map.lanes.ids for scene in scenes):
+            return self._read_alone(rollouts)
         shape, device = rollouts.mask.shape[:2], rollouts.actions.device
         drives = self.scored(scenes, texts(rollouts), prompts.columns.get("plan"))
         rollouts.info["drives"] = drives
@@ -128,6 +130,15 @@ class DrivingTask(Task):
             "malformed": Signal(values["malformed"]),
             **length_signals(rollouts, None),
         }
+
+    def _read_alone(self, rollouts: Rollouts) -> dict[str, Signal]:
+        """Signals of answers to predicted scenes without a map: scores don't apply."""
+        every, shape = texts(rollouts), rollouts.mask.shape[:2]
+        poses = self.answer.trajectories([text for group in every for text in group])
+        malformed = poses[:, 0, 0].isnan().view(shape).float().to(rollouts.actions.device)
+        unknown = Signal(torch.zeros_like(malformed), applicable=torch.zeros_like(malformed, dtype=torch.bool))
+        signals = dict.fromkeys(self.signals, unknown)
+        return {**signals, "malformed": Signal(malformed), **length_signals(rollouts, None)}
 
     def scored(
         self, scenes: Sequence[Scene], answers: Sequence[Sequence[str]], plans: Sequence[ExpertPlan] | None = None

@@ -1,0 +1,74 @@
+"""A policy's answers as the devkit's submission."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from torch import Tensor
+
+from lightning_cgrpo.callbacks.driving.scores import expect_driving
+from lightning_cgrpo.callbacks.run_folder import run_folder
+from lightning_cgrpo.distributed import gathered_on_first
+from lightning_cgrpo.navsim.command.submission import Authors, write_submission
+from lightning_cgrpo.tasks.driving.answers import POSE_INTERVAL
+
+EVERY = round(0.5 / POSE_INTERVAL)
+POSES = 8
+"""Of a submitted trajectory, at 2 Hz."""
+
+
+class WriteSubmission(Callback):
+    """Writes ``submission.pkl`` in `predict`, from the first answer to each test scene.
+
+    A malformed answer is submitted as standing still, because a submission needs a trajectory for each token. After an
+    answer of less than 4 s, the car's position stays at the end of the answer.
+
+    Args:
+        authors: what the leaderboard asks for.
+        path: by default ``submission.pkl`` in the run's folder.
+
+    Raises:
+        UserError: the task is not driving, or (at the end) scenes of the test are missing.
+    """
+
+    changes_learning = False
+
+    def __init__(self, authors: Authors, path: str | None = None) -> None:
+        self.authors, self.path = authors, None if path is None else Path(path).expanduser()
+        self._plans: dict[str, tuple[bool, Tensor]] = {}
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        if stage == "predict":
+            expect_driving(self, pl_module)
+
+    def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
+        self._plans = {}
+
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        texts = [answers[0] for answers in outputs["rollouts"].info["text"]]
+        poses = pl_module.task.answer.trajectories(texts)[:, EVERY - 1 :: EVERY]
+        ends = poses[:, -1:].expand(-1, POSES - poses.shape[1], -1)
+        for scene, plan in zip(outputs["prompts"].columns["scene"], torch.cat([poses, ends], 1), strict=True):
+            self._plans[scene.name] = (scene.synthetic, plan)
+
+    def on_predict_end(self, trainer: Trainer, pl_module: Any) -> None:
+        everywhere = gathered_on_first(self._plans)
+        if everywhere is None:
+            return
+        plans = {token: plan for part in everywhere for token, plan in part.items()}
+        malformed = sum(bool(plan.isnan().any()) for _, plan in plans.values())
+        first, second = (
+            {token: plan.nan_to_num(0) for token, (synthetic, plan) in plans.items() if synthetic is stage}
+            for stage in (False, True)
+        )
+        scenes = trainer.datamodule.scenes.scenes("test")  # type: ignore[attr-defined]
+        tokens = [str(token) for token in scenes.keys] if hasattr(scenes, "keys") else None
+        path = self.path or run_folder(trainer) / "submission.pkl"
+        write_submission(path, self.authors, first, second, tokens)
+        stands = f"; {malformed} malformed answers stand still" if malformed else ""
+        print(f"Wrote {len(first)} trajectories of the first stage and {len(second)} of the second to {path}{stands}.")

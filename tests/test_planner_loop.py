@@ -1,0 +1,50 @@
+"""The recipe for other people's loops: it learns, and its advantages and weights are the paper's."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightning_cgrpo import Constraint, Objective
+from lightning_cgrpo.multipliers import SoftmaxAdam
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "planner_loop.py"
+
+
+@pytest.fixture
+def example():
+    spec = importlib.util.spec_from_file_location("planner_loop", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_toy_planner_drives_fast_within_the_bound(example):
+    torch.manual_seed(0)
+    speed, collisions, weights = example.train(400)
+    assert collisions <= 0.05
+    assert speed > 0.3, "the fastest drive without collisions has 0.44, standing has 0"
+    assert 0.2 < float(weights[1]) < 0.8
+
+
+def test_advantages_are_those_of_the_weights_before_the_step(example):
+    """A = w_R Z(R) - w_C Z(C), and then the dual's step by the rate of these candidates."""
+    advantages_of = example.ConstrainedAdvantages(
+        Objective("speed", {"collision": Constraint(at_most=0.05)}), SoftmaxAdam(lr=0.02)
+    )
+    torch.manual_seed(0)
+    speed, collision = torch.rand(4, 8), (torch.rand(4, 8) < 0.4).float()
+    weights = advantages_of.controller.weights.float()
+    advantages = advantages_of({"speed": speed, "collision": collision})
+
+    def standardized(values):
+        return (values - values.mean(1, keepdim=True)) / values.std(1, keepdim=True, correction=0)
+
+    expected = weights[0] * standardized(speed) - weights[1] * standardized(collision)
+    torch.testing.assert_close(advantages, expected)
+    alone = SoftmaxAdam(lr=0.02)
+    alone.setup(1)
+    alone.step(collision.double().mean()[None] - 0.05, torch.tensor([True]))
+    assert torch.equal(advantages_of.controller.weights, alone.weights)
+    assert advantages_of.controller.weights[1] > weights[1]
