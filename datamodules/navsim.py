@@ -93,7 +93,8 @@ class NavsimDataModule(GeneratedDataModule):
 
     def prepare_data(self) -> None:
         """Have one process of each machine read new files, before all processes do."""
-        self.scenes.scenes(SPLITS.get(str(self.trainer and self.trainer.state.fn), "train"))
+        running = None if self.trainer is None else self.trainer.state.fn
+        self.scenes.scenes(SPLITS[running or "fit"])
 
     def source(self, split: Split) -> ScenePrompts:
         if split != "train":

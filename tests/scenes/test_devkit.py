@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 
 from lightning_cgrpo.callbacks import WriteSubmission
 from lightning_cgrpo.datamodules import NavsimDataModule
@@ -176,6 +177,18 @@ def test_logs_are_indexed_once(fake: Path, monkeypatch: pytest.MonkeyPatch) -> N
     write_log(fake, "trainval", "2021.b")
     assert len(source().scenes("train")) == 2
     assert read == ["2021.b.pkl"]
+
+
+def test_a_test_needs_no_training_data(fake: Path) -> None:
+    for log in LOGS[:2]:
+        (fake / "data" / "navsim_logs" / "trainval" / f"{log}.pkl").write_bytes(b"")
+    data = NavsimDataModule(1, source(), PromptFormat(frames=1, cameras=(), system=False), None, None, None)
+    trainer: Any = SimpleNamespace(state=SimpleNamespace(fn=TrainerFn.TESTING))
+    data.trainer = trainer
+    data.prepare_data()
+    trainer.state.fn = TrainerFn.FITTING
+    with pytest.raises(UserError, match="0 of 2 logs"):
+        data.prepare_data()
 
 
 def test_a_run_needs_the_data_or_says_that_it_goes_without(fake: Path) -> None:
