@@ -134,6 +134,7 @@ def grammar_module() -> ConstrainedGRPO:
         "brief": Constraint(signal="steps", mean_at_most=10.0, start=40.0, notch=10.0),
         "fine": Constraint(at_least=0.9, start=0.1, over=15),
         "drift": Constraint(signal="kl", mean_at_most=1e-5),
+        "sampled": Constraint(signal="k3", mean_at_most=1e-5, role="monitor"),
         "lively": Constraint(signal="entropy", mean_at_least=1.6),
         "empty": Constraint(signal="battery", at_most=0.001, by={"side": [0, 1]}),
     }
@@ -214,10 +215,13 @@ def language(folder: Path, prompts: int) -> dict:
 def exchanged(folder: Path, prompts: int) -> dict:
     """Minibatches of whole groups, with signals that the passes measure; each process trains on others' answers too."""
     torch.manual_seed(0)
-    optimization = Optimization(epochs=2, minibatch_size=8, micro_batch_tokens=60, mask_truncated=True, kl_weight=0.1)
+    optimization = Optimization(
+        epochs=2, minibatch_size=8, micro_batch_tokens=60, mask_truncated=True, kl_weight=0.1, exact_kl=True
+    )
     constraints = {
         "even": Constraint(at_least=0.9),
         "drift": Constraint(signal="kl", mean_at_most=1e-5),
+        "sampled": Constraint(signal="k3", mean_at_most=1e-5, role="monitor"),
         "lively": Constraint(signal="entropy", mean_at_least=5.0),
     }
     module = answering(folder, optimization, constraints=constraints)

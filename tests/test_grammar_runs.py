@@ -80,8 +80,11 @@ def test_an_evaluation_measures_the_policys_own_signals(whole) -> None:
         rollouts = module.measure(prompts, 4, Stream.VALIDATION, 0, sums)["rollouts"]
         examples = module.policy.examples(rollouts)
         policy, reference = (model(examples) for model in (module.policy, module.reference))
+        outputs = (model.net(examples.inputs["observations"]) for model in (module.policy, module.reference))
+    log_p, log_q = (part.log_softmax(-1) for part in outputs)
     logs, answers = reference.log_probs - policy.log_probs, rollouts.mask.flatten(0, 1)
-    for name, values in (("drift", logs.exp() - logs - 1), ("lively", policy.entropy)):
+    exact = (log_p.exp() * (log_p - log_q)).sum(-1)
+    for name, values in (("drift", exact), ("sampled", logs.exp() - logs - 1), ("lively", policy.entropy)):
         expected = torch.stack([part.mean() for part in values.split(answers.sum(1).tolist())]).mean()
         evaluation = sums.evaluation(module.objective)
         assert evaluation.metrics[f"mean/{name}"] == pytest.approx(expected.item())

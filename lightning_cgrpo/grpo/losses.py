@@ -16,6 +16,8 @@ from lightning_cgrpo.grpo.surrogates import Clipped, Surrogate
 
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 
+DRIFT_SIGNALS = ("kl", "k3")
+"""Signals of drift from the reference, whose constraints add to the loss's KL."""
 CLIPPING = ("clip_low", "clip_high", "clip_limit")
 
 
@@ -70,6 +72,7 @@ class LossOptions:
             clip_high 4e-4).
         kl_weight: weight (beta) of the KL to the reference; 0 needs no reference model.
         correct_kl: multiply the KL by the ratio, for an unbiased gradient (DeepSeek-V3.2, 2025).
+        exact_kl: the loss has the KL over all actions at every step, also of constraints on drift, instead of k3.
     """
 
     clip_low: float = 0.2
@@ -79,12 +82,15 @@ class LossOptions:
     sequence_ratio: bool = False
     kl_weight: float = 0.0
     correct_kl: bool = False
+    exact_kl: bool = False
     entropy_weight: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("clip_low", "clip_high", "kl_weight", "entropy_weight"):
             value = getattr(self, name)
             expect(value is None or value >= 0, name, "at least 0", value)
+        if self.exact_kl and self.correct_kl:
+            raise ValueError("Expected correct_kl: false with exact_kl, whose gradient needs no correction.")
         if self.clip_low >= 0.5 and self.clip_high is not None and self.clip_high >= 1:
             raise ValueError(
                 "Expected arguments `clip_low` and `clip_high` to be distances from the ratio 1, but got "
@@ -137,6 +143,7 @@ def grpo_loss(
     reference_log_probs: Tensor | None = None,
     entropy: Tensor | None = None,
     sampling_log_probs: Tensor | None = None,
+    exact_kl: Tensor | None = None,
     penalties: Mapping[str, Tensor] = NO_PENALTIES,
 ) -> LossTerms:
     """Surrogate with KL and entropy terms (paper, section 3, eq. J_GRPO), to be minimized.
@@ -145,13 +152,15 @@ def grpo_loss(
     estimator exp(d) - d - 1, d = reference - log_probs (Schulman, 2020). `sampling_ratios` multiply the surrogate.
 
     At ratio 1, k3's expected gradient is that of KL(reference || policy). With `correct_kl`, r k3 has value and
-    gradient of KL(policy || reference).
+    gradient of KL(policy || reference). `options.exact_kl` takes `exact_kl` instead, whose gradient is that of the KL
+    at the sampled steps.
 
     Args:
         log_probs: of the actions under the trained policy, ``[N]`` or ``[N, T]`` as all tensors.
         weights: from `aggregation_weights`; 0 for padding.
-        penalties: further coefficients of ``kl`` (added to kl_weight), ``entropy`` (subtracted from entropy_weight) and
-            ``gap``, scalars; from `Objective.penalties`.
+        exact_kl: KL(policy || reference) over all actions.
+        penalties: further coefficients of ``kl`` and ``k3`` (added to kl_weight), ``entropy`` (subtracted from
+            entropy_weight) and ``gap``, scalars; from `Objective.penalties`.
     """
     valid = weights > 0
     log_ratio = torch.where(valid, log_probs - old_log_probs, 0)
@@ -165,15 +174,19 @@ def grpo_loss(
     zero = torch.zeros((), dtype=log_probs.dtype, device=log_probs.device)
     kl_sum, entropy_sum = zero, zero
     if reference_log_probs is not None:
-        distance = torch.where(valid, reference_log_probs - log_probs, 0)
-        kl = k3(distance)
+        if options.exact_kl:
+            assert exact_kl is not None
+            kl = torch.where(valid, exact_kl, 0)
+        else:
+            kl = k3(torch.where(valid, reference_log_probs - log_probs, 0))
         if options.correct_kl:
             kl = kl * log_ratio.exp()
         kl_sum = (weights * kl).sum().detach()
         if options.kl_weight:
             total = total - options.kl_weight * kl
-        if "kl" in penalties:
-            total = total - penalties["kl"] * kl
+        for name in DRIFT_SIGNALS:
+            if name in penalties:
+                total = total - penalties[name] * kl
     if entropy is not None:
         bonus = torch.where(valid, entropy, 0)
         entropy_sum = (weights * bonus).sum().detach()

@@ -11,18 +11,21 @@ from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.grpo.losses import k3
 from lightning_cgrpo.rollout import Examples, Rollouts, Signal
 
-MEASURED = "old_log_probs", "reference_log_probs", "entropy"
+RECORDED = "entropy", "kl"
+"""Signals of `PolicyOutput`, which the passes of the first epoch record."""
+MEASURED = "old_log_probs", "reference_log_probs", *RECORDED
 """Targets that an update computes, from which `own_signals` measures."""
 
 
 def own_signals(names: Iterable[str], examples: Examples, rollouts: Rollouts) -> dict[str, Signal]:
-    """Means over the steps of each answer, ``[B, G]``, from log-probabilities that the update needed anyway.
+    """Means over the steps of each answer, ``[B, G]``, from the passes that the update needed anyway.
 
-    - ``kl``: KL(policy || reference) by `k3`, in nats per step
+    - ``kl``: KL(policy || reference) over all actions at every step, in nats per step
+    - ``k3``: its estimate from the sampled actions' log-probabilities by `k3`
     - ``entropy``: of the policy's distributions, in nats per step
     - ``gap``: KL(sampling engine || policy) by `k3`, in nats per step
 
-    The policy is the one that sampled. With several minibatches, entropies are those of the first epoch.
+    The policy is the one that sampled. With several minibatches, ``kl`` and ``entropy`` are those of the first epoch.
 
     Args:
         names: of the signals to measure.
@@ -31,16 +34,15 @@ def own_signals(names: Iterable[str], examples: Examples, rollouts: Rollouts) ->
     Raises:
         UserError: the sampler reported no log-probabilities for ``gap``.
     """
-    targets, signals = examples.targets, {}
-    policy, real = targets["old_log_probs"], examples.mask
+    targets, real, signals = examples.targets, examples.mask, {}
     for name in names:
-        if name == "entropy":
-            values, measured = targets["entropy"], real
-        elif name == "kl":
-            values, measured = k3(targets["reference_log_probs"] - policy), real
+        if name in RECORDED:
+            values, measured = targets[name], real
+        elif name == "k3":
+            values, measured = k3(targets["reference_log_probs"] - targets["old_log_probs"]), real
         elif "sampling_log_probs" in targets:
             measured = real & targets["sampling_log_probs"].isfinite()
-            values = k3(torch.where(measured, policy - targets["sampling_log_probs"], 0))
+            values = k3(torch.where(measured, targets["old_log_probs"] - targets["sampling_log_probs"], 0))
         else:
             raise UserError(
                 "Expected a sampler that reports log-probabilities for the signal 'gap', but the policy samples "

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR,
 from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.grpo.minibatches import LRSchedulerCallable, OptimizerCallable
 from lightning_cgrpo.modules.callback_hooks import guard
-from lightning_cgrpo.policies.policy import Policy
+from lightning_cgrpo.policies.policy import Policy, Reference
 from lightning_cgrpo.policies.sharding import equal_passes, is_sharded, total_norm
 
 SCHEDULED = ("initial_lr", "weight_decay", "eps")
@@ -156,12 +156,15 @@ class ManualOptimization(LightningModule):
 
     # ------------------------------------------------------------------ steps
 
-    def accumulate(self, pieces: Sequence[Tensor], loss: Callable[[Tensor], Tensor]) -> None:
+    def accumulate(
+        self, pieces: Sequence[Tensor], loss: Callable[[Tensor], Tensor], beside: Reference | None = None
+    ) -> None:
         """Sum gradients over a minibatch's pieces; processes synchronize at the last piece only.
 
         Args:
             pieces: rows from `micro_batches`; empty if all rows are on other processes.
             loss: computes the loss of a piece that isn't empty.
+            beside: a reference that `loss` calls before the policy.
         """
         pieces = self.passes(pieces)
         wrapped = self.trainer.strategy.model
@@ -169,7 +172,7 @@ class ManualOptimization(LightningModule):
             last = number == len(pieces) - 1
             with wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) and not last else nullcontext():
                 # Other processes wait for this process's gradients, also if the piece is empty.
-                self.manual_backward(loss(piece) if len(piece) else self._no_loss())
+                self.manual_backward(loss(piece) if len(piece) else self._no_loss(beside))
 
     def passes(self, pieces: Sequence[Tensor]) -> Sequence[Tensor]:
         """`equal_passes` of the policy."""
@@ -192,9 +195,12 @@ class ManualOptimization(LightningModule):
         if last and (schedule := self.schedule(optimizer.optimizer)) is not None:
             schedule.step()
 
-    def _no_loss(self) -> Tensor:
+    def _no_loss(self, beside: Reference | None) -> Tensor:
         if not is_sharded(self.policy):
             return torch.stack([p.sum() * 0 for p in self.policy.parameters() if p.requires_grad]).sum()
+        if beside is not None:
+            with torch.no_grad():
+                beside(self.policy.placeholder())
         output = self.policy(self.policy.placeholder())
         return (output.log_probs.sum() + output.entropy.sum()) * 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from lightning_cgrpo.distributed import world
 from lightning_cgrpo.errors import UserError
 from lightning_cgrpo.grpo.exchange import Exchange
-from lightning_cgrpo.grpo.losses import aggregation_weights, grpo_loss
+from lightning_cgrpo.grpo.losses import DRIFT_SIGNALS, aggregation_weights, grpo_loss
 from lightning_cgrpo.grpo.minibatches import (
     Optimization,
     Share,
@@ -26,7 +27,7 @@ from lightning_cgrpo.grpo.minibatches import (
     token_batches,
     with_targets,
 )
-from lightning_cgrpo.grpo.own_signals import MEASURED, own_signals
+from lightning_cgrpo.grpo.own_signals import MEASURED, RECORDED, own_signals
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.modules.update_report import UpdateReport
 from lightning_cgrpo.policies.policy import Policy, Reference
@@ -78,13 +79,19 @@ class PolicySteps(RolloutModule):
         without_dropout(self.policy)
         if self.needs_reference and self.reference is None:
             self.reference = self.policy.reference()
+            takes_reference = "reference" in inspect.signature(self.policy.forward).parameters
+            if not takes_reference and (self.optimization.exact_kl or "kl" in self._policy_signals):
+                raise UserError(
+                    f"Expected {type(self.policy).__name__}.forward to take a reference for the exact KL, but got one "
+                    "without, try signal: k3, and exact_kl: false."
+                )
             if isinstance(self.reference, nn.Module) and casts_weights(self._trainer):
                 keep_cast(self.reference, getattr(self.reference, "float32_layers", ()))
 
     @property
     def needs_reference(self) -> bool:
         """True if the loss or a constraint contains the KL to the reference."""
-        return bool(self.optimization.kl_weight) or "kl" in self._policy_signals
+        return bool(self.optimization.kl_weight) or not set(DRIFT_SIGNALS).isdisjoint(self._policy_signals)
 
     @property
     def _policy_signals(self) -> list[str]:
@@ -101,41 +108,48 @@ class PolicySteps(RolloutModule):
         if world()[1] > 1 and sampled.mask.dim() == 2:
             exchange = Exchange.balancing(sampled, share, cuts, self.policy.shares_prompts)
             share, examples = exchange.share, exchange.moved(sampled)
-        examples = self._with_reference(examples)
+        recorded = [name for name in RECORDED if name in self._policy_signals]
+        if self.reference is not None and not options.exact_kl and "kl" not in recorded:
+            examples.targets["reference_log_probs"] = self._values(self.reference, examples)
+        elif self.reference is not None:
+            recorded.append("reference_log_probs")
         epochs = [list(minibatches(share, cut, self.device)) for cut in cuts]
         # With a single minibatch, the first pass has the policy that sampled, so its log-probabilities are recorded.
         record = "old_log_probs" not in examples.targets and len(epochs[0]) == 1
         if record:
             examples.targets["old_log_probs"] = torch.zeros_like(examples.targets["weights"])
         elif "old_log_probs" not in examples.targets:
-            examples.targets["old_log_probs"] = self._log_probs(self.policy, examples)
+            examples.targets["old_log_probs"] = self._values(self.policy, examples)
         # Language models compare at loading. A resumed run was compared, and rounding shows in narrow actions by now.
         if rollouts.log_probs is not None and not self._sampling_checked and self.trainer.ckpt_path is None:
             self._sampling_checked = True
-            trained = self._log_probs(self.policy, examples)
+            trained = self._values(self.policy, examples)
             check_sampling(examples.targets["old_log_probs"], trained, examples.mask, type(self.policy).__name__)
-        if "entropy" in self._policy_signals:
-            examples.targets["entropy"] = torch.zeros_like(examples.targets["weights"])
-        entropy: dict[str, Tensor] = {}
+        examples.targets.update((name, torch.zeros_like(examples.targets["weights"])) for name in recorded)
+        signals: dict[str, Tensor] = {}
         remaining = sum(len(parts) for parts in epochs)
         for parts in epochs:
+            # The exact KL compares both passes' distributions, which aren't kept.
+            beside = self.reference if options.exact_kl or "kl" in examples.targets else None
             for rows, scale in parts:
                 report.next_minibatch()
 
-                def loss(piece: Tensor, scale: float = scale, record: bool = record) -> Tensor:
-                    return self._loss(examples, piece, scale, record, report, penalties)
+                def loss(
+                    piece: Tensor, scale: float = scale, record: bool = record, beside: Reference | None = beside
+                ) -> Tensor:
+                    return self._loss(examples, piece, scale, record, report, penalties, beside)
 
-                self.accumulate(self._pieces(examples, rows), loss)
+                self.accumulate(self._pieces(examples, rows), loss, beside)
                 self._clip(update, report)
                 remaining -= 1
                 self.take_step(last=not remaining)
             record = False
-            if "entropy" in examples.targets:  # of the first epoch
-                entropy = {"entropy": examples.targets.pop("entropy")}
+            # Of the first epoch.
+            signals |= {name: examples.targets.pop(name) for name in RECORDED if name in examples.targets}
         report.add_sampling(examples)
         if not self._policy_signals:
             return {}
-        measured = {**examples.targets, **entropy}
+        measured = {**examples.targets, **signals}
         if exchange is not None:
             steps = sampled.mask.shape[1]
             measured = exchange.returned({name: measured[name] for name in MEASURED if name in measured}, steps)
@@ -163,33 +177,35 @@ class PolicySteps(RolloutModule):
             )
         return examples, Share.of(examples, self.group_size, counts)
 
-    def _with_reference(self, examples: Examples) -> Examples:
-        if self.reference is not None:
-            examples.targets["reference_log_probs"] = self._log_probs(self.reference, examples)
-        return examples
-
     def policy_signals(self, rollouts: Rollouts) -> dict[str, Signal]:
-        if not self._policy_signals:
+        names = self._policy_signals
+        if not names:
             return {}
         nothing = torch.zeros_like(rollouts.mask[..., 0], dtype=torch.float32)
-        examples = self._with_reference(self._sampled_examples(rollouts, nothing)[0])
-        if "old_log_probs" not in examples.targets:
-            examples.targets["old_log_probs"] = self._log_probs(self.policy, examples)
-        if "entropy" in self._policy_signals:
-            examples.targets["entropy"] = self._log_probs(self.policy, examples, "entropy")
-        return own_signals(self._policy_signals, examples, rollouts)
+        examples = self._sampled_examples(rollouts, nothing)[0]
+        if "old_log_probs" not in examples.targets and not {"k3", "gap"}.isdisjoint(names):
+            examples.targets["old_log_probs"] = self._values(self.policy, examples)
+        if "k3" in names and self.reference is not None:
+            examples.targets["reference_log_probs"] = self._values(self.reference, examples)
+        for name in RECORDED:
+            if name in names:
+                beside = self.reference if name == "kl" else None
+                examples.targets[name] = self._values(self.policy, examples, name, beside)
+        return own_signals(names, examples, rollouts)
 
-    def _log_probs(self, model: Reference, examples: Examples, part_of_output: str = "log_probs") -> Tensor:
-        """Log-probabilities (or entropies) of all examples, without gradients, 0 in the padding."""
+    def _values(
+        self, model: Reference, examples: Examples, name: str = "log_probs", beside: Reference | None = None
+    ) -> Tensor:
+        """Log-probabilities (or another output) of all examples, without gradients, 0 in the padding."""
         out = torch.zeros_like(examples.targets["weights"])
         rows = torch.arange(len(examples), device=out.device)
         with torch.no_grad():
             for piece in self.passes(self._pieces(examples, rows)):
-                if len(piece):
-                    part = examples[piece]
-                    put_rows(out, piece, torch.where(part.mask, getattr(model(part), part_of_output), 0))
-                elif is_sharded(self.policy):
-                    model(self.policy.placeholder())
+                if len(piece) or is_sharded(self.policy):
+                    part = examples[piece] if len(piece) else self.policy.placeholder()
+                    output = model(part) if beside is None else model(part, beside(part))
+                    if len(piece):
+                        put_rows(out, piece, torch.where(part.mask, getattr(output, name), 0))
         return out
 
     def _pieces(self, examples: Examples, rows: Tensor) -> list[Tensor]:
@@ -207,15 +223,25 @@ class PolicySteps(RolloutModule):
         record: bool,
         report: UpdateReport,
         penalties: Mapping[str, Tensor],
+        beside: Reference | None = None,
     ) -> Tensor:
         part = examples[piece]
-        output = self.policy(part)
+        reference_log_probs = part.targets.get("reference_log_probs")
+        if beside is None:
+            output = self.policy(part)
+        else:
+            with torch.no_grad():
+                reference = beside(part)
+            reference_log_probs = torch.where(part.mask, reference.log_probs, 0)
+            put_rows(examples.targets["reference_log_probs"], piece, reference_log_probs)
+            output = self.policy(part, reference)
         old = part.targets["old_log_probs"]
         if record:
             old = torch.where(part.mask, output.log_probs.detach(), 0)
             put_rows(examples.targets["old_log_probs"], piece, old)
-        if "entropy" in examples.targets:
-            put_rows(examples.targets["entropy"], piece, torch.where(part.mask, output.entropy.detach(), 0))
+        for name in RECORDED:
+            if name in examples.targets:
+                put_rows(examples.targets[name], piece, torch.where(part.mask, getattr(output, name).detach(), 0))
         sampled, correction, ratios = part.targets.get("sampling_log_probs"), self.optimization.sampling, None
         if sampled is not None and correction is not None:
             ratios = correction.bounded(correction.ratios(old, sampled, part.mask))
@@ -226,9 +252,10 @@ class PolicySteps(RolloutModule):
             part.targets["weights"],
             options=self.optimization,
             sampling_ratios=ratios,
-            reference_log_probs=part.targets.get("reference_log_probs"),
+            reference_log_probs=reference_log_probs,
             entropy=output.entropy,
             sampling_log_probs=sampled,
+            exact_kl=output.kl,
             penalties=penalties,
         )
         report.add_terms(terms, part.targets["weights"], scale)

@@ -10,8 +10,9 @@ from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from lightning_cgrpo.errors import expect
+from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.policies.policy import PolicyOutput
+from lightning_cgrpo.policies.token_log_probs import kl_divergence
 
 LOG_STD = (-5.0, 2.0)
 """Limits of a Gaussian's logarithm of the standard deviation; beyond them, ratios overflow or all noise is lost."""
@@ -38,6 +39,17 @@ class ActionDistribution(ABC):
     def evaluate(self, outputs: Tensor, actions: Tensor) -> PolicyOutput:
         """Log-probabilities (or log-densities) of actions and entropies, ``[...]``, from outputs ``[..., outputs]``."""
 
+    def kl(self, outputs: Tensor, reference: Tensor) -> Tensor:
+        """KL to the distributions of a reference's outputs, ``[...]``, from two tensors ``[..., outputs]``.
+
+        Raises:
+            UserError: the class defines no KL.
+        """
+        raise UserError(
+            f"Expected a distribution with a method kl for the exact KL, but {type(self).__name__} has none, try "
+            "signal: k3, and exact_kl: false."
+        )
+
     def applied(self, actions: Tensor) -> Tensor:
         """The actions that the environment gets."""
         return actions
@@ -54,6 +66,9 @@ class Categorical(ActionDistribution):
         log_probs = outputs.log_softmax(-1)
         taken = log_probs.gather(-1, actions[..., None]).sum(-1)  # FSDP would warn about a view
         return PolicyOutput(taken, -(log_probs.exp() * log_probs).sum(-1))
+
+    def kl(self, outputs: Tensor, reference: Tensor) -> Tensor:
+        return kl_divergence(outputs, reference)
 
 
 class Gaussian(ActionDistribution):
@@ -100,6 +115,13 @@ class Gaussian(ActionDistribution):
             points = mean[..., None, :] + log_std.exp()[..., None, :] * nodes[:, None]
             entropies = entropies + (self._log_slope(points) * weights[:, None]).sum(-2) / math.sqrt(2 * math.pi)
         return PolicyOutput(densities.sum(-1), entropies.sum(-1))
+
+    def kl(self, outputs: Tensor, reference: Tensor) -> Tensor:
+        """The closed form; squashing both distributions keeps it."""
+        (mean, log_std), (center, log_width) = self._parameters(outputs), self._parameters(reference)
+        ratio = log_std - log_width
+        distance = (mean - center) * (-log_width).exp()
+        return (((2 * ratio).exp() + distance.square() - 1) / 2 - ratio).sum(-1)
 
     def applied(self, actions: Tensor) -> Tensor:
         if self.low is None:

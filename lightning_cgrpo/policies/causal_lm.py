@@ -37,12 +37,13 @@ from lightning_cgrpo.policies.pretrained import (
     with_adapters,
     write,
 )
+from lightning_cgrpo.policies.sharding import is_sharded
 from lightning_cgrpo.policies.shared_prefix.attention import NAME as PACKED
 from lightning_cgrpo.policies.shared_prefix.attention import Attend, PackedAttention, no_mask
 from lightning_cgrpo.policies.shared_prefix.layout import Layout
 from lightning_cgrpo.policies.shared_prefix.log_probs import linear_log_probs
 from lightning_cgrpo.policies.text_policy import TextPolicy
-from lightning_cgrpo.policies.token_log_probs import token_log_probs
+from lightning_cgrpo.policies.token_log_probs import kl_divergence, token_log_probs
 from lightning_cgrpo.rollout import NO_INPUTS, Examples, Rollouts, read
 
 if TYPE_CHECKING:
@@ -231,41 +232,50 @@ class CausalLMPolicy(TextPolicy):
         group = torch.arange(prompts, device=rollouts.actions.device).repeat_interleave(group_size)
         return Examples({}, rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), group, rollouts.inputs)
 
-    def forward(self, examples: Examples) -> PolicyOutput:
-        """Log-probabilities and entropies ``[N, T]``, at least float32; 0 in columns without a token."""
+    def forward(self, examples: Examples, reference: PolicyOutput | None = None) -> PolicyOutput:
+        """Log-probabilities, entropies and KL ``[N, T]``, at least float32; 0 in columns without a token."""
         if self.shares_prompts:
-            return self.packed_log_probs(examples)
-        return (self.padded_log_probs if self.projects else self.whole_log_probs)(examples)
+            return self.packed_log_probs(examples, reference)
+        return (self.padded_log_probs if self.projects else self.whole_log_probs)(examples, reference)
 
-    def packed_log_probs(self, examples: Examples) -> PolicyOutput:
+    def packed_log_probs(self, examples: Examples, reference: PolicyOutput | None = None) -> PolicyOutput:
         """`forward` with each prompt computed once."""
-        return self._projected(examples, *self.packed_states(examples))
+        return self._projected(examples, reference, *self.packed_states(examples))
 
-    def padded_log_probs(self, examples: Examples) -> PolicyOutput:
+    def padded_log_probs(self, examples: Examples, reference: PolicyOutput | None = None) -> PolicyOutput:
         """`forward` with a row per answer, its prompt included."""
         states, actions, mask = self._before_answers(examples, states=True)
         rows, places = (
             steps.flatten().nonzero()[:, 0].to(states.device, non_blocking=True)
             for steps in (mask[:, : actions.shape[1]], mask)
         )
-        return self._projected(examples, states.flatten(0, 1)[rows], places)
+        return self._projected(examples, reference, states.flatten(0, 1)[rows], places)
 
-    def _projected(self, examples: Examples, hidden: Tensor, places: Tensor) -> PolicyOutput:
+    def _projected(
+        self, examples: Examples, reference: PolicyOutput | None, hidden: Tensor, places: Tensor
+    ) -> PolicyOutput:
         """Values at `places` ``[S]`` in ``[N T]`` from the hidden states ``[S, D]`` before, and 0 elsewhere."""
         shape, actions = examples.actions.shape, examples.actions.flatten()
         with self._head_precision():
             hidden = at_least_float32(hidden) if self.float32_head else hidden
-            values = linear_log_probs(hidden, self.output_weight, actions[places], self.temperature)
-        return PolicyOutput(
-            *(value.new_zeros(len(actions)).index_copy(0, places, value).view(shape) for value in values)
+            weight, other = self.output_weight, None if reference is None else reference.parameters
+            values = linear_log_probs(hidden, weight, actions[places], self.temperature, reference=other)
+        log_probs, entropy, *kl = (
+            value.new_zeros(len(actions)).index_copy(0, places, value).view(shape) for value in values
         )
+        if is_sharded(self) and not torch.is_grad_enabled():
+            weight = weight.clone()  # FSDP frees a reference's weight after its pass
+        return PolicyOutput(log_probs, entropy, (hidden, weight), *kl)
 
-    def whole_log_probs(self, examples: Examples) -> PolicyOutput:
+    def whole_log_probs(self, examples: Examples, reference: PolicyOutput | None = None) -> PolicyOutput:
         """`padded_log_probs` from all of transformers' own logits at once."""
         logits, actions = self.padded_logits(examples)
-        log_probs, entropy = token_log_probs(logits, actions, self.temperature)
+        values = [*token_log_probs(logits, actions, self.temperature)]
+        if reference is not None:
+            values.append(kl_divergence(logits, reference.parameters[0], self.temperature))
         unused = (0, examples.actions.shape[1] - actions.shape[1])
-        return PolicyOutput(pad(log_probs, unused), pad(entropy, unused))
+        log_probs, entropy, *kl = (pad(value, unused) for value in values)
+        return PolicyOutput(log_probs, entropy, (logits,), *kl)
 
     def packed_states(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """Last hidden states ``[S, D]`` before the policy's S tokens, and the tokens' places ``[S]`` in ``[N T]``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -60,8 +61,12 @@ class NetworkPolicy(Policy):
             group=steps // (rollouts.mask.shape[1] * rollouts.mask.shape[2]),
         )
 
-    def forward(self, examples: Examples) -> PolicyOutput:
-        return self.distribution.evaluate(self.actor()(floating(examples.inputs["observations"])), examples.actions)
+    def forward(self, examples: Examples, reference: PolicyOutput | None = None) -> PolicyOutput:
+        return self._evaluated(self.actor()(floating(examples.inputs["observations"])), examples, reference)
+
+    def _evaluated(self, outputs: Tensor, examples: Examples, reference: PolicyOutput | None) -> PolicyOutput:
+        kl = None if reference is None else self.distribution.kl(outputs, *reference.parameters)
+        return replace(self.distribution.evaluate(outputs, examples.actions), parameters=(outputs,), kl=kl)
 
 
 class RecurrentPolicy(NetworkPolicy):
@@ -97,7 +102,7 @@ class RecurrentPolicy(NetworkPolicy):
         inputs = {"observations": rollouts.inputs["observations"].flatten(0, 1)}
         return Examples(inputs, rollouts.actions.flatten(0, 1), rollouts.mask.flatten(0, 1), group)
 
-    def forward(self, examples: Examples) -> PolicyOutput:
+    def forward(self, examples: Examples, reference: PolicyOutput | None = None) -> PolicyOutput:
         observations = examples.inputs["observations"][:, : examples.mask.shape[1]]  # steps without padding
         outputs, _ = self.net(floating(observations), self.memory(len(examples)))
-        return self.distribution.evaluate(outputs, examples.actions)
+        return self._evaluated(outputs, examples, reference)

@@ -17,13 +17,22 @@ from lightning_cgrpo.rollout import Examples, Rollouts
 
 @dataclass(frozen=True)
 class PolicyOutput:
-    """Log-probabilities of the actions and entropies, both ``[N]`` or ``[N, T]``."""
+    """Log-probabilities of the actions and entropies, both ``[N]`` or ``[N, T]``.
+
+    Attributes:
+        parameters: of the distributions, from which a policy of the same class computes its KL to them: a network's
+            outputs, logits, or hidden states and the output layer's weight.
+        kl: KL(policy || reference) over all actions, ``[N]`` or ``[N, T]``; None without a reference.
+    """
 
     log_probs: Tensor
     entropy: Tensor
+    parameters: tuple[Tensor, ...] = ()
+    kl: Tensor | None = None
 
 
-Reference = Callable[[Examples], PolicyOutput]
+Reference = Callable[..., PolicyOutput]
+"""A function of examples."""
 
 
 class Policy(nn.Module, ABC):
@@ -50,8 +59,12 @@ class Policy(nn.Module, ABC):
         """The training units of a rollout: steps or answers."""
 
     @abstractmethod
-    def forward(self, examples: Examples) -> PolicyOutput:
-        """Differentiable log-probabilities of `examples.actions`; entries outside the mask are finite."""
+    def forward(self, examples: Examples, reference: PolicyOutput | None = None) -> PolicyOutput:
+        """Differentiable log-probabilities of `examples.actions`; entries outside the mask are finite.
+
+        Args:
+            reference: the reference's output for the same examples, for `PolicyOutput.kl`.
+        """
 
     def layers(self) -> list[nn.Module]:
         """Parts that sharded training gathers one at a time, outer parts first."""

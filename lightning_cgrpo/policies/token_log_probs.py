@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies from logits."""
+"""Log-probabilities, entropies and KL from logits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+from lightning_cgrpo.policies.shared_prefix.log_probs import chunk_rows
 
 
 def token_log_probs(logits: Tensor, actions: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -20,6 +23,26 @@ def token_log_probs(logits: Tensor, actions: Tensor, temperature: float = 1.0) -
     """
     log_probs, entropy = _TokenLogProbs.apply(logits, actions, temperature)
     return log_probs, entropy
+
+
+def kl_divergence(logits: Tensor, reference: Tensor, temperature: float = 1.0, rows: int | None = None) -> Tensor:
+    """KL ``[...]`` of softmax(logits / temperature) to softmax(reference / temperature), at least float32.
+
+    The backward pass recomputes each chunk.
+
+    Args:
+        logits: ``[..., V]``, as `reference`.
+        rows: distributions in a chunk; `chunk_rows` by default.
+    """
+
+    def divergence(*pair: Tensor) -> Tensor:
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        log_p, log_q = ((part.to(dtype) / temperature).log_softmax(-1) for part in pair)
+        return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+    size = rows or chunk_rows(logits.shape[-1], logits.device.type)
+    pairs = zip(*(part.flatten(0, -2).split(size) for part in (logits, reference)), strict=True)
+    return torch.cat([checkpoint(divergence, *pair, use_reentrant=False) for pair in pairs]).view(logits.shape[:-1])
 
 
 class _TokenLogProbs(torch.autograd.Function):

@@ -146,6 +146,17 @@ class TestKL:
         # d/dx (exp(ref - x) - (ref - x) - 1) = 1 - exp(ref - x).
         assert x.grad.item() == pytest.approx(0.5 * (1 - math.exp(reference - log_prob)), abs=1e-12)
 
+    def test_the_exact_kl_takes_its_place(self) -> None:
+        """In the weight of the configuration, and in a constraint's by either name."""
+        x, exact, weights = draw(4, 6), draw(4, 6, seed=1, requires_grad=True), draw(4, 6, seed=2).abs()
+        others = {"reference_log_probs": draw(4, 6, seed=3), "exact_kl": exact}
+        penalties = {"kl": torch.tensor(0.2), "k3": torch.tensor(0.4)}
+        options = LossOptions(kl_weight=0.3, exact_kl=True)
+        terms = losses.grpo_loss(x, x, torch.zeros(4, 6), weights, options, **others, penalties=penalties)
+        terms.loss.backward()
+        torch.testing.assert_close(exact.grad, 0.9 * weights)
+        assert terms.kl.item() == pytest.approx((weights * exact).sum().item())
+
     def test_is_unbiased(self) -> None:
         """Its expectation under the policy is KL(pi || reference), term by term over all actions."""
         policy, reference = draw(7).log_softmax(-1), draw(7, seed=1).log_softmax(-1)

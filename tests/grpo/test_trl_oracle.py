@@ -187,8 +187,10 @@ def loss_of_ours(batch, advantages, pieces=1, sampled=False, **options):
     rollouts = batch.rollouts if sampled else copy.copy(batch.rollouts)
     if not sampled:
         rollouts.sampling_log_probs = None
-    examples = module._with_reference(module._sampled_examples(rollouts, advantages.view(GROUPS, GROUP_SIZE))[0])
-    examples.targets["old_log_probs"] = module._log_probs(policy, examples)
+    examples = module._sampled_examples(rollouts, advantages.view(GROUPS, GROUP_SIZE))[0]
+    if module.reference is not None:
+        examples.targets["reference_log_probs"] = module._values(module.reference, examples)
+    examples.targets["old_log_probs"] = module._values(policy, examples)
     moved(policy.model, 0.05, seed=2)
     clipped = []
     report = SimpleNamespace(add_terms=lambda terms, weights, scale: clipped.append(float(terms.clip_fraction)))

@@ -63,6 +63,13 @@ def test_entropy_of_squashed_actions_is_the_integral():
     torch.testing.assert_close(acts.evaluate(given, torch.zeros(20, 1)).entropy, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("bounds", [(None, None), (LOW, HIGH)])
+def test_kl_is_torch_s_and_squashing_keeps_it(bounds):
+    policy, reference = outputs(), outputs(seed=3)
+    expected = torch.distributions.kl_divergence(oracle(policy), oracle(reference))
+    torch.testing.assert_close(Gaussian(2, *bounds).kl(policy, reference), expected)
+
+
 def test_saturated_actions_keep_their_densities():
     """In float32, the inverse of tanh would be infinite here; gradients stay finite, and actions within bounds."""
     acts = Gaussian(1, -2.0, 2.0)
@@ -82,5 +89,8 @@ def test_logits():
     found = Categorical().evaluate(given, actions)
     torch.testing.assert_close(found.log_probs, expected.log_prob(actions))
     torch.testing.assert_close(found.entropy, expected.entropy())
+    other = given.flip(0)
+    divergence = torch.distributions.kl_divergence(expected, torch.distributions.Categorical(logits=other))
+    torch.testing.assert_close(Categorical().kl(given, other), divergence)
     above = expected.probs.cumsum(-1).gather(-1, actions[:, None]).squeeze(-1)
     assert ((above > chances) & (above - expected.log_prob(actions).exp() <= chances)).all()

@@ -65,19 +65,21 @@ def rms_norm(shape, states, weight, eps):
     return torch.nn.functional.rms_norm(states, shape, weight, eps)
 
 
-def naive(model, rollouts, temperature):
-    """Log-probabilities and entropies, one unpadded sequence at a time, by transformers and autograd alone."""
+def naive(model, rollouts, temperature, reference):
+    """Log-probabilities, entropies and KL, one unpadded sequence at a time, by transformers and autograd alone."""
     log_probs = torch.zeros(rollouts.mask.shape, dtype=torch.float64)
-    entropy = torch.zeros_like(log_probs)
+    entropy, kl = torch.zeros_like(log_probs), torch.zeros_like(log_probs)
     for b in range(rollouts.mask.shape[0]):
         prompt = rollouts.inputs["prompt_ids"][b][rollouts.inputs["prompt_mask"][b]]
         for g in range(rollouts.mask.shape[1]):
             answer = rollouts.actions[b, g][rollouts.mask[b, g]]
-            logits = model(torch.cat([prompt, answer])[None]).logits[0, len(prompt) - 1 : -1] / temperature
-            full = logits.log_softmax(-1)
+            ids = torch.cat([prompt, answer])[None]
+            logits = (network(ids).logits[0, len(prompt) - 1 : -1] / temperature for network in (model, reference))
+            full, other = (part.log_softmax(-1) for part in logits)
             log_probs[b, g, : len(answer)] = full.gather(-1, answer[:, None])[:, 0]
             entropy[b, g, : len(answer)] = -(full.exp() * full).sum(-1)
-    return log_probs, entropy
+            kl[b, g, : len(answer)] = (full.exp() * (full - other)).sum(-1)
+    return log_probs, entropy, kl
 
 
 def gradients(model, loss):
@@ -96,15 +98,21 @@ def test_equals_transformers_without_padding(family, tokenizer):
     policy.train()
     rollouts = ragged()
     examples = policy.examples(rollouts)
-    output = policy(examples)
-    expected = naive(model, rollouts, TEMPERATURE)
-    coefficients = torch.randn(2, *rollouts.mask.shape, dtype=torch.float64) * rollouts.mask
+    reference = policy.reference()
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(1.1)
+        beside = reference(examples)
+    output = policy(examples, beside)
+    expected = naive(model, rollouts, TEMPERATURE, reference.model)
+    coefficients = torch.randn(3, *rollouts.mask.shape, dtype=torch.float64) * rollouts.mask
 
-    for ours, theirs in zip((output.log_probs, output.entropy), expected, strict=True):
+    values = (output.log_probs, output.entropy, output.kl)
+    for ours, theirs in zip(values, expected, strict=True):
         assert ours.shape == examples.actions.shape
         assert ours.isfinite().all()
         torch.testing.assert_close(ours * examples.mask, theirs.flatten(0, 1), rtol=0, atol=1e-10)
-    ours = (torch.stack([output.log_probs, output.entropy]) * coefficients.flatten(1, 2)).sum()
+    ours = (torch.stack(values) * coefficients.flatten(1, 2)).sum()
     theirs = (torch.stack(expected) * coefficients).sum()
     for one, other in zip(gradients(model, ours), gradients(model, theirs), strict=True):
         # Some norms and rotations are computed in float32, whatever the dtype.
@@ -142,7 +150,7 @@ def test_a_scale_that_nobody_knows_keeps_the_logits_of_transformers(tokenizer):
         policy = CausalLMPolicy.from_model(model, tokenizer, temperature=TEMPERATURE)
     rollouts = ragged()
     examples = policy.examples(rollouts)
-    expected, _ = naive(model, rollouts, TEMPERATURE)
+    expected, *_ = naive(model, rollouts, TEMPERATURE, model)
     found = policy(examples).log_probs * examples.mask
     torch.testing.assert_close(found, expected.flatten(0, 1), rtol=0, atol=1e-10)
 
@@ -228,7 +236,11 @@ def test_reference_of_adapters_is_the_base_model(directory, gradient_checkpointi
     perturb(policy)
     output = policy(examples).log_probs
     assert (output - expected).abs().max() > 1e-3
-    torch.testing.assert_close(policy.reference()(examples).log_probs, expected.detach(), rtol=0, atol=1e-12)
+    reference = policy.reference()(examples)
+    torch.testing.assert_close(reference.log_probs, expected.detach(), rtol=0, atol=1e-12)
+    kl = policy(examples, reference).kl
+    assert kl[examples.mask].gt(0).all() and kl[~examples.mask].eq(0).all()
+    torch.testing.assert_close(kl, policy(examples, base(examples)).kl, rtol=0, atol=1e-12)
     # The adapters are on again, and trained alone.
     torch.testing.assert_close(policy(examples).log_probs, output, rtol=0, atol=0)
     trained = {name for name, parameter in policy.named_parameters() if parameter.requires_grad}

@@ -112,7 +112,7 @@ def rollouts(policy, prompts=PROMPTS, group_size=2, steps=5):
 
 
 def by_transformers(policy, prompt, answer):
-    """Log-probabilities and entropies of one answer, by transformers' forward of pixels and tokens."""
+    """Log-probabilities and entropies of one answer, by transformers' forward of pixels and tokens; all of a step."""
     (tokens,), _ = policy.read_prompts([prompt])
     ids = torch.tensor([[*tokens, *answer.tolist()]])
     given, images = {}, images_of(prompt)
@@ -125,7 +125,7 @@ def by_transformers(policy, prompt, answer):
         ]
     logits = policy.network(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **given).logits
     values = (logits[0, len(tokens) - 1 : -1] / policy.temperature).log_softmax(-1)
-    return values.gather(1, answer[:, None])[:, 0], -(values.exp() * values).sum(-1)
+    return values.gather(1, answer[:, None])[:, 0], -(values.exp() * values).sum(-1), values
 
 
 def gradients(policy):
@@ -148,17 +148,27 @@ def test_deepstack_features_are_added_as_by_transformers():
 def test_log_probs_entropies_and_gradients_are_those_of_transformers(policy):
     rolled = rollouts(policy)
     policy.zero_grad()
-    output = policy(policy.examples(rolled))
+    reference = policy.reference()
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(1.05)
+        beside = reference(policy.examples(rolled))
+    output = policy(policy.examples(rolled), beside)
     weights = torch.randn(output.log_probs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     mask = rolled.mask.flatten(0, 1)
-    (torch.where(mask, output.log_probs + 0.1 * output.entropy, 0) * weights).sum().backward()
+    (torch.where(mask, output.log_probs + 0.1 * output.entropy + output.kl, 0) * weights).sum().backward()
     ours, total = gradients(policy), 0
     for row, (prompt, answer) in enumerate((p, g) for p in range(3) for g in range(2)):
         length = int(rolled.lengths[prompt, answer])
-        log_probs, entropy = by_transformers(policy, PROMPTS[prompt], rolled.actions[prompt, answer, :length])
+        actions = rolled.actions[prompt, answer, :length]
+        log_probs, entropy, log_p = by_transformers(policy, PROMPTS[prompt], actions)
+        with torch.no_grad():
+            log_q = by_transformers(reference, PROMPTS[prompt], actions)[2]
+        kl = (log_p.exp() * (log_p - log_q)).sum(-1)
+        torch.testing.assert_close(output.kl[row, :length], kl, atol=1e-10, rtol=0)
         torch.testing.assert_close(output.log_probs[row, :length], log_probs, atol=1e-10, rtol=0)
         torch.testing.assert_close(output.entropy[row, :length], entropy, atol=1e-10, rtol=0)
-        total = total + ((log_probs + 0.1 * entropy) * weights[row, :length]).sum()
+        total = total + ((log_probs + 0.1 * entropy + kl) * weights[row, :length]).sum()
     total.backward()
     theirs = gradients(policy)
     seen = {id(p) for tower in policy.family.towers for p in tower.parameters()}

@@ -209,6 +209,8 @@ MISTAKES: list[Mistake] = [
             {"mine.yaml": "callbacks: [{class_path: lightning.pytorch.callbacks.LearningRateMonitor}]"}),
     Mistake("clip_bounds_as_ratios",
             fit(*GRID, "--model.optimization.clip_low=0.8", "--model.optimization.clip_high=1.2"), "clip_(low|high)"),
+    Mistake("kl_exact_and_corrected",
+            fit(*GRID, "--model.optimization.exact_kl=true", "--model.optimization.correct_kl=true"), "correct_kl"),
     Mistake("cosine_shorter_than_the_run", fit(*GRID, *MINE, "--trainer.max_steps=6"), "T_max",
             {"mine.yaml": "model: {lr_scheduler: {class_path: torch.optim.lr_scheduler.CosineAnnealingLR, "
                           "init_args: {T_max: 2}}}"}),

@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens from hidden states, in chunks."""
+"""Log-probabilities of tokens, and KL over the vocabulary, from hidden states in chunks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,16 @@ def chunk_rows(vocabulary: int, device: str) -> int:
 
 
 def linear_log_probs(
-    hidden: Tensor, weight: Tensor, actions: Tensor, temperature: float = 1.0, rows: int | None = None
-) -> tuple[Tensor, Tensor]:
+    hidden: Tensor,
+    weight: Tensor,
+    actions: Tensor,
+    temperature: float = 1.0,
+    rows: int | None = None,
+    reference: tuple[Tensor, ...] | None = None,
+) -> tuple[Tensor, ...]:
     """Log-probabilities and entropies ``[M]``, differentiable once, of softmax(hidden weight^T / temperature).
+
+    With a reference, also KL(policy || reference) over all actions, ``[M]``.
 
     If there are several chunks, the backward pass recomputes the logits. The product's factors have autocast's dtype.
     The rest is at least float32. Only CUDA gives the product in float32; elsewhere it is rounded to its factors' dtype.
@@ -34,29 +41,31 @@ def linear_log_probs(
         weight: ``[V, D]`` of the output layer.
         actions: ``[M]`` int64.
         rows: tokens in a chunk; `chunk_rows` by default.
+        reference: hidden states ``[M, D]`` and weight ``[V, D]`` of the reference, which gets no gradient.
     """
     device = hidden.device.type
+    factors = [hidden, weight, *([] if reference is None else reference)]
     if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
+        factors = [factor.to(torch.get_autocast_dtype(device)) for factor in factors]
     with torch.autocast(device, enabled=False):
         size = rows or chunk_rows(len(weight), device)
-        log_probs, entropy = _LinearLogProbs.apply(hidden, weight, actions, 1 / temperature, size)
-    return log_probs, entropy
+        hidden, weight, *others = factors
+        values: tuple[Tensor, ...] = _LinearLogProbs.apply(hidden, weight, actions, 1 / temperature, size, *others)
+    return values
 
 
 class _LinearLogProbs(torch.autograd.Function):
-    """Derivatives of log p_a and the entropy H, for z = logits / temperature, p = softmax(z) and the action a.
+    """Derivatives of log p_a, the entropy H and D = KL(p || q), for z = logits / temperature, p = softmax(z), action a.
 
-    d log p_a / dz_j = [j = a] - p_j        d H / dz_j = -p_j (log p_j + H)
+    d log p_a / dz_j = [j = a] - p_j        d H / dz_j = -p_j (log p_j + H)        d D / dz_j = p_j (log p_j/q_j - D)
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, actions: Tensor, scale: float, size: int
-    ) -> tuple[Tensor, Tensor]:
+        ctx: Any, hidden: Tensor, weight: Tensor, actions: Tensor, scale: float, size: int, *reference: Tensor
+    ) -> tuple[Tensor, ...]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
-        log_probs, entropy, norm = hidden.new_empty(3, len(hidden), dtype=dtype).unbind()
+        log_probs, entropy, norm, kl, reference_norm = hidden.new_empty(5, len(hidden), dtype=dtype).unbind()
         single = len(hidden) <= size
         probs = None
         for start in range(0, len(hidden), size):
@@ -71,17 +80,27 @@ class _LinearLogProbs(torch.autograd.Function):
             # H = log sum_j exp(z_j) - sum_j p_j z_j, with z relative to the largest.
             entropy[rows] = total.log() - torch.linalg.vecdot(probs, z) / total
             log_probs[rows] = of_action - norm[rows]
+            if reference:
+                other = _logits(reference[0][rows], reference[1], scale, dtype)
+                top = other.amax(1, keepdim=True)
+                rest = other.sub_(top).exp().sum(1).log()
+                reference_norm[rows] = rest + top[:, 0]
+                # Both relative to their largest, so that equal policies have a KL of exactly 0.
+                kl[rows] = torch.linalg.vecdot(probs, z.sub_(other)) / total - (total.log() - rest)
             if single:
                 probs.div_(total[:, None])
-        ctx.save_for_backward(hidden, weight, actions, norm, entropy, probs if single else None)
+        kept = probs if single else None
+        ctx.save_for_backward(hidden, weight, actions, norm, entropy, kept, kl, reference_norm, *reference)
         ctx.scale, ctx.size = scale, size
         ctx.set_materialize_grads(False)
-        return log_probs, entropy
+        return (log_probs, entropy, kl) if reference else (log_probs, entropy)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_log_probs: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, actions, norm, entropy, kept = ctx.saved_tensors
+    def backward(
+        ctx: Any, of_log_probs: Tensor | None, of_entropy: Tensor | None, of_kl: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
+        hidden, weight, actions, norm, entropy, kept, kl, reference_norm, *reference = ctx.saved_tensors
         of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         of_weight = torch.zeros_like(weight, dtype=norm.dtype) if ctx.needs_input_grad[1] else None
         for start in range(0, len(hidden), ctx.size):
@@ -99,6 +118,13 @@ class _LinearLogProbs(torch.autograd.Function):
                 gradient.addcmul_(probs, mass[:, None], value=-1)
             else:
                 gradient = probs * -mass[:, None]
+            if of_kl is not None:
+                log_q = _logits(reference[0][rows], reference[1], ctx.scale, norm.dtype).sub_(
+                    reference_norm[rows, None]
+                )
+                # entr(p) = -p log p is 0 where p underflows.
+                divergence = torch.special.entr(probs).addcmul_(probs, log_q.add_(kl[rows, None]))
+                gradient.addcmul_(divergence, of_kl[rows, None], value=-1)
             if of_log_probs is not None:
                 gradient.scatter_add_(1, actions[rows, None], of_log_probs[rows, None])
             gradient = gradient.mul_(ctx.scale).to(hidden.dtype)
@@ -106,7 +132,8 @@ class _LinearLogProbs(torch.autograd.Function):
                 torch.mm(gradient, weight, out=of_hidden[rows])
             if of_weight is not None:
                 of_weight.addmm_(gradient.T.to(norm.dtype), hidden[rows].to(norm.dtype))
-        return of_hidden, None if of_weight is None else of_weight.to(weight.dtype), None, None, None
+        of_weight = None if of_weight is None else of_weight.to(weight.dtype)
+        return of_hidden, of_weight, None, None, None, *(None for _ in reference)
 
 
 def _logits(hidden: Tensor, weight: Tensor, scale: float, dtype: torch.dtype) -> Tensor:

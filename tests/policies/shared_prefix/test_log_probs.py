@@ -1,9 +1,10 @@
-"""Log-probabilities and entropies in chunks equal those of all logits at once."""
+"""Log-probabilities, entropies and KL in chunks equal those of all logits at once."""
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from lightning_cgrpo.grpo.losses import k3
 from lightning_cgrpo.policies.shared_prefix.log_probs import _logits, linear_log_probs
 
 M, D, V = 11, 6, 50
@@ -16,19 +17,21 @@ def problem(dtype=torch.float64):
     return hidden, weight, torch.randint(V, (M,), generator=draw)
 
 
-def plain(hidden, weight, actions, temperature):
-    log_probs = (hidden @ weight.T / temperature).log_softmax(-1)
-    return log_probs.gather(-1, actions[:, None])[:, 0], -(log_probs.exp() * log_probs).sum(-1)
+def plain(hidden, weight, actions, temperature, reference):
+    log_p, log_q = ((h @ w.T / temperature).log_softmax(-1) for h, w in ((hidden, weight), reference))
+    entropy, kl = -(log_p.exp() * log_p).sum(-1), (log_p.exp() * (log_p - log_q)).sum(-1)
+    return log_p.gather(-1, actions[:, None])[:, 0], entropy, kl
 
 
 @pytest.mark.parametrize("rows", [1, 3, 11, 100])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("wanted", [(1, 1), (1, 0), (0, 1)])
+@pytest.mark.parametrize("wanted", [(1, 1, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)])
 def test_equals_all_at_once(rows, temperature, wanted):
     hidden, weight, actions = problem()
-    ours = linear_log_probs(hidden, weight, actions, temperature, rows)
-    theirs = plain(hidden, weight, actions, temperature)
-    factors = torch.randn(2, M, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    reference = tuple(tensor.detach().flip(0) for tensor in (hidden, weight))
+    ours = linear_log_probs(hidden, weight, actions, temperature, rows, reference)
+    theirs = plain(hidden, weight, actions, temperature, reference)
+    factors = torch.randn(3, M, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     totals = []
     for pair in (ours, theirs):
         totals.append(sum((f * values).sum() for f, values, want in zip(factors, pair, wanted, strict=True) if want))
@@ -37,6 +40,25 @@ def test_equals_all_at_once(rows, temperature, wanted):
     one, other = (torch.autograd.grad(total, (hidden, weight)) for total in totals)
     for ours_gradient, theirs_gradient in zip(one, other, strict=True):
         torch.testing.assert_close(ours_gradient, theirs_gradient, rtol=1e-11, atol=1e-12)
+
+
+def test_a_reference_changes_no_bit_of_the_rest_and_equal_policies_have_no_kl():
+    hidden, weight, actions = problem(torch.float32)
+    reference = (hidden.detach(), weight.detach())
+    log_probs, entropy, kl = linear_log_probs(hidden, weight, actions, 0.7, 3, reference)
+    for one, other in zip((log_probs, entropy), linear_log_probs(hidden, weight, actions, 0.7, 3), strict=True):
+        assert torch.equal(one, other)
+    assert kl.eq(0).all()
+
+
+def test_k3_is_an_estimate_of_the_exact_kl():
+    """Its expectation over all actions of a step, in exact arithmetic."""
+    hidden, weight, _ = problem()
+    step = hidden[:1].detach().expand(V, D)
+    other = (step.flip(1), weight.detach())
+    log_p, _, kl = linear_log_probs(step, weight.detach(), torch.arange(V), reference=other)
+    log_q = linear_log_probs(*other, torch.arange(V))[0]
+    assert (log_p.exp() * k3(log_q - log_p)).sum().item() == pytest.approx(kl[0].item(), rel=1e-12)
 
 
 @pytest.mark.parametrize("frozen", [0, 1])
