@@ -155,7 +155,7 @@ class TestPenalties:
         entropy, w = torch.rand(5, dtype=torch.float64), torch.full((5,), 0.2, dtype=torch.float64)
         given = {"reference_log_probs": reference, "entropy": entropy}
         by_hand = grpo_loss(p, old, advantages, w, LossOptions(kl_weight=0.3, entropy_weight=0.2), **given).loss
-        penalties = {"kl": w.new_tensor(0.2), "entropy": w.new_tensor(-0.2)}
+        penalties = {"k3": w.new_tensor(0.2), "entropy": w.new_tensor(-0.2)}
         learned = grpo_loss(p, old, advantages, w, LossOptions(kl_weight=0.1), **given, penalties=penalties).loss
         assert learned.item() == pytest.approx(by_hand.item(), rel=1e-12)
 

@@ -17,7 +17,7 @@ from lightning_cgrpo.grpo.surrogates import Clipped, Surrogate
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 
 DRIFT_SIGNALS = ("kl", "k3")
-"""Signals of drift from the reference, whose constraints add to the loss's KL."""
+"""Signals of drift from the reference."""
 CLIPPING = ("clip_low", "clip_high", "clip_limit")
 
 
@@ -72,7 +72,7 @@ class LossOptions:
             clip_high 4e-4).
         kl_weight: weight (beta) of the KL to the reference; 0 needs no reference model.
         correct_kl: multiply the KL by the ratio, for an unbiased gradient (DeepSeek-V3.2, 2025).
-        exact_kl: the loss has the KL over all actions at every step, also of constraints on drift, instead of k3.
+        exact_kl: `kl_weight` weighs the KL over all actions at every step, instead of k3.
     """
 
     clip_low: float = 0.2
@@ -152,15 +152,14 @@ def grpo_loss(
     estimator exp(d) - d - 1, d = reference - log_probs (Schulman, 2020). `sampling_ratios` multiply the surrogate.
 
     At ratio 1, k3's expected gradient is that of KL(reference || policy). With `correct_kl`, r k3 has value and
-    gradient of KL(policy || reference). `options.exact_kl` takes `exact_kl` instead, whose gradient is that of the KL
-    at the sampled steps.
+    gradient of KL(policy || reference). So has `exact_kl`, without noise: `options.exact_kl` takes it for kl_weight.
 
     Args:
         log_probs: of the actions under the trained policy, ``[N]`` or ``[N, T]`` as all tensors.
         weights: from `aggregation_weights`; 0 for padding.
-        exact_kl: KL(policy || reference) over all actions.
-        penalties: further coefficients of ``kl`` and ``k3`` (added to kl_weight), ``entropy`` (subtracted from
-            entropy_weight) and ``gap``, scalars; from `Objective.penalties`.
+        exact_kl: KL(policy || reference) over all actions; needed for `options.exact_kl` and a penalty of ``kl``.
+        penalties: coefficients of ``kl`` (of `exact_kl`), ``k3``, ``entropy`` (subtracted from entropy_weight) and
+            ``gap``, scalars; from `Objective.penalties`.
     """
     valid = weights > 0
     log_ratio = torch.where(valid, log_probs - old_log_probs, 0)
@@ -174,19 +173,17 @@ def grpo_loss(
     zero = torch.zeros((), dtype=log_probs.dtype, device=log_probs.device)
     kl_sum, entropy_sum = zero, zero
     if reference_log_probs is not None:
-        if options.exact_kl:
-            assert exact_kl is not None
-            kl = torch.where(valid, exact_kl, 0)
-        else:
-            kl = k3(torch.where(valid, reference_log_probs - log_probs, 0))
+        sampled = k3(torch.where(valid, reference_log_probs - log_probs, 0))
         if options.correct_kl:
-            kl = kl * log_ratio.exp()
+            sampled = sampled * log_ratio.exp()
+        exact = sampled if exact_kl is None else torch.where(valid, exact_kl, 0)
+        kl = exact if options.exact_kl else sampled
         kl_sum = (weights * kl).sum().detach()
         if options.kl_weight:
             total = total - options.kl_weight * kl
-        for name in DRIFT_SIGNALS:
+        for name, values in (("kl", exact), ("k3", sampled)):
             if name in penalties:
-                total = total - penalties[name] * kl
+                total = total - penalties[name] * values
     if entropy is not None:
         bonus = torch.where(valid, entropy, 0)
         entropy_sum = (weights * bonus).sum().detach()

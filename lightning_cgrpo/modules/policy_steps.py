@@ -130,7 +130,8 @@ class PolicySteps(RolloutModule):
         remaining = sum(len(parts) for parts in epochs)
         for parts in epochs:
             # The exact KL compares both passes' distributions, which aren't kept.
-            beside = self.reference if options.exact_kl or "kl" in examples.targets else None
+            exact = options.exact_kl or "kl" in examples.targets or "kl" in penalties
+            beside = self.reference if exact else None
             for rows, scale in parts:
                 report.next_minibatch()
 

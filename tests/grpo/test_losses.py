@@ -146,16 +146,21 @@ class TestKL:
         # d/dx (exp(ref - x) - (ref - x) - 1) = 1 - exp(ref - x).
         assert x.grad.item() == pytest.approx(0.5 * (1 - math.exp(reference - log_prob)), abs=1e-12)
 
-    def test_the_exact_kl_takes_its_place(self) -> None:
-        """In the weight of the configuration, and in a constraint's by either name."""
+    @pytest.mark.parametrize("by_weight", [False, True])
+    def test_the_exact_kl_is_in_the_loss_by_its_name(self, by_weight: bool) -> None:
         x, exact, weights = draw(4, 6), draw(4, 6, seed=1, requires_grad=True), draw(4, 6, seed=2).abs()
-        others = {"reference_log_probs": draw(4, 6, seed=3), "exact_kl": exact}
+        reference = draw(4, 6, seed=3)
+        estimate = (reference - x).exp() - (reference - x) - 1
         penalties = {"kl": torch.tensor(0.2), "k3": torch.tensor(0.4)}
-        options = LossOptions(kl_weight=0.3, exact_kl=True)
-        terms = losses.grpo_loss(x, x, torch.zeros(4, 6), weights, options, **others, penalties=penalties)
+        terms = losses.grpo_loss(
+            *(x, x, torch.zeros(4, 6), weights, LossOptions(kl_weight=0.3, exact_kl=by_weight)),
+            reference_log_probs=reference, exact_kl=exact, penalties=penalties,
+        )  # fmt: skip
         terms.loss.backward()
-        torch.testing.assert_close(exact.grad, 0.9 * weights)
-        assert terms.kl.item() == pytest.approx((weights * exact).sum().item())
+        of_exact, of_estimate = (0.5, 0.4) if by_weight else (0.2, 0.7)
+        torch.testing.assert_close(exact.grad, of_exact * weights)
+        assert terms.loss.item() == pytest.approx((weights * (of_exact * exact + of_estimate * estimate)).sum().item())
+        assert terms.kl.item() == pytest.approx((weights * (exact if by_weight else estimate)).sum().item())
 
     def test_is_unbiased(self) -> None:
         """Its expectation under the policy is KL(pi || reference), term by term over all actions."""

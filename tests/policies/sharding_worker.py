@@ -110,7 +110,7 @@ class Watch(Callback):
 
 def grpo(policy, **options):
     settings = {"epochs": 2, "minibatch_size": 6, "micro_batch_size": 2, "kl_weight": 0.1, "max_grad_norm": 0.01}
-    settings["exact_kl"] = True
+    settings["exact_kl"] = True  # the reference makes a pass beside each of the policy's
     return ConstrainedGRPO(
         policy,
         GenerationSampler(max_new_tokens=8),
