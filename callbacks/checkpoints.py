@@ -26,7 +26,7 @@ from lightning_cgrpo.checkpoints.files import (
 )
 from lightning_cgrpo.checkpoints.plugin import CheckpointFiles, unwritten, write_failure
 from lightning_cgrpo.checkpoints.termination import Termination, say
-from lightning_cgrpo.errors import UserError
+from lightning_cgrpo.errors import UserError, expect
 from lightning_cgrpo.modules.monitors import VALIDATION
 from lightning_cgrpo.modules.rollout_module import RolloutModule
 from lightning_cgrpo.objective.merit import MERIT, too_few
@@ -49,6 +49,12 @@ class Checkpoints(ModelCheckpoint):
     - With `monitor` of validation, such as ``val/merit`` (feasible policies first, then by reward), every validation
       ranks its policy, and no other policy gets its rank. A run without validation keeps the newest checkpoint.
     - ``ckpt_path="last"`` is the newest checkpoint of all versions, by lineage and updates; see `newest`.
+
+    Args:
+        every_n_minutes: with `save_last`, also write ``last.ckpt`` after the update that ends so long after the last
+            checkpoint; None for never.
+        args: of `ModelCheckpoint`.
+        kwargs: of `ModelCheckpoint`.
     """
 
     changes_learning = False
@@ -58,6 +64,11 @@ class Checkpoints(ModelCheckpoint):
     _validation_due = False
     _unranked = False
     """True while this update's checkpoint waits for its validation."""
+
+    def __init__(self, *args: Any, every_n_minutes: float | None = 10.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        expect(every_n_minutes is None or every_n_minutes >= 0, "every_n_minutes", "at least 0", every_n_minutes)
+        self.every_n_minutes, self._written_at = every_n_minutes, 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         with warnings.catch_warnings():
@@ -93,6 +104,7 @@ class Checkpoints(ModelCheckpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
+        self._written_at = time.monotonic()
         name = trainer.strategy.broadcast(uuid.uuid4().hex[:8])
         self._lineage = (*_resumed(trainer), (name, trainer.global_step))
         ranks = self.monitor == f"{VALIDATION}{MERIT}" and any(trainer.num_val_batches)
@@ -139,6 +151,8 @@ class Checkpoints(ModelCheckpoint):
         if not waits:
             stale = self._ranks_validations(trainer) and not self._validation_due
             self._save(trainer, last, ranked=due and not self._unranked and not stale)
+            if self._late(trainer):
+                self._save_last(trainer)
         self._end_if_asked(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -182,6 +196,12 @@ class Checkpoints(ModelCheckpoint):
         if due:
             self._last_time_checked = now
         return due
+
+    def _late(self, trainer: Trainer) -> bool:
+        if self.every_n_minutes is None or not self.save_last:
+            return False
+        late = time.monotonic() - self._written_at >= 60 * self.every_n_minutes
+        return bool(trainer.strategy.broadcast(late))  # the clocks of processes differ
 
     def _save(self, trainer: Trainer, last: bool, ranked: bool) -> None:
         candidates = self._monitor_candidates(trainer) if last or ranked else {}
@@ -233,6 +253,7 @@ class Checkpoints(ModelCheckpoint):
     def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
         _termination(trainer).rests()
         self._write(trainer, filepath)
+        self._written_at = time.monotonic()
         _termination(trainer).works()
 
     def _write(self, trainer: Trainer, filepath: str) -> None:

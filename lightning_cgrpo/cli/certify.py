@@ -70,9 +70,10 @@ def _certificate(
     prepare("certify", config, beginning)
     checkpoint = Path(config["ckpt_path"])
     _check_data(config, checkpoint)
-    update, weights = read_checkpoint(checkpoint)
+    update, weights, base = read_checkpoint(checkpoint)
     method = method_of(config)
-    policy = identity(weights, {part: get(method, f"model.init_args.{part}") for part in ("policy", "sampler", "task")})
+    parts = {part: get(method, f"model.init_args.{part}") for part in ("policy", "sampler", "task")}
+    policy = identity(weights, parts if base is None else {**parts, "base": base})
     del weights
     question = {
         "constraints": {name: asdict(constraint) for name, constraint in decided(objective).items()},

@@ -20,6 +20,7 @@ from lightning_cgrpo.cli.preparation import import_names
 from lightning_cgrpo.cli.run_folders import CHECKPOINTS, configuration_beside
 from lightning_cgrpo.errors import UserError, first_line
 from lightning_cgrpo.modules.rollout_module import RolloutModule
+from lightning_cgrpo.policies.base_weights import same_base
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.user_code import UserCode
 
@@ -50,7 +51,7 @@ def load(checkpoint: str | Path) -> RolloutModule:
         )
     import_names()
     module: RolloutModule = instantiate({"model": config["model"]}, model=RolloutModule)["model"]
-    put_weights(module.policy, read_checkpoint(path)[1], path)
+    put_weights(module.policy, *read_checkpoint(path)[1:], path)
     return module.eval()
 
 
@@ -84,26 +85,35 @@ def instantiate(config: Config, **kinds: type) -> dict[str, Any]:
     return {key: made[key] for key in kinds}
 
 
-def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor]]:
-    """The number of updates done, and the policy's weights by name."""
+def read_checkpoint(path: Path) -> tuple[int, dict[str, Tensor], str | None]:
+    """The number of updates done, the policy's weights by name, and the fingerprint of base weights that it lacks."""
     sharded = path.is_dir()
     try:
         # Mapped, because most of the file is the optimizer's state, which is never read.
         file = path / _METADATA_FILENAME if sharded else path
         saved = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         state = read_weights(path, "state_dict.") if sharded else saved["state_dict"]
-        update = int(saved["global_step"])
+        update, base = int(saved["global_step"]), saved.get("base_weights", {}).get("policy")
     except (OSError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
         raise UserError(
             f"Expected '{path}' to be a checkpoint of a run, but got {type(error).__name__}: {first_line(error)}."
         ) from None
-    return update, {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
+    weights = {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
+    return update, weights, base
 
 
-def put_weights(policy: Policy, weights: dict[str, Tensor], checkpoint: Path) -> None:
-    """Load a policy with a checkpoint's weights, in the checkpoint's dtypes."""
+def put_weights(policy: Policy, weights: dict[str, Tensor], base: str | None, checkpoint: Path) -> None:
+    """Load a policy with a checkpoint's weights, in the checkpoint's dtypes.
+
+    Args:
+        base: fingerprint of the base weights that the checkpoint lacks.
+    """
     with UserCode(f"{type(policy).__name__}.load"):
         policy.load()
+    if base is not None:
+        if any(weight.dtype == torch.float64 for weight in weights.values()):
+            policy.double()
+        weights = same_base(policy, base, str(checkpoint)) | weights
     check_weights(policy.state_dict(), weights, str(checkpoint))
     for name, parameter in policy.named_parameters():
         parameter.data = parameter.data.to(weights[name].dtype)

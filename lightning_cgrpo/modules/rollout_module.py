@@ -20,6 +20,7 @@ from lightning_cgrpo.objective.merit import MERIT, merit
 from lightning_cgrpo.objective.objective import Objective
 from lightning_cgrpo.objective.standing import standing
 from lightning_cgrpo.objective.subsets import check_columns
+from lightning_cgrpo.policies.base_weights import same_base, without_bases
 from lightning_cgrpo.policies.policy import Policy
 from lightning_cgrpo.policies.precision import cast_once
 from lightning_cgrpo.policies.sharding import is_sharded, unsharded
@@ -90,6 +91,9 @@ class RolloutModule(ManualOptimization):
         # Monitoring callbacks may read metrics before the next log. Times would differ between equal runs.
         metrics = self.trainer.callback_metrics.items()
         checkpoint["metrics"] = {name: value.cpu() for name, value in metrics if not name.startswith(TIMES)}
+        state, bases = without_bases(self, checkpoint["state_dict"]) if "state_dict" in checkpoint else ({}, {})
+        if bases:
+            checkpoint["state_dict"], checkpoint["base_weights"] = state, bases
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Self:
@@ -123,6 +127,11 @@ class RolloutModule(ManualOptimization):
             if self.trainer.precision == "64-true":
                 # Lightning converts the module after loading, which would round the weights.
                 self.double()
+        parts = dict(self.named_modules())
+        for name, expected in checkpoint.get("base_weights", {}).items():
+            if (policy := parts.get(name)) is not None:  # no critic in a test
+                base = same_base(policy, expected, path)
+                checkpoint["state_dict"] |= {f"{name}.{weight}": tensor for weight, tensor in base.items()}
         # FSDP2 compares the weights of a sharded checkpoint.
         if "state_dict" in checkpoint and not is_sharded(self.policy):
             check_weights(self.state_dict(), checkpoint["state_dict"], path)

@@ -152,6 +152,13 @@ class CausalLMPolicy(TextPolicy):
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
     @property
+    def base(self) -> dict[str, Tensor]:
+        if not hasattr(self.model, "get_base_model"):
+            return {}
+        named = self.named_parameters(remove_duplicate=False)
+        return {name: weight for name, weight in named if not weight.requires_grad and ".lora_" not in name}
+
+    @property
     def context_length(self) -> int | None:
         """Positions for prompt and answer; None if the configuration gives no limit."""
         length: int | None = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)

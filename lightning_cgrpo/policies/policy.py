@@ -51,6 +51,11 @@ class Policy(nn.Module, ABC):
         """Numbers of a continuous action; None for discrete actions."""
         return None
 
+    @property
+    def base(self) -> dict[str, Tensor]:
+        """Frozen weights by name that `load` reads again, so that checkpoints leave them out; {} without adapters."""
+        return {}
+
     def load(self) -> None:
         """Make or read the weights; a second call has no effect."""
 

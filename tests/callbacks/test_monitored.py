@@ -121,6 +121,21 @@ def test_time_decides_too():
     }
 
 
+@pytest.mark.parametrize(("minutes", "written"), [(0, range(STEPS)), (5, [0])])
+def test_last_is_written_by_time(minutes, written):
+    """Before each update, last.ckpt is there from the update before."""
+    seen = []
+
+    class Look(Callback):
+        def on_train_batch_start(self, trainer, *_):
+            last = Path(checkpoints.dirpath) / "last.ckpt"
+            seen.append(torch.load(last, weights_only=True)["global_step"] if last.exists() else 0)
+
+    checkpoints = Checkpoints(save_last=True, every_n_train_steps=100, every_n_minutes=minutes)
+    trained(Look(), checkpoints)
+    assert set(seen) == set(written) and len(seen) == STEPS
+
+
 def test_the_best_of_a_run_that_was_moved_or_thinned():
     trained(ranking())
     best, monitor = best_of(Path("runs/run/version_0/checkpoints/last.ckpt"))

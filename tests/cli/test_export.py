@@ -65,7 +65,7 @@ def trained(name, **options):
     policy = CausalLMPolicy("tiny", dtype="float64", **options)
     policy.load()
     saved = torch.load(f"runs/{name}/version_0/checkpoints/last.ckpt", weights_only=True)["state_dict"]
-    policy.load_state_dict({key[7:]: value for key, value in saved.items() if key.startswith("policy.")})
+    policy.load_state_dict(policy.base | {key[7:]: value for key, value in saved.items() if key.startswith("policy.")})
     return policy
 
 
@@ -198,9 +198,10 @@ def test_adapters_go_on(tmp_path):
     state = torch.load(f"runs/{name}/version_0/checkpoints/last.ckpt", weights_only=True)["state_dict"]
     before = loaded(first).state_dict()
     for key, value in before.items():
-        assert torch.equal(state[f"reference.{key}"], value)
-        assert "lora_" in key or torch.equal(state[f"policy.{key}"], value)
-    assert any(not torch.equal(state[f"policy.{key}"], value) for key, value in before.items())
+        assert "lora_" not in key or torch.equal(state[f"reference.{key}"], value)
+    adapters = {key[7:] for key in state if key.startswith("policy.")}
+    assert adapters == {key for key in before if "lora_" in key}
+    assert any(not torch.equal(state[f"policy.{key}"], before[key]) for key in adapters)
 
     second = tmp_path / "second"
     main(["export", *run(name, first), f"--out={second}"])
@@ -208,7 +209,31 @@ def test_adapters_go_on(tmp_path):
     assert configs[0]["base_model_name_or_path"] == configs[1]["base_model_name_or_path"]
     after = loaded(second).state_dict()
     assert after.keys() == before.keys()
-    assert all(torch.equal(value, state[f"policy.{key}"]) for key, value in after.items())
+    assert all(torch.equal(value, state.get(f"policy.{key}", before[key])) for key, value in after.items())
+
+
+def test_a_checkpoint_of_adapters_holds_no_base_and_resumes_on_the_same_base_alone(tmp_path):
+    last = "runs/adapters/version_0/checkpoints/last.ckpt"
+    names = torch.load(last, weights_only=True)["state_dict"].keys()
+    assert names and all(".lora_" in name for name in names)
+    ends = []
+    for name, more in (("at_once", []), ("resumed", [f"--ckpt_path={last}"])):
+        main(["fit", *run(name), LORA, "--trainer.max_steps=2", *more])
+        ends.append(torch.load(f"runs/{name}/version_0/checkpoints/last.ckpt", weights_only=True))
+    for part in ("state_dict", "base_weights"):
+        assert ends[0][part].keys() == ends[1][part].keys()
+    assert all(torch.equal(tensor, ends[1]["state_dict"][name]) for name, tensor in ends[0]["state_dict"].items())
+    moments = [end["optimizer_states"][0]["state"].values() for end in ends]
+    assert all(torch.equal(one["exp_avg"], other["exp_avg"]) for one, other in zip(*moments, strict=True))
+
+    other = loaded("tiny").model
+    with torch.no_grad():
+        next(other.parameters())[0, 0] += 1e-3
+    other.save_pretrained(tmp_path / "other")
+    transformers.AutoTokenizer.from_pretrained("tiny").save_pretrained(tmp_path / "other")
+    for command in (["fit", "--trainer.max_steps=3"], ["export", f"--out={tmp_path / 'out'}"]):
+        with pytest.raises(UserError, match=r"base model on which .* trained its adapters, fingerprint"):
+            main([command[0], *run("other", tmp_path / "other"), LORA, f"--ckpt_path={last}", *command[1:]])
 
 
 def test_a_runs_own_configuration_is_enough(tmp_path, capsys):
