@@ -4,16 +4,16 @@ import json
 
 
 def parsed(completion):
-    """The object of an answer that is JSON alone; None for any other answer."""
+    """The object of an answer that is JSON with both keys and nothing else; None for any other answer."""
     try:
         value = json.loads(completion[0]["content"])
     except ValueError:
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and value.keys() == {"name", "number"} else None
 
 
 def valid(completions, **columns):
-    """An indicator: the answer is a JSON object, and nothing else."""
+    """An indicator. Without the keys, the policy would learn to leave out the harder field."""
     return [float(parsed(completion) is not None) for completion in completions]
 
 
