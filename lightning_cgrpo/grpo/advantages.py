@@ -158,8 +158,11 @@ class ScalarizedAdvantages(AdvantageEstimator):
         excess, share = excess_over_others(statistics)
         squares = (excess.square() / share).sum((1, 2))
         answers = statistics.used.sum().double().expand_as(squares)
-        self._deviation.update(*all_sum(torch.stack([squares, answers])))
-        return _weighted(weights, divide(excess, self._deviation.std[:, None, None])).to(components.values.dtype)
+        squares, answers = all_sum(torch.stack([squares, answers]))
+        self._deviation.update(squares, answers)
+        std = self._deviation.std
+        std = torch.maximum(std, divide(squares, answers).sqrt() / 2)
+        return _weighted(weights, divide(excess, std[:, None, None])).to(components.values.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         weights = weights[:, None].expand_as(statistics.std)
