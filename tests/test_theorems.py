@@ -144,7 +144,7 @@ def test_corollary(seed: int, constraints: int) -> None:
     group, logits = random_group(seed, constraints), random_logits(seed, constraints)
 
     def g(z: Tensor) -> Tensor:
-        return estimate(ScalarizedAdvantages(), group, softmax(z))
+        return estimate(ScalarizedAdvantages("group"), group, softmax(z))
 
     weights = softmax(logits)
     closed = corollary(group, weights)
@@ -162,7 +162,7 @@ def test_corollary(seed: int, constraints: int) -> None:
     ("estimator", "partials"),
     [
         (ScalarizedRewards(), partials_of_scalarized_rewards),
-        (ScalarizedAdvantages(), partials_of_scalarized_advantages),
+        (ScalarizedAdvantages("group"), partials_of_scalarized_advantages),
     ],
     ids=["rewards", "advantages"],
 )
@@ -187,7 +187,7 @@ def test_the_scalarized_reward_estimator_in_closed_form(seed: int, constraints: 
     rewards = sum(w * n for w, n, _ in terms) / sigma(s)
     advantages = sum(w * n / sigma(x) for w, n, x in terms)
     assert torch.allclose(estimate(ScalarizedRewards(), group, weights), rewards, rtol=1e-10, atol=1e-12)
-    assert torch.allclose(estimate(ScalarizedAdvantages(), group, weights), advantages, rtol=1e-10, atol=1e-12)
+    assert torch.allclose(estimate(ScalarizedAdvantages("group"), group, weights), advantages, rtol=1e-10, atol=1e-12)
 
 
 @cases
@@ -204,7 +204,7 @@ def test_a_group_that_does_not_vary_adds_nothing_to_the_sensitivity() -> None:
     group, logits = random_group(0, 2), random_logits(0, 2)
     alive = torch.stack([sign * x for sign, x in group.signed])[:, None]
     dead = torch.ones_like(alive)
-    for estimator in (ScalarizedAdvantages(), ScalarizedRewards()):
+    for estimator in (ScalarizedAdvantages("group"), ScalarizedRewards()):
 
         def g(z: Tensor, groups: Tensor, estimator: AdvantageEstimator = estimator) -> Tensor:
             components = Components(groups, torch.ones_like(groups, dtype=torch.bool))
@@ -266,7 +266,7 @@ class TestAPolicy:
     @pytest.mark.parametrize("constraints", [1, 2, 3])
     @pytest.mark.parametrize(
         ("estimator", "closed_form"),
-        [(ScalarizedRewards(), theorem_1), (ScalarizedAdvantages(), None)],
+        [(ScalarizedRewards(), theorem_1), (ScalarizedAdvantages("group"), None)],
         ids=["theorem", "corollary"],
     )
     def test_sensitivity_of_the_gradient_step(

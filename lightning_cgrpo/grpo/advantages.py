@@ -131,23 +131,26 @@ class AdvantageEstimator(ABC):
 class ScalarizedAdvantages(AdvantageEstimator):
     """The method: standardize each component, then combine.
 
+    With ``scale: pooled``, A_i = sum_j w_j (X_j,i - baseline_j,i) / sigma_j with one running deviation sigma_j for each
+    component. The policy gradient is that of sum_j w_j E[X_j] / sigma_j: all prompts have the price
+    (w_k / sigma_k) / (w_R / sigma_R), and weights stay uncoupled. The baseline is the mean of the group's other
+    answers, see `excess_over_others`. An update that deviates more than twice as much has half its own deviation as
+    sigma_j, because one rare answer would otherwise outweigh the rest.
+
     With ``scale: group``, the paper's (eq. 5), A_i = sum_j w_j Z_j,i with Z_j = (X_j - mean) / std of the group, and
     X = -C for a cost C. A single component of weight 1 gives published GRPO. Prompts have different prices for the same
     behavior, because each group has a std of its own.
 
-    With ``scale: pooled``, A_i = sum_j w_j (X_j,i - baseline_j,i) / sigma_j with one running deviation sigma_j for each
-    component. The policy gradient is that of sum_j w_j E[X_j] / sigma_j: all prompts have the price
-    (w_k / sigma_k) / (w_R / sigma_R), and weights stay uncoupled. The baseline is the mean of the group's other
-    answers, see `excess_over_others`.
-
     Args:
-        scale: ``group`` or ``pooled``.
+        scale: ``pooled`` or ``group``.
     """
 
-    def __init__(self, scale: Literal["group", "pooled"] = "group") -> None:
-        expect(scale in ("group", "pooled"), "scale", "group or pooled", scale)
+    def __init__(self, scale: Literal["pooled", "group"] = "pooled") -> None:
+        expect(scale in ("pooled", "group"), "scale", "pooled or group", scale)
         self.scale = scale
         self._deviation: RunningDeviation | None = None
+        self._std: Tensor | None = None
+        """sigma ``[J]`` of the last update."""
 
     def __call__(self, rollouts: Rollouts | None, components: Components, weights: Tensor) -> Tensor:
         statistics = group_statistics(components)
@@ -160,23 +163,22 @@ class ScalarizedAdvantages(AdvantageEstimator):
         answers = statistics.used.sum().double().expand_as(squares)
         squares, answers = all_sum(torch.stack([squares, answers]))
         self._deviation.update(squares, answers)
-        std = self._deviation.std
-        std = torch.maximum(std, divide(squares, answers).sqrt() / 2)
-        return _weighted(weights, divide(excess, std[:, None, None])).to(components.values.dtype)
+        self._std = torch.maximum(self._deviation.std, divide(squares, answers).sqrt() / 2)
+        return _weighted(weights, divide(excess, self._std[:, None, None])).to(components.values.dtype)
 
     def effective_weights(self, statistics: GroupStatistics, weights: Tensor) -> Tensor:
         weights = weights[:, None].expand_as(statistics.std)
         if self.scale == "group":
             return weights
         # A checkpoint's deviation is on the CPU.
-        std = statistics.std if self._deviation is None else self._deviation.std[:, None].to(statistics.std.device)
+        std = statistics.std if self._std is None else self._std[:, None].to(statistics.std.device)
         return weights * divide(statistics.std * _leave_one_out(statistics), std)
 
     def metrics(self, names: Sequence[str], weights: Tensor) -> dict[str, float]:
         """``price/<constraint>``: reward that the advantages give up for one violation, with one reward."""
-        if self._deviation is None or names[0] != "reward":
+        if self._std is None or names[0] != "reward":
             return {}
-        cost = divide(weights.to(self._deviation.std), self._deviation.std).tolist()
+        cost = divide(weights.to(self._std), self._std).tolist()
         return {f"price/{name}": value / cost[0] for name, value in zip(names[1:], cost[1:], strict=True) if cost[0]}
 
     def running_state(self) -> dict[str, Tensor]:
@@ -186,6 +188,7 @@ class ScalarizedAdvantages(AdvantageEstimator):
         if state and self.scale == "pooled":
             self._deviation = RunningDeviation(len(state["squares"]))
             self._deviation.load_state_dict(state)
+            self._std = self._deviation.std
 
 
 class ScalarizedRewards(AdvantageEstimator):

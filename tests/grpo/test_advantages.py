@@ -12,7 +12,7 @@ from lightning_cgrpo.grpo.advantages import GDPO, LeaveOneOut, ScalarizedAdvanta
 from lightning_cgrpo.objective.objective import Components, Constraint, Objective
 from lightning_cgrpo.rollout import Rollouts, Signal
 
-ESTIMATORS = [ScalarizedAdvantages(), ScalarizedRewards(), LeaveOneOut(), GDPO()]
+ESTIMATORS = [ScalarizedAdvantages("group"), ScalarizedRewards(), LeaveOneOut(), GDPO()]
 by_estimator = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
 examples = settings(max_examples=30, deadline=None, derandomize=True)
 NO_STEPS = torch.zeros(0)
@@ -205,21 +205,21 @@ class TestScalarizedAdvantages:
     @given(batches(masked=True))
     def test_is_the_papers_formula(self, batch) -> None:
         data, weights = batch
-        got = ScalarizedAdvantages()(ROLLOUTS, data, weights)
+        got = ScalarizedAdvantages("group")(ROLLOUTS, data, weights)
         assert np.allclose(got, oracle_scalarized_advantages(data, weights), rtol=1e-10, atol=1e-10)
 
     def test_effective_weights_are_the_weights(self) -> None:
         data = components([[[1.0, 0], [1, 1]], [[0, 7.0], [3, 4]]])
         weights = torch.tensor([0.9, 0.1])
-        got = ScalarizedAdvantages().effective_weights(group_statistics(data), weights)
+        got = ScalarizedAdvantages("group").effective_weights(group_statistics(data), weights)
         assert torch.equal(got, torch.tensor([[0.9, 0.9], [0.1, 0.1]]))
 
     def test_weights_of_the_reward_alone_are_plain_grpo(self) -> None:
         data = components([[[1.0, 0, 0, 3]], [[5.0, 1, 2, 2]]], dtype=torch.float32)
         alone = components(data.values[:1], dtype=torch.float32)
         plain = group_statistics(alone).standardized[0].float()
-        assert torch.equal(ScalarizedAdvantages()(ROLLOUTS, data, torch.tensor([1.0, 0.0])), plain)
-        assert torch.equal(ScalarizedAdvantages()(ROLLOUTS, alone, torch.ones(1)), plain)
+        assert torch.equal(ScalarizedAdvantages("group")(ROLLOUTS, data, torch.tensor([1.0, 0.0])), plain)
+        assert torch.equal(ScalarizedAdvantages("group")(ROLLOUTS, alone, torch.ones(1)), plain)
 
     def test_several_rewards_are_standardized_one_by_one(self) -> None:
         objective = Objective({"speed": 1.0, "comfort": 0.2}, {"crash": Constraint(at_most=0.1)})
@@ -229,7 +229,7 @@ class TestScalarizedAdvantages:
         signals = {"speed": Signal(speed), "comfort": Signal(comfort), "crash": Signal(crash)}
         weights = torch.tensor([0.75, 0.25], dtype=torch.float64)
         data = objective.components(signals)
-        got = ScalarizedAdvantages()(ROLLOUTS, data, objective.component_weights(weights))
+        got = ScalarizedAdvantages("group")(ROLLOUTS, data, objective.component_weights(weights))
         z = [(x - x.mean()) / x.std(correction=0) for x in (speed, comfort, crash)]
         assert torch.allclose(got, 0.75 * z[0] + 0.75 * 0.2 * z[1] - 0.25 * z[2], rtol=1e-12)
 
@@ -239,9 +239,9 @@ class TestScalarizedAdvantages:
         data, weights = batch
         scales = torch.ones(len(weights), 1, 1, dtype=torch.float64)
         scales[which % len(weights)] = 2.0**power
-        got = ScalarizedAdvantages()(ROLLOUTS, components(data.values * scales), weights)
+        got = ScalarizedAdvantages("group")(ROLLOUTS, components(data.values * scales), weights)
         # Scaling by a power of two rounds nowhere.
-        assert torch.equal(got, ScalarizedAdvantages()(ROLLOUTS, data, weights))
+        assert torch.equal(got, ScalarizedAdvantages("group")(ROLLOUTS, data, weights))
 
 
 class TestScalarizedRewards:

@@ -126,7 +126,16 @@ def test_continues_from_its_running_state_to_the_bit() -> None:
         advantages(original, components(drawn(update)))
     resumed.load_running_state({name: tensor.clone() for name, tensor in original.running_state().items()})
     assert torch.equal(*(advantages(e, components(drawn(9))) for e in (original, resumed)))
-    assert ScalarizedAdvantages().running_state() == {}
+    assert ScalarizedAdvantages("group").running_state() == {}
     resumed.load_running_state({name: tensor[:2] for name, tensor in original.running_state().items()})
     fresh = ScalarizedAdvantages("pooled")  # as with another objective
     assert torch.equal(*(advantages(e, components(drawn(9))) for e in (fresh, resumed)))
+
+
+def test_one_rare_answer_outweighs_the_rest_by_a_bound() -> None:
+    """After many quiet updates the running deviation is nearly 0, and one other answer would get an advantage of 37."""
+    estimator, quiet, rare = ScalarizedAdvantages("pooled"), torch.zeros(1, 16, 4), torch.zeros(1, 16, 4)
+    rare[0, 3, 2] = 1.0
+    for values in (rare, *[quiet] * 200, rare):
+        worst = float(advantages(estimator, components(values.double()), torch.ones(1).double()).max())
+    assert worst == pytest.approx(2 * math.sqrt(64), rel=0.2)

@@ -68,7 +68,7 @@ def test_signals_of_answers_of_equal_lengths_have_the_papers_advantages_at_every
     values[1, 0] = 0.7  # without variance
     components = Components(values, torch.ones(2, 3, 4, dtype=torch.bool))
     got = ReturnsToGo()(rollouts(mask), components, WEIGHTS)
-    papers = ScalarizedAdvantages()(rollouts(mask), components, WEIGHTS)
+    papers = ScalarizedAdvantages("group")(rollouts(mask), components, WEIGHTS)
     torch.testing.assert_close(got, papers[..., None].expand_as(got), rtol=0, atol=1e-6)
 
 

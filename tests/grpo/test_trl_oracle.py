@@ -316,7 +316,7 @@ def test_grpo_advantages(trl, batch, tmp_path):
     data = components(batch, 1)
     sample, population = (data.values[0].std(-1, correction=n, keepdim=True) for n in (1, 0))
     theirs = theirs * (sample + 1e-4) / population
-    for estimator in (ScalarizedAdvantages(), ScalarizedRewards()):
+    for estimator in (ScalarizedAdvantages("group"), ScalarizedRewards()):
         torch.testing.assert_close(estimator(batch.rollouts, data, torch.ones(1)), theirs, rtol=1e-6, atol=1e-9)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import lightning_cgrpo.modules.constrained_grpo
-from lightning_cgrpo import CategoricalMLP, Constraint, Objective, Optimization
+from lightning_cgrpo import CategoricalMLP, Constraint, Objective, Optimization, ScalarizedAdvantages
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.errors import UserError
@@ -22,8 +22,8 @@ GROUPS, GROUP_SIZE = 4, 4
 OBJECTIVE = Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.05)})
 
 
-def make(task=None, optimizer=None, scheduler=None, objective=OBJECTIVE, policy=None, **optimization):
-    parts = {"task": task, "policy": policy, "optimizer": optimizer}
+def make(task=None, optimizer=None, scheduler=None, objective=OBJECTIVE, policy=None, estimator=None, **optimization):
+    parts = {"task": task, "policy": policy, "optimizer": optimizer, "estimator": estimator}
     return grid_module(
         max_steps=30,
         objective=objective,
@@ -259,7 +259,7 @@ def test_without_callbacks_it_is_plain_grpo(monkeypatch):
 
     monkeypatch.setattr(lightning_cgrpo.modules.policy_steps, "grpo_loss", spy)
     monitored = {name: replace(c, role="monitor") for name, c in OBJECTIVE.constraints.items()}
-    module = make(objective=replace(OBJECTIVE, constraints=monitored))
+    module = make(objective=replace(OBJECTIVE, constraints=monitored), estimator=ScalarizedAdvantages("group"))
     metrics, record = train(module, multipliers=False)
     assert module.weights.tolist() == [1]
     informative = 0

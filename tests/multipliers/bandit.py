@@ -101,7 +101,7 @@ def play(
     objective = Objective("reward", {"first": Constraint(at_most=first), "second": Constraint(at_most=second)})
     detector = Listening()
     dual = DualRun(LagrangianCallback(controller, bounds, detector), objective).start()
-    estimator = ScalarizedAdvantages()
+    estimator = ScalarizedAdvantages("group")
     generator = torch.Generator().manual_seed(seed)
     logits = torch.zeros(len(table), requires_grad=True)
     optimizer = torch.optim.SGD([logits], lr=lr)

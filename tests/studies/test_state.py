@@ -20,7 +20,7 @@ COMMITTED = {
     "gridworld": {
         "gridworld": 30,
         "gridworld_sweep": 108,
-        "gridworld_controllers": 24,
+        "gridworld_controllers": 21,
         "gridworld_choices": 36,
         "gridworld_critics": 10,
         "duals_gridworld": 42,

@@ -48,4 +48,5 @@ class GridworldTask(Task):
         value = values[self.cost]
         if self.rate == "episodes":
             return Signal(value, count=occurred)
-        return Signal(value) if self.cost == "steps" else Signal(value, count=total, opportunities=steps)
+        # A count apart from the value keeps the paper's cost, the sum.
+        return Signal(value, value) if self.cost == "steps" else Signal(value, count=total, opportunities=steps)
