@@ -41,7 +41,7 @@ from lightning_cgrpo.objective.objective import Constraint, Objective
 from lightning_cgrpo.rollout import Rollouts, Signal
 
 CONTROLLERS = ("DampedAscent", "SoftmaxAdam", "ExponentiatedGradient", "ProjectedAscent", "PID", "NuPI")
-"""``NAME-pooled`` has advantages of pooled scale, ``NAME-margin=M`` another setting of the controller."""
+"""``NAME-group`` has advantages of group scale, ``NAME-margin=M`` another setting of the controller."""
 RESULTS = Path(__file__).parent / "results" / "duals.json"
 ENTROPY, TOLERANCE, SIGMA = 0.001, 0.1, 1.5
 Array = NDArray[np.float64]
@@ -293,7 +293,7 @@ def judged(name: str, controller: str, seed: int) -> dict[str, float]:
     problem = by_name()[name]
     name, *options = controller.split("-")
     settings = {option.partition("=")[0]: float(option.partition("=")[2]) for option in options if "=" in option}
-    estimator = ScalarizedAdvantages("pooled" if "pooled" in options else "group")
+    estimator = ScalarizedAdvantages("group" if "group" in options else "pooled")
     policies = train(problem, getattr(multipliers, name)(**settings), seed, estimator)
     safest, best = problem.bounds()
     reward = float((policies * problem.rewards).sum(-1).mean())

@@ -81,7 +81,7 @@ def test_records_to_checkpoints(model, records, folder):
     assert [sample.step for sample in samples] == [0, 1]
     text = samples[0].tensor_proto.string_val[0].decode()
     assert "**Prompt**\n\n    train: Tom has " in text, "the question, as a block of its own"
-    assert all(f"**Answer {n}** (tokens " in text for n in (1, 2, 3, 4)) and "advantage " in text
+    assert "nswer** (" in text and "correctness " in text and "truncated " in text
 
     main(["test", *arguments(model, records), "--ckpt_path=last"])
     main(["predict", *arguments(model, records), "--ckpt_path=last"])

@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightning_cgrpo import CategoricalMLP, ConstrainedGRPO, Constraint, EnvironmentSampler, Objective, Optimization
+from lightning_cgrpo import (
+    CategoricalMLP,
+    ConstrainedGRPO,
+    Constraint,
+    EnvironmentSampler,
+    Objective,
+    Optimization,
+    ScalarizedAdvantages,
+)
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GridworldDataModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
@@ -42,6 +50,7 @@ def test_library_equals_the_plain_loop(plain):
         EnvironmentSampler(Gridworld()),
         GridworldTask(),
         Objective("goal", {"lava": Constraint(at_most=0.01), "battery": Constraint(at_most=0.01)}),
+        estimator=ScalarizedAdvantages("group"),
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=5e-4),
         optimization=Optimization(epochs=2, minibatch_size=2048, entropy_weight=0.001, aggregation="token_mean"),
     )

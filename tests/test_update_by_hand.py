@@ -6,7 +6,7 @@ import statistics
 import pytest
 import torch
 
-from lightning_cgrpo import ConstrainedGRPO, Constraint, GSM8KTask, Objective, Optimization
+from lightning_cgrpo import ConstrainedGRPO, Constraint, GSM8KTask, Objective, Optimization, ScalarizedAdvantages
 from lightning_cgrpo.callbacks import LagrangianCallback
 from lightning_cgrpo.datamodules import GSM8KDataModule
 from lightning_cgrpo.multipliers import SoftmaxAdam
@@ -91,6 +91,7 @@ def train(model, data, updates=2, sampler=None, precision="64-true", lr=0.1, **o
         ),
         # Not Adam, which makes much of gradients that are nothing but rounding.
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=lr),
+        estimator=ScalarizedAdvantages("group"),
         optimization=Optimization(**{"kl_weight": 0.04, **optimization}),
         group_size=GROUP,
     )

@@ -158,10 +158,7 @@ class ScalarizedAdvantages(AdvantageEstimator):
             return _weighted(weights, statistics.standardized).to(components.values.dtype)
         if self._deviation is None or len(self._deviation.squares) != len(weights):  # of another objective
             self._deviation = RunningDeviation(len(weights))
-        excess, share = excess_over_others(statistics)
-        squares = (excess.square() / share).sum((1, 2))
-        answers = statistics.used.sum().double().expand_as(squares)
-        squares, answers = all_sum(torch.stack([squares, answers]))
+        excess, squares, answers = excess_over_others(statistics)
         self._deviation.update(squares, answers)
         self._std = torch.maximum(self._deviation.std, divide(squares, answers).sqrt() / 2)
         return _weighted(weights, divide(excess, self._std[:, None, None])).to(components.values.dtype)
@@ -265,23 +262,31 @@ class GDPO(AdvantageEstimator):
         return weights[:, None] * statistics.std / (sample + self.eps) / (std + self.eps)
 
 
-def excess_over_others(statistics: GroupStatistics) -> tuple[Tensor, Tensor]:
-    """Each value minus a baseline that does not contain it ``[J, B, G]``, and its variance in units of a value's.
+def excess_over_others(statistics: GroupStatistics) -> tuple[Tensor, Tensor, Tensor]:
+    """Each value minus a baseline without it ``[J, B, G]``, and the moments of these excesses. Collective.
 
     The baseline of a value with n - 1 other applicable values in its group is their mean. In a group with inapplicable
     answers, the mean m of all processes' applicable values joins them as one more value:
 
         excess = (n (X - mean) + k (X - m)) / (n - 1 + k),    k = 1 with inapplicable answers, else 0
 
-    With independent values of variance s^2, the excess has the variance s^2 (1 + (n - 1) / (n - 1 + k)^2).
+    With independent values of variance s^2, the excess has the variance s^2 (1 + (n - 1) / (n - 1 + k)^2). The moments
+    are the sum ``[J]`` of squares over this factor, and the number ``[J]`` of answers, of all processes.
     """
     count = statistics.count.double()[..., None]  # [J, B, 1]
     partly = (statistics.count < statistics.used.shape[1])[..., None]
-    sums = all_sum(torch.stack([statistics.values.sum((1, 2)), statistics.count.sum(1).double()]))
-    mean = (sums[0] / sums[1].clamp(min=1))[:, None, None]
     others = (count - 1 + partly).clamp(min=1)
-    joined = torch.where(partly & statistics.applicable, statistics.values - mean, 0)
-    return (count * statistics.deviation + joined) / others, 1 + (count - 1).clamp(min=0) / others.square()
+    # The excess is offset - slope m; its squares expand in m, so that one message serves both.
+    slope = torch.where(partly & statistics.applicable, 1 / others, 0)
+    offset = count * statistics.deviation / others + slope * statistics.values
+    factor = 1 + (count - 1).clamp(min=0) / others.square()
+    terms = torch.stack([offset.square(), offset * slope, slope.square()]) / factor
+    answers = statistics.used.sum().double().expand(len(count))
+    parts = [statistics.values.sum((1, 2)), statistics.count.sum(1).double(), *terms.sum((2, 3)), answers]
+    total, number, square, mixed, linear, answers = all_sum(torch.stack(parts))
+    mean = total / number.clamp(min=1)
+    squares = (square - 2 * mean * mixed + mean.square() * linear).clamp(min=0)
+    return offset - slope * mean[:, None, None], squares, answers
 
 
 def divide(numerator: Tensor, std: Tensor) -> Tensor:
