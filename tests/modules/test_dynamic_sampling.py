@@ -130,7 +130,12 @@ def test_no_round_of_any_update_shares_its_randomness(monkeypatch):
 
 
 def train(redraws, updates=1, cost="sum"):
-    parts = {"task": GridworldTask(cost), "group_size": 3, "redraws": redraws, "estimator": ScalarizedAdvantages("group")}
+    parts = {
+        "task": GridworldTask(cost),
+        "group_size": 3,
+        "redraws": redraws,
+        "estimator": ScalarizedAdvantages("group"),
+    }
     module = grid_module(CONSTRAINTS, 12, optimization=Optimization(aggregation="token_mean"), **parts)
     record = Memory()
     trainer = quiet_trainer(LagrangianCallback(SoftmaxAdam()), record, logger=record, max_steps=updates)
